@@ -440,14 +440,14 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
         other_core = None
         grid = subject.grid
         axes = [d for d, step in enumerate(found.point) if step and grid.parallel[d]]
-        if axes and buffer.kind != "output":
+        if axes and buffer.kind != "output" and not grid.is_of_cores:
             steps = [d for d, n in enumerate(grid.sizes) if n != 1 and not grid.parallel[d]]
             other_core = OtherCore(axes=grid.numbers(axes), steps=grid.numbers(steps))
         finding = contents.uninitialized_read(
             seen,
             other_core=other_core,
             before="branches" if stores(subject, buffer.number, number) else "none",
-            stays=bool(subject.grid.sizes) and buffer.kind != "scoped",
+            stays=bool(grid.sizes) and buffer.kind != "scoped" and not grid.is_of_cores,
         )
         result.findings.append(finding)
 

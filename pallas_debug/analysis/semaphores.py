@@ -38,6 +38,7 @@ class _Counts:
       shape: grid examined; a dimension without any effect is cut to at most two steps.
       change: increments, `[events, points]`; zero if an event does not happen.
       entry: index of the semaphore within the array.
+      is_fresh: whether it starts from zero at every grid point.
       times: number of grid points represented by each examined point.
     """
 
@@ -46,6 +47,7 @@ class _Counts:
     shape: tuple[int, ...]
     change: np.ndarray
     entry: np.ndarray
+    is_fresh: bool
     times: float
 
     def total(self, count: int) -> int:
@@ -125,20 +127,22 @@ def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
         amount = event.amount if event.amount is not None else np.int64(0)
         change[i] = np.broadcast_to(sign * event.where * amount.astype(np.int64), shape).ravel()
         entry[i] = np.broadcast_to(index if index is not None else 0, shape).ravel()
+    is_fresh = buffer.kind == "scoped" or subject.grid.is_of_cores
     return _Counts(
         buffer=buffer,
         events=events,
         shape=shape,
         change=change,
         entry=entry,
-        times=1 if buffer.kind == "scoped" else subject.grid.points / max(points, 1),
+        is_fresh=is_fresh,
+        times=1 if is_fresh else subject.grid.points / max(points, 1),
     )
 
 
 def _unknown(events: list[Event], buffer: KernelRef) -> str:
     for event in events:
         if event.remote:
-            return "another device takes part"
+            return "another device or core takes part"
         if not event.certain:
             return f"whether `{event.what}` happens depends on unknown values"
         if not event.ordered:
@@ -170,8 +174,8 @@ def _entry(event: Event) -> np.ndarray | None:
 def _judge(subject: Subject, counts: _Counts) -> Finding | None:
     for entry in np.unique(counts.entry):
         change = np.where(counts.entry == entry, counts.change, 0)
-        if counts.buffer.kind == "scoped":
-            count = np.cumsum(change, axis=0)  # starts from zero at every grid point
+        if counts.is_fresh:
+            count = np.cumsum(change, axis=0)
             low, last = count < 0, count[-1]
         else:
             flat = np.cumsum(change.T.ravel())

@@ -116,7 +116,8 @@ def look(subject: Subject, known: Collection[str]) -> Result:
         )
     if not grid.tables:  # a table may hold the same block for all steps
         for block in grid.blocks[: grid.num_inputs]:
-            if (still := _still(subject, block, extents)) is not None:
+            still = _still(subject, block, extents) or _same_on_cores(subject, block, extents)
+            if still is not None:
                 result.findings.append(still)
     return result
 
@@ -135,7 +136,7 @@ def _still(
     by_pipeline = bool(copies)
     if not by_pipeline and not _is_only_copied(subject, block):
         return None
-    if any(b is not block and _is_alike(b, block) for b in subject.grid.blocks):
+    if _may_be_shared(subject, block):
         return None
     parts = extents.get(block.position, [])
     moves = frozenset(axis for along in parts for axis in _axes(along))
@@ -162,19 +163,66 @@ def _still(
     return None
 
 
+def _same_on_cores(
+    subject: Subject, block: Block, extents: dict[int, list[list[_Extent]]]
+) -> Finding | None:
+    """Report an input of which all cores copy the same part, as large as one core's share.
+
+    That is so on purpose unless each core copies its own share of another operand.
+    """
+    if not subject.grid.is_of_cores or not _is_only_copied(subject, block):
+        return None
+    if _may_be_shared(subject, block):
+        return None
+    cores = frozenset(range(-len(subject.grid.sizes), 0))
+    parts = extents.get(block.position, [])
+    if any(_axes(along) & cores for along in parts):
+        return None
+    for dim, along in enumerate(parts):
+        bound, (start, stop) = block.shape[dim], _reach(along)
+        if not 1 < stop - start == bound // subject.grid.points < bound:
+            continue
+        for other in subject.grid.blocks:
+            shares = [
+                there
+                for size, there in zip(other.shape, extents.get(other.position, []), strict=False)
+                if size == bound and _axes(there) & cores and _reach(there) == (0, bound)
+            ]
+            if shares and _is_only_copied(subject, other):
+                return bounds.copied_input_stays(
+                    subject.of_block(block, source=along[-1].source),
+                    part=unread_part(block, dim, start, stop, stop - start),
+                    moving=other.name,
+                    by_pipeline=False,
+                    on_cores=True,
+                )
+    return None
+
+
+def _reach(along: list[_Extent]) -> tuple[int, int]:
+    """First position of any access, and the one after the last; zeros if there are none."""
+    reached = [(int(e.starts[0]), int(e.starts[-1]) + e.size) for e in along if e.starts.size]
+    if not reached:
+        return 0, 0
+    return min(start for start, _ in reached), max(stop for _, stop in reached)
+
+
 def _moving_beside(
     subject: Subject, copies: list[_BlockCopy], extents: dict[int, list[list[_Extent]]],
     bound: int, size: int,
 ) -> Block | None:  # fmt: skip
-    """Return an input of which a pipeline copies all blocks of a size beside one of another."""
+    """Return an operand of which a pipeline copies all blocks of a size beside one of another."""
+    counts = {bound // size}
+    if subject.grid.is_of_cores:  # the first core moves through its share
+        counts.add(bound // size // subject.grid.points)
     return next(
         (
             other
-            for other in subject.grid.blocks[: subject.grid.num_inputs]
+            for other in subject.grid.blocks
             for d, there in enumerate(extents.get(other.position, []))
             if other.shape[d] == bound
             and {e.size for e in there} == {size}
-            and _most_beside(copies, _fetched(subject, other), d) == bound // size
+            and _most_beside(copies, _fetched(subject, other), d) in counts - {1}
         ),
         None,
     )
@@ -220,9 +268,12 @@ def _is_only_copied(subject: Subject, block: Block) -> bool:
     return bool(accesses) and all(e.what == "dma_start" and not e.of_pipeline for e in accesses)
 
 
-def _is_alike(one: Block, other: Block) -> bool:
-    """Whether two operands may be the same array."""
-    return (one.shape, one.dtype) == (other.shape, other.dtype)
+def _may_be_shared(subject: Subject, block: Block) -> bool:
+    """Whether another operand may be the same array; an output may if any is aliased."""
+    grid = subject.grid
+    others = grid.blocks if grid.aliased else grid.blocks[: grid.num_inputs]
+    alike = [b for b in others if (b.shape, b.dtype) == (block.shape, block.dtype)]
+    return any(other is not block for other in alike)
 
 
 @dataclass(frozen=True)

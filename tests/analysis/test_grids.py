@@ -14,12 +14,13 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from meshes import tensorcore_mesh
 
 from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.model import Gap
+from pallas_debug.session import Options, Session
 
 F32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -346,19 +347,19 @@ def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
         assert [gap.reason for gap in found.gaps] == ([] if size else reasons)
 
 
-def test_a_kernel_over_a_mesh(captures: Captures) -> None:
-    mesh = tensorcore_mesh()
+def test_a_kernel_on_sparse_cores() -> None:
+    sparse = pytest.importorskip("jax.experimental.pallas.tpu_sc")
 
     def run(x: Any) -> Any:
-        def body(x_ref: Any, out_ref: Any) -> None:
-            pltpu.sync_copy(x_ref, out_ref)
+        mesh = sparse.ScalarSubcoreMesh(axis_name="core", num_cores=1)
+        return pl.kernel(pltpu.sync_copy, S(x.shape, x.dtype), mesh=mesh, name="on_sparse_cores")(x)
 
-        return pl.kernel(body, S(x.shape, x.dtype), mesh=mesh, name="over_a_mesh")(x)
-
-    (captured,) = captures(run, (S((8, 128), F32),))
-    reason = "it is a kernel over a mesh, which has no grid and no blocks"
-    gap = Gap(kernel="over_a_mesh", engine="static", reason=reason, is_limit=True)
-    assert analyze(captured) == Analysis(is_judged=False, gaps=(gap,))
+    session = Session(Options(chip="v6e", interpret="off"))
+    with session, session.collecting() as collected, hook.stubbed():
+        jax.jit(run).lower(S((8, 128), F32))
+    reason = "it is a kernel over a mesh of cores that are not TensorCores (ScalarSubcoreMesh)"
+    gap = Gap(kernel="on_sparse_cores", engine="static", reason=reason, is_limit=True)
+    assert analyze(collected[0]) == Analysis(is_judged=False, gaps=(gap,))
 
 
 def test_a_kernel_for_a_gpu(captures: Captures) -> None:

@@ -145,7 +145,7 @@ class Event:
       value: value of a hint; for a check, whether it fails.
       divisor: divisor of a hint.
       of_pipeline: whether jax's pipeline gives the hint, or makes the copy.
-      remote: whether another device takes part.
+      remote: whether another device or core takes part.
       origins: origins of the written value, or of the value that is reduced over `axes`.
       loops: iterations of unrolled loops, outermost first.
     """

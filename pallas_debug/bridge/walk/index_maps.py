@@ -13,7 +13,7 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, static_shape
+from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of, static_shape
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
@@ -117,6 +117,8 @@ class Grid:
       batch: positions of the dimensions added by `vmap`.
       parallel: for each dimension, whether its grid points are unordered.
       aliased: positions of outputs that start with an input's values.
+      is_of_cores: whether its points are cores; each runs the kernel once, with its own scratch and
+        semaphores.
     """
 
     sizes: tuple[int, ...]
@@ -128,6 +130,7 @@ class Grid:
     aliased: frozenset[int]
     num_inputs: int
     vmem_limit: int | None
+    is_of_cores: bool = False
 
     @property
     def points(self) -> int:
@@ -168,6 +171,16 @@ class Indices:
     from_tables: frozenset[int] = frozenset()
 
 
+def has_no_blocks(captured: Capture) -> bool:
+    """Whether a kernel is over a mesh of cores: it has neither a grid nor blocks."""
+    return "grid_mapping" not in captured.params
+
+
+def _body(params: Mapping[str, Any]) -> Any:
+    """Jaxpr of the kernel; of the first mesh if there are several."""
+    return nested.opened(jaxprs_of(params)[0])[0]
+
+
 UNSIZED = "its grid has a dimension whose size is known only at run time"
 
 
@@ -190,14 +203,14 @@ def grid(captured: Capture) -> Grid:
     """Describe the grid of a captured kernel.
 
     Raises:
-      NotReadable: the kernel is over a mesh or for a GPU, or its grid size is known only at run
-        time.
+      NotReadable: the kernel is for a GPU or for several kinds of cores, or its grid size is known
+        only at run time.
     """
     params = captured.params
     if backend := gpu_backend(params):
         raise NotReadable(f"it is a kernel for a GPU ({backend})")
-    if "grid_mapping" not in params:
-        raise NotReadable("it is a kernel over a mesh, which has no grid and no blocks")
+    if has_no_blocks(captured):
+        return _of_cores(captured)
     mapping = params["grid_mapping"]
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
@@ -225,6 +238,57 @@ def grid(captured: Capture) -> Grid:
         aliased=frozenset(output for _, output in captured.kernel.aliases),
         num_inputs=mapping.num_inputs,
         vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
+    )
+
+
+def _of_cores(captured: Capture) -> Grid:
+    """Describe a kernel that each core of a mesh runs once: its operands are whole arrays."""
+    params, kernel = captured.params, captured.kernel
+    kinds = [type(mesh).__name__ for mesh in params["meshes"]]
+    if kinds != ["TensorCoreMesh"]:
+        raise NotReadable(
+            f"it is a kernel over a mesh of cores that are not TensorCores ({', '.join(kinds)})"
+        )
+    variables = _body(params).invars
+    first = len(kernel.of_kind("input"))
+    behind = first + len(kernel.of_kind("output"))
+    names = nested.arg_names(_body(params))
+    return Grid(
+        sizes=tuple(size or 0 for size in kernel.grid),
+        batch=(),
+        parallel=(True,) * len(kernel.grid),
+        blocks=tuple(
+            _whole(names[i], i, variable, first) for i, variable in enumerate(variables[:behind])
+        ),
+        tables=(),
+        scratch=tuple(
+            ScratchBuffer(name=name, space=_space(variable.aval), **_type(variable.aval))
+            for name, variable in zip(names[behind:], variables[behind:], strict=True)
+        ),
+        aliased=frozenset(output for _, output in kernel.aliases),
+        num_inputs=first,
+        vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
+        is_of_cores=True,
+    )
+
+
+def _whole(name: str, position: int, variable: Any, num_inputs: int) -> Block:
+    """Describe an operand without blocks; one that is no ref is a scalar that the kernel closes
+    over."""
+    kind = _type(variable.aval)
+    return Block(
+        name=name,
+        kind="input" if position < num_inputs else "output",
+        position=position,
+        space=_space(variable.aval) if nested.is_ref(variable) else "smem",
+        dims=tuple(BlockDim(kind="blocked", size=n, bound=n) for n in kind["shape"]),
+        source=None,
+        buffers=None,
+        revisits=True,
+        index_dtypes=("int32",) * len(kind["shape"]),
+        passed=(None,) * len(kind["shape"]),
+        is_whole=True,
+        **kind,
     )
 
 
@@ -257,6 +321,9 @@ def indices(
       deadline: `time.monotonic` value at which to stop.
       rounded: positions of scalar prefetch that was computed, but may be rounded differently.
     """
+    if has_no_blocks(captured):
+        first = np.zeros((1,) * len(captured.kernel.grid), np.int32)
+        return Indices(dims=(first,) * len(_body(captured.params).invars[position].aval.shape))
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
     inner, _ = nested.opened(block.index_map_jaxpr)
@@ -309,25 +376,36 @@ def _why_unknown(
 
 
 def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:
-    mapping = captured.params["grid_mapping"]
-    jaxpr = captured.params["jaxpr"]
+    params = captured.params
+    jaxpr = _body(params)
+    kinds: list[str]
+    if has_no_blocks(captured):
+        kinds = [operand.kind for operand in captured.kernel.operands]
+        sizes, added = grid(captured).sizes, ()
+    else:
+        mapping = params["grid_mapping"]
+        kinds = ["scalar_prefetch"] * mapping.num_index_operands
+        kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
+        kinds += ["scratch"] * (len(jaxpr.invars) - len(kinds))
+        sizes, added = mapping.grid, mapping.vmapped_dims
     try:
-        ids = program_ids(mapping.grid)
+        ids = program_ids(sizes)
     except Exhausted as error:
         return Walked(events=(), incomplete=str(error))
-    seen = [i for i in range(len(ids)) if i not in mapping.vmapped_dims]
+    seen = [i for i in range(len(ids)) if i not in added]
     known = dict(tables)
     while True:
         walker = Walker(
             ids=[ids[i] for i in seen],
-            sizes=[mapping.grid[i] for i in seen],
+            sizes=[sizes[i] for i in seen],
+            names=captured.kernel.grid_names,
             rank=len(ids),
             tables=known,
             deadline=deadline,
         )
         incomplete = None
         try:
-            walker.run(jaxpr, _refs(walker, jaxpr, mapping))
+            walker.run(jaxprs_of(params)[0], _refs(walker, jaxpr, kinds))
         except Exhausted as error:
             incomplete = str(error)
         except Exception as error:  # noqa: BLE001 - report a bug of ours, and do not blame the user
@@ -339,10 +417,7 @@ def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -
         known = {i: table for i, table in known.items() if i not in written}
 
 
-def _refs(walker: Walker, jaxpr: Any, mapping: Any) -> list[Value]:
-    kinds = ["scalar_prefetch"] * mapping.num_index_operands
-    kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
-    kinds += ["scratch"] * (len(jaxpr.invars) - len(kinds))
+def _refs(walker: Walker, jaxpr: Any, kinds: Sequence[str]) -> list[Value]:
     return [
         walker.buffer(v.aval, name=name, kind=kind, position=i) if nested.is_ref(v) else UNKNOWN
         for i, (v, name, kind) in enumerate(

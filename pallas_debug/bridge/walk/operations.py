@@ -20,7 +20,7 @@ from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.jaxprs.params import static_shape
+from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
 from pallas_debug.bridge.walk import flow
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
@@ -77,7 +77,7 @@ class Equation:
 
 def operations(captured: Capture) -> Iterator[Equation]:
     """Yield every operation of a kernel in program order, including loops and branches."""
-    jaxpr = captured.params["jaxpr"]
+    jaxpr, _ = nested.opened(jaxprs_of(captured.params)[0])
     refs = dict(zip(jaxpr.invars, nested.arg_names(jaxpr), strict=True))
     core = getattr(captured.params.get("compiler_params"), "kernel_type", tpu_core.CoreType.TC)
     rules = lowering.lowering_rules.get(core, lowering.lowering_rules[tpu_core.CoreType.TC])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -123,6 +124,19 @@ def _num_programs(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Se
     return [walker.constant(np.int32(walker.sizes[axis]))]
 
 
+def _axis_index(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequence[Value]:
+    """Number of a core along axes of its mesh; those of a device are unknown."""
+    given = eqn.params["axis_name"]
+    names = given if isinstance(given, tuple) else (given,)
+    known = {str(name): i for i, name in enumerate(walker.names)}
+    if len(walker.names) != len(walker.ids) or not {str(name) for name in names} <= known.keys():
+        return [UNKNOWN]
+    number: np.ndarray = np.zeros((1,) * walker.rank, np.int32)
+    for axis in (known[str(name)] for name in names):
+        number = number * np.int32(walker.sizes[axis]) + walker.ids[axis]
+    return [number]
+
+
 def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     (value,) = inputs
     for divisor in eqn.params["values"]:
@@ -206,6 +220,8 @@ def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> 
         walker.buffer(v.aval, name=name, kind="scoped", position=None)
         for v, name in zip(inner.invars, nested.arg_names(inner, "scoped"), strict=True)
     ]
+    if not lines.is_of_pipeline(eqn):
+        place = replace(place, calls=(*place.calls, eqn))
     return walker.inner(inner, inputs, buffers, place)
 
 
@@ -236,6 +252,7 @@ RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]
     **dict.fromkeys(ACCESSES, _access),
     pallas_primitives.program_id_p: _program_id,
     pallas_primitives.num_programs_p: _num_programs,
+    jax.lax.axis_index_p: _axis_index,
     pallas_primitives.multiple_of_p: _hint,
     checkify.check_p: _check,
     pallas_primitives.run_scoped_p: _scoped,

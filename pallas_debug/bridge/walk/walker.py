@@ -35,6 +35,7 @@ class Walker:
     Attributes:
       ids: program ids, one for each dimension of the grid in the kernel's source.
       sizes: sizes of those dimensions.
+      names: names of all dimensions of the grid or of the cores; empty if they have none.
       tables: scalar prefetch, by position of the ref.
       unrolls: whether to unroll every loop, to obtain its result.
       deadline: `time.monotonic` value at which the walk ends.
@@ -46,6 +47,7 @@ class Walker:
     ids: Sequence[np.ndarray]
     sizes: Sequence[int]
     rank: int
+    names: Sequence[str] = ()
     tables: Mapping[int, np.ndarray] = field(default_factory=dict)
     unrolls: bool = False
     deadline: float = float("inf")

@@ -379,7 +379,7 @@ def input_stays(
 
 
 def copied_input_stays(
-    seen: Sighting, *, part: UnreadPart, moving: str, by_pipeline: bool
+    seen: Sighting, *, part: UnreadPart, moving: str, by_pipeline: bool, on_cores: bool = False
 ) -> Finding:
     """Report an input of which the kernel copies the same block throughout.
 
@@ -387,6 +387,7 @@ def copied_input_stays(
       part: part with the elements that are read instead of the unread ones.
       moving: operand that moves through as many elements.
       by_pipeline: whether a pipeline within the kernel copies it.
+      on_cores: whether the part is that of one core, which all cores copy.
     """
     left = part.size - part.block
     rest = f"the other {left:,} elements are" if left != 1 else "the other element is"
@@ -398,6 +399,9 @@ def copied_input_stays(
     if not by_pipeline:
         cause = f"its slice stays the same, while {moving} moves through as many elements"
         advice = f"let it move with that of {moving}"
+    if on_cores:
+        cause = f"all cores copy the same part, while each has its own part of {moving}"
+        advice = f"let the slice depend on the core, as that of {moving} does"
     return seen.at(values={"not read": f"{left} of {part.size}", "moving": moving}).found(
         Fault.INPUT_NOT_READ,
         f"{'the pipeline in ' if by_pipeline else ''}the kernel copies only "
