@@ -197,7 +197,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
     """Run a program, and dump its kernels."""
     what = options.what
     programs.check_exists(what, module=options.module)
-    from pallas_debug._api.debug import Notice, print_mode
+    from pallas_debug._api.debug import Notice, Prints, print_mode
     from pallas_debug.compiler import stages, switches, targets
     from pallas_debug.session import Options, Session, only_defines
 
@@ -208,9 +208,11 @@ def _of_program(options: DumpOptions) -> _Dumped:
             interpret=options.interpret,
             timeout=options.timeout,
             jobs=options.jobs,
+            prints=True,
             switches=switches.parse(options.switches),
             stages=stages.parse(options.stages).names,
         ),
+        Prints(),
         *([Notice()] if options.interpret is None else []),
         inform=print_mode,
     )
@@ -275,7 +277,7 @@ def _findings(session: Session) -> tuple[Finding, ...]:
 
 
 def _record(session: Session, name: str) -> None:
-    """Record the run of a program, with what its interpreters found."""
+    """Record the run of a program, with what its kernels printed and its interpreters found."""
     judged = {}
     if session.interpret_mode.sanitizes:
         from pallas_debug.verdict.interpreted import judged_as_it_ran
@@ -284,7 +286,8 @@ def _record(session: Session, name: str) -> None:
         judged = {
             kernel.digest: judged_as_it_ran(kernel, session, mode) for kernel in session.kernels
         }
-    session.record_run(name, findings=session.observer.findings, judged=judged)
+    observed = session.observer
+    session.record_run(name, prints=observed.records, findings=observed.findings, judged=judged)
 
 
 def _report_misplaced_options(options: DumpOptions) -> None:

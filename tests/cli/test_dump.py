@@ -257,6 +257,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump"], "Missing argument 'WHAT'"),
     (["wat"], "no such command: wat"),
     (["dmp"], "no such command: dmp (did you mean 'dump'?)"),
+    (["check"], "no such command: check (did you mean 'verify'?)"),
     (["a.py"], "no such command: a.py; to compile its kernels: pallas-debug dump a.py"),
     (["dump", "--tragets=v5e", "script.py"], "--targ"),
     (["dump", "--target=v5", "script.py"], "unknown target 'v5' (did you mean 'v5e' or 'v5p'?)"),
@@ -511,6 +512,13 @@ def test_switches_are_in_the_dump_and_shown(
     assert without.returncode == 0, without.stderr
     (folder,) = (tmp_path / "dumps").glob("print_kernel-*")
     assert f"pallas-debug: {folder.name}: {UNSEEN}\n" in without.stderr
+    runs = [json.loads(run.read_text()) for run in (tmp_path / "dumps" / "runs").glob("*/*.json")]
+    printed = [record["text"] for run in runs for record in run["prints"]]
+    if what == ["printing.py"]:  # which runs its kernel
+        assert printed == ["row 0"]
+        assert without.stdout == "printing.py:5 grid point (0,): row 0\n"
+    else:
+        assert printed == []
     shown = command("show", "dumps").stdout.splitlines()
     assert shown[-1] == f"                  {UNSEEN}"
     assert not any("switches:" in line for line in shown)
