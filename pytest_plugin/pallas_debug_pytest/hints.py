@@ -8,6 +8,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ import pytest
 from pallas_debug_pytest import options
 
 _NO_TPU = "Only interpret mode is supported on CPU backend"
-_VALUE_NEEDED = ("TracerBoolConversionError", "TracerIntegerConversionError")
+_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
+_PALLAS = re.compile(r"[/\\]jax[/\\](_src|experimental)[/\\]pallas[/\\]")
 _PREFIX = "pallas-debug: "
 
 
@@ -44,28 +47,40 @@ def hint(item: pytest.Item, error: BaseException) -> str | None:
         if options.value(item.config, option) is not None or _is_interpreted(item):
             return None  # switched off on purpose
         return f"with {option.flag}, pytest runs TPU kernels on the CPU"
-    if type(error).__name__ in _VALUE_NEEDED and "for pallas_call" in str(error):
-        from pallas_debug.findings.explain import explain
-
-        known = explain(str(error))
-        return None if known is None else f"{known.title}; {known.advice}"
-    if type(error) is AssertionError and not error.args and "jax" in _innermost_file(error):
+    files = list(_files(error))
+    if type(error) is AssertionError and not error.args and files and "jax" in files[-1]:
         from pallas_debug.findings.explain import asserted, explain
 
         failed = asserted.assertion(error, traced=True)
         known = None if failed is None else explain(failed.headline)
         if failed is not None and known is not None:
             return f"{failed.headline}; {known.advice}"
-    return None
+    return _misuse(error, files)
 
 
-def _innermost_file(error: BaseException) -> str:
+def _misuse(error: BaseException, files: Sequence[str]) -> str | None:
+    """Explain an invalid call of Pallas, which jax rejects.
+
+    Args:
+      files: those of the exception's frames, innermost last.
+    """
+    is_of_pallas = any(_PALLAS.search(file) for file in files)
+    if not is_of_pallas and not (files and _JAX.search(files[-1])):
+        return None  # of the test's own code, whatever its text
+    from pallas_debug.findings.explain import TOPICS, explain
+
+    known = explain(str(error), in_context=is_of_pallas)
+    if known is None or known.id not in {entry.id for entry in TOPICS["Calls"]}:
+        return None
+    return f"{known.title}; {known.advice}"
+
+
+def _files(error: BaseException) -> Iterator[str]:
+    """Yield the files of an exception's frames, innermost last."""
     frame = error.__traceback__
-    file = ""
     while frame is not None:
-        file = frame.tb_frame.f_code.co_filename
+        yield frame.tb_frame.f_code.co_filename
         frame = frame.tb_next
-    return file
 
 
 def _is_interpreted(item: pytest.Item) -> bool:

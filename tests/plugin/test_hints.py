@@ -17,6 +17,14 @@ NUMBER = (
     "E   pallas-debug: Python needs a number that is known only when the kernel runs; loop with"
 )
 
+DTYPE = (
+    "E   pallas-debug: a value of another dtype is stored; store value.astype(ref.dtype), or give"
+)
+INDEX_MAP = (
+    "E   pallas-debug: an index map takes too few or too many arguments; give the index map one "
+    "parameter for each dimension of the grid and each scalar-prefetch operand"
+)
+
 TESTS = """
 import jax
 from jax.experimental import pallas as pl
@@ -40,6 +48,15 @@ def test_range():
             o_ref[...] = x_ref[...]
     call(repeated)
 
+def test_dtype():
+    def rounded(x_ref, o_ref):
+        o_ref[...] = x_ref[...].astype(jnp.int32)
+    call(rounded)
+
+def test_index_map():
+    block = pl.BlockSpec((8, 128), lambda i, j: (0, 0))
+    pl.pallas_call(lambda *_: None, out_shape=OUT, grid=(2,), out_specs=block)()
+
 @pytest.mark.xfail(reason="known")
 def test_expected():
     rows(12)
@@ -48,7 +65,43 @@ def test_not_of_a_kernel():
     jax.jit(lambda x: x if x > 0 else -x)(1.0)
 
 def test_of_its_own():
-    raise ValueError("something else")
+    raise ValueError("Invalid dtype for `swap`")
+"""
+
+SEMAPHORE = """
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+def start(x):
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    semaphore = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+    return pl.pallas_call(
+        lambda x_ref, o_ref, sem: pltpu.make_async_copy(x_ref, o_ref, sem).start(),
+        in_specs=[hbm],
+        out_specs=(hbm, semaphore),
+        out_shape=(OUT, pltpu.SemaphoreType.DMA(())),
+    )(x)
+
+def wait(x, sem):
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    semaphore = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+    return pl.pallas_call(
+        lambda x_ref, sem, o_ref: pltpu.make_async_copy(x_ref, o_ref, sem).wait(),
+        in_specs=[hbm, semaphore],
+        out_specs=hbm,
+        out_shape=OUT,
+        input_output_aliases={0: 0},
+    )(x, sem)
+
+def copied(x):
+    return wait(*start(x))
+
+def test_outside():
+    copied(jnp.ones((8, 128)))
+
+def test_within():
+    assert (jax.jit(copied)(jnp.ones((8, 128))) == 1).all()
 """
 
 
@@ -58,11 +111,11 @@ def test_a_failure_names_the_option_or_the_code_that_cures_it(
     child: Child, workers: list[str]
 ) -> None:
     result = child(TESTS, *workers)
-    result.assert_outcomes(failed=5, xfailed=1)
+    result.assert_outcomes(failed=7, xfailed=1)
     text = result.stdout.str()
-    for line in (OPTION, CONDITION, NUMBER):
+    for line in (OPTION, CONDITION, NUMBER, DTYPE, INDEX_MAP):
         assert text.count(line) == 1, line
-    assert text.count("pallas-debug: ") == 3
+    assert text.count("pallas-debug: ") == 5
     condition = next(line for line in text.splitlines() if line.startswith(CONDITION))
     assert "@pl.when(condition)" in condition
     assert "jax.lax.cond" in condition
@@ -76,6 +129,14 @@ def test_in_every_style(child: Child, style: str) -> None:
     text = child(TESTS, f"--tb={style}").stdout.str()
     for line in (OPTION, CONDITION, NUMBER):
         assert sum(found.startswith(line) for found in text.splitlines()) == 1
+
+
+@pytest.mark.large
+def test_a_semaphore_that_leaves_its_program(child: Child) -> None:
+    result = child(SEMAPHORE, "--pallas-interpret")
+    result.assert_outcomes(failed=1, passed=1)
+    line = "E   pallas-debug: a semaphore is a result of a program; call the kernels that share"
+    assert result.stdout.str().count(line) == 1
 
 
 @pytest.mark.large

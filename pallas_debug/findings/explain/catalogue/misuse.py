@@ -116,6 +116,7 @@ ENTRIES = (
         "requires ndarray or scalar arguments, got <class '…DynamicJaxprTracer'>",
         "got a Ref of type…, but a Ref can't be passed where an array is expected",
         "TransformedRefs cannot be abstractified",
+        "Cannot store a Ref into another Ref",
         title="a reference is used as if it were the array that it refers to",
         cause="the kernel gets references to memory, which support neither arithmetic nor array "
         "methods",
@@ -225,7 +226,8 @@ ENTRIES = (
         title="an index map takes too few or too many arguments",
         cause="an index map is called with one index for each dimension of the grid, followed by "
         "the scalar-prefetch operands",
-        advice="give it one parameter for each, or *_ for unused ones",
+        advice="give the index map one parameter for each dimension of the grid and each "
+        "scalar-prefetch operand, or *_ for unused ones",
         links=(PALLAS + "grid_blockspec.html",),
         ambiguous=True,
     ),
