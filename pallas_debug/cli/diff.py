@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,8 @@ def run(options: DiffOptions) -> int:
     if len(stages) > 2:
         raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
     ignored = noise(options.ignore)
+    if len(stages) == 1 and options.against is None:
+        _refuse_path(options.kernel_at, stages[0])
     found, of_path = where.kernel_at(options.kernel_at, options.kernel)
     old, new = _sides(found, options.target or of_path, stages, options.against)
     from pallas_debug.ir import diff as engine
@@ -123,6 +126,19 @@ def run(options: DiffOptions) -> int:
 
 
 command = shared.make("diff", DiffOptions, run)
+
+
+def _refuse_path(kernel_at: Path, stage: str) -> None:
+    """Reject the path of another dump in place of a stage.
+
+    Raises:
+      UsageError: a directory was named, which is no stage.
+    """
+    if "/" in stage and Path(stage).is_dir():
+        raise UsageError(
+            f"{stage} is a directory, not a stage or pass. To compare two dumps: pallas-debug diff "
+            f"{shlex.quote(str(kernel_at))} --against {shlex.quote(stage)}"
+        )
 
 
 def noise(text: str | None) -> tuple[Noise, ...]:

@@ -31,6 +31,17 @@ COMMANDS: dict[str, str] = {
 }
 """Name and summary of each command; its file in this folder has the same name."""
 
+SYNONYMS = {
+    "cat": "show",
+    "check": "verify",
+    "compile": "dump",
+    "debug": "step",
+    "profile": "stats",
+    "sanitize": "verify",
+    "test": "verify",
+}
+"""Commands suggested for names that other tools, or our functions in Python, use for the same."""
+
 
 class LazyGroup(click.Group):
     """Group that imports a command only when it runs."""
@@ -64,6 +75,8 @@ def _meant(name: str) -> str:
 
     if name.endswith(".py") or ".py:" in name:
         return f"; to compile its kernels: pallas-debug dump {name}"
+    if name in SYNONYMS:
+        return f" (did you mean {SYNONYMS[name]!r}?)"
     return meant(name, COMMANDS)
 
 

@@ -86,6 +86,12 @@ def test_raw_dumps(command: Any) -> None:
             2,
             "neither a target of rows-d167bf82 nor a path here; its targets: v5e",
         ),
+        (
+            [OLD, f"{NEW}/"],
+            2,
+            f"{NEW}/ is a directory, not a stage or pass. To compare two dumps: pallas-debug diff "
+            f"{OLD} --against {NEW}/",
+        ),
         ([RAW, "0"], 2, "00-deserialization is the first pass: there is nothing before it"),
         ([OLD / "nothing"], 2, "no kernel 'nothing' in"),
         (["nowhere/flash"], 2, "no such directory: nowhere/flash"),
