@@ -247,6 +247,10 @@ def test_every_region_that_is_not_written_is_listed(dtype: Any) -> None:
         "memory before: 768 of 1,024 elements",
     )
     assert finding.cause == "the stores to o_ref do not reach it"
+    assert finding.advice == (
+        "write all of o_ref, or alias an input to it with input_output_aliases; if only the rest "
+        "is used, slice o_ref in the jitted function that calls the kernel"
+    )
     assert finding.values == {"elements": "768 of 1024", "why": "stores"}
 
 

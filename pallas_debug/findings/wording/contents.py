@@ -207,6 +207,11 @@ def output_not_written(
     advice = remedies.get(
         why, f"write all of {name}, or alias an input to it with input_output_aliases"
     )
+    if why in ("stores", "copies") and elements is not None and elements[0] < elements[1]:
+        advice += (
+            f"; if only the rest is used, slice {name or 'it'} in the jitted function that calls "
+            "the kernel"
+        )
     if is_aliased:
         advice = f"copy the input's block to {name} wherever nothing else is stored"
     block = "its block" if is_one_block else "its first block"
