@@ -122,7 +122,7 @@ def pytest_options() -> str:
 
 def json_output() -> str:
     """Fields of the documents that commands print with `--json`."""
-    from pallas_debug.cli import schemas
+    from generator import documents
     from pallas_debug.cli.output import SCHEMAS
     from pallas_debug.store import schema
 
@@ -138,12 +138,12 @@ def json_output() -> str:
             ["command", "schema", "document"],
             [
                 [f"`{name}`", f"`pallas-debug/{name}/{SCHEMAS[name]}`", link_to(kind.__name__)]
-                for name, kind in schemas.DOCUMENTS.items()
+                for name, kind in documents.DOCUMENTS.items()
             ],
         ),
     ]
     of_dumps = reachable(schema.KINDS)
-    for kind in reachable(schemas.DOCUMENTS.values()):
+    for kind in reachable(documents.DOCUMENTS.values()):
         if kind in of_dumps:
             continue
         parts += [f"## {kind.__name__}", *docstring(kind), fields_table(kind)]
@@ -151,7 +151,7 @@ def json_output() -> str:
         f"[{kind.__name__}](dump-format.md#{kind.__name__.lower()})" for kind in of_dumps
     )
     parts += ["## Shared with the dump format", f"{shared}."]
-    return page("JSON output", "pallas_debug/cli/schemas.py", parts)
+    return page("JSON output", "docs/generator/documents.py", parts)
 
 
 def keys() -> str:

@@ -45,7 +45,7 @@ SCHEMAS = {
     "timeline": 1,
     "verify": 2,
 }
-"""Version of each command's JSON output; `schemas.py` has its fields.
+"""Version of each command's JSON output; `docs/generator/documents.py` has its fields.
 
 It is incremented when a field is removed, renamed or changes its type or meaning, but not for a new
 field.

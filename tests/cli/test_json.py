@@ -1,4 +1,4 @@
-"""JSON output: every document has its schema, and exactly the fields of `schemas.py`."""
+"""JSON output: every document has its schema, and exactly the fields of `documents.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from generator import documents
 
-from pallas_debug.cli import agents, output, schemas
+from pallas_debug.cli import agents, output
 from pallas_debug.cli.group import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def fields() -> dict[str, Any]:
         for inner in typing.get_args(kind):
             visit(inner)
 
-    for document in schemas.DOCUMENTS.values():
+    for document in documents.DOCUMENTS.values():
         visit(document)
     return {"versions": output.SCHEMAS, "kinds": kinds}
 
@@ -92,7 +93,7 @@ def fields() -> dict[str, Any]:
 def check(document: dict[str, Any], command: str) -> None:
     assert next(iter(document)) == "schema"
     assert document.pop("schema") == f"pallas-debug/{command}/{output.SCHEMAS[command]}"
-    kind = schemas.DOCUMENTS[command]
+    kind = documents.DOCUMENTS[command]
     assert list(document) == [field.name for field in dataclasses.fields(kind)]
     decoded = msgspec.convert(document, type=kind, dec_hook=lambda kind, value: kind(value))
     again = json.loads(output.json_text(decoded))
@@ -121,7 +122,7 @@ def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_pa
 def test_the_doctor_s_document() -> None:
     from pallas_debug._api.doctor import Check
 
-    names = [field.name for field in dataclasses.fields(schemas.ListedCheck)]
+    names = [field.name for field in dataclasses.fields(documents.ListedCheck)]
     assert names == [field.name for field in dataclasses.fields(Check)]
     checks = [Check(name="jax", state="failed", detail="no", remedy="install", patches=("a", "b"))]
     text = output.json_text({"schema": "pallas-debug/doctor/1", "checks": checks})
@@ -175,13 +176,15 @@ def test_every_command_with_json_has_a_schema() -> None:
         if "--json" in p.opts
     }
     takes.add("diff-stats")  # of `diff --stats`
-    assert takes == set(schemas.DOCUMENTS) == set(output.SCHEMAS) == {*LINES, "doctor"}
+    assert takes == set(documents.DOCUMENTS) == set(output.SCHEMAS) == {*LINES, "doctor"}
 
 
 def test_a_released_field_changes_only_with_the_version() -> None:
     recorded, now = json.loads(RECORDED.read_text()), fields()
     if recorded["versions"] != now["versions"]:
-        pytest.fail(f"the versions have changed: write {RECORDED.name} with `python {__file__}`")
+        pytest.fail(
+            f"the versions have changed: write {RECORDED.name} with `PYTHONPATH=docs python {__file__}`"
+        )
     changed = {
         f"{kind}.{name}: {type_}"
         for kind, named in recorded["kinds"].items()

@@ -1,4 +1,4 @@
-"""Fields of the JSON documents about a kernel's schedule; see `schemas.py`."""
+"""Fields of the JSON documents about a kernel's schedule; see `documents.py`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 """Fields of the JSON documents that the commands print with `--json`.
 
-Read by the generated reference and by the tests, which compare the documents with it. The commands
-themselves do not import it. Every document also has `schema`: `pallas-debug/`, the command, and the
-version in `output.SCHEMAS`.
+The tests compare the commands' output with them. Every document also has `schema`: `pallas-debug/`,
+the command, and the version in `output.SCHEMAS`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_debug.cli.profile_schemas import (
+from generator.profile_documents import (
     DiffStatsDocument,
     LineBundle,
     StatsDocument,
