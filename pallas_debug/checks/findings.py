@@ -223,15 +223,8 @@ def _user(seen: Sighting, failure: SiteFailure) -> Finding:
         return contents.check_failed(seen, message=message)
     left, right = map(contents.number, values[-2:])
     condition = f"{left} {sign} {right}"
-    element = _element(failure)
-    facts = {"condition": condition}
-    if element is not None:
-        facts["element"] = str(list(element))
     return contents.check_failed(
-        seen.at(values={**seen.witness.values, **facts}),
-        message=message,
-        condition=condition,
-        element=element,
+        seen, message=message, condition=condition, element=_element(failure)
     )
 
 

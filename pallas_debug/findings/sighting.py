@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -32,6 +33,10 @@ class Sighting:
     def at(self, **facts: Any) -> Sighting:
         """Return a copy with some facts of the witness replaced."""
         return replace(self, witness=replace(self.witness, **facts))
+
+    def with_values(self, values: Mapping[str, str]) -> Sighting:
+        """Return a copy with values added to those of the witness."""
+        return self.at(values={**self.witness.values, **values})
 
     def found(
         self, kind: Fault, message: str, cause: str | None = None, advice: str | None = None

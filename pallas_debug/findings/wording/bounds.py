@@ -83,10 +83,9 @@ def out_of_bounds(
     if entry is not None:
         tables = (entry.partition(",")[0],)
     if tables:
-        seen = seen.at(values={**at.values, "index from": ", ".join(tables)})
+        seen = seen.with_values({"index from": ", ".join(tables)})
     if size is None and copy is None:
-        facts = {"dimension": str(dim), POSITION: str(start), BOUND: str(bound)}
-        seen = seen.at(values={**seen.witness.values, **facts})
+        seen = seen.with_values({"dimension": str(dim), POSITION: str(start), BOUND: str(bound)})
     keep = f"keep the index between 0 and {largest}"
     if bound == 1:
         keep = "use index 0, the only one"
@@ -123,7 +122,7 @@ def copy_sizes_differ(
     taken, room = sizes
     given = [entry for entry in entries if entry is not None]
     origin = f": they come from {', and from '.join(given)}" if given else ""
-    return seen.at(values={**seen.witness.values, SIZES: f"{taken}, {room}"}).found(
+    return seen.with_values({SIZES: f"{taken}, {room}"}).found(
         Fault.OUT_OF_BOUNDS_WRITE if taken > room else Fault.OUT_OF_BOUNDS_READ,
         f"the copy of {slices[0]} to {slices[1]} copies {taken} along dimension {dim}, but its "
         f"destination has {room}",
@@ -252,13 +251,11 @@ def block_out_of_bounds(
         advice = f"return a value between {first} and {last}"
         if axis is not None:
             advice = f"give dimension {axis} of the grid {count}, or return a different index there"
-            seen = seen.at(values={**seen.witness.values, GRID_AXIS: str(axis)})
+            seen = seen.with_values({GRID_AXIS: str(axis)})
         elif first == last:
             advice = f"return {first}"
     facts = {"dimension": str(dim), unit: str(value)}
-    return seen.at(values={**seen.witness.values, **facts}).found(
-        Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice
-    )
+    return seen.with_values(facts).found(Fault.BLOCK_OUT_OF_BOUNDS, message, cause, advice)
 
 
 def _is_multiplied(point: Sequence[int], value: int, block_size: int) -> bool:

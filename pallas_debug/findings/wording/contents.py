@@ -86,12 +86,12 @@ def uninitialized_read(
     begins = f"write it where its sum begins: {when_zero(sum_axes)}" if sum_axes is not None else ""
     at = seen.witness.source
     if (under := condition_of(writes or resets)) is not None:
-        seen = seen.at(values={**seen.witness.values, WRITTEN_UNDER: under})
+        seen = seen.with_values({WRITTEN_UNDER: under})
     if not_reset is not None:
         cause, advice = not_reset
     elif other_core is not None:
         cause, advice = other_core.wording(seen.witness.operand)
-        seen = seen.at(values={**seen.witness.values, **of_axes(other_core.axes)})
+        seen = seen.with_values(of_axes(other_core.axes))
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
         cause, is_later = _written_elsewhere(elsewhere, seen.witness.grid_point)
         advice = (begins if is_later else "") or advice
@@ -104,7 +104,7 @@ def uninitialized_read(
             part[FILLED_IN] = ", ".join(map(str, ever.copies))
         else:
             advice += ", or read only the part that is written"
-        seen = seen.at(values={**seen.witness.values, **part})
+        seen = seen.with_values(part)
     elif before != "some" and stays and not is_array:
         advice = begins or (
             "write it before this line at each grid point or, if its value carries over along a "
@@ -122,8 +122,7 @@ def uninitialized_read(
 def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Finding:
     """Report a read of data copied from `source`, if that was not written before the copy."""
     name = seen.witness.operand
-    facts = {"copied from": source}
-    found = seen.at(values={**seen.witness.values, **facts}).found(
+    found = seen.with_values({"copied from": source}).found(
         Fault.UNINITIALIZED_READ,
         f"{name}, {seen.witness.shape}, is read where nothing has been written, and "
         + ("the value reaches an output" if reaches_output else "the value is stored"),
@@ -216,7 +215,7 @@ def output_not_written(
         advice = f"copy the input's block to {name} wherever nothing else is stored"
     block = "its block" if is_one_block else "its first block"
     facts = {WHY: why} if why in ("no store", "stores", "left out") else {}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.OUTPUT_NOT_WRITTEN,
         f"{what} {'are' if is_several else 'is'} never written, and "
         f"{'hold' if is_several else 'holds'} {held}{count}",
@@ -451,13 +450,16 @@ def check_failed(
         at = f" at {list(element)}" if element is not None else ""
         cause = f"{condition} is false{at}"
         advice = "find out where these values come from, or correct the check"
+        facts = {"condition": condition}
+        if element is not None:
+            facts["element"] = str(list(element))
+        seen = seen.with_values(facts)
     return seen.found(Fault.CHECK_FAILED, message, cause, advice)
 
 
 def debug_check_false(seen: Sighting, *, points: int) -> Finding:
     """Report a `pl.debug_check` that is false at `seen.count` grid points."""
-    facts = {"grid points": f"{seen.count} of {points}"}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values({"grid points": f"{seen.count} of {points}"}).found(
         Fault.CHECK_FAILED,
         f"the condition of this check is false at {seen.count} of {points} grid points",
         "when compiled for a TPU, debug_check is omitted unless jax_pallas_enable_debug_checks is "
@@ -490,8 +492,7 @@ def engines_disagree(
       values: value of that element in each run.
     """
     (one, other), (first, second) = (_RUNS[engine] for engine in engines), values
-    facts = {"element": where, one: str(first), other: str(second)}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values({"element": where, one: str(first), other: str(second)}).found(
         Fault.ENGINES_DISAGREE,
         f"the interpreted runs {one} and {other} give different results: {where} is {first} in "
         f"one and {second} in the other",

@@ -185,9 +185,7 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         carried = found.history.carried
         if carried is not None and carried.carried is not None:
             seen = seen.at(other=carried.carried.line)
-    return seen.at(values={**seen.witness.values, **facts}).found(
-        Fault.VALUE_MISMATCH, "\n".join(lines), cause, advice
-    )
+    return seen.with_values(facts).found(Fault.VALUE_MISMATCH, "\n".join(lines), cause, advice)
 
 
 def _diverged(found: Mismatch) -> list[str]:

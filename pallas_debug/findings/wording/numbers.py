@@ -71,7 +71,7 @@ def integer_overflow(
             "wrapping is intended, as in a hash, compute in uint32"
         )
     facts = _facts(element, values) | {"exact": f"{exact}", "result": f"{result}"}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.INTEGER_OVERFLOW,
         f"`{operation}`{of}{count} overflows {dtype}{at}: the exact result is {exact:,}, the "
         f"actual one {result:,}",
@@ -135,7 +135,7 @@ def narrowing_loss(
             cause = f"{held}, and the cast drops the upper bits"
             advice = f"{clip}; if only the low bits are needed, select them with `x & mask`"
     facts = _facts(element, (value,)) | {"result": number(result)}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.NARROWING_LOSS,
         f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
         f"{_shown(result)}",
@@ -175,7 +175,7 @@ def rounded_integer(
         if target == "float32":
             advice = "reduce it in integers first"
     facts = _facts(element, (value,)) | {"result": number(result), "used by": operation}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.NARROWING_LOSS,
         f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
         f"{_shown(int(result))}",
@@ -215,7 +215,7 @@ def precision_loss(
         "error": f"{error:.1%}",
         "bound": f"{bound:.0%}",
     }
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.PRECISION_LOSS,
         f"{what} is {number(result)}{_at(element)}{count}, where float32 gives {number(exact)}: "
         f"off by {error:.1%} of its largest entry, {number(largest)}; {bound:.0%} is allowed",
@@ -261,7 +261,7 @@ def low_precision_product(
     facts |= {"expected": expected, "largest absolute error": error}
     given = "it" if is_single else f"those at {_lines(lines)}"
     more = ": the result then agrees" if cures else ""
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.LOW_PRECISION_PRODUCT,
         f"{what}: {count:,} of {total:,} elements differ from those of `{reference}` if the "
         f"float32 operands of {products} are rounded to bfloat16, as on a TPU\nfirst: "
@@ -294,8 +294,7 @@ def low_precision_integers(
     """
     least, greatest = max(ranges, key=lambda ends: max(map(abs, ends)))
     which = f"of {operands[0]} and {operands[1]}"
-    facts = {"on a TPU": number(result), "exact": number(exact)}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values({"on a TPU": number(result), "exact": number(exact)}).found(
         Fault.LOW_PRECISION_PRODUCT,
         f"a product {which} that is cast to an integer is {number(result)}{_at(element)} instead "
         f"of {number(exact)} if its operands are rounded to bfloat16, as on a TPU: "
@@ -352,8 +351,7 @@ def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Find
       axes: parallel grid axes along which the two grid points differ.
     """
     dimension = " and ".join(map(str, axes))
-    facts = {"seeded at": str(source), **of_axes(axes)}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values({"seeded at": str(source), **of_axes(axes)}).found(
         Fault.UNSEEDED_RANDOM_BITS,
         f"random bits are drawn at grid point {seen.witness.grid_point}, but the generator was "
         f"seeded at {source}: if another core runs that grid point, nothing has seeded this "
@@ -382,7 +380,7 @@ def repeated(
         if len(axes) > 1:
             advice += f", with program ids {' and '.join(map(str, axes))} combined into one number"
         advice += f"; for a key: jax.random.fold_in(key, pl.program_id({axes[0]}))"
-    found = seen.at(values={**seen.witness.values, "seed": words}).found(
+    found = seen.with_values({"seed": words}).found(
         Fault.REPEATED_RANDOM_BITS,
         f"all {seen.count} draws of random bits here return the same bits: the generator was "
         f"seeded with {words} before each",

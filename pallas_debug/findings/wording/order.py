@@ -185,7 +185,7 @@ def data_race(
         facts["waited for"] = ", ".join(waited)
     sides = [side.text(names_device=named, names_core=cores) for side in (here, there)]
     shared = f"; both access {overlap}" if overlap else ""
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.DATA_RACE,
         f"{what} is {sides[0]} here and {sides[1]} on the other side; nothing orders the "
         f"two{shared}",
@@ -364,8 +364,7 @@ def remote_copy_too_early(
             "wait for all signals before the copy: the signals of the barrier semaphore on device "
             f"{sender} add up to {unheard[0]}, the waits to {unheard[1]}"
         )
-    facts = {"sender": f"device {sender}", "receiver": f"device {receiver}"}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values({"sender": f"device {sender}", "receiver": f"device {receiver}"}).found(
         Fault.DATA_RACE,
         f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
         "may not have entered the kernel yet",
@@ -411,7 +410,7 @@ def nondeterministic_result(
         advice = "wait for one copy before starting the other, or give each its own buffer"
     elif reads is not None:
         advice = f"where its value matters, wait for {reads} instead of reading it"
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.NONDETERMINISTIC_RESULT,
         f"{element} is {one} if {first} comes first, but {other} if {second} does; {differ:,} of "
         f"{size:,} elements differ",
@@ -436,7 +435,7 @@ def output_revisited(
         cause = "the table that the index map reads names the block twice, with another block in "
         cause += "between; an output block is written back when the next one begins"
         advice = "sort the table so that all grid points of a block are consecutive"
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.OUTPUT_REVISITED,
         f"{what} is visited {visits} and again at grid point {again}, with another block in "
         "between: its contents have left VMEM",

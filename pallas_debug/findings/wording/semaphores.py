@@ -69,7 +69,7 @@ def overlapping_copy(seen: Sighting, *, copy: tuple[str, str], overlap: str) -> 
       copy: source and destination.
       overlap: elements that it both reads and writes.
     """
-    return seen.at(values={**seen.witness.values, "overlap": overlap}).found(
+    return seen.with_values({"overlap": overlap}).found(
         Fault.DATA_RACE,
         f"the copy of {copy[0]} to {copy[1]} reads {overlap}, which it also writes; nothing orders "
         "the two",
@@ -106,7 +106,7 @@ def copy_not_awaited(
                 f"{_plural(starts, 'copy is', 'copies are')} started on {semaphore}, but only "
                 f"{_plural(waits, 'is', 'are')} waited for; {cause}"
             )
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.DMA_NOT_AWAITED,
         f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
         cause,
@@ -169,7 +169,7 @@ def wait_size_mismatch(
             f"the wait takes {awaited - copied:,} bytes more than the copy transfers: it ends "
             "only if another copy transfers them"
         )
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values(facts).found(
         Fault.WAIT_SIZE_MISMATCH,
         f"the wait on {semaphore} takes {awaited:,} bytes{of} but the copy of {source} to "
         f"{destination} transfers {copied:,}",
@@ -195,8 +195,7 @@ def wait_source_mismatch(
         f"the copy that line {seen.witness.other.line} starts" if seen.witness.other else "the copy"
     )
     twice = "" if again is None else f": {source} is also copied{_at(again)}"
-    facts = {"named": named, "source": source, "destination": destination}
-    return seen.at(values={**seen.witness.values, **facts}).found(
+    return seen.with_values({"named": named, "source": source, "destination": destination}).found(
         Fault.WAIT_SOURCE_MISMATCH,
         f"the wait names a copy of {named} to {destination}, but ends one of {source}, started"
         f"{_at(started)}; nothing in the whole run copies {named}",
@@ -363,7 +362,7 @@ def deadlock(
         facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
     if under_way:
         facts[NOT_AWAITED] = ", ".join(under_way)
-    seen = seen.at(values={**seen.witness.values, **facts})
+    seen = seen.with_values(facts)
     return seen.found(Fault.DEADLOCK, message, cause, advice)
 
 
@@ -392,7 +391,7 @@ def deadlock_of_lanes(
     """
     dimension = " and ".join(map(str, axes))
     done = "the copy that it waits for was started" if of_copy else "it was signalled"
-    return seen.at(values={**seen.witness.values, **of_axes(axes)}).found(
+    return seen.with_values(of_axes(axes)).found(
         Fault.DEADLOCK,
         f"{semaphore} is waited for at grid point {seen.witness.grid_point}, but {done} at "
         f"{source}: the wait never ends if another core runs that grid point",

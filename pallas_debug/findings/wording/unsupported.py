@@ -197,7 +197,7 @@ def unaligned_dma(seen: Sighting, *, columns: int | None, of: int) -> Finding:
 
 
 def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
-    return seen.at(values={**seen.witness.values, "dimension": str(dim)}).found(
+    return seen.with_values({"dimension": str(dim)}).found(
         Fault.X64_INDEX_MAP,
         f"the index map of {seen.witness.operand} returns an int64 for dimension {dim}; the "
         "TPU's index maps return int32",

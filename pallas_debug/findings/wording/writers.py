@@ -80,7 +80,7 @@ def _other(seen: Sighting, other: Access, *more: dict[str, str]) -> Sighting:
     facts = {f"other {name}": value for name, value in other.facts.items()}
     for part in more:
         facts |= part
-    return seen.at(values={**seen.witness.values, **facts})
+    return seen.with_values(facts)
 
 
 def stale_read(
