@@ -7,7 +7,6 @@ from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import semaphores
 from pallas_debug.machine.copies import Counter
 from pallas_debug.machine.sanitizer.ordering import senders
@@ -19,23 +18,9 @@ from pallas_debug.machine.sanitizer.ordering.ledger import (
     SizeMismatch,
     StartedCopy,
 )
-from pallas_debug.machine.sanitizer.report import BARRIER, shape_text, stuck_wait
+from pallas_debug.machine.sanitizer.report import BARRIER, shape_text, sighting_of, stuck_wait
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, Witness
-
-
-def sighting(run: OrderTracker, **facts: Any) -> Sighting:
-    count = facts.pop("count", 1)
-    return Sighting(kernel=run.launch.name, engine="machine", witness=Witness(**facts), count=count)
-
-
-def at(place: EventPlace) -> dict[str, Any]:
-    return {
-        "source": place.step.site.line,
-        "grid_point": place.point,
-        "loop": place.iterations,
-    }
-
+from pallas_debug.model import Finding
 
 CopyOn = tuple[int | None, tuple[str, Any]]
 """Identity of the step that starts a DMA, and the place of the semaphore that it signals."""
@@ -101,10 +86,10 @@ def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
     others = sorted({number for line in signals for number in line.devices} - {device})
     if others and ledger.name != BARRIER:
         values[semaphores.SIGNALLED_BY] = ", ".join(f"device {number}" for number in others)
-    seen = sighting(
-        run,
-        source=place.step.site.line,
-        loop=place.iterations,
+    seen = sighting_of(
+        run.launch,
+        place,
+        grid_point=None,
         operand=ledger.name,
         other=signals[0].first.step.site.line if waits and signals else None,
         values=values,
@@ -135,9 +120,9 @@ def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
 
 
 def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -> Finding:
-    seen = sighting(
-        run,
-        **at(found.wait),
+    seen = sighting_of(
+        run.launch,
+        found.wait,
         operand=ledger.name,
         other=found.copy.place.step.site.line,
         values={"semaphore": ledger.name},
@@ -157,9 +142,9 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
 def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
     source, destination = copy.names
     values = {"source": source, "destination": destination}
-    seen = sighting(
-        run,
-        **at(copy.place),
+    seen = sighting_of(
+        run.launch,
+        copy.place,
         operand=copy.operand,
         index=destination,
         shape=shape_text(copy.destination),
@@ -184,9 +169,9 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     blocked = run.blocked[thread.number]
     ledger = run.ledger_of(blocked)
     of_copy = isinstance(blocked.step, ir.CopyWait)
+    place = EventPlace.of(blocked.step, thread)
     mismatch = ledger.mismatch
     if mismatch is None and of_copy and ledger.copies:
-        place = EventPlace.of(blocked.step, thread)
         descriptor = run.descriptor(thread, blocked.step)
         mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0], descriptor)
     if mismatch is not None:
@@ -194,11 +179,9 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     signal = ledger.last_signal
     raised = bool(ledger.starts) if of_copy else signal is not None
     others = [stuck_wait(other, run.blocked[other.number]) for other in stuck[1:]]
-    seen = sighting(
-        run,
-        source=blocked.step.site.line,
-        grid_point=thread.point,
-        loop=thread.iterations,
+    seen = sighting_of(
+        run.launch,
+        place,
         operand=ledger.name,
         other=signal.step.site.line if signal is not None else None,
     )

@@ -221,7 +221,7 @@ class MemorySanitizer(MemoryTracker):
                 found.append((dropped.before.number + 1, finding))
         for changed in self._inputs.faults() if self._inputs is not None else ():
             at = changed.writer.number + 1
-            found.append((at, aliased.changed_input(self.launch.name, changed)))
+            found.append((at, aliased.changed_input(self.launch, changed)))
         raced = self._order.detector.races.values() if self._order is not None else ()
         known |= {race.earlier.buffer.name for race in raced}
         known |= {finding.operand or "" for _, finding in found}
@@ -361,7 +361,7 @@ class MemorySanitizer(MemoryTracker):
         conflicts = list(self.arrays.conflicts.values())
         if not conflicts:
             return []
-        history = self._history((c.buffer, c.element) for c in conflicts)
+        history = self._history((c.buffer, c.change.element) for c in conflicts)
         return [conflict for conflict in conflicts if not stale.was_read(conflict, history)]
 
     def _history(

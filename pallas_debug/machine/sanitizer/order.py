@@ -14,7 +14,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.counts import CopyOn, at, counts, place_of, sighting
+from pallas_debug.machine.sanitizer.counts import CopyOn, counts, place_of
 from pallas_debug.machine.sanitizer.ordering import differences
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import (
@@ -27,7 +27,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
 from pallas_debug.machine.sanitizer.ordering.lanes import is_far
 from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
-from pallas_debug.machine.sanitizer.report import BARRIER, shape_text
+from pallas_debug.machine.sanitizer.report import BARRIER, access_of, shape_text, sighting_of
 from pallas_debug.model import Finding, SourceLine
 
 
@@ -152,8 +152,9 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
     region = box_text(name, here.boxes[0] if here.boxes else whole(buffer.content.shape))
     overlap = box_text(name, race.overlap)
     sees_all = here.boxes == (race.overlap,) or len(here.boxes) > 1
-    seen = sighting(
-        run,
+    seen = sighting_of(
+        run.launch,
+        None,
         source=_line(here),
         other=_line(there),
         grid_point=here.point,
@@ -296,14 +297,11 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
         region = later.window.bounds(later.block)[0]
         box = tuple(range(part.start, part.stop) for part in region)
         shape = shape_text(later.window.array)
-        store = later.store.step.site.line
-        blocks_from = run.launch.block_line(later.window.operand)
-        seen = sighting(
-            run,
-            source=blocks_from or store,
+        seen = sighting_of(
+            run.launch,
+            later.store,
+            source=run.launch.block_line(later.window.operand) or later.store.step.site.line,
             other=there and there.step.site.line,
-            grid_point=later.store.point,
-            loop=later.store.iterations,
             operand=name,
             index=box_text(name, box),
             shape=shape,
@@ -313,9 +311,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
         finding = wording.data_race(
             seen,
             what=f"block {later.block} of {name}, {shape},",
-            here=wording.Access(
-                writes=True, grid_point=later.store.point, loop=later.store.iterations
-            ),
+            here=access_of(later.store),
             there=wording.Access(writes=True, grid_point=point, is_stored=there is not None),
             axes=run.launch.numbers(a for a in axes if later.store.point[a] != point[a]),
         )
@@ -324,9 +320,9 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
 
 def _overlapping(run: OrderTracker, found: OverlappingCopy) -> Finding:
     name = found.operand
-    seen = sighting(
-        run,
-        **at(found.place),
+    seen = sighting_of(
+        run.launch,
+        found.place,
         operand=name,
         index=found.names[1],
         shape=shape_text(found.buffer),
@@ -338,9 +334,9 @@ def _overlapping(run: OrderTracker, found: OverlappingCopy) -> Finding:
 
 
 def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
-    seen = sighting(
-        run,
-        **at(early.place),
+    seen = sighting_of(
+        run.launch,
+        early.place,
         operand=early.operand,
         index=early.names[1],
         shape=shape_text(early.destination),
@@ -368,7 +364,7 @@ def _unheard(run: OrderTracker, sender: int, receiver: int) -> tuple[int, int] |
 
 def _of_lanes(run: OrderTracker, wait: LaneWait) -> Finding:
     line = wait.source.step.site.line
-    seen = sighting(run, **at(wait.wait), operand=wait.semaphore, other=line, count=wait.count)
+    seen = sighting_of(run.launch, wait.wait, operand=wait.semaphore, other=line, count=wait.count)
     return semaphores.deadlock_of_lanes(
         seen, semaphore=wait.semaphore, source=wait.source.point,
         axes=run.launch.numbers(wait.axes), of_copy=wait.of_copy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, semaphores
-from pallas_debug.machine.copies import Counter, SizesDiffer
+from pallas_debug.findings.wording.order import Access
+from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver
@@ -43,6 +44,47 @@ def sighting(
             values = {"core": str(thread.core), **values}
     witness = Witness(**{**given, **facts}, values=values)
     return Sighting(kernel=launch.name, engine="machine", witness=witness)
+
+
+class Occurrence(Protocol):
+    """An access or event of a run."""
+
+    @property
+    def step(self) -> ir.MachineStep: ...
+
+    @property
+    def point(self) -> tuple[int, ...]: ...
+
+    @property
+    def iterations(self) -> tuple[int, ...]: ...
+
+
+def sighting_of(
+    launch: Launch, event: Occurrence | None, buffer: MemoryBuffer | None = None, *,
+    count: int = 1, **facts: Any,
+) -> Sighting:  # fmt: skip
+    """Position of a recorded event: line of the step, grid point and iterations.
+
+    Args:
+      buffer: memory whose name, shape and device belong to the witness.
+      facts: fields of the witness; they take precedence.
+    """
+    given: dict[str, Any] = {}
+    if event is not None:
+        given |= {"source": event.step.site.line, "grid_point": event.point}
+        given["loop"] = event.iterations
+    if buffer is not None:
+        given |= {"operand": buffer.name, "shape": shape_text(buffer)}
+        if buffer.device or launch.mesh:
+            given["values"] = {"device": str(buffer.device)}
+    witness = Witness(**given | facts)
+    return Sighting(kernel=launch.name, engine="machine", witness=witness, count=count)
+
+
+def access_of(event: Occurrence, copy: DmaCopy | None = None, *, writes: bool = True) -> Access:
+    """Side of a fault at a recorded event; `copy` is the DMA that accesses the memory, if any."""
+    names = None if copy is None else (copy.source.buffer.name, copy.destination.buffer.name)
+    return Access(writes=writes, grid_point=event.point, loop=event.iterations, copy=names)
 
 
 def shape_text(buffer: MemoryBuffer, shape: Sequence[int] | None = None) -> str:

@@ -24,10 +24,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import writers
-from pallas_debug.findings.wording.facts import WrittenElement, number
-from pallas_debug.findings.wording.order import Access
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.ordering.regions import (
@@ -37,10 +34,11 @@ from pallas_debug.machine.sanitizer.ordering.regions import (
     covers,
     first_meeting,
 )
-from pallas_debug.machine.sanitizer.report import shape_text
+from pallas_debug.machine.sanitizer.report import access_of, sighting_of
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows.shadow import WriteChange
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding
 
 MAX_FILLS = 256
 """Maximum number of unread copies to one buffer that are kept; with more, nothing is reported."""
@@ -67,8 +65,6 @@ class LostCopy:
 
     Attributes:
       step, point, iterations: those of the store or copy that replaces them.
-      element: first element that changes, of `affected` among `total`.
-      value, value_before: values of that element.
       of_line: number of lost copies by the line, and of all copies by it.
     """
 
@@ -76,11 +72,7 @@ class LostCopy:
     step: ir.MachineStep
     point: tuple[int, ...]
     iterations: tuple[int, ...]
-    element: tuple[int, ...]
-    value: Any
-    value_before: Any
-    affected: int
-    total: int
+    change: WriteChange
     of_line: tuple[int, int] = (0, 0)
 
 
@@ -231,12 +223,7 @@ def _lost(
     new = np.asarray(value)
     new = new.reshape(old.shape) if new.size == old.size else np.broadcast_to(new, old.shape)
     found = shadow.change_of(region, new.astype(old.dtype))
-    if found is None:
-        return None
-    return LostCopy(
-        copy, step, point, iterations, found.element, found.after, found.before,
-        found.count, found.total,
-    )  # fmt: skip
+    return None if found is None else LostCopy(copy, step, point, iterations, found)
 
 
 def finding(launch: Launch, lost: LostCopy) -> Finding:
@@ -246,25 +233,15 @@ def finding(launch: Launch, lost: LostCopy) -> Finding:
         boxes_text(region.buffer.name, boxes(region), region.buffer.content.shape)
         for region in (copy.source, target)
     )
-    device = {"device": str(target.buffer.device)} if launch.mesh else {}
-    seen = Sighting(
-        kernel=launch.name,
-        engine="machine",
-        witness=Witness(
-            source=lost.step.site.line, other=copy.step.site.line, grid_point=lost.point,
-            loop=lost.iterations, operand=target.buffer.name, index=destination,
-            shape=shape_text(target.buffer), values=device,
-        ),
+    seen = sighting_of(
+        launch, lost, target.buffer, index=destination, other=copy.step.site.line,
         count=lost.of_line[0],
     )  # fmt: skip
     return writers.lost_copy(
         seen,
         copy=(source, destination),
-        lost=Access(writes=True, grid_point=copy.point, loop=copy.iterations),
-        replaced_by=Access(writes=True, grid_point=lost.point, loop=lost.iterations),
-        element=WrittenElement(
-            index=lost.element, value=number(lost.value), before=number(lost.value_before),
-            affected=lost.affected, total=lost.total,
-        ),
+        lost=access_of(copy),
+        replaced_by=access_of(lost),
+        element=lost.change.written,
         of_line=lost.of_line,
-    )  # fmt: skip
+    )

@@ -63,11 +63,8 @@ class ClaimsObserver(MachineObserver):
             return
         left, right = number(compared.left.item()), number(compared.right.item())
         condition, element = f"{left} {compared.sign} {right}", compared.element or None
-        facts = {"condition": condition}
-        if element is not None:
-            facts["element"] = str(list(element))
         self._note(
-            seen.at(values={**seen.witness.values, **facts}),
+            seen,
             (id(step), 0),
             lambda seen: contents.check_failed(
                 seen, message=message, condition=condition, element=element

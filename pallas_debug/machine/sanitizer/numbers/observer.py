@@ -109,7 +109,7 @@ class ArithmeticReport:
             for i, (least, greatest) in enumerate(fault.ranges):
                 facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
         return _worded(
-            seen.at(values={**seen.witness.values, **facts}, shape=fault.result_type),
+            seen.at(shape=fault.result_type).with_values(facts),
             fault,
             self.decides,
         )

@@ -22,9 +22,7 @@ from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import semaphores
-from pallas_debug.findings.wording.order import Access
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, resolve
 from pallas_debug.machine.sanitizer.ordering.regions import (
@@ -34,10 +32,10 @@ from pallas_debug.machine.sanitizer.ordering.regions import (
     first_meeting,
     whole,
 )
-from pallas_debug.machine.sanitizer.report import shape_text
+from pallas_debug.machine.sanitizer.report import access_of, sighting_of
 from pallas_debug.machine.sanitizer.shadows import reach
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding
 
 MAX_COPIES = 1 << 14
 """Maximum number of copies that are kept; with more, nothing is reported."""
@@ -205,30 +203,18 @@ def _others(
 
 def finding(launch: Launch, wait: MisnamedWait) -> Finding:
     """Report a wait that names data that no copy brings."""
-    copy, target = wait.copy, wait.copy.destination
+    copy = wait.copy
     named, source, destination = (
         boxes_text(region.buffer.name, boxes(region), region.buffer.content.shape)
-        for region in (wait.named, copy.source, target)
+        for region in (wait.named, copy.source, copy.destination)
     )
-    device = {"device": str(target.buffer.device)} if launch.mesh else {}
-    seen = Sighting(
-        kernel=launch.name,
-        engine="machine",
-        witness=Witness(
-            source=wait.step.site.line, other=copy.step.site.line, grid_point=wait.point,
-            loop=wait.iterations, operand=copy.source.buffer.name, index=named,
-            shape=shape_text(copy.source.buffer), values=device,
-        ),
-        count=wait.count,
-    )  # fmt: skip
-    started, again = (
-        None if one is None else Access(writes=True, grid_point=one.point, loop=one.iterations)
-        for one in (copy, wait.twice)
+    seen = sighting_of(
+        launch, wait, copy.source.buffer, index=named, other=copy.step.site.line, count=wait.count
     )
-    assert started is not None
     return semaphores.wait_source_mismatch(
-        seen, named=named, source=source, destination=destination, started=started, again=again
-    )
+        seen, named=named, source=source, destination=destination, started=access_of(copy),
+        again=None if wait.twice is None else access_of(wait.twice),
+    )  # fmt: skip
 
 
 def _is_array(buffer: MemoryBuffer) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording.facts import WrittenElement, number
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import UndecidedOrder
-from pallas_debug.model import Finding, Witness
+from pallas_debug.machine.sanitizer.report import sighting_of
+from pallas_debug.model import Finding
 
 DeviceResults = Sequence[Sequence[Array]]
 """Arrays that the kernel returns, for each device."""
@@ -41,16 +41,9 @@ def _finding(
     values = [number(array[index].item()) for array in (a, b)]
     if _came_first(fact, other):
         values.reverse()
-    witness = Witness(
-        source=fact.place.step.site.line,
-        grid_point=fact.place.point,
-        loop=fact.place.iterations,
-        operand=name,
-        shape=f"{a.dtype}{list(a.shape)}",
-        values=on,
-    )
+    shape = f"{a.dtype}{list(a.shape)}"
     return wording.nondeterministic_result(
-        Sighting(kernel=run.launch.name, engine="machine", witness=witness),
+        sighting_of(run.launch, fact.place, operand=name, shape=shape, values=on),
         element=WrittenElement(index=index).name(name),
         one=values[0],
         other=values[1],

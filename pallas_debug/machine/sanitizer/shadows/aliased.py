@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.findings.sighting import Sighting
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.wording import writers
-from pallas_debug.findings.wording.facts import WrittenElement
-from pallas_debug.findings.wording.order import Access
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.report import access_of, sighting_of
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.shadow import (
@@ -41,7 +40,7 @@ from pallas_debug.machine.sanitizer.shadows.shadow import (
     WriteRecord,
 )
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding
 
 if TYPE_CHECKING:
     from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
@@ -218,23 +217,12 @@ def _is_rounding(old: np.ndarray, new: np.ndarray) -> bool:
     return bool((difference <= tolerance * np.abs(wide).max(initial=0.0)).all())
 
 
-def changed_input(kernel: str, found: ChangedInput) -> Finding:
+def changed_input(launch: Launch, found: ChangedInput) -> Finding:
     """Report that a line changes the block of an input again."""
-    writer, change = found.writer, found.change
-    seen = Sighting(
-        kernel=kernel,
-        engine="machine",
-        witness=Witness(
-            source=found.step.site.line, other=writer.step.site.line, grid_point=found.point,
-            loop=found.iterations, operand=found.buffer.name,
-        ),
-    )  # fmt: skip
+    writer = found.writer
     return writers.input_changed_again(
-        seen,
-        reader=Access(writes=False, grid_point=found.point, loop=found.iterations),
-        writer=Access(writes=True, grid_point=writer.point, loop=writer.iterations),
-        element=WrittenElement(
-            index=change.element, value=change.after, before=change.before,
-            affected=change.count, total=change.total,
-        ),
-    )  # fmt: skip
+        sighting_of(launch, found, operand=found.buffer.name, other=writer.step.site.line),
+        reader=access_of(found, writes=False),
+        writer=access_of(writer),
+        element=found.change.written,
+    )

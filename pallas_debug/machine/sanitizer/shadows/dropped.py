@@ -36,7 +36,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
-from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
+from pallas_debug.machine.sanitizer.shadows.shadow import WriteChange, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import begins_moment
 from pallas_debug.machine.threads import Thread
 
@@ -61,9 +61,7 @@ class DroppedSum:
       step, point, iterations: those of the reset; of the last store to an output, if it came too
         early.
       moment: moment of the thread at the reset.
-      element: first element whose value changed.
-      value, value_before: values of that element.
-      affected, total: number of elements that changed, and number that were reset.
+      change: elements whose values changed, of those that were reset.
       is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
         output; and no loop except a pipeline's runs the reset.
       slip: kind of mistake.
@@ -78,11 +76,7 @@ class DroppedSum:
     point: Point
     iterations: Point
     moment: int
-    element: Point
-    value: Any
-    value_before: Any
-    affected: int
-    total: int
+    change: WriteChange
     slip: Slip
     is_one_visit: bool = False
     conditions: frozenset[int] = frozenset()
@@ -356,7 +350,7 @@ class DroppedSums:
                 value = content[first].item()
                 yield DroppedSum(
                     buffer, added.record, stored.step, number, stored.point, stored.iterations,
-                    stored.moment, first, value, value, content.size, content.size,
+                    stored.moment, WriteChange(first, value, value, content.size, content.size),
                     slip="unstored",
                 )  # fmt: skip
 
@@ -374,8 +368,7 @@ def dropped_by(
         return None
     return DroppedSum(
         region.buffer, before, step, thread.number, thread.point, thread.iterations, state.moment,
-        found.element, found.after, found.before, found.count, found.total,
-        slip=slip,
+        found, slip=slip,
     )  # fmt: skip
 
 

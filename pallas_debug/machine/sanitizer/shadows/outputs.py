@@ -20,6 +20,7 @@ from pallas_debug.machine.sanitizer.shadows.shadow import (
     BufferShadow,
     Mask,
     Numbers,
+    WriteChange,
     WriteRecord,
     differing,
 )
@@ -60,7 +61,6 @@ class ReplacedWrite:
       before: the replaced write.
       step, point, iterations, copy: those of the write that replaces it.
       mask: elements of the buffer whose values have changed.
-      value, value_before: values of the first changed element.
       blocks: blocks of this write and of the previous one, if they differ.
     """
 
@@ -72,20 +72,10 @@ class ReplacedWrite:
     point: Point
     iterations: Point
     mask: Mask
-    total: int
-    value: Any
-    value_before: Any
+    change: WriteChange
     copy: DmaCopy | None = None
     blocks: tuple[Point, Point] | None = None
     window: Window | None = None
-
-    @property
-    def element(self) -> Point:
-        return shadow.first_in(self.mask)
-
-    @property
-    def affected(self) -> int:
-        return int(self.mask.sum())
 
 
 @dataclass(eq=False, slots=True)
@@ -287,7 +277,7 @@ class ArrayLedger:
             id(here.step),
             ReplacedWrite(
                 window.operand.name, array, there, here.step, thread.number, here.point,
-                here.iterations, affected, int(mask.size), new[spot].item(), old[spot].item(),
+                here.iterations, affected, shadow.change_in(affected, mask, old, new),
                 blocks=None if other is None else (block, other), window=window,
             ),
         )  # fmt: skip
@@ -400,10 +390,10 @@ class ArrayLedger:
         if not self.is_same_lane(before.point, thread.point):
             return
         window = next((w for w in state.outputs if w.current is region.buffer), None)
+        changed = spread(region, mask)
         self.lost[id(step)] = ReplacedWrite(
             region.buffer.name, region.buffer, before, step, thread.number, thread.point,
-            thread.iterations, spread(region, mask), int(mask.size), new[spot].item(),
-            old[spot].item(), window=window,
+            thread.iterations, changed, shadow.change_in(changed, mask, old, new), window=window,
         )  # fmt: skip
 
     def copied_from(
@@ -452,7 +442,8 @@ class ArrayLedger:
         old, new = region.read(), copy.source.read()
         if old.shape != numbers.shape or new.size != old.size:
             return
-        mask = (numbers > shadow.GIVEN) & differing(old, new.reshape(old.shape))
+        new = new.reshape(old.shape)
+        mask = (numbers > shadow.GIVEN) & differing(old, new)
         if not mask.any() or _is_fill(old, new):
             return
         spot = shadow.first_in(mask)
@@ -471,10 +462,11 @@ class ArrayLedger:
         elif is_same and state.has_carried:
             return  # each grid point updates it, and the last value is the result
         shared = self._shared.get(region.buffer.number)
+        changed = spread(region, mask)
         self.conflicts[id(copy.step)] = ReplacedWrite(
             region.buffer.name if shared is None else shared.output, region.buffer, before,
-            copy.step, copy.thread, copy.point, copy.iterations, spread(region, mask),
-            int(mask.size), new.reshape(old.shape)[spot].item(), old[spot].item(), copy=copy,
+            copy.step, copy.thread, copy.point, copy.iterations, changed,
+            shadow.change_in(changed, mask, old, new), copy=copy,
         )  # fmt: skip
 
 

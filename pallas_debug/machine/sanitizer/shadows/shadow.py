@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.wording.facts import WrittenElement
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows.tiles import Mask as Mask
@@ -265,6 +266,19 @@ class WriteChange:
     count: int
     total: int
 
+    @property
+    def written(self) -> WrittenElement:
+        """The change, for a finding."""
+        return WrittenElement(
+            index=self.element, value=plain_number(self.after), before=plain_number(self.before),
+            affected=self.count, total=self.total,
+        )  # fmt: skip
+
+
+def plain_number(value: Any) -> Any:
+    """Convert a scalar of a dtype that Python lacks, such as bfloat16, to a float."""
+    return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
+
 
 def change_of(region: MemoryRegion, new: np.ndarray) -> WriteChange | None:
     """Describe what writing values of the region's shape and dtype would change, if anything."""
@@ -272,9 +286,14 @@ def change_of(region: MemoryRegion, new: np.ndarray) -> WriteChange | None:
     mask = differing(old, new)
     if region.index is None or not mask.any():
         return None
-    spot = first_in(mask)
     changed = np.zeros(region.buffer.content.shape, bool)
     changed[region.index] = mask
+    return change_in(changed, mask, old, new)
+
+
+def change_in(changed: Mask, mask: Mask, old: Any, new: Any) -> WriteChange:
+    """Describe a change of a region; `changed` has the elements of `mask` in the whole buffer."""
+    spot = first_in(mask)
     return WriteChange(
         first_in(changed), new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size)
     )

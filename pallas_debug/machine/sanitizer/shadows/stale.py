@@ -256,7 +256,7 @@ def _writes_less(found: BufferHistory, suspect: SuspectRead, before: Point) -> b
 
 def was_read(conflict: ReplacedWrite, history: ElementHistory) -> bool:
     """Whether an element was read between two writes to it."""
-    events = history.buffers[buffer_key(conflict.buffer)].events[conflict.element]
+    events = history.buffers[buffer_key(conflict.buffer)].events[conflict.change.element]
     seen_first = False
     for event in events:
         if not event.writes:

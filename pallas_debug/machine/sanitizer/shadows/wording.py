@@ -12,11 +12,10 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents, order, writers
 from pallas_debug.findings.wording.facts import Reset, WrittenElement, block_text
-from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
-from pallas_debug.machine.sanitizer.report import shape_text
+from pallas_debug.machine.sanitizer.report import Occurrence, access_of, shape_text, sighting_of
 from pallas_debug.machine.sanitizer.shadows import reach, resets, shadow, stale
 from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
@@ -26,20 +25,17 @@ from pallas_debug.machine.sanitizer.shadows.outputs import (
     ReplacedWrite,
 )
 from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
-from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, WriteRecord
+from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, plain_number
 from pallas_debug.machine.sanitizer.shadows.tracked import (
     TrackedThread,
     missing_steps,
     steps_of_block,
 )
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
-from pallas_debug.model import Finding, SourceLine, Witness
+from pallas_debug.model import Finding
 
 Ordered = tuple[int, Finding]
 """Number of the write that a finding follows, and the finding."""
-
-_Event = SuspectRead | DroppedSum | ReplacedWrite | OverwrittenRead | WriteRecord | DmaCopy
-"""An access, with its step, grid point and iterations."""
 
 LAST = 1 << 60
 """Number for facts that are known only at the end of a run."""
@@ -129,7 +125,7 @@ class MemoryWording:
             return None
         return writers.not_reset(
             name,
-            _access(suspect, writes=False),
+            access_of(suspect, writes=False),
             self._block(thread, suspect.moment, thread.outputs_of(name)),
             self._writes(suspect, as_resets=True),
             accumulates=True,
@@ -155,11 +151,11 @@ class MemoryWording:
         updates = [e for e in events if e.writes and e.updates]
         return writers.stale_read(
             seen,
-            reader=_access(suspect, writes=False),
-            writer=_access(writer, writer.copy),
+            reader=access_of(suspect, writes=False),
+            writer=access_of(writer, writer.copy),
             element=WrittenElement(
                 index=suspect.element,
-                value=_number(suspect.value),
+                value=plain_number(suspect.value),
                 affected=int(suspect.mask.sum()),
                 total=suspect.total,
             ),
@@ -182,9 +178,9 @@ class MemoryWording:
             block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
             slip=found.slip,
             is_again=found.is_again,
-            lost=_access(found.before, found.before.copy),
-            reset=_access(found),
-            element=_changed(found),
+            lost=access_of(found.before, found.before.copy),
+            reset=access_of(found),
+            element=found.change.written,
         )
 
     def _writes(self, suspect: SuspectRead, *, as_resets: bool) -> tuple[Reset, ...]:
@@ -217,7 +213,7 @@ class MemoryWording:
         record = self._run.writes.get(int(read.block.numbers[read.element]))
         writer = order.Access(writes=True)
         if record is not None:
-            writer = _access(record, record.copy)
+            writer = access_of(record, record.copy)
         seen = self._seen(
             read,
             read.region.buffer,
@@ -227,11 +223,11 @@ class MemoryWording:
         finding = writers.overwritten_read(
             seen,
             output=self._run.arrays.output_of(window.array),
-            reader=_access(read, writes=False),
+            reader=access_of(read, writes=False),
             writer=writer,
             element=WrittenElement(
                 index=read.element,
-                value=None if read.block.is_under_way else _number(read.value),
+                value=None if read.block.is_under_way else plain_number(read.value),
                 before=None if read.block.is_under_way else self._original(read),
                 affected=read.affected,
                 total=read.total,
@@ -251,12 +247,12 @@ class MemoryWording:
         return writers.overwritten_read(
             seen,
             output=found.output,
-            reader=_access(copy, copy, writes=False),
-            writer=_access(found.writer, found.writer.copy),
+            reader=access_of(copy, copy, writes=False),
+            writer=access_of(found.writer, found.writer.copy),
             element=WrittenElement(
                 index=found.element,
-                value=_number(found.value),
-                before=_number(found.before),
+                value=plain_number(found.value),
+                before=plain_number(found.before),
                 affected=int(found.mask.sum()),
                 total=found.total,
             ),
@@ -278,7 +274,7 @@ class MemoryWording:
                 at, start = next(kept)
                 index.append(part.start + at - start.start)
         array = np.asarray(arrays[given.index(window.operand.name)])
-        return _number(array[tuple(index)].item())
+        return plain_number(array[tuple(index)].item())
 
     def _lost(self, lost: ReplacedWrite) -> Finding:
         thread = self._run.threads[lost.thread]
@@ -296,9 +292,9 @@ class MemoryWording:
         return writers.lost_write(
             seen,
             block=block,
-            lost=_access(lost.before, lost.before.copy),
-            replaced_by=_access(lost, lost.copy),
-            element=_changed(lost),
+            lost=access_of(lost.before, lost.before.copy),
+            replaced_by=access_of(lost, lost.copy),
+            element=lost.change.written,
         )
 
     def _conflict(self, conflict: ReplacedWrite) -> Finding:
@@ -319,16 +315,17 @@ class MemoryWording:
             )
         return writers.conflicting_writes(
             seen,
-            here=_access(conflict, conflict.copy),
-            there=_access(conflict.before, conflict.before.copy),
-            element=_changed(conflict),
+            here=access_of(conflict, conflict.copy),
+            there=access_of(conflict.before, conflict.before.copy),
+            element=conflict.change.written,
             blocks=blocks,
         )
 
     def _returned(self, back: BlockReturn) -> Finding:
         name = back.window.operand.name
-        seen = self._at(
-            self._run.launch.block_line(back.window.operand),
+        seen = self._seen(
+            None,
+            source=self._run.launch.block_line(back.window.operand),
             grid_point=back.again,
             operand=name,
             index=block_text(name, back.block),
@@ -391,8 +388,9 @@ class MemoryWording:
             why = "condition"
         elif under := [site for site in sites if site.conditions]:
             why, source = "some conditions", under[-1].step.site.line
-        seen = self._at(
-            source,
+        seen = self._seen(
+            None,
+            source=source,
             grid_point=visits[0] if visits else None,
             operand=name,
             index=part.text,
@@ -415,23 +413,10 @@ class MemoryWording:
 
     # Shared helpers
 
-    def _at(self, source: SourceLine | None, **facts: Any) -> Sighting:
-        witness = Witness(source=source, **facts)
-        return Sighting(kernel=self._run.launch.name, engine="machine", witness=witness)
-
     def _seen(
-        self, event: _Event, buffer: MemoryBuffer, *, operand: str | None = None, **facts: Any
+        self, event: Occurrence | None, buffer: MemoryBuffer | None = None, **facts: Any
     ) -> Sighting:
-        if buffer.device or self._run.launch.mesh:
-            facts["values"] = {"device": str(buffer.device)}
-        return self._at(
-            event.step.site.line,
-            grid_point=event.point,
-            loop=event.iterations,
-            operand=operand or buffer.name,
-            shape=shape_text(buffer),
-            **facts,
-        )
+        return sighting_of(self._run.launch, event, buffer, **facts)
 
     def _block(
         self, thread: TrackedThread, moment: int, outputs: Sequence[int]
@@ -453,25 +438,6 @@ class MemoryWording:
             index=blocks[thread.moments[moment]],
             steps=steps_of_block(self._run.launch, thread.points, blocks),
         )
-
-
-def _access(event: _Event, copy: DmaCopy | None = None, *, writes: bool = True) -> order.Access:
-    names = None if copy is None else (copy.source.buffer.name, copy.destination.buffer.name)
-    return order.Access(writes=writes, grid_point=event.point, loop=event.iterations, copy=names)
-
-
-def _changed(found: DroppedSum | ReplacedWrite) -> WrittenElement:
-    return WrittenElement(
-        index=found.element,
-        value=_number(found.value),
-        before=_number(found.value_before),
-        affected=found.affected,
-        total=found.total,
-    )
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
 
 
 def _is_in_place(step: ir.MachineStep) -> bool:
