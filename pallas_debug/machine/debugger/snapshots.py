@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.debugger.driver import Driver
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
+from pallas_debug.machine.threads import Thread
 
 PIECE = 1 << 18
 """Size in bytes of a piece of a buffer."""
@@ -30,15 +30,9 @@ Pieces = tuple[np.ndarray[Any, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    frames: list[ProgramFrame]
-    point: tuple[int, ...]
-    blocked: Blocked | None
-    is_done: bool
-    executed: int
-    generator: Any
-    matrix_units: dict[int, Any]
-    polled: tuple[int, int] | None
-    has_signalled: bool
+    """A copy of a thread, and the position and the windows of its walk over the grid."""
+
+    thread: Thread
     position: int
     windows: list[tuple[Any, ...]]
 
@@ -211,29 +205,23 @@ def _fill(content: np.ndarray[Any, Any], pieces: Pieces) -> None:
 
 
 def _state(thread: Thread) -> ThreadState:
-    walk = thread.walk
-    return ThreadState(
+    windows = [(w.slot, w.block, w.next_block) for w in thread.walk.windows]
+    return ThreadState(_copied(thread), thread.walk.position, windows)
+
+
+def _copied(thread: Thread) -> Thread:
+    return replace(
+        thread,
         frames=[frame.copied() for frame in thread.frames],
-        point=thread.point,
-        blocked=thread.blocked,
-        is_done=thread.is_done,
-        executed=thread.executed,
         generator=copy.deepcopy(thread.generator),
         matrix_units=copy.deepcopy(thread.matrix_units),
-        polled=thread.polled,
-        has_signalled=thread.has_signalled,
-        position=walk.position,
-        windows=[(w.slot, w.block, w.next_block) for w in walk.windows],
     )
 
 
 def _set_state(thread: Thread, state: ThreadState) -> None:
-    thread.frames = [frame.copied() for frame in state.frames]
-    thread.point, thread.blocked = state.point, state.blocked
-    thread.is_done, thread.executed = state.is_done, state.executed
-    thread.generator = copy.deepcopy(state.generator)
-    thread.matrix_units = copy.deepcopy(state.matrix_units)
-    thread.polled, thread.has_signalled = state.polled, state.has_signalled
+    again = _copied(state.thread)
+    for part in fields(Thread):
+        setattr(thread, part.name, getattr(again, part.name))
     thread.walk.position = state.position
     for window, (slot, block, following) in zip(thread.walk.windows, state.windows, strict=True):
         window.slot, window.block, window.next_block = slot, block, following
@@ -243,7 +231,7 @@ def _register_bytes(state: ThreadState) -> int:
     """Bytes of values computed by a thread that a snapshot keeps alive."""
     return sum(
         getattr(value, "nbytes", 0)
-        for frame in state.frames
+        for frame in state.thread.frames
         for value, constant in zip(frame.registers, frame.program.template, strict=True)
         if value is not constant
     )
