@@ -108,20 +108,18 @@ class Dataflow:
             found |= self.behind(program, [program.outputs[i] for i in numbers])
         return found.loads, [inputs[i] for i in found.inputs if i < len(inputs)]
 
-    def _loop(
-        self, step: ir.WhileLoop | ir.ScanLoop, needed: set[int]
-    ) -> tuple[frozenset[int], Sequence[ir.Reg]]:
+    def _loop(self, step: ir.Loop, needed: set[int]) -> tuple[frozenset[int], Sequence[ir.Reg]]:
         numbers = {i for i, reg in enumerate(step.outputs) if reg.number in needed}
         if not numbers:
             return frozenset(), []
-        given = _given(step)
+        _, given = ir.inner_programs(step)[-1]
         found = self._carried(step, numbers)
         initial = [step.carry[i] for i in sorted(numbers) if i < len(step.carry)]
         return found.loads, [*initial, *(given[i] for i in found.inputs)]
 
-    def _carried(self, step: ir.WhileLoop | ir.ScanLoop, numbers: set[int]) -> _Behind:
+    def _carried(self, step: ir.Loop, numbers: set[int]) -> _Behind:
         """Dependencies of the outputs of a loop's body, through any number of iterations."""
-        constants = len(_given(step)) - len(step.carry) - len(_stacked(step))
+        constants = len(step.constants)
         found = _Behind()
         waiting, done = set(numbers), set[int]()
         while waiting:
@@ -139,21 +137,10 @@ class Dataflow:
         step = frame.caller
         if isinstance(step, (ir.Branch, ir.Scoped)):
             return [step.inputs[i] for i in positions if i < len(step.inputs)], frozenset()
-        if not isinstance(step, (ir.WhileLoop, ir.ScanLoop)) or frame.stage == "condition":
+        if not isinstance(step, ir.Loop) or frame.stage == "condition":
             return [], frozenset()
-        given = _given(step)
-        constants = len(given) - len(step.carry) - len(_stacked(step))
+        _, given = ir.inner_programs(step)[-1]
+        constants = len(step.constants)
         carried = {i - constants for i in positions if 0 <= i - constants < len(step.carry)}
         found = self._carried(step, carried)
         return [given[i] for i in (positions | found.inputs) if i < len(given)], found.loads
-
-
-def _given(step: ir.WhileLoop | ir.ScanLoop) -> tuple[ir.Reg, ...]:
-    """Registers of the arguments of a loop's body, in the first iteration."""
-    if isinstance(step, ir.WhileLoop):
-        return (*step.body_constants, *step.carry)
-    return (*step.constants, *step.carry, *step.stacked)
-
-
-def _stacked(step: ir.WhileLoop | ir.ScanLoop) -> tuple[ir.Reg, ...]:
-    return step.stacked if isinstance(step, ir.ScanLoop) else ()

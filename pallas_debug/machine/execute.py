@@ -241,7 +241,7 @@ def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
         case "condition":
             assert isinstance(step, ir.WhileLoop)
             if bool(results[0]):
-                constants = [outer.registers[reg.number] for reg in step.body_constants]
+                constants = [outer.registers[reg.number] for reg in step.constants]
                 machine.enter(
                     thread, step.body, [*constants, *frame.carry],
                     caller=step, stage="body", iteration=frame.iteration,

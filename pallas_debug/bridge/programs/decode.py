@@ -345,14 +345,14 @@ def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
     regs = [decoder.reg(value) for value in inputs]
-    condition_constants, body_constants, carry = nested.while_operands(params, regs)
+    condition_constants, constants, carry = nested.while_operands(params, regs)
     outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.WhileLoop(
         site=site,
         condition=decoder.inner(params["cond_jaxpr"]),
         body=decoder.inner(params["body_jaxpr"]),
         condition_constants=tuple(condition_constants),
-        body_constants=tuple(body_constants),
+        constants=tuple(constants),
         carry=tuple(carry),
         outputs=outputs,
         of_pipeline=lines.is_of_pipeline(eqn),

@@ -7,7 +7,7 @@ that contains programs. Registers hold arrays (numpy's or jax's) and `Ref`s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.bridge.programs.views import KEY as KEY
@@ -88,6 +88,7 @@ class WhileLoop(MachineStep):
     """Run `body` as long as `condition` is true. Both take their constants, then the carry.
 
     Attributes:
+      constants: those of the body.
       of_pipeline: whether it is the loop of jax's `emit_pipeline`.
       is_counted: whether it counts up by one to a bound that it does not change.
     """
@@ -95,7 +96,7 @@ class WhileLoop(MachineStep):
     condition: KernelProgram
     body: KernelProgram
     condition_constants: tuple[Reg, ...]
-    body_constants: tuple[Reg, ...]
+    constants: tuple[Reg, ...]
     carry: tuple[Reg, ...]
     outputs: tuple[Reg, ...]
     of_pipeline: bool = False
@@ -391,17 +392,30 @@ class KernelProgram:
     def all(self) -> Iterator[KernelProgram]:
         """This program and the programs that its steps run, at any depth."""
         yield self
-        for inner in (inner for step in self.steps for inner in programs(step)):
-            yield from inner.all()
+        for step in self.steps:
+            for inner, _ in inner_programs(step):
+                yield from inner.all()
 
     def all_steps(self) -> Iterator[MachineStep]:
         """The steps of all these programs."""
         return (step for program in self.all() for step in program.steps)
 
 
-def programs(step: MachineStep) -> Iterator[KernelProgram]:
-    """The programs that a step runs."""
-    for value in (getattr(step, part.name) for part in fields(step)):
-        for inner in value if isinstance(value, tuple) else (value,):
-            if isinstance(inner, KernelProgram):
-                yield inner
+Loop = WhileLoop | ScanLoop
+
+
+def inner_programs(step: MachineStep) -> list[tuple[KernelProgram, tuple[Reg, ...]]]:
+    """Programs that a step runs, with the registers that become their first inputs."""
+    match step:
+        case Branch():
+            return [(branch, step.inputs) for branch in step.branches]
+        case WhileLoop():
+            return [
+                (step.condition, (*step.condition_constants, *step.carry)),
+                (step.body, (*step.constants, *step.carry)),
+            ]
+        case ScanLoop():
+            return [(step.body, (*step.constants, *step.carry, *step.stacked))]
+        case Scoped():
+            return [(step.body, step.inputs)]
+    return []

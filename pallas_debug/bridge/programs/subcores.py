@@ -314,9 +314,9 @@ def _parallel_loop(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepS
         condition=condition,
         body=body,
         condition_constants=(decoder.reg(upper),),
-        body_constants=(*map(decoder.reg, consts), decoder.reg(stride)),
+        constants=(*map(decoder.reg, consts), decoder.reg(stride)),
         carry=(decoder.reg(lower), *map(decoder.reg, carry)),
         outputs=outputs,
     )
-    decoder.emit(step, *step.condition_constants, *step.body_constants, *step.carry)
+    decoder.emit(step, *step.condition_constants, *step.constants, *step.carry)
     return list(outputs[1:])

@@ -19,8 +19,6 @@ from pallas_debug.machine.threads import ProgramFrame
 MAX_ITERATIONS = 256
 """Maximum number of iterations that are computed again."""
 
-Loop = ir.WhileLoop | ir.ScanLoop
-
 
 def iterations_before(frame: ProgramFrame, outer: ProgramFrame) -> list[ProgramFrame]:
     """Return frames of the earlier iterations of a loop, oldest first.
@@ -33,34 +31,29 @@ def iterations_before(frame: ProgramFrame, outer: ProgramFrame) -> list[ProgramF
       The frames; empty if there are none, or too many, or if they cannot be computed.
     """
     loop = frame.caller
-    if not isinstance(loop, (ir.WhileLoop, ir.ScanLoop)) or frame.stage != "body":
+    if not isinstance(loop, ir.Loop) or frame.stage != "body":
         return []
-    first = len(constants(loop))
+    first = len(loop.constants)
     now = [frame.registers[reg.number] for reg in loop.body.inputs[first : first + len(loop.carry)]]
     return _computed(loop, outer, frame.iteration, now, frame)
 
 
-def iterations_of(loop: Loop, outer: ProgramFrame) -> list[ProgramFrame]:
+def iterations_of(loop: ir.Loop, outer: ProgramFrame) -> list[ProgramFrame]:
     """Return frames of the iterations of a loop that has ended, as `iterations_before`."""
     now = [outer.registers[reg.number] for reg in loop.outputs[: len(loop.carry)]]
     count = loop.length if isinstance(loop, ir.ScanLoop) else MAX_ITERATIONS
     return _computed(loop, outer, count, now, None)
 
 
-def constants(loop: Loop) -> tuple[ir.Reg, ...]:
-    """Registers of the outer program whose values the body gets before the carry."""
-    return loop.constants if isinstance(loop, ir.ScanLoop) else loop.body_constants
-
-
-def carry_of(loop: Loop, number: int) -> int | None:
+def carry_of(loop: ir.Loop, number: int) -> int | None:
     """Position of a register of the body in the carry; None if it is not carried."""
     position = next((i for i, r in enumerate(loop.body.inputs) if r.number == number), None)
-    at = -1 if position is None else position - len(constants(loop))
+    at = -1 if position is None else position - len(loop.constants)
     return at if 0 <= at < len(loop.carry) else None
 
 
 def _computed(
-    loop: Loop, outer: ProgramFrame, count: int, now: Sequence[Any], current: ProgramFrame | None
+    loop: ir.Loop, outer: ProgramFrame, count: int, now: Sequence[Any], current: ProgramFrame | None
 ) -> list[ProgramFrame]:
     if not 0 < count <= MAX_ITERATIONS:
         return []
@@ -76,7 +69,7 @@ def _computed(
     return found if is_same and all(is_same) else []
 
 
-def _goes_on(loop: Loop, outer: ProgramFrame, carry: Sequence[Any]) -> bool:
+def _goes_on(loop: ir.Loop, outer: ProgramFrame, carry: Sequence[Any]) -> bool:
     """Whether the condition of a loop holds."""
     if isinstance(loop, ir.ScanLoop):
         return True
@@ -87,10 +80,10 @@ def _goes_on(loop: Loop, outer: ProgramFrame, carry: Sequence[Any]) -> bool:
 
 
 def _iteration(
-    loop: Loop, outer: ProgramFrame, carry: Sequence[Any], iteration: int,
+    loop: ir.Loop, outer: ProgramFrame, carry: Sequence[Any], iteration: int,
     current: ProgramFrame | None,
 ) -> ProgramFrame:  # fmt: skip
-    given = [outer.registers[reg.number] for reg in constants(loop)]
+    given = [outer.registers[reg.number] for reg in loop.constants]
     slices = []
     if isinstance(loop, ir.ScanLoop):
         index = loop.length - 1 - iteration if loop.reverse else iteration
@@ -101,7 +94,7 @@ def _iteration(
 
 
 def _frame(
-    program: ir.KernelProgram, given: Sequence[Any], loop: Loop, stage: str, iteration: int
+    program: ir.KernelProgram, given: Sequence[Any], loop: ir.Loop, stage: str, iteration: int
 ) -> ProgramFrame:
     registers = list(program.template)
     for reg, value in zip(program.inputs, given, strict=True):

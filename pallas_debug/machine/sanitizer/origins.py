@@ -130,7 +130,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
             yield from _sources(frames, depth, reg.number)
     elif isinstance(step, ir.Hint):
         yield from _sources(frames, depth, step.value.number)
-    elif isinstance(step, (ir.WhileLoop, ir.ScanLoop)):
+    elif isinstance(step, ir.Loop):
         at = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
         if at < len(step.carry):
             done = carries.iterations_of(step, frame)
@@ -138,7 +138,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
     elif depth:
         yield from _outside(frames, depth, number)
         loop = frame.caller
-        if isinstance(loop, (ir.WhileLoop, ir.ScanLoop)) and frame.stage == "body":
+        if isinstance(loop, ir.Loop) and frame.stage == "body":
             carry = carries.carry_of(loop, number)
             if carry is not None:
                 done = carries.iterations_before(frame, frames[depth - 1])
@@ -146,7 +146,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
 
 
 def _of_carry(
-    outer: list[ProgramFrame], iterations: list[ProgramFrame], loop: carries.Loop, position: int
+    outer: list[ProgramFrame], iterations: list[ProgramFrame], loop: ir.Loop, position: int
 ) -> Iterator[str]:
     """Yield the entries behind a carried value, those of the last iteration first.
 
@@ -191,11 +191,10 @@ def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
     given: tuple[ir.Reg, ...] = ()
     if isinstance(caller, (ir.Branch, ir.Scoped)):
         given = caller.inputs
-    elif isinstance(caller, ir.ScanLoop):
+    elif isinstance(caller, ir.WhileLoop) and frame.stage == "condition":
+        given = caller.condition_constants
+    elif isinstance(caller, ir.Loop):
         given = caller.constants
-    elif isinstance(caller, ir.WhileLoop):
-        is_body = frame.stage == "body"
-        given = caller.body_constants if is_body else caller.condition_constants
     if position < len(given):
         # The condition of a loop is a frame next to its body, not inside it.
         yield from _sources(frames, depth - 1, given[position].number)

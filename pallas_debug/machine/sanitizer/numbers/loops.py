@@ -116,7 +116,7 @@ class LoopObserver(MachineObserver):
 def _carried(
     frame: ProgramFrame, step: ir.WhileLoop, condition: _Condition
 ) -> list[np.ndarray[Any, Any]]:
-    regs = step.body.inputs[len(step.body_constants) :]
+    regs = step.body.inputs[len(step.constants) :]
     return [np.asarray(frame.registers[regs[i].number]) for i in condition.carried]
 
 
@@ -124,7 +124,7 @@ def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
     needed, is_closed, reads = _dependencies(step.condition, step.condition.outputs)
     first = len(step.condition_constants)
     carried = {n - first for n in needed if n >= first}
-    first = len(step.body_constants)
+    first = len(step.constants)
     while True:
         outputs = [step.body.outputs[i] for i in sorted(carried)]
         needed, is_known, is_read = _dependencies(step.body, outputs)
@@ -157,7 +157,7 @@ def _dependencies(
         if wanted.isdisjoint(_numbers(step, made=True)):
             continue
         wanted.update(_needed(step, wanted))
-        inner = [step, *(s for p in ir.programs(step) for s in p.all_steps())]
+        inner = [step, *(s for p, _ in ir.inner_programs(step) for s in p.all_steps())]
         reads = reads or any(isinstance(s, _READS) for s in inner)
         is_closed = is_closed and all(isinstance(s, _KNOWN) for s in inner)
     return (

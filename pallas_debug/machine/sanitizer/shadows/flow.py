@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.machine.sanitizer.shadows import reach
 
 Names = frozenset[str]
 
@@ -120,7 +119,7 @@ class ValueFlow:
     def _inner(self, step: ir.MachineStep, known: object) -> list[tuple[Names, Names]]:
         """Follow the programs that a step runs."""
         assert callable(known)
-        programs = reach.inner_programs(step)
+        programs = ir.inner_programs(step)
         given = [[known(reg) for reg in regs] for _, regs in programs]
         if isinstance(step, ir.Scoped):
             given[0] += [(frozenset([name]), _NONE) for name in step.names]
@@ -131,9 +130,8 @@ class ValueFlow:
             return [_join(values) for values in zip(*results, strict=True)]
         # For a loop, the carry comes after the constants, and its results are the first ones.
         (body, _), start = programs[-1], given[-1]
-        assert isinstance(step, (ir.ScanLoop, ir.WhileLoop))
-        constants = len(step.constants if isinstance(step, ir.ScanLoop) else step.body_constants)
-        carried = len(step.carry)
+        assert isinstance(step, ir.Loop)
+        constants, carried = len(step.constants), len(step.carry)
         made: list[tuple[Names, Names]] = []
         for _ in range(MAX_ROUNDS):
             made = self._walk(body, start)

@@ -36,7 +36,7 @@ def order_of(program: ir.KernelProgram) -> dict[int, int]:
 
 def _number(program: ir.KernelProgram, found: dict[int, int]) -> None:
     for step in program.steps:
-        for inner, _ in inner_programs(step):
+        for inner, _ in ir.inner_programs(step):
             _number(inner, found)
         found[id(step)] = len(found)
 
@@ -68,7 +68,7 @@ def _stores(
         if place is not None:
             for name in sorted(names.get(place.ref.number, ())):
                 yield StoreSite(name, step, conditions)
-        for inner, given in inner_programs(step):
+        for inner, given in ir.inner_programs(step):
             own = {
                 reg.number: names[outer.number]
                 for reg, outer in zip(inner.inputs, given, strict=False)
@@ -76,25 +76,6 @@ def _stores(
             }
             around = conditions | {id(step)} if isinstance(step, ir.Branch) else conditions
             yield from _stores(inner, own, around)
-
-
-def inner_programs(
-    step: ir.MachineStep,
-) -> list[tuple[ir.KernelProgram, tuple[ir.Reg, ...]]]:
-    """Programs that a step runs, with the registers that become their first inputs."""
-    match step:
-        case ir.Branch():
-            return [(branch, step.inputs) for branch in step.branches]
-        case ir.WhileLoop():
-            return [
-                (step.condition, (*step.condition_constants, *step.carry)),
-                (step.body, (*step.body_constants, *step.carry)),
-            ]
-        case ir.ScanLoop():
-            return [(step.body, (*step.constants, *step.carry, *step.stacked))]
-        case ir.Scoped():
-            return [(step.body, step.inputs)]
-    return []
 
 
 def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer) -> bool:
@@ -194,7 +175,7 @@ def _sources(
         for reg in made_of.registers_behind(step, (number,)):
             yield from _sources(frames, depth, reg.number, seen)
     else:
-        for _, given in inner_programs(step):
+        for _, given in ir.inner_programs(step):
             for reg in given:
                 value = frame.registers[reg.number]
                 if isinstance(value, Ref):
@@ -224,11 +205,17 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
 
 def is_scaled(launch: Launch, store: ir.StoreStep) -> bool:
     """Whether a store multiplies the previous contents of its buffer, as a decaying state does."""
-    for program in launch.body.all():
-        if any(one is store for one in program.steps):
-            _, scaled = _followed(program, frozenset([store.place.ref.number]), set(), set())
-            return store.value.number in scaled
-    return False
+    program = _program_of(launch, store)
+    if program is None:
+        return False
+    _, scaled = _followed(program, frozenset([store.place.ref.number]), set(), set())
+    return store.value.number in scaled
+
+
+def _program_of(launch: Launch, step: ir.MachineStep) -> ir.KernelProgram | None:
+    """The program in the kernel's body that has a step."""
+    programs = launch.body.all()
+    return next((p for p in programs if any(one is step for one in p.steps)), None)
 
 
 def _followed(
@@ -248,14 +235,12 @@ def _followed(
             for reg, sources, is_product in zip(step.outputs, behind, products, strict=True):
                 derived.update([reg.number] if sources & given else [])
                 scaled.update([reg.number] if is_product or sources & kept else [])
-        elif isinstance(step, (ir.ScanLoop, ir.WhileLoop)):
-            body, given_regs = inner_programs(step)[-1]
+        elif isinstance(step, ir.Loop):
+            body, given_regs = ir.inner_programs(step)[-1]
             numbers = [reg.number for reg in given_regs]
             inner = [reg.number for reg in body.inputs]
             own = frozenset(i for i, n in zip(inner, numbers, strict=False) if n in refs)
-            first = len(numbers) - len(step.carry)
-            if isinstance(step, ir.ScanLoop):
-                first -= len(step.stacked)
+            first = len(step.constants)
             sets = [
                 {i for i, n in zip(inner, numbers, strict=False) if n in known}
                 for known in (derived, scaled)
@@ -274,21 +259,17 @@ def _followed(
 
 def decided_by_position(launch: Launch, branch: ir.Branch) -> bool:
     """Whether only the grid point decides about a condition, and nothing in memory."""
-    for program in launch.body.all():
-        if any(one is branch for one in program.steps):
-            return _inputs_behind(program, [branch.index.number]) == set()
-    return False
+    program = _program_of(launch, branch)
+    return program is not None and _inputs_behind(program, [branch.index.number]) == set()
 
 
 def choice_in(launch: Launch, step: ir.MachineStep) -> SourceLine | None:
     """Line of the `jnp.where` with which an update keeps or drops the buffer's content, if any."""
-    if not isinstance(step, ir.StoreStep):
+    program = _program_of(launch, step) if isinstance(step, ir.StoreStep) else None
+    if program is None or not isinstance(step, ir.StoreStep):
         return None
-    for program in launch.body.all():
-        if any(one is step for one in program.steps):
-            site = _choice(program, step)
-            return None if site is None else site.line
-    return None
+    site = _choice(program, step)
+    return None if site is None else site.line
 
 
 def _choice(program: ir.KernelProgram, store: ir.StoreStep) -> ir.StepSite | None:
@@ -334,11 +315,10 @@ def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
 
 def _is_carried(frame: ProgramFrame, number: int) -> bool:
     """Whether an input of a loop's body is carried or per iteration, rather than a constant."""
-    match frame.caller:
-        case ir.ScanLoop(constants=constants) | ir.WhileLoop(body_constants=constants):
-            position = _position(frame, number)
-            return position is not None and position >= len(constants)
-    return False
+    position = _position(frame, number)
+    if position is None or not isinstance(frame.caller, ir.Loop):
+        return False
+    return position >= len(frame.caller.constants)
 
 
 def registers_of(value: Any) -> set[int]:
@@ -364,7 +344,7 @@ def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:
         return []
     return [
         given[position]
-        for program, given in inner_programs(frame.caller)
+        for program, given in ir.inner_programs(frame.caller)
         if program is frame.program and position < len(given)
     ]
 

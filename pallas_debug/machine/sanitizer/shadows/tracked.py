@@ -206,7 +206,7 @@ class TrackedThread:
 
 def begins_moment(step: ir.MachineStep) -> bool:
     """Whether the iterations of a loop are moments."""
-    return isinstance(step, (ir.ScanLoop, ir.WhileLoop)) and step.of_pipeline
+    return isinstance(step, ir.Loop) and step.of_pipeline
 
 
 def steps_of_block(
