@@ -23,7 +23,7 @@ from pallas_debug.findings import explain
 from pallas_debug.findings.collector import caused
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents
+from pallas_debug.findings.wording import diverging
 from pallas_debug.model import Finding, Gap, Kernel, Witness
 from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict.engines import Call, Seen, each, not_traced, outcome_of, own_problems
@@ -399,7 +399,7 @@ def disagreement(kernels: Sequence[Kernel], results: Mapping[Engine, Any]) -> li
         seen = replace(seen, kernel=kernel.name, witness=witness)
     place = f"{where.path}{list(where.index)}"
     judges = tuple(_JUDGES[engine] for engine in results)
-    finding = contents.engines_disagree(
-        seen, engines=judges, where=place, values=(where.first, where.second)
+    finding = diverging.engines_disagree(
+        seen, engines=judges, element=place, values=(where.first, where.second)
     )
     return [replace(finding, engines=judges)]

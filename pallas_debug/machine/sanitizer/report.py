@@ -46,7 +46,7 @@ def sighting(
     return Sighting(kernel=launch.name, engine="machine", witness=witness)
 
 
-class Occurrence(Protocol):
+class RecordedEvent(Protocol):
     """An access or event of a run."""
 
     @property
@@ -60,7 +60,7 @@ class Occurrence(Protocol):
 
 
 def sighting_of(
-    launch: Launch, event: Occurrence | None, buffer: MemoryBuffer | None = None, *,
+    launch: Launch, event: RecordedEvent | None, buffer: MemoryBuffer | None = None, *,
     count: int = 1, **facts: Any,
 ) -> Sighting:  # fmt: skip
     """Position of a recorded event: line of the step, grid point and iterations.
@@ -81,7 +81,7 @@ def sighting_of(
     return Sighting(kernel=launch.name, engine="machine", witness=witness, count=count)
 
 
-def access_of(event: Occurrence, copy: DmaCopy | None = None, *, writes: bool = True) -> Access:
+def access_of(event: RecordedEvent, copy: DmaCopy | None = None, *, writes: bool = True) -> Access:
     """Side of a fault at a recorded event; `copy` is the DMA that accesses the memory, if any."""
     names = None if copy is None else (copy.source.buffer.name, copy.destination.buffer.name)
     return Access(writes=writes, grid_point=event.point, loop=event.iterations, copy=names)

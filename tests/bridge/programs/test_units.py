@@ -31,9 +31,7 @@ def test_a_tiled_array_is_the_same_as_that_of_numpy(reps: tuple[int, int], dtype
     np.testing.assert_array_equal(found, np.tile(x, reps))
 
 
-@pytest.mark.parametrize(
-    "reps, is_reshaped", [((1, 4), False), ((1, units.MAX_COPIES + 1), True)]
-)
+@pytest.mark.parametrize("reps, is_reshaped", [((1, 4), False), ((1, units.MAX_COPIES + 1), True)])
 def test_tiling_a_few_times_needs_no_reshape(reps: tuple[int, int], is_reshaped: bool) -> None:
     x = np.ones((8, 128), np.float32)
     jaxpr = jax.make_jaxpr(lambda x: lax.tile(x, reps))(x)

@@ -15,7 +15,7 @@ from pallas_debug.findings.wording.facts import Reset, WrittenElement, block_tex
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
-from pallas_debug.machine.sanitizer.report import Occurrence, access_of, shape_text, sighting_of
+from pallas_debug.machine.sanitizer.report import RecordedEvent, access_of, shape_text, sighting_of
 from pallas_debug.machine.sanitizer.shadows import reach, resets, shadow, stale
 from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
@@ -414,7 +414,7 @@ class MemoryWording:
     # Shared helpers
 
     def _seen(
-        self, event: Occurrence | None, buffer: MemoryBuffer | None = None, **facts: Any
+        self, event: RecordedEvent | None, buffer: MemoryBuffer | None = None, **facts: Any
     ) -> Sighting:
         return sighting_of(self._run.launch, event, buffer, **facts)
 
