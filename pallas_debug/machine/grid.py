@@ -27,7 +27,10 @@ class BlockOutOfBounds(Exception):
     """An index map returns a block that the array does not have."""
 
     def __init__(self, window: Window, block: tuple[int, ...]) -> None:
-        super().__init__(f"block {block} of {window.operand.name}")
+        super().__init__(
+            f"the index map of {window.operand.name} returns block {block}, which is outside "
+            f"its array, {window.operand.type.dtype}{list(window.array.content.shape)}"
+        )
         self.window = window
         self.block = block
 

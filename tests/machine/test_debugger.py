@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from pallas_debug_kernels import flash_attention
 
 import pallas_debug
@@ -189,6 +190,31 @@ def at(session: StepSession) -> tuple[Any, ...]:
 def run_of(session: StepSession) -> live.LiveRun:
     assert isinstance(session.track, live.LiveRun)
     return session.track
+
+
+@pytest.mark.parametrize(
+    "start, blocks, message",
+    [
+        (12, 2, "x_ref[12:20, 0:128] is out of bounds for float32[16, 128] in VMEM"),
+        (0, 3, "the index map of o_ref returns block (2, 0), which is outside its array, "
+         "float32[16, 128]"),
+    ],
+)  # fmt: skip
+def test_a_place_out_of_bounds_is_shown_as_in_a_finding(
+    start: int, blocks: int, message: str
+) -> None:
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        o_ref[...] = x_ref[pl.ds(start + 0 * pl.program_id(0), 8), :]
+
+    def call(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel, out_shape=x, grid=(blocks,),
+            in_specs=[pl.BlockSpec((16, 128), lambda i: (0, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        )(x)  # fmt: skip
+
+    session = stepper.capture(lambda: call(jnp.ones((16, 128)))).session
+    assert session.run() == f"the run stops here: {message}"
 
 
 @pytest.mark.slow

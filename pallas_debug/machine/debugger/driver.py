@@ -14,6 +14,7 @@ from pallas_debug.machine.grid import BlockOutOfBounds, Window
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver, max_iterations
+from pallas_debug.machine.sanitizer.report import index_text, shape_text
 from pallas_debug.machine.threads import Thread
 
 
@@ -187,7 +188,10 @@ class Driver:
 
 
 def _of_fault(error: BaseException) -> str:
-    if isinstance(error, (OutOfBounds, BlockOutOfBounds)):
+    if isinstance(error, OutOfBounds):
+        selected = index_text(error.buffer.name + error.recast, error.index)
+        return f"{selected} is out of bounds for {shape_text(error.buffer, error.shape)}"
+    if isinstance(error, BlockOutOfBounds):
         return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
