@@ -96,9 +96,7 @@ class _Listener:
         with self.lock:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self.raised_again += 1
-                main = threading.main_thread().ident
-                assert main is not None
-                signal.pthread_kill(main, signal.SIGINT)  # also wakes it if it waits
+                press()
 
     def _watch(self) -> None:
         first: float | None = None
@@ -114,6 +112,7 @@ class _Listener:
             if self.is_discarded:
                 self._raise_again()
             if self.is_terminated and self.terminates is not None:
+                self.is_terminated = False
                 self.terminates()
             if count == seen:
                 continue
@@ -189,22 +188,33 @@ def listening(
 def terminating(ends: Callable[[], object]) -> Iterator[None]:
     """Call `ends` in another thread on SIGTERM, even while XLA runs in this thread.
 
-    A no-op outside `listening`, and if other code handles SIGTERM.
+    Blocks may be nested; the innermost one counts. A no-op outside `listening`, and if other code
+    handles SIGTERM.
     """
-    if _listener is None or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    handler = signal.getsignal(signal.SIGTERM)
+    if _listener is None or handler not in (signal.SIG_DFL, _wake):
         yield
         return
+    before = _listener.terminates
     _listener.terminates = ends
     signal.signal(signal.SIGTERM, _wake)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _listener.terminates = None
+        signal.signal(signal.SIGTERM, handler)
+        if _listener is not None:  # None in a forked process
+            _listener.terminates = before
 
 
 def _wake(*_: object) -> None:
     """Handle SIGTERM: the existence of a handler makes Python write to the listener's pipe."""
+
+
+def press() -> None:
+    """Send the main thread what ctrl+c sends. It also wakes a thread that waits."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
 
 
 def count() -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import time
 from typing import NoReturn
 
 import click
@@ -28,6 +30,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """Raised by click (8.2 or later) if no command is given; its message is the help text."""
 
+_TERMINATION_GRACE = 5.0
+"""Seconds after SIGTERM until the process ends wherever it is, as while XLA runs a program."""
+
+_TERMINATED = 128 + signal.SIGTERM
+"""What a shell reports for a process that SIGTERM ended."""
+
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""
 
@@ -35,8 +43,17 @@ _MAX_MESSAGE = 300
 def guarded(command: click.Command) -> NoReturn:
     """Run a command as the console script does."""
     before = sys.stdout
+    terminated: list[None] = []
+
+    def terminate() -> None:
+        """Have the main thread restore the terminal and delete temporary files, as on ctrl+c."""
+        terminated.append(None)
+        interrupts.press()
+        time.sleep(_TERMINATION_GRACE)
+        os._exit(_TERMINATED)
+
     try:
-        with interrupts.listening(ends=_end, hint=_hint):
+        with interrupts.listening(ends=_end, hint=_hint), interrupts.terminating(terminate):
             code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
         _print_message(str(error))
@@ -64,6 +81,10 @@ def guarded(command: click.Command) -> NoReturn:
         is_stopped = isinstance(error, ImportError) and interrupts.is_pressed()
         _print_message(_stopped() if is_stopped else _unexpected(error))
         code = Exit.INTERRUPTED if is_stopped else Exit.CANNOT_RUN
+    if code == Exit.INTERRUPTED:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # at exit, a second one needs no traceback
+        code = _TERMINATED if terminated else code
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 
