@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -243,19 +244,29 @@ def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
 def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
     """As the system does that has no memory left."""
     with short_session(tmp_path / "dumps", timeout=600.0) as session:
-        with session.collecting() as captures:
-            trace.lower_for_kernels(
-                kernels.calling(kernels.copy), (kernels.X,), {}, session.targets[0]
-            )
-        session.request(captures, session.targets)
-        while not (at_work := session.queue.worker_pids()):
-            assert session.queue.pending, (
-                "the kernel was compiled before its compiler could be killed"
-            )
-            time.sleep(0.001)
-        os.kill(at_work[0], signal.SIGKILL)
+
+        def request(x: Any) -> None:
+            with session.collecting() as captures:
+                trace.lower_for_kernels(kernels.calling(kernels.copy), (x,), {}, session.targets[0])
+            session.request(captures, session.targets)
+
+        request(jnp.ones((16, 256)))
+        session.wait()  # until a compiler has started
+        compilers = session.queue._pool.pids()
+        for pid in compilers:
+            os.kill(pid, signal.SIGSTOP)  # else it might answer before it is killed
+        try:
+            request(kernels.X)
+            while not (at_work := session.queue.worker_pids()):
+                assert session.queue.pending
+                time.sleep(0.001)
+            os.kill(at_work[0], signal.SIGKILL)
+        finally:
+            for pid in compilers:
+                with contextlib.suppress(ProcessLookupError):  # the one that was killed
+                    os.kill(pid, signal.SIGCONT)
         session.wait()
-        (dump,) = session.dumps
+        _, dump = session.dumps
     failure = dump.compilation("v5e").failure
     assert failure is not None
     found = explain.of_failure(failure, dump.kernel)

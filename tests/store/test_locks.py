@@ -50,17 +50,21 @@ def test_the_user_is_told_who_holds_a_lock(
 ) -> None:
     """In real time: after 2 s, once, and long before waiting ends."""
     messages: list[tuple[float, str]] = []
+
+    def warn(sentence: str) -> None:
+        messages.append((time.monotonic() - began, sentence))
+        threading.Timer(0.5, waiting.stop.set).start()
+
+    waiting = Waiting(timeout=300, warn=warn)
     began = time.monotonic()
-    waiting = Waiting(timeout=3.5, warn=lambda s: messages.append((time.monotonic() - began, s)))
-    with pytest.raises(LockTimeoutError), Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
+    with pytest.raises(WorkerError), Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
         pass
-    assert 3.5 <= time.monotonic() - began < 10
     ((when, sentence),) = messages
-    assert 2 <= when < 3.5
+    assert 2 <= when < 60
     assert re.fullmatch(
         rf"compiling add for v5e waits for pid {held.pid} on {re.escape(os.uname().nodename)} "
         rf"\(`pallas-debug {re.escape(str(tmp_path))}`\), which has been compiling so\?ftmax for v5e "
-        r"for [2-9] s; waiting ends after 3.5 s",
+        r"for ([2-9]|\d\d) s; waiting ends after 300 s",
         without_ellipsis(sentence, tmp_path),
     ), sentence
 
@@ -73,7 +77,7 @@ def test_waiting_ends(tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str
     assert re.fullmatch(
         rf"compiling add for v5e was not attempted: pid {held.pid} on "
         rf"{re.escape(os.uname().nodename)} \(`pallas-debug {re.escape(str(tmp_path))}`\), which has "
-        rf"been compiling so\?ftmax for v5e for \d s, holds the lock {re.escape(str(lock))}, and did "
+        rf"been compiling so\?ftmax for v5e for \d+ s, holds the lock {re.escape(str(lock))}, and did "
         r"not release it within 0.2 s. Let that process finish, or end it if it hangs, and run "
         r"again; or wait longer with --timeout \(--pallas-timeout in pytest\).",
         without_ellipsis(str(error.value), tmp_path),
@@ -87,9 +91,12 @@ def without_ellipsis(text: str, path: Path) -> str:
     return re.sub(r"`pallas-debug [^`]*…`", f"`pallas-debug {path}`", text)
 
 
-def test_a_holder_that_recorded_nothing(tmp_path: Path, kernel: Kernel) -> None:
+def test_a_holder_that_recorded_nothing(
+    tmp_path: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "NOTIFY_AFTER", 0.0)
     messages: list[str] = []
-    waiting = Waiting(timeout=2.2, warn=messages.append)
+    waiting = Waiting(timeout=0.5, warn=messages.append)
     lock = tmp_path / ".locks" / "012-v5e.lock"
     lock.parent.mkdir()
     for content in (b"", b"{", b"[]", b'{"pid": 1e999}', b"\xff", b"[" * 5000):
@@ -104,7 +111,7 @@ def test_a_holder_that_recorded_nothing(tmp_path: Path, kernel: Kernel) -> None:
             pass
     assert messages == [
         "compiling add for v5e waits for another process that holds the same lock; "
-        "waiting ends after 2.2 s"
+        "waiting ends after 0.5 s"
     ]
     assert str(error.value).startswith(
         f"compiling add for v5e was not attempted: another process holds the lock {lock}, and "
@@ -112,27 +119,28 @@ def test_a_holder_that_recorded_nothing(tmp_path: Path, kernel: Kernel) -> None:
 
 
 def test_waiting_is_stopped_at_once(
-    tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str]
+    tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = Waiting()
-    ended: list[tuple[float, str]] = []
+    monkeypatch.setattr(locks, "NOTIFY_AFTER", 0.0)
+    # Between two looks at the lock, and so much longer than the test may take.
+    monkeypatch.setattr(locks, "_INTERVALS", (300.0, 300.0))
+    waits = threading.Event()
+    waiting = Waiting(timeout=300, warn=lambda _: waits.set())
+    ended: list[str] = []
 
     def wait() -> None:
         try:
             with Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
                 pass
         except WorkerError as error:
-            ended.append((time.monotonic(), str(error)))
+            ended.append(str(error))
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    time.sleep(0.5)
-    stopped = time.monotonic()
+    assert waits.wait(60)
     waiting.stop.set()
-    thread.join(10)
-    ((when, why),) = ended
-    assert when - stopped < 0.3
-    assert why == "stopped while it waited for another process: compiling add for v5e"
+    thread.join(60)
+    assert ended == ["stopped while it waited for another process: compiling add for v5e"]
 
 
 def test_a_lock_is_released_and_says_nothing_then(tmp_path: Path, kernel: Kernel) -> None:

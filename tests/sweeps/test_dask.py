@@ -65,7 +65,7 @@ class Cluster:
             process.terminate()
         for process in (*self.workers, self.scheduler):
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -80,9 +80,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def workers(cluster: Cluster) -> Iterator[DaskWorkers]:
-    made = DaskWorkers(cluster.address)
+    made = connected(cluster)
     yield made
     made.shutdown()
+
+
+def connected(cluster: Cluster) -> DaskWorkers:
+    """A client of a cluster whose workers have started: a sweep waits 10 s for the first one."""
+    workers = DaskWorkers(cluster.address)
+    workers._client.wait_for_workers(1, timeout=120)
+    return workers
 
 
 @pytest.mark.slow
@@ -118,7 +125,7 @@ def test_scheduler_goes_away(swept_module: Any, tmp_path: Path) -> None:
     """Then the sweep ends with what it has, and continues elsewhere."""
     over = {"block": [8, 16, 32, 64], "mode": ["slow"]}
     cluster = Cluster(tmp_path)
-    workers = DaskWorkers(cluster.address)
+    workers = connected(cluster)
 
     def kill(done: int, of: int) -> None:
         if done:

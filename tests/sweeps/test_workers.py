@@ -17,7 +17,7 @@ from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
 
 @pytest.fixture
 def workers() -> Iterator[LocalWorkers]:
-    made = LocalWorkers(1, timeout=1.5, preload="math")
+    made = LocalWorkers(1, timeout=3.5, preload="pallas_debug.store.base")
     yield made
     made.shutdown(cancel_futures=True)
 
@@ -40,7 +40,7 @@ def test_one_process_dies_and_another_hangs(workers: LocalWorkers) -> None:
     with pytest.raises(SettingTimeout) as overdue:
         hung.result()
     assert str(overdue.value) == (
-        "it took longer than 2 s, and its process was killed; allow more with --timeout"
+        "it took longer than 4 s, and its process was killed; allow more with --timeout"
     )
     with pytest.raises(RuntimeError, match="ValueError: invalid literal for int"):
         raised.result()

@@ -64,19 +64,27 @@ def test_the_childs_limits() -> None:
 
 
 def test_the_childs_children_end_with_it(tmp_path: Path) -> None:
-    pids = tmp_path / "pid"
+    from pallas_debug.reproduce.confined import ConfinedProcess
+
+    pids, whole = tmp_path / "pid", tmp_path / "whole"
     starts = (
-        "import subprocess, sys, time\n"
-        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        f"open({str(pids)!r}, 'w').write(str(p.pid))\ntime.sleep(60)"
+        "import os, subprocess, sys, time\n"
+        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(whole)!r}, 'w').write(str(p.pid))\n"
+        f"os.rename({str(whole)!r}, {str(pids)!r})\ntime.sleep(600)"
     )
-    assert confined(starts, seconds=1.5)[0] is None
+    with ConfinedProcess(starts, seconds=60) as child:
+        while not pids.exists():
+            assert child.process.poll() is None, child.err
+            time.sleep(0.01)
+        child._seconds = 0.1
+        assert child.wait() is None
     assert _ends(pids.read_text())
 
 
 def _ends(pid: str) -> bool:
     """Whether a process that was killed is gone soon, or waits for nothing but its parent."""
-    for _ in range(100):
+    for _ in range(1200):
         try:
             state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
