@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from tiers import cpu_seconds
+from tmux import Tmux
 
 from pallas_debug.cli import guard, output
 
@@ -208,37 +206,15 @@ def test_a_hostile_folder_in_a_real_terminal(dumps: Path) -> None:
     shutil.copytree(dumps / DOUBLE, work / folder / "k\x1b[2J-1")
     shutil.copytree(dumps / DOUBLE, work / folder / DOUBLE)
     tool = Path(sys.executable).with_name("pallas-debug")
-    tmux = ["tmux", "-L", f"pallas-debug-{os.getpid()}"]
-    environment = ["-e", "EDITOR=vim -u NONE", "-e", f"XDG_STATE_HOME={work}"]
-    start = [*tmux, "new-session", "-d", "-x", "200", "-y", "50", "-c", str(work), *environment]
-    subprocess.run([*start, "sh"], check=True)
-
-    def send(*keys: str) -> None:
-        subprocess.run([*tmux, "send-keys", *keys], check=True)
-
-    def wait_for(text: str) -> None:
-        screen = ""
-        for _ in range(600):
-            done = subprocess.run(
-                [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True
-            )
-            screen = done.stdout
-            if text in screen:
-                return
-            time.sleep(0.1)
-        pytest.fail(f"{text!r} never came: {screen}")
-
-    try:
-        send(f"{tool} show '{folder}' x", "Enter")
-        wait_for("k\\x1b[2J-1")
-        send(f"clear; {tool} browse '{folder}' -k {DOUBLE} -p 12", "Enter")
-        wait_for("apply-vector-layout")
-        wait_for("module")
-        send("E")
-        wait_for('12-apply-vector-layout.mlir"')
-        send(":q!", "Enter")
-        wait_for("›")
-        send("q")
-    finally:
-        subprocess.run([*tmux, "kill-server"], check=False)
+    environment = ("-e", "EDITOR=vim -u NONE", "-e", f"XDG_STATE_HOME={work}")
+    with Tmux("-c", str(work), *environment, program="sh", columns=200, rows=50) as tmux:
+        tmux.send(f"{tool} show '{folder}' x", "Enter")
+        tmux.wait_for("k\\x1b[2J-1")
+        tmux.send(f"clear; {tool} browse '{folder}' -k {DOUBLE} -p 12", "Enter")
+        tmux.wait_for("apply-vector-layout", "module")
+        tmux.send("E")
+        tmux.wait_for('12-apply-vector-layout.mlir"')
+        tmux.send(":q!", "Enter")
+        tmux.wait_for("›")
+        tmux.send("q")
     assert not list(work.rglob("X"))

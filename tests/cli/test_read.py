@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import records
+from tmux import Tmux
 
 import pallas_debug
 from pallas_debug.model import Dump
@@ -280,20 +280,6 @@ def test_a_real_terminal_gets_a_table_and_no_escape_of_a_files(
 
 def _in_terminal(line: str) -> str:
     """What a terminal of 150 columns shows after a shell ran `line`; it prints `done` at last."""
-    import time
-
-    session = f"pallas-debug-{os.getpid()}"
-    tmux = ["tmux", "-L", session]
-    subprocess.run([*tmux, "new-session", "-d", "-x", "150", "-y", "50", "sh"], check=True)
-    try:
-        subprocess.run([*tmux, "send-keys", line, "Enter"], check=True)
-        for _ in range(200):
-            screen = subprocess.run(
-                [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True
-            ).stdout
-            if "\ndone" in screen:
-                return screen
-            time.sleep(0.1)
-        pytest.fail(f"the command did not end: {screen}")
-    finally:
-        subprocess.run([*tmux, "kill-server"], check=False)
+    with Tmux(program="sh", columns=150, rows=50) as tmux:
+        tmux.send(line, "Enter")
+        return tmux.wait_for("\ndone")

@@ -4,56 +4,25 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tmux import Tmux
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
-SECONDS = 60.0
-
-
-class Tmux:
-    """A session with a shell in it."""
-
-    def __init__(self, home: Path) -> None:
-        # A name of its own: the server of the test before may still be ending.
-        self._words = ["tmux", "-L", f"pallas-debug-{uuid.uuid4().hex}", "-f", "/dev/null"]
-        # The shell's prompt is what tells that it waits for a command.
-        shell = f"XDG_STATE_HOME={shlex.quote(str(home))} PS1='ready: ' bash --norc --noprofile -i"
-        self.run("new-session", "-d", "-x", "100", "-y", "24", shell)
-        self.wait_for("ready:")
-
-    def run(self, *words: str) -> str:
-        return subprocess.run(
-            [*self._words, *words], capture_output=True, text=True, timeout=SECONDS, check=False
-        ).stdout
-
-    def send(self, *keys: str) -> None:
-        self.run("send-keys", *keys)
-
-    def wait_for(self, *texts: str) -> str:
-        """Wait until all of these are on the screen, and return it."""
-        end = time.monotonic() + SECONDS
-        while not all(text in (screen := self.run("capture-pane", "-p")) for text in texts):
-            assert time.monotonic() < end, screen
-            time.sleep(0.1)
-        return screen
 
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
     if shutil.which("tmux") is None or shutil.which("bash") is None:
         pytest.skip("there is no tmux, or no bash")
-    session = Tmux(tmp_path)
-    try:
+    # The shell's prompt is what tells that it waits for a command.
+    shell = f"XDG_STATE_HOME={shlex.quote(str(tmp_path))} PS1='ready: ' bash --norc --noprofile -i"
+    with Tmux(program=shell) as session:
+        session.wait_for("ready:")
         yield session
-    finally:
-        session.run("kill-server")
 
 
 def test_keys_help_and_the_end(tmux: Tmux, raw: Path) -> None:
