@@ -124,7 +124,7 @@ async def test_the_earlier_pass_is_the_old_one(raw: Path) -> None:
 
 
 @pytest.fixture
-def unprivileged(request: pytest.FixtureRequest) -> Iterator[Path]:
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of a dump directory that the test may lock, as a user whom locks concern."""
     folder = Path(tempfile.mkdtemp())  # pytest's own are only for the user who runs it
     shutil.copytree(LISTED, folder / "dumps")
@@ -133,6 +133,9 @@ def unprivileged(request: pytest.FixtureRequest) -> Iterator[Path]:
         path.chmod(0o755 if path.is_dir() else 0o644)
         if is_root:
             os.chown(path, 65534, -1)
+    (folder / "temporary").mkdir()
+    (folder / "temporary").chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "temporary"))
     if is_root:
         os.seteuid(65534)
     try:
