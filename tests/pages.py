@@ -17,7 +17,7 @@ import pytest
 
 DUMPS = Path(__file__).parent / "tui" / "data" / "dumps"
 DOUBLE = "double-40afca47"
-SLOWNESS = 20.0
+SLOWNESS = 60.0
 """Seconds to wait for the page: other tests may keep every core busy."""
 
 _FLAGS = (

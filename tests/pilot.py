@@ -12,7 +12,7 @@ from typing import Any
 from textual.app import App
 from textual.pilot import Pilot
 
-SECONDS = 30.0
+SECONDS = 60.0
 """Maximum seconds of waiting, for machines that are busy."""
 
 

@@ -107,12 +107,12 @@ def test_threads_share_what_is_installed() -> None:
     def user() -> None:
         with patches.installed(patches.RUNS):
             inside.set()
-            leave.wait(20)
+            leave.wait(60)
 
     thread = threading.Thread(target=user)
     with patches.installed(patches.RUNS):
         thread.start()
-        assert inside.wait(20)
+        assert inside.wait(60)
         ours = pjit._get_fastpath_data
     assert pjit._get_fastpath_data is ours
     leave.set()

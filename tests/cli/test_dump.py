@@ -432,7 +432,7 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     children = _children(run.pid)
     assert children
     run.send_signal(signal.SIGINT)
-    _, output = run.communicate(timeout=30)
+    _, output = run.communicate(timeout=120)
     assert run.returncode == 130
     assert "pallas-debug: stopped; finished compilations are in the dump directory" in output
     assert "Traceback" not in output
@@ -457,7 +457,7 @@ def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
         pass
     time.sleep(0.5)  # the script is over: what remains is to wait
     run.send_signal(signal.SIGINT)
-    _, output = run.communicate(timeout=30)
+    _, output = run.communicate(timeout=120)
     assert run.returncode == 130
     assert "pallas-debug: stopped; finished compilations are in the dump directory" in output
     assert "Traceback" not in output

@@ -78,7 +78,7 @@ def shared() -> Iterator[Pool]:
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    def wait(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    def wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "it did not come to pass"
