@@ -346,7 +346,7 @@ def dropped_sum(
     lost: Access,
     reset: Access,
     element: WrittenElement,
-    slip: Literal["late", "early", "unstored", "always", "replaced"] = "late",
+    slip: Literal["late", "early", "unstored", "always", "state", "replaced"] = "late",
     is_again: bool = False,
 ) -> Finding:
     """Report a sum that loses a part: it is reset after an addition and before any read.
@@ -356,8 +356,8 @@ def dropped_sum(
       block: block of both; None without blocked outputs.
       reset: last store to the output, if the slip is `unstored`.
       slip: kind of mistake: the reset comes after the addition; the output was stored before it,
-        and the reset is for another block, or missing; each grid point resets the sum; the next
-        part replaces the sum.
+        and the reset is for another block, or missing; each grid point resets the sum, or a running
+        state; the next part replaces the sum.
       is_again: whether the line had already reset it at this grid point.
     """
     name = seen.witness.operand
@@ -384,8 +384,9 @@ def dropped_sum(
         cause += "before"
         advice = f"{_COMBINE} before the "
         advice += "loop" if in_loop else "first part"
-    elif slip == "always":
-        cause = "this line is unconditional, so each grid point resets the sum"
+    elif slip in ("always", "state"):
+        what = "the sum" if slip == "always" else "what earlier ones left"
+        cause = f"this line is unconditional, so each grid point resets {what}"
         advice = "put it under a condition that holds where a sum begins, such as "
         advice += "@pl.when(pl.program_id(axis) == 0)"
     elif slip == "early":
@@ -405,7 +406,8 @@ def dropped_sum(
     in_block = slip == "late" or (slip == "replaced" and not in_loop)
     if block is not None and block.begins is not None and in_block:
         advice += f": {block.begins}"
-    did, then = ("stored to", "replaced") if slip == "replaced" else ("added to", "reset")
+    did = "stored to" if slip in ("replaced", "state") else "added to"
+    then = "replaced" if slip == "replaced" else "reset"
     facts = {WHY: LATE} if slip == "late" else {}
     return _other(seen, lost, {**element.facts(name), **facts}).found(
         Fault.LOST_WRITE,

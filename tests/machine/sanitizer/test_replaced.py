@@ -306,39 +306,98 @@ def test_a_loop_within_a_grid_point(adds: bool) -> None:
     )
 
 
-def running_total(x: Any, *, reset: str) -> Any:
-    """A cumulative sum over blocks, with what came before in scratch."""
+def running_total(x: Any, *, reset: str, form: str = "alone") -> Any:
+    """A cumulative sum over blocks, with what came before in scratch.
 
-    def kernel(x_ref, out_ref, carry_ref):
+    Args:
+      form: whether the carry is the value that is stored, is one of several, is also stored at the
+        end of each row, or is added to in a loop within each grid point.
+    """
+    rows, columns = x.shape[0] // 8, x.shape[1] // 128
+
+    def kernel(x_ref, out_ref, last_ref, carry_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+        at = k if form == "several" else 0
+
         def start() -> None:
-            carry_ref[...] = jnp.zeros_like(carry_ref)
+            carry_ref[at] = jnp.zeros((8, 128), F32)
 
         if reset == "always":
             start()
         else:
-            pl.when(pl.program_id(1) == 0)(start)
-        out_ref[...] = x_ref[...] + carry_ref[...]
-        carry_ref[...] = carry_ref[...] + x_ref[...]
+            pl.when({"first": k, "first row": i, "first of all": i + k}[reset] == 0)(start)
+        if form == "loop":
+
+            def add(_: Any, none: Any) -> None:
+                total = carry_ref[at] + x_ref[...]
+                out_ref[...] = total
+                carry_ref[at] = total
+
+            lax.fori_loop(0, 1, add, None)
+        elif form in ("stored", "several"):
+            total = carry_ref[at] + x_ref[...]
+            out_ref[...] = total
+            carry_ref[at] = total
+        else:
+            out_ref[...] = x_ref[...] + carry_ref[at]
+            carry_ref[at] = carry_ref[at] + x_ref[...]
+        last_ref[...] = x_ref[...]
+        if form == "at the end":
+
+            @pl.when(k == columns - 1)
+            def _finish() -> None:
+                last_ref[...] = carry_ref[at]
 
     spec = pl.BlockSpec((8, 128), lambda i, k: (i, k))
     return pl.pallas_call(
         kernel,
-        grid=(x.shape[0] // 8, x.shape[1] // 128),
+        grid=(rows, columns),
         in_specs=[spec],
-        out_specs=spec,
-        out_shape=S(x.shape, F32),
-        scratch_shapes=[TILE],
+        out_specs=[spec, pl.BlockSpec((8, 128), lambda i, k: (i, 0))],
+        out_shape=[S(x.shape, F32), S((x.shape[0], 128), F32)],
+        scratch_shapes=[pltpu.VMEM((columns, 8, 128), F32)],
     )(x)
 
 
-def test_a_running_total_that_each_grid_point_resets() -> None:
-    (finding,) = found(lambda x: running_total(x, reset="always"), X)
-    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "carry_ref", (0, 1))
-    assert finding.cause == ("this line is unconditional, so each grid point resets the sum")
+UNCONDITIONAL = "this line is unconditional, so each grid point resets "
+
+
+@pytest.mark.parametrize(
+    "form, point, did, what",
+    [
+        ("alone", (0, 1), "added to", "the sum"),
+        ("at the end", (0, 1), "added to", "the sum"),
+        ("stored", (0, 1), "stored to", "what earlier ones left"),
+        ("several", (1, 0), "stored to", "what earlier ones left"),
+    ],
+)
+def test_a_running_total_that_each_grid_point_resets(
+    form: str, point: tuple[int, int], did: str, what: str
+) -> None:
+    (finding,) = found(lambda x: running_total(x, reset="always", form=form), X)
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "carry_ref", point)
+    assert finding.message.startswith(
+        f"what grid point (0, 0) {did} carry_ref is lost: it is reset"
+    )
+    assert finding.cause == UNCONDITIONAL + what
     assert finding.advice == (
         "put it under a condition that holds where a sum begins, such as "
         "@pl.when(pl.program_id(axis) == 0)"
     )
+
+
+@pytest.mark.parametrize(
+    "form, reset, columns",
+    [
+        ("at the end", "first", 384),
+        ("stored", "first", 384),
+        ("stored", "first", 128),
+        ("several", "first row", 384),
+        ("loop", "always", 384),
+    ],
+)
+def test_a_running_total_that_is_reset_in_time(form: str, reset: str, columns: int) -> None:
+    assert not found(lambda x: running_total(x, reset=reset, form=form), X[:, :columns])
 
 
 @pytest.mark.parametrize("columns", [384, 128])

@@ -22,6 +22,9 @@ addition. (A running total that a scan leaves at the end of a row is also stored
 store to its output.) The same applies to values that are added after the last store to any output,
 and left unread at the end of the run, if the sum consists of floats and goes to an output, unless
 it began after that store: nothing needs the sums of the last steps of a padded grid.
+
+A running state, whose value goes elsewhere too, is dropped if each grid point sets its part of a
+scratch buffer to 0, under no condition and in no loop, before it is read at all.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, covers, first_meeting
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteChange, WriteRecord
 from pallas_debug.machine.sanitizer.shadows.tracked import begins_moment
@@ -47,9 +51,10 @@ Point = tuple[int, ...]
 
 _T = TypeVar("_T")
 
-Slip = Literal["late", "early", "unstored", "always", "replaced"]
+Slip = Literal["late", "early", "unstored", "always", "state", "replaced"]
 """Kind of slip: the sum is reset after the addition; the output is stored before the addition, and
-the reset is for another block, or missing; each grid point resets it; its next part replaces it."""
+the reset is for another block, or missing; each grid point resets it, or a running state; its next
+part replaces it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,6 +103,11 @@ class _ResetSite:
       vain: how often it dropped, under no condition, an addition at whose moment the output was
         stored.
       always: first drop of those.
+      ends: how often its addition had been read, under a condition that grid point and loop
+        iterations decide, as at the end of a row.
+      states: how often it dropped a running state, and how often there was none.
+      keeps_state: whether a state had ever been read, or may have been.
+      state: first such drop.
     """
 
     runs: int = 0
@@ -109,6 +119,10 @@ class _ResetSite:
     early: DroppedSum | None = None
     vain: int = 0
     always: DroppedSum | None = None
+    ends: int = 0
+    states: tuple[int, int] = (0, 0)
+    keeps_state: bool = False
+    state: DroppedSum | None = None
     found: list[DroppedSum] = field(default_factory=list)
 
 
@@ -124,6 +138,15 @@ class _Addition:
     record: WriteRecord
     buffer: MemoryBuffer
     is_stored: bool
+
+
+@dataclass(eq=False, slots=True)
+class _State:
+    """A running state, the part of its buffer, and whether that has been read since."""
+
+    record: WriteRecord
+    boxes: tuple[Box, ...]
+    is_used: bool = False
 
 
 _Key = tuple[int, int]
@@ -142,6 +165,8 @@ class DroppedSums:
         self._loaded: dict[_Key, list[_Addition]] = {}
         self._dropped: dict[_Key, dict[_Part, DroppedSum]] = {}
         self._used: set[_Key] = set()
+        self._used_if: set[_Key] = set()
+        self._states: dict[_Key, list[_State]] = {}
         self._read_on_data: set[str] = set()
         self._stored_at: dict[int, set[int]] = {}
         self._last_store: dict[int, WriteRecord] = {}
@@ -160,8 +185,14 @@ class DroppedSums:
         self._loaded[key] = _taken(self._added, key, part)
         if self._loaded[key]:
             self._used.add(key)
+            conditions = reach.conditions(thread.frames)
+            if conditions and not reach.depends_on_data(thread.frames):
+                self._used_if.add(key)
             if thread.iterations and reach.depends_on_data(thread.frames):
                 self._read_on_data.add(buffer.name)
+        for one in self._states.get(key, ()):
+            found = boxes(region)
+            one.is_used |= not found or first_meeting(found, one.boxes) is not None
         for dropped in _taken(self._dropped, key, part):
             if dropped.before.number < block_begins(state, buffer.name):
                 continue
@@ -196,6 +227,8 @@ class DroppedSums:
         if site_key not in self._is_sum:
             self._is_sum[site_key] = _is_sum(thread, step, buffer)
         is_sum = self._is_sum[site_key]
+        if buffer.kind == "scratch":
+            self._stores_state(thread, state, step, region, value, written, is_sum=is_sum)
         if is_sum:
             self._data_conditions(thread, step)
             if step.adds:
@@ -210,6 +243,7 @@ class DroppedSums:
             addition = _Addition(shadow.index_key(region), written, buffer, is_stored)
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
+            self._used_if.discard(key)
             return
         if is_sum is False:
             self._begun[key, part] = written.number
@@ -229,7 +263,9 @@ class DroppedSums:
         site.starts += not is_first and added is None and thread.iterations[-1:] == (0,)
         if added is None and key not in self._used and not (self._is_partial and site.runs > 1):
             site.idle += 1
+        site.ends += added is None and key in self._used_if
         self._used.discard(key)
+        self._used_if.discard(key)
         if added is None or (added.index != shadow.index_key(region) and not region.is_whole):
             return
         if self._data_conditions(thread, step):
@@ -261,6 +297,27 @@ class DroppedSums:
             site.unused += 1
             if added.is_stored:  # otherwise, the output was not written
                 site.early = site.early or dropped
+
+    def _stores_state(
+        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, region: MemoryRegion,
+        value: Any, written: WriteRecord, *, is_sum: bool | None,
+    ) -> None:  # fmt: skip
+        """Handle a write to scratch of a running state, or one that may reset it."""
+        key, found = (thread.number, region.buffer.number), boxes(region)
+        states = self._states.get(key, [])
+        kept = [one for one in states if found and first_meeting(found, one.boxes) is None]
+        lost = [one for one in states if one not in kept]
+        if is_sum is None:
+            kept.append(_State(written, found, is_used=bool(thread.iterations) or not found))
+        elif is_sum is False and is_uniform(value) and not np.asarray(value).any():
+            site = self._sites.setdefault((id(step), region.buffer.name), _ResetSite())
+            around = thread.iterations or reach.conditions(thread.frames)
+            if around or not all(not o.is_used and covers(found, o.boxes) for o in lost):
+                site.keeps_state = True
+            site.states = site.states[0] + bool(lost), site.states[1] + (not lost)
+            if lost and site.state is None:
+                site.state = dropped_by(thread, state, step, region, value, lost[0].record, "state")
+        self._states[key] = kept
 
     def is_sum(self, step: ir.MachineStep, buffer: MemoryBuffer) -> bool:
         """Whether a store adds to a buffer, and nothing else uses its value."""
@@ -318,8 +375,14 @@ class DroppedSums:
                 and not self._is_stored_on_data(site.early.before)
             ):
                 found.append(site.early)
-            elif site.always and site.vain == site.runs - 1:
+            elif site.always and site.vain + site.ends == site.runs - 1 and site.vain > site.ends:
                 found.append(site.always)
+            elif (
+                site.state
+                and not (site.keeps_state or self._is_partial)
+                and site.states[0] >= site.states[1]
+            ):
+                found.append(site.state)
         known = {dropped.buffer.name for dropped in found}
         unstored = self._unstored(threads, launch) if has_ended and not self._is_partial else ()
         return [*found, *(one for one in unstored if one.buffer.name not in known)]
