@@ -150,6 +150,49 @@ def most_units(dtype: str) -> int:
     return MAX_UNITS.get(COMPLEX.get(dtype, dtype), MAX_UNITS_OF_FEW_BITS)
 
 
+def no_more_than_rounding(actual: np.ndarray, expected: np.ndarray) -> str | None:
+    """State that two arrays differ by no more than rounding may cause; None if they do not.
+
+    Args:
+      actual, expected: arrays of the same shape, or one of them is a number; only floats can be
+        rounded.
+    """
+    dtypes = (actual.dtype.name, expected.dtype.name)
+    is_comparable = actual.shape == expected.shape or () in (actual.shape, expected.shape)
+    if not is_comparable or not all(name in BITS for name in dtypes):
+        return None
+    dtype = max(dtypes, key=unit)
+    ours, theirs = (array.astype(np.float64) for array in (actual, expected))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        errors = np.where(is_same, 0.0, np.abs(ours - theirs))
+        relative = float(np.where(is_same, 0.0, errors / np.abs(theirs)).max(initial=0.0))
+    error = float(errors.max(initial=0.0))
+    largest = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0))
+    most = most_units(dtype) * unit(dtype)
+    if not error or not math.isfinite(error):
+        return None
+    if relative <= most:
+        size, part, allows = relative, "the expected element", f"rtol={_rounded_up(relative)}"
+    elif error <= most * largest:
+        size, part = error / largest, f"the largest one, {largest:.4g}"
+        allows = f"atol={_rounded_up(error)}"
+    else:
+        return None
+    units = math.ceil(size / unit(dtype))
+    word = "unit" if units == 1 else "units"
+    return (
+        f"no element differs by more than {size:.1e} of {part}: {units} {word} of rounding of "
+        f"{dtype}, which another order of operations may cause; {allows} allows that"
+    )
+
+
+def _rounded_up(value: float) -> str:
+    """Format a positive number with one digit that is not less: `3e-07`."""
+    digit = 10.0 ** math.floor(math.log10(value))
+    return f"{math.ceil(value / digit * (1 - 1e-9)) * digit:.0e}"
+
+
 def _by_name(table: Mapping[str, Number], dtype: str, otherwise: Number) -> Number:
     dtype = COMPLEX.get(dtype, dtype)
     if dtype in table:

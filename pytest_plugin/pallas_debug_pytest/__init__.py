@@ -87,7 +87,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("pallas_target", names, indirect=True)
 
 
-@pytest.hookimpl(wrapper=True)
+# Outermost, so that the report names the kernels that the test used.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:

@@ -104,6 +104,21 @@ def test_within():
     assert (jax.jit(copied)(jnp.ones((8, 128))) == 1).all()
 """
 
+ROUNDED = """
+import numpy as np
+
+@pytest.mark.parametrize("error", [2e-7, 2e-5])
+def test_values(error):
+    y = np.array(log(3 * GOOD))
+    np.testing.assert_allclose(y, y * np.float32(1 + error))
+
+def test_shapes():
+    np.testing.assert_allclose(log(GOOD), np.zeros((8, 127)))
+
+def test_without_kernels():
+    np.testing.assert_allclose(np.float32(1), np.float32(1 + 2e-7))
+"""
+
 
 @pytest.mark.large
 @with_and_without_xdist
@@ -137,6 +152,20 @@ def test_a_semaphore_that_leaves_its_program(child: Child) -> None:
     result.assert_outcomes(failed=1, passed=1)
     line = "E   pallas-debug: a semaphore is a result of a program; call the kernels that share"
     assert result.stdout.str().count(line) == 1
+
+
+@pytest.mark.large
+def test_what_rounding_may_cause(child: Child) -> None:
+    result = child(ROUNDED, "--pallas-interpret")
+    result.assert_outcomes(failed=4)
+    text = result.stdout.str()
+    line = (
+        "E   pallas-debug: no element differs by more than 2.2e-07 of the expected element: 2 "
+        "units of rounding of float32, which another order of operations may cause; rtol=3e-07 "
+        "allows that"
+    )
+    assert text.count(line) == text.count("E   pallas-debug: ") == 1
+    assert "not explained" not in text
 
 
 @pytest.mark.large
