@@ -111,9 +111,12 @@ libtpu {libtpu}.
 `ours` differs most where work depends on data, which libtpu skips (splash and paged attention), and
 for arrays of one element, which XLA loads before the kernel: libtpu's estimate includes that time.
 
-With libtpu 0.0.50, the correlation on tpu7x is 0.938 with the same assumptions: XLA moves some
-operands into VMEM, the core copies them from there by loads and stores, and libtpu charges some
-1,200 cycles for the wait for such a copy, and each copy in a loop as often as it has iterations.
+libtpu counts no wait for a number loaded from SMEM, which takes 6 cycles on v5e and is part of the
+schedule: with the same assumptions, a loop over such numbers is at up to 1.5 times its estimate.
+
+With libtpu 0.0.50, the correlation on tpu7x is 0.967 with the same assumptions, and 0.957 for small
+kernels: XLA moves some operands into VMEM, the core copies them from there by loads and stores, and
+libtpu charges 1,200 cycles and more for the wait for such a copy, although it is already complete.
 
 """
 

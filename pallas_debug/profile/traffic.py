@@ -17,7 +17,7 @@ from typing import Literal
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import units
-from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.peaks import peaks_of
@@ -71,7 +71,8 @@ class Traffic:
       vector_operations: element-wise operations of vector instructions.
       intensity: operations of both kinds per byte copied from or to HBM.
       compute_per_step: cycles of a grid step in which bundles issue or delay.
-      copies_per_step: cycles to copy the bytes of a grid step at the chip's bandwidth.
+      copies_per_step: cycles to copy the bytes of a grid step at the chip's bandwidth of HBM, or
+        those from or to SMEM if that takes longer.
       bound: "links" if sending bytes to other devices takes longer than all estimated cycles, which
         do not include it; else the longer of computation and copies; "latency" if the core waits
         for copies longer than it computes, although their bytes take less time than computation, or
@@ -129,9 +130,9 @@ def traffic_of(
     peak_flops = _peak(peaks.flops_of(dtype) if peaks else None, "flop/s", dtype, unknown)
     peak_bandwidth = _peak(peaks.bandwidth if peaks else None, "bytes/s", "of HBM", unknown)
     compute = _over(cycles.compute, steps, "cycles", "average over the grid")
-    per_cycle = Figure(value=model.bandwidth["hbm_to_vmem"], origin="assumed")
-    copying = _over(_over(moved, per_cycle, "cycles", ""), steps, "cycles", "at the bandwidth of "
-                    "HBM, without latency")  # fmt: skip
+    copying = _over(
+        _copying(cycles, moved, model), steps, "cycles", "at the bandwidth of HBM, without latency"
+    )
     clock = Figure(value=peaks.clock, origin="assumed") if peaks else missing(unknown)
     seconds = _over(cycles.total, clock, "s", "our estimate at the published clock")
     sent = sent_bytes(schedule, tracing, cycles, mosaic)
@@ -331,6 +332,16 @@ def _copied(cycles: CycleEstimate, direction: str) -> Figure:
         unit="bytes",
         note="of the copies that the kernel starts",
     )
+
+
+def _copying(cycles: CycleEstimate, moved: Figure, model: CopyModel) -> Figure:
+    """Return the cycles in which copies move their bytes, limited by HBM or by SMEM."""
+    if moved.value is None:
+        return missing(moved.note, unit="cycles")
+    sizes = {name: int(figure.value or 0) for name, figure in cycles.copied.items()}
+    through_smem = [model.time(d, size)[1] for d, size in sizes.items() if "smem" in d]
+    through_hbm = sum(model.hbm_time(direction, size) for direction, size in sizes.items())
+    return Figure(value=max(through_hbm, *through_smem, 0.0), origin="assumed", unit="cycles")
 
 
 def _origin(*figures: Figure) -> Origin:

@@ -287,6 +287,24 @@ def test_libtpus_estimates_of_a_dynamic_grid_and_of_slots_of_a_remainder() -> No
         assert cycles.as_compiler.value == pytest.approx(cycles.compiler.value, rel=0.03)
 
 
+def table(x: jax.Array) -> jax.Array:
+    """A kernel that copies 16 KiB to SMEM, and as much from there."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[0, 0] = x_ref[0, 1]
+
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return pl.pallas_call(kernel, in_specs=[smem], out_specs=smem, out_shape=x)(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", "v5p", "v6e", "tpu7x"])
+def test_copies_to_and_from_smem_take_as_long_as_libtpu_estimates(target: str) -> None:
+    numbers = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
+    cycles = pallas_debug.stats(table, numbers, target=target).cycles
+    assert cycles.as_compiler.value == pytest.approx(cycles.compiler.value, rel=0.01)
+
+
 def test_a_loop_over_data_is_a_formula() -> None:
     n = jax.ShapeDtypeStruct((4,), jnp.int32)
     stats = pallas_debug.stats(repeated, n, X, target="v6e", estimate=False)

@@ -14,6 +14,7 @@ from pallas_debug.profile.core.events import CopyEvent, IterationEvent, WaitEven
 from pallas_debug.profile.core.operands import operand_addresses
 from pallas_debug.profile.core.walk import walk
 from pallas_debug.profile.cycles import estimate_cycles
+from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.schedule import schedule_of
 from pallas_debug.profile.tracing import trace
 from pallas_debug.profile.traffic import traffic_of
@@ -231,6 +232,45 @@ def test_copies_may_share_the_bandwidth_of_hbm() -> None:
     schedule = schedule_of("\n".join(rows) + "\n")
     assert walk(schedule, MODEL).waiting == 162
     assert walk(schedule, replace(MODEL, shares_hbm=True)).waiting == 162 + 63
+
+
+SMEM = replace(
+    MODEL,
+    latency={"hbm_to_vmem": 100, "hbm_to_smem": 200},
+    bandwidth={"hbm_to_vmem": 32, "hbm_to_smem": 2},
+    shares_hbm=True,
+)
+
+
+def test_a_copy_to_smem_is_slow_and_leaves_hbm_to_others() -> None:
+    table = COPY.replace("hbm_to_vmem", "hbm_to_smem")
+    assert walk(schedule_of(table), SMEM).waiting == 200 + 1024 - 2
+    rows = table.splitlines()
+    rows[0] = rows[0].replace("  }", " }").replace(" }", "  ;;  %s9_s9 = scalar_lea.sflag 9 }")
+    rows.insert(2, COPY.splitlines()[1].replace("%s2_s1", "%s9_s9"))
+    rows[4] = rows[4].replace("[#allocation3 + $0x1]", "%s9_s9")
+    # The table of 2,048 bytes takes HBM for 64 cycles, not for the 1,024 that SMEM needs.
+    assert walk(schedule_of("\n".join(rows) + "\n"), SMEM).waiting == 64 + 164 - 3
+    assert SMEM.with_bandwidth(64).time("hbm_to_smem", 64) == (200, 32)
+    rows[2] = rows[2].replace("hbm_to_vmem", "hbm_to_smem")
+    assert walk(schedule_of("\n".join(rows) + "\n"), SMEM).waiting == 1024 + 200 + 1024 - 3
+
+
+@pytest.mark.parametrize(
+    "direction, copying",
+    [("hbm_to_vmem", 2048 / 491.2), ("hbm_to_hbm", 4096 / 491.2), ("hbm_to_smem", 2048 / 32)],
+)
+def test_copies_take_the_bandwidth_of_hbm_twice_within_it_or_that_of_smem(
+    direction: str, copying: float
+) -> None:
+    schedule = schedule_of(COPY.replace("hbm_to_vmem", direction), target="v5e")
+    estimate = replace(estimate_cycles(schedule), core_steps=Figure(value=1))
+    model, _ = copy_model("v5e")
+    latency, transfer = model.time(direction, 2048)
+    assert (transfer, estimate.waiting.value) == (copying, round(latency + copying - 2))
+    traffic = traffic_of(schedule, trace(schedule.listing), estimate, None)
+    assert traffic.copies_per_step.value == copying
+    assert traffic.written.value == (2048 if direction == "hbm_to_hbm" else 0)
 
 
 def test_predicated_copies_and_waits() -> None:

@@ -27,8 +27,8 @@ class CopyModel:
       latency: latency by direction, such as `hbm_to_vmem`; `default` applies to the others.
       bandwidth: bandwidth by direction, with the same keys.
       granule: size in bytes of the unit in which `dma` instructions state sizes.
-      shares_hbm: whether copies from and to HBM share its bandwidth. libtpu's own estimate runs
-        each of them at full speed.
+      shares_hbm: whether copies from and to HBM share its bandwidth, and those from and to SMEM its
+        own. libtpu's own estimate runs each of them at full speed.
     """
 
     latency: Mapping[str, float]
@@ -40,51 +40,94 @@ class CopyModel:
     def time(self, direction: str, size: int) -> tuple[float, float]:
         """Return the cycles before the first byte arrives, and the cycles of the transfer."""
         latency = self.latency.get(direction, self.latency[self.default])
-        bandwidth = self.bandwidth.get(direction, self.bandwidth[self.default])
+        ends = max(direction.count("hbm"), 1)  # a copy within HBM reads and writes it
+        bandwidth = self.bandwidth.get(direction, self.bandwidth[self.default] / ends)
         return latency, size / bandwidth
 
-    def is_shared(self, direction: str) -> bool:
-        """Whether a copy competes with others for HBM bandwidth."""
-        return self.shares_hbm and "hbm" in direction
+    def hbm_time(self, direction: str, size: int) -> float:
+        """Return the cycles for which a copy takes all of HBM's bandwidth."""
+        return direction.count("hbm") * size / self.bandwidth[self.default]
+
+    def shared(self, direction: str, size: int) -> dict[str, float]:
+        """Return the cycles for which a copy keeps others from HBM and from SMEM."""
+        if not self.shares_hbm:
+            return {}
+        taken = {"hbm": self.hbm_time(direction, size), "smem": self.time(direction, size)[1]}
+        return {memory: cycles for memory, cycles in taken.items() if memory in direction}
+
+    def with_bandwidth(self, bandwidth: float) -> CopyModel:
+        """Return the model with another bandwidth of HBM."""
+        return replace(self, bandwidth={**self.bandwidth, self.default: bandwidth})
 
 
-def _model(bandwidth: float, **latency: float) -> CopyModel:
-    return CopyModel(latency=latency, bandwidth={"hbm_to_vmem": bandwidth})
+def _model(
+    bandwidth: float, smem: Mapping[str, tuple[float, float]], **latency: float
+) -> CopyModel:
+    """Make a model.
+
+    Args:
+      bandwidth: bandwidth of HBM.
+      smem: latency and bandwidth of copies from and to SMEM.
+    """
+    return CopyModel(
+        latency=latency | {direction: cycles for direction, (cycles, _) in smem.items()},
+        bandwidth={"hbm_to_vmem": bandwidth} | {direction: b for direction, (_, b) in smem.items()},
+    )
 
 
 MODELS: Mapping[str, CopyModel] = {
-    "v5e": _model(491.2, hbm_to_vmem=1133, vmem_to_hbm=439, hbm_to_smem=1133),
+    "v5e": _model(
+        491.2,
+        {
+            "hbm_to_smem": (1647, 32),
+            "smem_to_hbm": (378, 32),
+            "vmem_to_smem": (251, 32),
+            "smem_to_vmem": (251, 32),
+        },
+        hbm_to_vmem=1133,
+        vmem_to_hbm=439,
+    ),
     "v5p": _model(
         1250.5,
+        {
+            "hbm_to_smem": (468, 27),
+            "smem_to_hbm": (497, 27),
+            "vmem_to_smem": (765, 23),
+            "smem_to_vmem": (767, 23),
+        },
         hbm_to_vmem=660,
         vmem_to_hbm=618,
-        hbm_to_smem=487,
-        vmem_to_smem=787,
-        smem_to_hbm=516,
     ),
     "v6e": _model(
         776.4,
+        {
+            "hbm_to_smem": (719, 35),
+            "smem_to_hbm": (268, 29),
+            "vmem_to_smem": (575, 35),
+            "smem_to_vmem": (578, 35),
+        },
         hbm_to_vmem=544,
         vmem_to_hbm=452,
-        hbm_to_smem=734,
-        vmem_to_smem=589,
-        smem_to_hbm=285,
     ),
     "tpu7x": _model(
         1688.9,
+        {
+            "hbm_to_smem": (717, 32),
+            "smem_to_hbm": (688, 32),
+            "vmem_to_smem": (574, 32),
+            "smem_to_vmem": (578, 32),
+        },
         hbm_to_vmem=687,
         vmem_to_hbm=590,
-        hbm_to_smem=734,
-        vmem_to_smem=591,
-        smem_to_hbm=704,
     ),
 }
 """Copy models by chip, in cycles, fitted to libtpu's own estimates: kernels that only copy were
 compiled with libtpu 0.0.42 and 0.0.50, and latency and bandwidth were derived from their estimates.
-On v5e, the bandwidth is 0.9 of the published one."""
+On v5e, the bandwidth of HBM is 0.9 of the published one, and `vmem_to_smem`, for which libtpu
+estimates nothing, is as fast as `smem_to_vmem`, as on the other chips."""
 
 _STAND_INS: Mapping[str, CopyModel] = {
-    "v4": replace(MODELS["v5p"], bandwidth={"hbm_to_vmem": 925.6}, granule=_GRANULES["v4"]),
+    "v4": replace(MODELS["v5p"].with_bandwidth(925.6), granule=_GRANULES["v4"]),
 }
 """Copy models of chips for which libtpu gives no estimate: the latencies of the nearest chip that
 has one, and the same share of the published bandwidth."""

@@ -171,7 +171,7 @@ class _Walker:
         # libtpu's estimate includes the time XLA takes to load scalar operands sequentially.
         by_value = scalars_by_value(schedule.bundles) if self._zero else 0
         self._time = by_value * model.time("hbm_to_vmem", 0)[0]
-        self._busy = 0.0
+        self._busy: dict[str, float] = {}  # end of the last copy's use, by memory
         self._spent = 0
         self._result = Walk()
         self._snapshots: dict[int, _Snapshot] = {}
@@ -423,12 +423,10 @@ class _Walker:
         result.copies[direction] = result.copies.get(direction, 0) + 1
         result.copied[direction] = result.copied.get(direction, 0) + (nan if size is None else size)
         latency, transfer = self._model.time(direction, size or 0)
-        if self._model.is_shared(direction):
-            begin = max(self._time, self._busy)
-            self._busy = begin + transfer
-            done = begin + transfer + latency
-        else:
-            done = self._time + latency + transfer
+        shared = self._model.shared(direction, size or 0)
+        begin = max([self._time, *(self._busy.get(memory, 0.0) for memory in shared)])
+        self._busy.update({memory: begin + cycles for memory, cycles in shared.items()})
+        done = begin + latency + transfer
         key = flag if isinstance(flag, tuple) else None
         granules = granules or 0
         if self._zero:

@@ -63,10 +63,7 @@ def copy_rates(
         bytes_per_second = Figure(
             value=bandwidth * 1e9, origin="assumed", unit="bytes/s", note="as given"
         )
-        model = replace(
-            model,
-            bandwidth=dict.fromkeys(model.bandwidth, bandwidth * 1e9 / hertz.value),
-        )
+        model = model.with_bandwidth(bandwidth * 1e9 / hertz.value)
     latency = Figure(value=model.time(_FETCH, 0)[0], origin="assumed", unit="cycles", note=note)
     rates = CopyRates(clock=hertz, bandwidth=bytes_per_second, latency=latency)
     return rates, replace(model, shares_hbm=True)

@@ -484,7 +484,10 @@ class _Maker:
 
 
 def _time(model: CopyModel, direction: str, size: float) -> tuple[float, float]:
-    return model.time(direction, math.ceil(size))
+    """Return the latency of a copy, and the cycles for which it keeps others from HBM."""
+    whole = math.ceil(size)
+    busy = model.hbm_time(direction, whole)
+    return sum(model.time(direction, whole)) - busy, busy
 
 
 def _assumed(value: float | None, note: str) -> Figure:
