@@ -17,6 +17,7 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Entry, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.ordering.regions import in_buffer
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 
@@ -211,14 +212,7 @@ def _entry(entry: Entry) -> str:
 def element_text(region: MemoryRegion | None, at: Point) -> str:
     """An element of a region by its place in the buffer: `acc_ref[3, 0]`."""
     assert region is not None
-    name = region.buffer.name
-    index = region.index
-    if index is None or any(isinstance(entry, np.ndarray) for entry in index):
+    name, found = region.buffer.name, in_buffer(region, at)
+    if found is None:
         return f"element {[*at]} of a slice of {name}"
-    offsets = iter(at)
-    found = [
-        entry.start + next(offsets) * (entry.step or 1) if isinstance(entry, slice) else int(entry)
-        for entry in index
-        if not isinstance(entry, np.ndarray)
-    ]
-    return f"{name}{found}" if found else name
+    return f"{name}{[*found]}" if found else name

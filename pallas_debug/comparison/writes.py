@@ -16,6 +16,8 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import origins
+from pallas_debug.machine.sanitizer.ordering.regions import selects
+from pallas_debug.machine.sanitizer.shadows import shadow
 from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]
@@ -359,30 +361,11 @@ def _latest(load: LoadedMemory) -> int:
     return max((write.number for write in load.writes), default=0)
 
 
-def _key(region: MemoryRegion) -> Any:
-    """Hashable place of a region; None if it is too complex."""
-    if region.index is None:
-        return None
-    return tuple(_entry_key(entry) for entry in region.index)
-
-
-def _entry_key(entry: Entry) -> Any:
-    if isinstance(entry, slice):
-        return entry.start, entry.stop, entry.step
-    return entry.tobytes() if isinstance(entry, np.ndarray) else int(entry)
+def _key(region: MemoryRegion) -> int | None:
+    """Identity of a region's place; None if it is too complex."""
+    return None if region.index is None else shadow.index_key(region)
 
 
 def _selects(region: MemoryRegion, element: Point) -> bool:
     """Whether an element is in a region; True if unknown."""
-    if region.index is None:
-        return True
-    return all(map(_entry_selects, region.index, element))
-
-
-def _entry_selects(entry: Entry, position: int) -> bool:
-    if isinstance(entry, slice):
-        inside = entry.start <= position < entry.stop
-        return inside and not (position - entry.start) % (entry.step or 1)
-    if isinstance(entry, np.ndarray):
-        return bool((entry == position).any())
-    return int(entry) == position
+    return region.index is None or selects(region.index, element)

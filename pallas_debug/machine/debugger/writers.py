@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.debugger.driver import MemoryWrite
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.ordering.regions import selects
 from pallas_debug.stepping.track import ElementWriter
 
 if TYPE_CHECKING:
@@ -32,37 +33,11 @@ def covers(write: MemoryWrite, element: Element) -> bool:
         mask = np.broadcast_to(write.mask, write.region.shape).reshape(-1)
         return bool((mask & (_flat(write.region) == wanted)).any())
     if write.region is not None:
-        return any(_in(index, element) for index in write.region.ranges())
+        return any(selects(index, element) for index in write.region.ranges())
     assert write.window is not None
     outer, inner = write.window.bounds(write.block)
     index = outer if write.how == "write-back" else inner
-    return _in(index, element)
-
-
-def _in(index: Sequence[Any], element: Element) -> bool:
-    if any(isinstance(entry, np.ndarray) for entry in index):
-        arrays = [e for e in index if isinstance(e, np.ndarray)]
-        scalar = [(e, n) for e, n in zip(index, element, strict=True) if not _is_array(e)]
-        if not all(_holds(entry, n) for entry, n in scalar):
-            return False
-        wanted = [n for e, n in zip(index, element, strict=True) if _is_array(e)]
-        return bool(
-            np.logical_and.reduce(
-                [a == n for a, n in zip(np.broadcast_arrays(*arrays), wanted, strict=True)]
-            ).any()
-        )
-    return all(_holds(entry, n) for entry, n in zip(index, element, strict=True))
-
-
-def _is_array(entry: Any) -> bool:
-    return isinstance(entry, np.ndarray)
-
-
-def _holds(entry: Any, n: int) -> bool:
-    if isinstance(entry, slice):
-        step = entry.step or 1
-        return bool(entry.start <= n < entry.stop and (n - entry.start) % step == 0)
-    return int(entry) == n
+    return selects(index, element)
 
 
 def written_by(

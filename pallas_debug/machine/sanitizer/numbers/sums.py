@@ -17,6 +17,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.arithmetic import numerics, precision
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.ordering.regions import in_buffer
 from pallas_debug.machine.threads import Thread
 
 Array = np.ndarray[Any, Any]
@@ -151,7 +152,7 @@ class SumShadows:
         self._reported.add(id(step))
         return SumLoss(
             dtype=buffer.content.dtype.name,
-            element=_in_buffer(region, element),
+            element=in_buffer(region, element) or element,
             result=float(np.asarray(value)[element]),
             exact=float(shadow[region.index][element]),
             largest=largest,
@@ -175,17 +176,3 @@ def _accumulates(
             equations.eqns, equations.invars[source], equations.outvars[target]
         )
     )
-
-
-def _in_buffer(region: MemoryRegion, element: tuple[int, ...]) -> tuple[int, ...]:
-    """Index in the buffer of a region's element; the same index if the region is no slice."""
-    assert region.index is not None
-    places, found = iter(element), []
-    for entry in region.index:
-        if isinstance(entry, slice):
-            found.append(int(entry.start + next(places) * (entry.step or 1)))
-        elif isinstance(entry, int):
-            found.append(entry)
-        else:
-            return element
-    return tuple(found)

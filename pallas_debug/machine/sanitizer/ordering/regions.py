@@ -1,4 +1,4 @@
-"""Regions of a buffer as boxes: intersection, coverage, and text."""
+"""Regions of a buffer: as boxes, with intersection, coverage and text; and their elements."""
 
 from __future__ import annotations
 
@@ -71,6 +71,38 @@ def masked(region: MemoryRegion, mask: np.ndarray) -> tuple[Box, ...]:
         )
         parts[dim] = parts[dim][hits[0] : hits[-1] + 1]
     return (tuple(parts),) if is_true.sum() == math.prod(map(len, parts)) else ()
+
+
+def selects(index: Sequence[Entry], element: Sequence[int]) -> bool:
+    """Whether an index into a buffer selects an element of it."""
+    pairs = list(zip(index, element, strict=True))
+    arrays = [(entry, n) for entry, n in pairs if isinstance(entry, np.ndarray)]
+    if not all(_selects(entry, n) for entry, n in pairs if not isinstance(entry, np.ndarray)):
+        return False
+    if not arrays:
+        return True
+    positions = np.broadcast_arrays(*(entry for entry, _ in arrays))
+    found = [at == n for at, (_, n) in zip(positions, arrays, strict=True)]
+    return bool(np.logical_and.reduce(found).any())
+
+
+def _selects(entry: slice | int, position: int) -> bool:
+    if not isinstance(entry, slice):
+        return int(entry) == position
+    return position in range(entry.start, entry.stop, entry.step or 1)
+
+
+def in_buffer(region: MemoryRegion, element: Sequence[int]) -> tuple[int, ...] | None:
+    """Index in the buffer of an element of a region's value; None if it is no plain slice."""
+    places, found = iter(element), []
+    for entry in region.index if region.index is not None else (None,):
+        if isinstance(entry, slice):
+            found.append(int(entry.start + next(places) * (entry.step or 1)))
+        elif entry is None or isinstance(entry, np.ndarray):
+            return None
+        else:
+            found.append(int(entry))
+    return tuple(found)
 
 
 def meet(a: Box, b: Box) -> Box | None:
