@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,11 @@ from pallas_debug.bridge.programs.arithmetic import (
     rounded_integers,
 )
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
+from pallas_debug.bridge.programs.units import Unit
 
 I8, I32, F32, BF16 = jnp.int8, jnp.int32, jnp.float32, jnp.bfloat16
 INF, NAN = math.inf, math.nan
 LARGEST = 2**31 - 1
-
-
-class Unit(NamedTuple):
-    eqns: list[Any]
-    invars: list[Any]
-    outvars: list[Any]
 
 
 def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
@@ -41,13 +36,13 @@ def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
 
     flat, consts = nested.opened(jax.make_jaxpr(inlined)(*args))
     assert not consts
-    return Unit(flat.eqns, flat.invars, flat.outvars)
+    return Unit(flat.eqns, flat.invars, flat.outvars, [])
 
 
 def found(function: Callable[..., Any], *args: Any) -> NumericFault | None:
     """What `explain` says, after the flags said that it is worth asking."""
     unit = unit_of(function, *args)
-    watched = numerics.instrumented(*unit)
+    watched = numerics.instrumented(unit)
     outputs, flags = watched(*args)
     wanted = jax.tree.leaves(function(*args))
     for got, want in zip(outputs, wanted, strict=True):
@@ -55,9 +50,7 @@ def found(function: Callable[..., Any], *args: Any) -> NumericFault | None:
             np.asarray(got, "float64"), np.asarray(want, "float64"), rtol=1e-5
         )
     assert flags.shape == (len(watched.flags),)
-    fault = numeric_faults.explain(*unit, args) or rounded_integers.explain(
-        *unit, args, mixed=numerics.bit_patterns(unit.eqns)
-    )
+    fault = numeric_faults.explain(unit, args) or rounded_integers.explain(unit, args)
     if fault is not None:
         assert bool(flags.any()), fault
     return fault
@@ -474,7 +467,7 @@ def test_healthy_arithmetic_raises_no_flag(name: str) -> None:
     function, args = HEALTHY[name]
     if name != "random bits":
         assert found(function, *args) is None
-    _, flags = numerics.instrumented(*unit_of(function, *args))(*args)
+    _, flags = numerics.instrumented(unit_of(function, *args))(*args)
     is_finite = name != "NaN and infinity that were there"
     assert bool(flags.any()) is not is_finite
 
@@ -490,7 +483,7 @@ def test_only_what_can_go_wrong_is_tested() -> None:
         unit = unit_of(function, *args)
         return [
             f"{kind} {unit.eqns[n].primitive.name if kind == 'equation' else n}"
-            for kind, n in numerics.instrumented(*unit).flags
+            for kind, n in numerics.instrumented(unit).flags
         ]
 
     x, i = jnp.ones((8, 128)), jnp.int32(3)
@@ -504,7 +497,7 @@ def test_only_what_can_go_wrong_is_tested() -> None:
     assert flags(lambda i: i * 8, i) == ["equation mul"]
     assert flags(lambda a, b: a.astype(I32) * b.astype(I32), *[jnp.ones(8, I8)] * 2) == []
     assert flags(lambda a: lax.div(a, 3), jnp.ones(8, I32)) == []
-    empty = numerics.instrumented(*unit_of(lambda x: x.T, x))
+    empty = numerics.instrumented(unit_of(lambda x: x.T, x))
     assert empty(x)[1].shape == (0,)
 
 
@@ -512,7 +505,7 @@ def test_only_what_can_go_wrong_is_tested() -> None:
 def test_one_element_of_many(bad: float) -> None:
     """XLA vectorises the test of a large array; a maximum, for one, would drop NaNs."""
     x = np.zeros((512, 512), "float32")
-    watched = numerics.instrumented(*unit_of(lambda x: x * 2, x))
+    watched = numerics.instrumented(unit_of(lambda x: x * 2, x))
     for place in ((0, 0), (17, 300), (511, 511)):
         x[place] = bad
         assert bool(watched(x)[1].any()) is (bad != -INF)
@@ -527,14 +520,14 @@ def test_one_element_of_many(bad: float) -> None:
 def test_a_single_sum_is_compared_with_float32() -> None:
     x = np.ones((1, 2048), "float32")
     unit = unit_of(lambda x: lax.cumsum(x, 1), array(x, BF16))
-    watched = numerics.instrumented(*unit)
+    watched = numerics.instrumented(unit)
     (output,), flags = watched(array(x, BF16))
-    fault = numeric_faults.explain(*unit, [array(x, BF16)])
+    fault = numeric_faults.explain(unit, [array(x, BF16)])
     lost = abs(float(output[0, -1]) - 2048) > numerics.SUM_BOUND * 2048
     assert (fault is not None, bool(flags.any())) == (lost, lost)
     # XLA may sum in float32; what is judged is the result, not how it was computed.
     wrong = _with_result(unit, array(np.minimum(np.arange(1, 2049), 256)[None], BF16))
-    fault = numeric_faults.explain(*wrong, [array(x, BF16)])
+    fault = numeric_faults.explain(wrong, [array(x, BF16)])
     assert fault is not None
     assert (fault.trouble, fault.operation, fault.element) == ("precision", "cumsum", (0, 2047))
     assert (fault.result, fault.exact, fault.largest, fault.terms) == (256, 2048, 2048, 2048)
@@ -558,7 +551,7 @@ def _with_result(unit: Unit, result: jax.Array) -> Unit:
         primitive, params, ctx = Sum(), eqn.params, eqn.ctx
         invars, outvars, source_info = eqn.invars, eqn.outvars, eqn.source_info
 
-    return Unit([Equation()], unit.invars, unit.outvars)
+    return Unit([Equation()], unit.invars, unit.outvars, [])
 
 
 def accumulate(acc: jax.Array, x: jax.Array, scale: jax.Array) -> Any:
@@ -572,7 +565,7 @@ def test_an_accumulator_is_compared_with_its_shadow() -> None:
     root, target = unit.invars[0], unit.outvars[0]
     assert precision.accumulates(unit.eqns, root, target)
     assert not precision.accumulates(unit.eqns, unit.invars[1], unit.outvars[1])
-    run = precision.shadowed(*unit, {root})
+    run = precision.shadowed(unit, {root})
     plain = jax.jit(accumulate)
     shadow = jnp.zeros((8, 128), F32)
     lost = []

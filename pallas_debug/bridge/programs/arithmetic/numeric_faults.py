@@ -19,6 +19,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, whole_products
+from pallas_debug.bridge.programs.units import Unit
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
@@ -89,55 +90,33 @@ class _Candidate:
 
 
 def explain(
-    eqns: Sequence[Any],
-    invars: Sequence[Any],
-    outvars: Sequence[Any],
-    values: Sequence[Any],
-    *,
-    kind: Kind | None = None,
-    but: Collection[int] = (),
-    bits: Collection[Any] = (),
+    unit: Unit, values: Sequence[Any], *, kind: Kind | None = None, but: Collection[int] = ()
 ) -> NumericFault | None:
     """Return the first fault in a unit on these inputs, or None if all wrong elements are masked.
 
     Args:
-      eqns: equations in order, without calls.
-      values: inputs, for `invars`.
+      values: inputs of the unit.
       kind: kind of fault to look for; any by default. A NaN that is cast to an integer has the kind
         "integers".
       but: equations whose faults are already known.
-      bits: inputs that are bits, not numbers.
     """
-    return _Concrete(eqns, invars, outvars, values, bits).first(kind, but)
+    return _Evaluation(unit, values).first(kind, but)
 
 
 def origin(
-    eqns: Sequence[Any],
-    invars: Sequence[Any],
-    outvars: Sequence[Any],
-    values: Sequence[Any],
-    equation: int,
-    bits: Collection[Any] = (),
-    trouble: Trouble = "nan",
+    unit: Unit, values: Sequence[Any], equation: int, trouble: Trouble = "nan"
 ) -> NumericFault | None:
     """Return the fault in a unit that produced a NaN or infinity that an equation sees, if any."""
-    return _Concrete(eqns, invars, outvars, values, bits).origin(equation, trouble)
+    return _Evaluation(unit, values).origin(equation, trouble)
 
 
-class _Concrete:
+class _Evaluation:
     """A unit on concrete inputs."""
 
-    def __init__(
-        self,
-        eqns: Sequence[Any],
-        invars: Sequence[Any],
-        outvars: Sequence[Any],
-        values: Sequence[Any],
-        bits: Collection[Any],
-    ) -> None:
-        self._eqns, self._invars, self._outvars, self._values = eqns, invars, outvars, values
-        self._mixed = numerics.bit_patterns(eqns, bits)
-        self._whole = whole_products.cast_to_integers(eqns)
+    def __init__(self, unit: Unit, values: Sequence[Any]) -> None:
+        self._unit, self._eqns, self._values = unit, unit.eqns, values
+        self._mixed = numerics.bit_patterns(unit.eqns, unit.bits)
+        self._whole = whole_products.cast_to_integers(unit.eqns)
 
     def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:
         found: list[_Candidate] = []
@@ -202,12 +181,12 @@ class _Concrete:
 
         Returns the values of the variables `wanted`, by default the outputs.
         """
-        known = nested.JaxprValues(self._invars, map(_held, self._values))
+        known = nested.JaxprValues(self._unit.invars, map(_held, self._values))
         for i, eqn in enumerate(self._eqns):
             inputs = known.arrays(eqn.invars)
             outputs = [_held(x) for x in numerics.evaluated(eqn, inputs)]
             known.bind(eqn.outvars, visit(i, inputs, outputs))
-        return known.arrays(self._outvars if wanted is None else wanted)
+        return known.arrays(self._unit.outvars if wanted is None else wanted)
 
     # Whether it matters
 

@@ -210,17 +210,14 @@ def _shared(unit: units.Unit) -> WatchedUnit:
     """Watched unit shared by all units that compute the same, because it is compiled."""
     given = unit.eqns, unit.invars, unit.outvars
     bits = tuple(variable in unit.bits for variable in unit.invars)
-    return _instrumented.get(*given, lambda: instrumented(*given, unit.bits), bits)
+    return _instrumented.get(*given, lambda: instrumented(unit), bits)
 
 
-def instrumented(
-    eqns: Sequence[Any],
-    invars: Sequence[Any],
-    outvars: Sequence[Any],
-    bits: Collection[Any] = (),
-) -> WatchedUnit:
+def instrumented(unit: units.Unit) -> WatchedUnit:
     """Return a unit that tests its arithmetic."""
-    return WatchedUnit(tuple(eqns), tuple(invars), tuple(outvars), frozenset(bits))
+    return WatchedUnit(
+        tuple(unit.eqns), tuple(unit.invars), tuple(unit.outvars), frozenset(unit.bits)
+    )
 
 
 def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -19,6 +19,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.instrument.conditions import is_float
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs.arithmetic import numerics
+from pallas_debug.bridge.programs.units import Unit
 
 NARROW = frozenset({"bfloat16", "float16"})
 """Dtypes in which accumulation is judged."""
@@ -41,7 +42,7 @@ def accumulates(eqns: Sequence[Any], source: Any, target: Any) -> bool:
     return target in added
 
 
-def is_narrow(unit: Any, source: int) -> bool:
+def is_narrow(unit: Unit, source: int) -> bool:
     """Whether an input of a unit is a 16-bit float."""
     return _name(unit.invars[source]) in NARROW
 
@@ -51,19 +52,19 @@ def _name(variable: Any) -> str:
 
 
 def shadowed(
-    eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], roots: Collection[Any]
+    unit: Unit, roots: Collection[Any]
 ) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
     """Compile a unit for shadows: a function of its inputs and of the shadows of `roots`.
 
-    The function returns an output for each of `outvars`, in float32 where it depends on a root and
+    The function returns an output for each of the unit's, in float32 where it depends on a root and
     is a 16-bit float otherwise.
     """
-    order = [v for v in invars if v in roots]
+    order = [v for v in unit.invars if v in roots]
 
     def run(values: Sequence[Any], shadows: Sequence[Any]) -> list[Any]:
-        known = nested.JaxprValues(invars, values)
+        known = nested.JaxprValues(unit.invars, values)
         wide = dict(zip(order, shadows, strict=True))
-        for eqn in eqns:
+        for eqn in unit.eqns:
             inputs = known.read(eqn.invars)
             outputs = numerics.evaluated(eqn, inputs)
             known.bind(eqn.outvars, outputs)
@@ -75,10 +76,8 @@ def shadowed(
                 for a, x in zip(eqn.invars, inputs, strict=True)
             ]
             wide[eqn.outvars[0]] = numerics.evaluated(_in_float32(eqn), given)[0]
-        exact = known.read(outvars)
-        return [
-            wide[v] if _is_shadowed(v, wide) else x for v, x in zip(outvars, exact, strict=True)
-        ]
+        exact = zip(unit.outvars, known.read(unit.outvars), strict=True)
+        return [wide[v] if _is_shadowed(v, wide) else x for v, x in exact]
 
     compiled = jax.jit(run)
     return lambda values, shadows: compiled(list(values), list(shadows))

@@ -18,7 +18,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.instrument.flow import COMPARISONS
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs import units
-from pallas_debug.bridge.programs.arithmetic import exact
+from pallas_debug.bridge.programs.arithmetic import exact, numerics
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.arithmetic.whole_casts import (
     ANGLES,
@@ -28,6 +28,7 @@ from pallas_debug.bridge.programs.arithmetic.whole_casts import (
     casts_integer,
     is_float,
 )
+from pallas_debug.bridge.programs.units import Unit
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
@@ -67,38 +68,24 @@ class _Twin:
 
 
 def explain(
-    eqns: Sequence[Any],
-    invars: Sequence[Any],
-    outvars: Sequence[Any],
-    values: Sequence[Any],
-    *,
-    but: Collection[int] = (),
-    mixed: Collection[int] = (),
+    unit: Unit, values: Sequence[Any], *, but: Collection[int] = ()
 ) -> RoundedInteger | None:
     """Return the first use of a rounded integer on which an output depends, or None.
 
     Args:
-      eqns: equations in order, without calls.
-      values: inputs, for `invars`.
+      values: inputs of the unit.
       but: equations whose faults are already known.
-      mixed: numbers of the equations with bits instead of numbers.
     """
-    return _Concrete(eqns, invars, outvars, values, mixed).first(but)
+    return _Wider(unit, values).first(but)
 
 
-class _Concrete:
-    """A unit on concrete inputs."""
+class _Wider:
+    """A unit on concrete inputs, next to its floats in float64."""
 
-    def __init__(
-        self,
-        eqns: Sequence[Any],
-        invars: Sequence[Any],
-        outvars: Sequence[Any],
-        values: Sequence[Any],
-        mixed: Collection[int],
-    ) -> None:
-        self._eqns, self._outvars, self._mixed = eqns, outvars, mixed
-        self._known = nested.JaxprValues(invars, values)
+    def __init__(self, unit: Unit, values: Sequence[Any]) -> None:
+        self._eqns, self._outvars = unit.eqns, unit.outvars
+        self._mixed = numerics.bit_patterns(unit.eqns, unit.bits)
+        self._known = nested.JaxprValues(unit.invars, values)
         self._twins: dict[Any, _Twin] = {}
         self._positions: set[Any] = set()
 

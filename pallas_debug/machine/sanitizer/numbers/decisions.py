@@ -79,9 +79,7 @@ class DecisionLedger:
             key = id(unit), equation
             if not self._is_due(key):
                 continue
-            fault = numeric_faults.origin(
-                unit.eqns, unit.invars, unit.outvars, values, equation, unit.bits
-            )
+            fault = numeric_faults.origin(unit, values, equation)
             if fault is not None or made:
                 self._found[key] = Decision(occasion, step, equation, fault, made)
 
@@ -93,9 +91,7 @@ class DecisionLedger:
         for equation in equations:
             key = id(unit), ~equation
             if self._is_due(key) and numerics.is_tied(unit, values, equation):
-                fault = numeric_faults.origin(
-                    unit.eqns, unit.invars, unit.outvars, values, equation, unit.bits, "infinity"
-                )
+                fault = numeric_faults.origin(unit, values, equation, "infinity")
                 if fault is not None:
                     found = Decision(occasion, step, equation, fault, frozenset(), is_tie=True)
                     self._found[key] = found

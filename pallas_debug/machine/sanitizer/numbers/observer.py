@@ -414,11 +414,8 @@ class NumbersObserver(MachineObserver):
 def _explained(
     occasion: _Occasion, kind: numeric_faults.Kind, but: Collection[int] = ()
 ) -> NumericFault | None:
-    unit = occasion.step.unit
-    given = unit.eqns, unit.invars, unit.outvars, occasion.values
-    fault = numeric_faults.explain(*given, kind=kind, but=but, bits=unit.bits)
+    given = occasion.step.unit, occasion.values
+    fault = numeric_faults.explain(*given, kind=kind, but=but)
     if fault is not None or kind != "integers":
         return fault
-    return rounded_integers.explain(
-        *given, but=but, mixed=numerics.bit_patterns(unit.eqns, unit.bits)
-    )
+    return rounded_integers.explain(*given, but=but)

@@ -92,10 +92,8 @@ class SumShadows:
                             sources.setdefault(id(unit), (unit, set()))[1].add(source)
         for number, (unit, positions) in sources.items():
             order = tuple(sorted(positions))
-            equations = unit.unit
-            roots = {equations.invars[source] for source in order}
-            run = precision.shadowed(equations.eqns, equations.invars, equations.outvars, roots)
-            self._units[number] = _Accumulation(order, run)
+            roots = {unit.unit.invars[source] for source in order}
+            self._units[number] = _Accumulation(order, precision.shadowed(unit.unit, roots))
         self.is_active = bool(self._stores)
 
     # Events
