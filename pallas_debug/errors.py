@@ -126,12 +126,13 @@ class DumpFormatError(PallasDebugError):
 class UnknownTargetError(UsageError):
     """Unknown target."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, known: Sequence[str], synonym_of: str | None = None) -> None:
         self.name = name
         self.known = tuple(known)
+        hint = meant(name, known) if synonym_of is None else f" (did you mean {synonym_of!r}?)"
         super().__init__(
-            f"unknown target {name!r}{meant(name, known)}; the known ones are {', '.join(known)}, "
-            "or a full topology name such as v5e:2x4"
+            f"unknown target {name!r}{hint}; the known ones are {', '.join(known)}, or a full "
+            "topology name such as v5e:2x4"
         )
 
 

@@ -53,6 +53,9 @@ DEVICE = Target(
 )
 """Target of this host's device; `of_device` fills in the device kind."""
 
+_CLOUD_NAMES = {"v5litepod": "v5e", "trillium": "v6e", "v7x": "tpu7x", "ironwood": "tpu7x"}
+"""Other names of generations (cloud.google.com/tpu/docs, system architecture)."""
+
 _SIDE = r"[1-9][0-9]{0,2}"  # libtpu crashes on a zero
 _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
 
@@ -77,7 +80,9 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
     chip = named.get(match["chip"]) if match else None
     if chip is not None and (chip.topology or "").startswith(f"{chip.name}:"):
         return replace(chip, name=wanted, topology=wanted, summary=f"topology {wanted}")
-    raise UnknownTargetError(wanted, list(named))
+    synonyms = {str(target.device_kind).lower(): target.name for target in BUILTIN} | _CLOUD_NAMES
+    synonyms |= {name.lower(): name for name in named}
+    raise UnknownTargetError(wanted, list(named), synonyms.get(wanted.lower()))
 
 
 def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tuple[Target, ...]:

@@ -105,6 +105,19 @@ def test_no_names(names: str | list[str]) -> None:
     assert str(error.value).startswith("unknown target ''; the known ones are v4, v5e, v5p, v6e")
 
 
+@pytest.mark.parametrize(
+    "name, target",
+    [
+        ("v7x", "tpu7x"), ("Ironwood", "tpu7x"), ("TPU7x", "tpu7x"), ("v5litepod", "v5e"),
+        ("TPU v5 lite", "v5e"), ("trillium", "v6e"), ("V5P", "v5p"), ("v6", "v6e"),
+    ],
+)  # fmt: skip
+def test_another_name_of_a_generation_is_recognized(name: str, target: str) -> None:
+    with pytest.raises(UnknownTargetError) as error:
+        targets.resolve(name)
+    assert f"unknown target {name!r} (did you mean {target!r}?); the known ones" in str(error.value)
+
+
 def test_one_unknown_among_known_ones() -> None:
     with pytest.raises(UnknownTargetError, match="unknown target 'v7'"):
         targets.resolve_all("v5e,v7,v6e")
