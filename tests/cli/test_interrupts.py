@@ -70,6 +70,27 @@ def cpu_seconds(pid: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+WHILE_NUMPY_IS_IMPORTED = """
+import os, signal, sys
+
+class Presses:
+    def find_spec(self, name, *_):
+        if name == "numpy.linalg":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Presses())
+sys.argv = ["pallas-debug", "verify", "pallas_debug_kernels:vector_add"]
+from pallas_debug.cli import console
+console()
+"""
+
+
+def test_ctrl_c_while_numpy_is_imported(run_python: Any) -> None:
+    """jaxlib would print the traceback, or crash."""
+    done = run_python("-c", WHILE_NUMPY_IS_IMPORTED)
+    assert (done.returncode, done.stderr) == (130, "\npallas-debug: stopped\n")
+
+
 def test_sigterm_ends_a_command_as_ctrl_c_does(zygote: Zygote, tmp_path: Path) -> None:
     """So that the terminal is as it was, and no file of the compiler is left."""
     (tmp_path / "slow.py").write_text(
