@@ -216,6 +216,26 @@ def _passages(subject: Subject, block: Block) -> list[_Passage]:
     return found
 
 
+def _phases(subject: Subject, block: Block) -> list[_Passage]:
+    """Dimensions along which the index map passes through a program id, in one phase of several.
+
+    A phase is a step of another grid dimension; in the other phases, the block stays.
+    """
+    found = []
+    for dim, index in enumerate(subject.indices[block.position].dims or ()):
+        axes = [axis for axis, size in enumerate(index.shape) if size > 1]
+        if len(axes) != 2:
+            continue
+        for axis in axes:
+            rows = np.moveaxis(index, axis, -1).reshape(-1, index.shape[axis])
+            passes = (rows == np.arange(index.shape[axis])).all(axis=1)
+            stays = (rows == rows[:, :1]).all(axis=1)
+            if passes.any() and (passes | stays).all():
+                steps = index.shape[axis]
+                found.append(_Passage(block=block, dim=dim, axis=axis, steps=steps))
+    return found
+
+
 def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None:
     """Report inputs whose last block is never visited, as with `size // block` steps.
 
@@ -258,6 +278,7 @@ def _still(subject: Subject, result: Result) -> None:
     """
     idle = _unused_axes(subject)
     moving = [p for block in subject.grid.blocks for p in _passages(subject, block)]
+    moving += [p for block in subject.grid.blocks for p in _phases(subject, block)]
     for block in subject.grid.blocks[: subject.grid.num_inputs]:
         dims = subject.indices[block.position].dims
         if dims is None or not _is_pipelined(block) or block_ids(subject, block) is None:

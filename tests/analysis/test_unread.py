@@ -249,6 +249,37 @@ def scaled(*in_specs: Any, shapes: Any = None, grid: Any = (2, 3)) -> Callable[.
 BOTH = pl.BlockSpec((8, 128), lambda i, j: (i, j))
 
 
+def phased(x_map: Any, y_map: Any) -> Callable[..., Any]:
+    """A kernel in two phases, whose second output has its blocks in one of them alone."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + y_ref[...]
+
+    return lambda x, y: pl.pallas_call(
+        kernel,
+        out_shape=S((8, 128), F32),
+        grid=(2, 4),
+        in_specs=[pl.BlockSpec((8, 128), x_map), pl.BlockSpec((8, 128), y_map)],
+        out_specs=pl.BlockSpec((8, 128), lambda p, i: (0, 0)),
+    )(x, y)
+
+
+@pytest.mark.parametrize(
+    "x_map, unread",
+    [
+        (lambda p, i: (i, 0), 0),
+        (lambda p, i: (0, 0), 1),  # unlike y_ref, which moves in the second phase
+        (lambda p, i: (jnp.where(p == 0, i, 3), 0), 0),
+    ],
+)
+def test_an_operand_that_moves_in_one_phase(captures: Captures, x_map: Any, unread: int) -> None:
+    def late(p: Any, i: Any) -> Any:
+        return jnp.where(p == 1, i, 0), 0
+
+    given = found(captures, phased(x_map, late), S((32, 128), F32), S((32, 130), F32))
+    assert [f.operand for f in given if f.kind == "InputNotRead"] == ["x_ref"] * unread
+
+
 def test_an_index_map_that_ignores_a_dimension_of_the_grid(captures: Captures) -> None:
     rows = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
     (finding,) = found(captures, scaled(rows), S((16, 384), F32))
