@@ -309,6 +309,7 @@ def lost_copy(
     replaced_by: Access,
     element: WrittenElement,
     of_line: tuple[int, int],
+    is_read: bool,
 ) -> Finding:
     """Report a copy whose data another copy or a store replaces before anything reads it.
 
@@ -316,9 +317,9 @@ def lost_copy(
       seen: sighting with the replacing line as `source`, and that of the copy as `other`.
       copy: source and destination.
       of_line: number of copies by its line that are lost, and of all of them.
+      is_read: whether anything ever reads the destination of a lost copy.
     """
-    name = seen.witness.operand
-    count, total = of_line
+    name, (count, total) = seen.witness.operand, of_line
     first, second = (
         f" at {_at(one)}" if one.grid_point or one.loop else "" for one in (lost, replaced_by)
     )
@@ -326,6 +327,7 @@ def lost_copy(
     facts = {"lost copies": f"{count} of {total}", "source": copy[0]}
     cause = f"{most} replaced unread, and no copy that is read brings the same data"
     advice = f"read {name} before the next copy to it, or give each copy its own part of it"
+    advice = advice if is_read else f"read all of {name} that the copies fill, or copy less"
     return _other(seen, lost, element.facts(name), facts).found(
         Fault.LOST_WRITE,
         f"what the copy of {copy[0]} to {copy[1]} brought{first} is replaced{second} before "
@@ -353,11 +355,10 @@ def dropped_sum(
 
     Args:
       seen: sighting with the reset as `source`, and the addition as `other`.
-      block: block of both; None without blocked outputs.
+      block: block of both, if any.
       reset: last store to the output, if the slip is `unstored`.
-      slip: kind of mistake: the reset comes after the addition; the output was stored before it,
-        and the reset is for another block, or missing; each grid point resets the sum, or a running
-        state; the next part replaces the sum.
+      slip: kind of mistake: the sum is reset after the addition; stored before it, and not after;
+        reset by each grid point, as a running state; replaced by the next part.
       is_again: whether the line had already reset it at this grid point.
     """
     name = seen.witness.operand
@@ -380,13 +381,13 @@ def dropped_sum(
     in_loop = lost.grid_point == reset.grid_point
     if slip == "replaced":
         step = f"grid point of {block}" if block is not None else "grid point"
-        cause = f"each {'iteration' if in_loop else step} stores its part here, replacing the one "
-        cause += "before"
+        step = "iteration" if in_loop else step
+        cause = f"each {step} stores its part here, replacing the one before"
         advice = f"{_COMBINE} before the "
         advice += "loop" if in_loop else "first part"
     elif slip in ("always", "state"):
-        what = "the sum" if slip == "always" else "what earlier ones left"
-        cause = f"this line is unconditional, so each grid point resets {what}"
+        cause = "this line is unconditional, so each grid point resets "
+        cause += "the sum" if slip == "always" else "what earlier ones left"
         advice = "put it under a condition that holds where a sum begins, such as "
         advice += "@pl.when(pl.program_id(axis) == 0)"
     elif slip == "early":
@@ -408,8 +409,7 @@ def dropped_sum(
         advice += f": {block.begins}"
     did = "stored to" if slip in ("replaced", "state") else "added to"
     then = "replaced" if slip == "replaced" else "reset"
-    facts = {WHY: LATE} if slip == "late" else {}
-    return _other(seen, lost, {**element.facts(name), **facts}).found(
+    return _other(seen, lost, element.facts(name), {WHY: LATE} if slip == "late" else {}).found(
         Fault.LOST_WRITE,
         f"what {_at(lost)} {did} {name} is lost: it is {then} {where} before anything reads "
         f"it{count}{change}",

@@ -6,6 +6,7 @@ need is often fetched for all. So it is a fault only if
 - the part of the source that it has read is not read by way of any other copy either, so that no
   result depends on it;
 - at most one more of the line's copies is read than such parts are lost: of a prefetch, most are;
+  or nothing ever reads the places to which the lost ones were copied, unlike those of others;
 - no condition decides about reads of the destination, or about a store that replaces the copy: the
   data may be needed for some blocks alone; and
 - the copy is in no loop that ends when data say so, which may be before the data are needed.
@@ -66,6 +67,7 @@ class LostCopy:
     Attributes:
       step, point, iterations: those of the store or copy that replaces them.
       of_line: number of lost copies by the line, and of all copies by it.
+      is_read: whether anything ever reads the places to which they copy.
     """
 
     copy: DmaCopy
@@ -74,6 +76,7 @@ class LostCopy:
     iterations: tuple[int, ...]
     change: WriteChange
     of_line: tuple[int, int] = (0, 0)
+    is_read: bool = True
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +86,7 @@ class _CopySite:
     Attributes:
       runs, read: how often it ran, and how often its data were read.
       lost: sources of the copies that were replaced, with the first that replaced each.
+      read_at: parts of the buffer that were read after any of its copies to them.
       is_vague: whether it is unknown what is read.
     """
 
@@ -90,6 +94,7 @@ class _CopySite:
     runs: int = 0
     read: int = 0
     lost: list[tuple[_Source, LostCopy]] = field(default_factory=list)
+    read_at: set[Boxes] = field(default_factory=set)
     is_vague: bool = False
 
 
@@ -121,6 +126,7 @@ class UnreadCopies:
                 kept.append(fill)
                 continue
             fill.site.read += 1
+            fill.site.read_at.add(fill.boxes)
             self._uses(fill.source)
         self._fills[region.buffer.number] = kept
 
@@ -203,9 +209,12 @@ class UnreadCopies:
             if site.buffer not in self._read or site.buffer in self._read_if:
                 continue
             is_most = site.read <= len(site.lost) + 1
+            places = [boxes(found.copy.destination) for _, found in site.lost]
+            is_read = not site.read_at.isdisjoint(places)
+            is_most |= len(places) > 1 and not is_read
             if is_most and not any(self._is_used(source) for source, _ in site.lost):
                 found = site.lost[0][1]
-                found.of_line = len(site.lost), site.runs
+                found.of_line, found.is_read = (len(site.lost), site.runs), is_read
                 yield found
 
     def _is_used(self, source: _Source) -> bool:
@@ -244,4 +253,5 @@ def finding(launch: Launch, lost: LostCopy) -> Finding:
         replaced_by=access_of(lost),
         element=lost.change.written,
         of_line=lost.of_line,
+        is_read=lost.is_read,
     )

@@ -79,6 +79,8 @@ def test_copies_that_the_next_ones_replace(
     )
     assert finding.advice == (
         "read buf before the next copy to it, or give each copy its own part of it"
+        if how == "after"
+        else "read all of buf that the copies fill, or copy less"
     )
     assert finding.source == finding.witness.other
     assert finding.source is not None
@@ -93,6 +95,26 @@ def test_each_block_of_two_copies() -> None:
 
     (finding,) = found(call(kernel, steps=4), X)
     assert (finding.kind, finding.count, finding.grid_point) == ("LostWrite", 4, (0,))
+
+
+def pairs(*, second: int) -> Callable[..., Any]:
+    """Sums of pairs of blocks that each step copies to two slots."""
+
+    def kernel(x_hbm: Any, o_ref: Any, buf: Any, sem: Any) -> None:
+        for j in range(2):
+            copied(x_hbm, pl.program_id(0) * 16 + j * 8, buf, sem, j)
+        o_ref[...] = buf[0] + buf[second]
+
+    return call(kernel, steps=4, slots=2)
+
+
+def test_a_slot_that_is_filled_and_never_read() -> None:
+    (finding,) = found(pairs(second=0), X)
+    assert (finding.kind, finding.count, finding.grid_point) == ("LostWrite", 3, (1,))
+    assert finding.message.startswith("what the copy of x_hbm[8:16, 0:128] to buf[1, 0:8, 0:128]")
+    assert (finding.cause or "").startswith("3 of the 8 copies by that line are replaced unread")
+    assert finding.advice == "read all of buf that the copies fill, or copy less"
+    assert not found(pairs(second=1), X)
 
 
 def test_a_store_that_replaces_what_was_copied() -> None:
