@@ -36,9 +36,18 @@ def is_cast_of_nan(finding: Finding) -> bool:
 
 def _lacks_store(finding: Finding, cause: Finding) -> bool:
     """Return whether the part of an output that is read is the part that no line stores to."""
+    if _is_left_in_input(finding, cause):
+        return True
     why = cause.values.get(facts.WHY)
     is_left = why == "no store" or (why == "stores" and facts.WRITTEN_PART in finding.values)
     return is_left and is_of_same_output(finding, cause)
+
+
+def _is_left_in_input(finding: Finding, cause: Finding) -> bool:
+    """Return whether an input is read that shares memory with an output of the cause."""
+    output = finding.values.get(facts.SHARES)
+    outputs = [cause.operand, *cause.values.get(writers.LIKEWISE, "").split(", ")]
+    return output is not None and output in outputs
 
 
 def _stays(finding: Finding, cause: Finding) -> bool:
@@ -400,6 +409,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.UNINITIALIZED_READ, Fault.LOST_WRITE): _is_reset_late,
     (Fault.LOST_WRITE, Fault.OUTPUT_NOT_WRITTEN): _stays,
     (Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN): _lacks_store,
+    (Fault.UNINITIALIZED_READ, Fault.OUTPUT_REVISITED): _is_left_in_input,
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.OUT_OF_BOUNDS_WRITE, Fault.UNINITIALIZED_READ): _is_indexed_by,
     (Fault.INTEGER_OVERFLOW, Fault.UNINITIALIZED_READ): _is_computed,

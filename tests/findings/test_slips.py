@@ -239,6 +239,16 @@ STATIC = ("static",)
             finding("DataRace", "o_ref", 7),
         ),
         (
+            finding("OutputRevisited", "o_ref", 7, values={"likewise": "p_ref"}),
+            finding("UninitializedRead", "x_ref", 5, values={"shares memory with": "p_ref"}),
+            finding("UninitializedRead", "x_ref", 5, values={"shares memory with": "q_ref"}),
+        ),
+        (
+            finding("OutputNotWritten", "o_ref", 7),
+            finding("UninitializedRead", "x_ref", 5, values={"shares memory with": "o_ref"}),
+            finding("UninitializedRead", "x_ref", 5),
+        ),
+        (
             finding("UninitializedRead", "dk", 5, values={"written under": "i == 0 at (0,)"}),
             finding("UninitializedRead", "dv", 6, values={"written under": "i == 0 at (0,)"}),
             finding("UninitializedRead", "dv", 6, values={"written under": "i == 1 at (1,)"}),
@@ -428,6 +438,8 @@ def test_operands_that_share_a_block_specification() -> None:
         assert merged([q, other]) == (q, other)
     q, k = (finding("InputNotRead", name, 5) for name in ("q_ref", "k_ref"))
     assert merged([q, k])[0].message == "InputNotRead; likewise k_ref"
+    o, p = (finding("OutputRevisited", name, 5) for name in ("o_ref", "p_ref"))
+    assert merged([o, p])[0].message == "OutputRevisited; likewise p_ref"
     uncounted = replace(k, only_if="k_ref and q_ref are not the same array")
     assert merged([q, uncounted]) == (q, uncounted)
 

@@ -23,6 +23,20 @@ WHY = "why"
 """Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, if another
 finding may follow from that."""
 
+SHARES = "shares memory with"
+"""Name in a witness: output that shares memory with the input that is read."""
+
+
+def left_unwritten(name: str, output: str) -> tuple[str, str]:
+    """Return cause and advice, if an input holds what an output's unwritten block has left."""
+    return (
+        f"{name} shares memory with {output}: a block of {output} was written back before the "
+        "kernel had stored to all of it",
+        f"let the index map of {output} return a block only where the kernel stores to all of it, "
+        f"or copy the block of {name} to {output} at the other grid points",
+    )
+
+
 GUARD = (
     "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
     "jnp.where(d == 0, 1, d)"

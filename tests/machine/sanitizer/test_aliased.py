@@ -299,3 +299,49 @@ def test_an_input_that_is_changed_in_place(how: str, dtype: str) -> None:
     assert read.advice == (
         "keep the result in a variable rather than in q_ref, or change it once for all steps"
     )
+
+
+def phased(x: Any, *, stays: bool) -> Any:
+    """The first of two phases adds up all blocks; the second divides each of them, in place."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any, total: Any) -> None:
+        phase, i = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(phase + i == 0)
+        def _start() -> None:
+            total[...] = jnp.zeros_like(total)
+
+        @pl.when(phase == 0)
+        def _add() -> None:
+            total[...] += x_ref[...]
+
+        @pl.when(phase == 1)
+        def _divide() -> None:
+            o_ref[...] = y_ref[...] / total[...]
+
+    late = pl.BlockSpec((8, 128), lambda p, i: (jnp.where(p == 1, i, 0) if stays else i, 0))
+    return pl.pallas_call(
+        kernel,
+        grid=(2, STEPS),
+        in_specs=[pl.BlockSpec((8, 128), lambda p, i: (i, 0)), late],
+        out_specs=late,
+        out_shape=jax.ShapeDtypeStruct(x.shape, F32),
+        scratch_shapes=[TILE],
+        input_output_aliases={1: 0},
+    )(x, x)
+
+
+def test_an_input_that_holds_what_an_unwritten_block_left() -> None:
+    x = np.arange(8 * STEPS * 128, dtype=np.float32).reshape(-1, 128) + 1
+    assert not found(partial(phased, stays=True), x)
+    (finding,) = found(partial(phased, stays=False), x)
+    assert (finding.kind, finding.operand) == ("UninitializedRead", "y_ref")
+    assert finding.cause == (
+        "y_ref shares memory with o_ref: a block of o_ref was written back before the kernel had "
+        "stored to all of it"
+    )
+    assert finding.advice == (
+        "let the index map of o_ref return a block only where the kernel stores to all of it, or "
+        "copy the block of y_ref to o_ref at the other grid points"
+    )
+    assert finding.values["shares memory with"] == "o_ref"

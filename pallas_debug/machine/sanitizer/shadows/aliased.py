@@ -49,6 +49,16 @@ ROUNDING = {1: 2.0**-2, 2: 2.0**-5}
 """Maximum change by rounding, relative to the largest element, of floats of one or two bytes."""
 
 
+def shared_by(launch: Launch) -> dict[str, str]:
+    """Names of the outputs that share memory with inputs, by the names of these."""
+    given = [operand for operand in launch.operands if operand.kind in ("prefetch", "input")]
+    return {
+        given[operand.alias].name: operand.name
+        for operand in launch.operands
+        if operand.kind == "output" and operand.alias is not None
+    }
+
+
 @dataclass(eq=False, slots=True)
 class OverwrittenCopy:
     """A copy that reads overwritten elements.

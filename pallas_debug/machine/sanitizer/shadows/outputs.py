@@ -14,7 +14,7 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
-from pallas_debug.machine.sanitizer.shadows.aliased import AliasedCopies
+from pallas_debug.machine.sanitizer.shadows.aliased import AliasedCopies, shared_by
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.shadow import (
     BufferShadow,
@@ -161,12 +161,7 @@ class ArrayLedger:
     def begins(self, windows: Sequence[Window], shadows: Mapping[int, BufferShadow]) -> None:
         """Handle the start of a thread: find the arrays that are both input and output."""
         self._shadows = shadows
-        given = [o for o in self._launch.operands if o.kind in ("prefetch", "input")]
-        outputs = {
-            given[o.alias].name: o.name
-            for o in self._launch.operands
-            if o.kind == "output" and o.alias is not None
-        }
+        outputs = shared_by(self._launch)
         for found in list(shadows.values()):
             buffer = found.buffer
             is_shared = buffer.kind == "input" and buffer.name in outputs

@@ -11,13 +11,19 @@ from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents, order, writers
-from pallas_debug.findings.wording.facts import Reset, WrittenElement, block_text
+from pallas_debug.findings.wording.facts import (
+    SHARES,
+    Reset,
+    WrittenElement,
+    block_text,
+    left_unwritten,
+)
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.sanitizer.report import RecordedEvent, access_of, shape_text, sighting_of
 from pallas_debug.machine.sanitizer.shadows import reach, resets, shadow, stale
-from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy
+from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy, shared_by
 from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
 from pallas_debug.machine.sanitizer.shadows.outputs import (
     BlockReturn,
@@ -101,11 +107,15 @@ class MemoryWording:
         if sites:
             ran = resets.have_run([s.step for s in sites], self._history.buffers, suspect)
             before = "branches" if all(s.conditions for s in sites) and not ran else "some"
+        not_reset = self._not_reset(suspect) if other_core else None
+        if (shared := shared_by(self._run.launch).get(name)) is not None:
+            seen = seen.at(values={**seen.witness.values, SHARES: shared})
+            not_reset = left_unwritten(name, shared)
         return contents.uninitialized_read(
             seen,
             reaches_output=True,
             other_core=stale.other_core(suspect, self._run.launch) if other_core else None,
-            not_reset=self._not_reset(suspect) if other_core else None,
+            not_reset=not_reset,
             before=before,
             stays=suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name),
             is_array=suspect.buffer.kind == "output",
