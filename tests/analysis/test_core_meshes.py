@@ -216,3 +216,20 @@ def test_a_pipeline_on_two_cores(
 ) -> None:
     factors = S((ROWS, 256), F32), S((256, 128), F32)
     assert kinds(judged(captures, multiplied(**slip), *factors)) == expected
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_reference_that_a_core_allocates(captures: Captures, written: bool) -> None:
+    def copy_twice(x_ref: Any, o_ref: Any) -> None:
+        core = jax.lax.axis_index("core")
+        rows = jax.empty_ref(S((8, 128), F32), memory_space=pltpu.VMEM)
+        pltpu.sync_copy(x_ref.at[pl.ds(core * 8, 8)], rows)
+        if written:
+            pltpu.sync_copy(rows, o_ref.at[pl.ds(core * 8, 8)])
+
+    def call(x: Any) -> Any:
+        return pl.kernel(copy_twice, out_type=S((16, 128), F32), mesh=tensorcore_mesh(2))(x)
+
+    found = judged(captures, call, S((16, 128), F32))
+    assert kinds(found) == ([] if written else ["OutputNotWritten"])
+    assert not found.gaps

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax._src import checkify
+from jax._src import core as jax_core
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
@@ -225,6 +226,11 @@ def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> 
     return walker.inner(inner, inputs, buffers, place)
 
 
+def _empty(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequence[Value]:
+    """A buffer that a core allocates for the rest of the kernel."""
+    return [walker.buffer(eqn.outvars[0].aval, name="empty_ref", kind="scoped", position=None)]
+
+
 def _bytes(view: View) -> np.ndarray | None:
     box = view.box
     if box is None:
@@ -256,6 +262,7 @@ RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]
     pallas_primitives.multiple_of_p: _hint,
     checkify.check_p: _check,
     pallas_primitives.run_scoped_p: _scoped,
+    jax_core.empty_ref_p: _empty,
     pallas_primitives.semaphore_signal_p: _signal,
     pallas_primitives.semaphore_wait_p: _wait,
     **dict.fromkeys(_COPIES, _copy),
