@@ -6,8 +6,12 @@ takes half a second and prints a page of warnings before jax falls back to the C
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax._src import hardware_utils, xla_bridge
@@ -59,6 +63,62 @@ def device_kind() -> str:
     """Return jax's name for its first device. This initialises the backend."""
     leave_out_absent_tpu()
     return str(jax.devices()[0].device_kind)
+
+
+@contextlib.contextmanager
+def honouring_environment() -> Iterator[None]:
+    """Apply settings of jax that a program makes in `os.environ` before it imports jax.
+
+    jax reads its environment variables when it is imported, which we have done by then. As in
+    Python on its own, those set after the program's first import have no effect.
+    """
+    before, importing = dict(os.environ), builtins.__import__
+
+    def first_import(name: str, *args: Any, **kwargs: Any) -> Any:
+        importer = (args[0] if args else kwargs.get("globals")) or {}
+        if name.partition(".")[0] == "jax" and not _is_ours(importer):
+            restore()
+            _apply_environment(before)
+        return importing(name, *args, **kwargs)
+
+    def restore() -> None:
+        if builtins.__import__ is first_import:
+            builtins.__import__ = importing
+
+    builtins.__import__ = first_import
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _is_ours(importer: Mapping[str, Any]) -> bool:
+    """Whether a module is one that imports jax before the program does, or lazily."""
+    return str(importer.get("__name__")).partition(".")[0] in ("pallas_debug", "jax", "jaxlib")
+
+
+def _apply_environment(before: Mapping[str, str]) -> None:
+    """Apply the variables of jax that were set or changed since.
+
+    Raises:
+      ValueError: a value is invalid, as jax would raise when it is imported.
+    """
+    for variable, text in os.environ.items():
+        option = variable.lower()
+        if before.get(variable) == text or option not in jax.config.values:
+            continue
+        present = jax.config.values[option]
+        value: Any = text
+        if isinstance(present, bool):
+            value = text.lower() in _TRUE
+            if not value and text.lower() not in _FALSE:
+                raise ValueError(f"invalid truth value {text!r} for environment {variable!r}")
+        elif isinstance(present, int | float):
+            value = type(present)(text)
+        jax.config.update(option, value)
+
+
+_TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
 
 
 def compiling_quickly() -> contextlib.AbstractContextManager[None]:

@@ -103,8 +103,12 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
       UsageError: the module does not exist, lacks that name, or the name is not callable.
     """
     dotted = _dotted(module)
+    from pallas_debug import session
+
+    session.leave_out_absent_tpu()
     try:
-        found: Any = importlib.import_module(dotted)
+        with session.honouring_environment():
+            found: Any = importlib.import_module(dotted)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{dotted}.".startswith(f"{error.name}."):
             raise  # raised for a module that this one imports
@@ -311,13 +315,16 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
     """Run a program as `python` would, and return the exception that ended it, if any."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [what, *rest]
+    from pallas_debug.session import honouring_environment
+
     try:
-        if module:
-            sys.path.insert(0, str(Path.cwd()))
-            runpy.run_module(what, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(what).resolve().parent))
-            runpy.run_path(str(Path(what).resolve()), run_name="__main__")
+        with honouring_environment():
+            if module:
+                sys.path.insert(0, str(Path.cwd()))
+                runpy.run_module(what, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(Path(what).resolve().parent))
+                runpy.run_path(str(Path(what).resolve()), run_name="__main__")
     except SystemExit as error:
         return None if error.code in (None, 0) else error
     except Exception as error:  # noqa: BLE001 - whatever the user's program raises

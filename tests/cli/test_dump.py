@@ -365,6 +365,42 @@ def kernel(x_ref, o_ref):
 """
 
 
+SETTINGS = """
+import os
+os.environ |= {"JAX_ENABLE_X64": "yes", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+import jax
+os.environ["JAX_ENABLE_X64"] = "0"  # too late, as without us
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+def copy(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+def call(x):
+    print(jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)
+    return pl.pallas_call(copy, out_shape=x)(x)
+
+if __name__ == "__main__":
+    call(jnp.arange(1024).reshape(8, 128))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_may_set_jax_by_the_environment(commands: Any, tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text(SETTINGS)
+    (tmp_path / "wrong.py").write_text(SETTINGS.replace('"yes"', '"perhaps"'))
+    script, function, wrong = commands(
+        ["dump", "--target=v5e", "settings.py"],
+        ["dump", "--arg=f32[8,128]", "settings:call"],
+        ["dump", "wrong.py"],
+    )
+    assert script.stdout == function.stdout == "True highest\n"
+    assert "v5e: failed" in script.stderr  # 64-bit integers, as in the program on its own
+    assert function.returncode == 0, function.stderr
+    assert "invalid truth value 'perhaps' for environment 'JAX_ENABLE_X64'" in wrong.stderr
+    assert wrong.returncode == 1
+
+
 def test_what_jax_refuses_is_shown_without_our_frames(command: Any, tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text(KERNEL_ALONE)
     done = command("dump", "--arg=f32[3,3]", "--arg='relu'", "alone:flag")
