@@ -207,10 +207,8 @@ def output_not_written(
         why, f"write all of {name}, or alias an input to it with input_output_aliases"
     )
     if why in ("stores", "copies") and elements is not None and elements[0] < elements[1]:
-        advice += (
-            f"; if only the rest is used, slice {name or 'it'} in the jitted function that calls "
-            "the kernel"
-        )
+        advice += f"; if only the rest is used, slice {name} in the jitted function that calls"
+        advice += " the kernel"
     if is_aliased:
         advice = f"copy the input's block to {name} wherever nothing else is stored"
     block = "its block" if is_one_block else "its first block"
@@ -242,10 +240,7 @@ def padding_read(
     reaches, past = {
         "end": ("the last block reaches past the end of the array", "past the end"),
         "start": ("a block begins before the array", "before the start"),
-        "either": (
-            "blocks begin before the array or reach past its end",
-            "outside the array",
-        ),
+        "either": ("blocks begin before the array or reach past its end", "outside the array"),
     }[side]
     name, shape = seen.witness.operand, seen.witness.shape
     if operation is None:
