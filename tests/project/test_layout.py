@@ -54,6 +54,9 @@ BELONGS_TO_US = {
     ("bridge/interpret/tpu_handlers.py", "state"),
     # This thread's place in the source while it traces a kernel, put back afterwards.
     ("bridge/lowering/hook.py", "context"),
+    # Python's import while a program runs, and settings that the program itself makes.
+    ("bridge/platform.py", "builtins"),
+    ("bridge/platform.py", "jax"),
     # Our own records of a run.
     ("bridge/interpret/tpu_interpret.py", "allocation"),
     ("bridge/interpret/tpu_run.py", "copies"),
