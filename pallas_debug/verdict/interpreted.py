@@ -347,13 +347,14 @@ def _where(error: BaseException) -> str:
 
 def replayed(
     engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float,
-    watch: str | None = None,
+    watch: str | None = None, *, why_none: str,
 ) -> Seen:  # fmt: skip
     """Judge a program's calls of a kernel, with their arrays.
 
     Args:
       engine: `machine` or `races`.
       watch: grid points that the machine watches; None for all.
+      why_none: why there is no call of it, if there is none.
     """
     kernel = captured.kernel
     known = recorder.calls(kernel.digest)
@@ -363,8 +364,7 @@ def replayed(
     left_out = recorder.left_out(kernel.digest)
     if not known:
         status: Status = "unjudged" if left_out is None else "unsupported"
-        reason = left_out or "no call of it ran: is it in a branch that was not taken?"
-        return Seen(outcomes=each([kernel], engine, status, reason))
+        return Seen(outcomes=each([kernel], engine, status, left_out or why_none))
     call = Call(function=replay.replay(captured, wanted), args=(), kwargs={}, watch=watch)
     judge = sanitized if engine == "machine" else raced
     seen = judge(call, [captured], chip, hang_after)

@@ -60,7 +60,8 @@ def verify_program(
     recorder = calls.CallRecorder()
     with Session(options, runs=True) as session, calls.recording(recorder):
         answers.compile_in(session)
-        answers.add(interpreted.ran_once(run, session, asked))
+        ran = interpreted.ran_once(run, session, asked)
+        answers.add(ran)
     if "static" in asked and source is not None:
         answers.add(ask.guarded("static", (), lambda: ask.names_in(source)))
     captures = session.captures
@@ -83,7 +84,8 @@ def verify_program(
                 answers.add(_partitioned(captured.kernel))
     for engine in ("machine", "races"):
         for captured in captures if engine in asked else ():
-            answers.add(_replayed(engine, captured, recorder, wanted[0].name, request))
+            why_none = _why_not_called(captured.kernel, session, ran)
+            answers.add(_replayed(engine, captured, recorder, wanted[0].name, request, why_none))
     by_name = {c.kernel.name: c.kernel for c in captures}
 
     def uses(name: str) -> OutputUses:
@@ -121,12 +123,36 @@ def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[pr
     return [operands[:count] for call in known for operands in call]
 
 
+def _why_not_called(kernel: Kernel, session: Session, ran: Seen) -> str:
+    """Why no call of a kernel ended, if none did.
+
+    Args:
+      ran: the run of the program.
+    """
+    if any(digest == kernel.digest for digest, _ in session.queue.unfit):
+        return "it did not run: it does not fit in the chip's memory"
+    if ran.problems or any(outcome.engine == "trace" for outcome in ran.outcomes):
+        return "no call of it had ended when the program stopped"
+    return "no call of it ran: is it in a branch that was not taken?"
+
+
 def _replayed(
-    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, request: Request
+    engine: Engine,
+    captured: Capture,
+    recorder: calls.CallRecorder,
+    chip: str,
+    request: Request,
+    why_none: str,
 ) -> Seen:
     def judge() -> Seen:
         return interpreted.replayed(
-            engine, captured, recorder, chip, request.hang_after, request.watch
+            engine,
+            captured,
+            recorder,
+            chip,
+            request.hang_after,
+            request.watch,
+            why_none=why_none,
         )
 
     return ask.guarded(engine, [captured.kernel], judge)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax.experimental import pallas as pl
 import pallas_debug
 from pallas_debug.compiler import job
 from pallas_debug.errors import KernelFault
-from pallas_debug.verdict import Verdict, verify
+from pallas_debug.verdict import Request, Verdict, verify, verify_program
 
 LARGE = jax.ShapeDtypeStruct((2048, 4096), jnp.float32)
 
@@ -67,6 +68,46 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
         "checks": ("unjudged", why, ()),
         "machine": ("unjudged", why, ()),
     }
+
+
+def ended_with(run: Callable[[], Any]) -> Callable[[], BaseException | None]:
+    def program() -> BaseException | None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - as a command runs it
+            return error
+        return None
+
+    return program
+
+
+def raises_before_its_branch_is_taken() -> None:
+    small = jnp.ones((8, 4096))
+    jax.jit(lambda n: jax.lax.cond(n > 0, lambda: has_no_room(small, 8), lambda: small))(0)
+    raise ValueError("after the call")
+
+
+@pytest.mark.parametrize(
+    "run,engines,reason",
+    [
+        (
+            lambda: has_no_room(jnp.ones(LARGE.shape)),
+            "static,compile,checks,machine",
+            "it did not run: it does not fit in the chip's memory",
+        ),
+        (
+            raises_before_its_branch_is_taken,
+            "static,checks,machine",
+            "no call of it had ended when the program stopped",
+        ),
+    ],
+)
+def test_a_kernel_that_a_program_does_not_reach(
+    run: Callable[[], Any], engines: str, reason: str
+) -> None:
+    request = Request(engines=engines, targets="v5e")
+    verdict = verify_program(ended_with(run), "script", request)
+    assert cells(verdict)["machine"] == ("unjudged", reason, ())
 
 
 @pytest.mark.slow
