@@ -55,6 +55,30 @@ def _in_blocks(kernel: Any, *arrays: jax.Array, sizes: tuple[int, ...] = ()) -> 
     )(*arrays)
 
 
+def counts_of_smaller(x: jax.Array, y: jax.Array) -> jax.Array:
+    """For each number, how many others are smaller."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        is_less = (x_ref[...] > y_ref[...]).astype(jnp.float32)
+        o_ref[...] = jnp.sum(is_less, axis=1, keepdims=True)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(8,),
+        in_specs=[pl.BlockSpec((128, 1), lambda i: (i, 0)), pl.BlockSpec((1, 1024))],
+        out_specs=pl.BlockSpec((128, 1), lambda i: (i, 0)),
+    )(x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+def test_a_row_that_is_compared_with_a_column_stays(target: str) -> None:
+    """As a column, it would be repeated along the lanes: 4,508 instead of 2,806 cycles on v5e."""
+    x, y = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1024, 1), (1, 1024)))
+    assert pallas_debug.stats(counts_of_smaller, x, y, target=target, estimate=False).advice == ()
+
+
 def layer_norm_gradient(x: jax.Array, dy: jax.Array) -> Any:
     def kernel(x_ref: Any, dy_ref: Any, dx_ref: Any, dscale_ref: Any) -> None:
         dscale_ref[...] = jnp.zeros_like(dscale_ref)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -272,7 +273,7 @@ def _largest(operation: ProgramOperation) -> tuple[int, ...] | None:
     if operation.name in LOADS and operation.shape is None:
         return None
     shapes = [shape for shape in _shapes(operation) if shape]
-    return max(shapes, key=lambda s: (len(s), _registers(s)), default=None)
+    return max(shapes, key=lambda s: (len(s), _registers(s), math.prod(s)), default=None)
 
 
 def _registers(sizes: tuple[int, ...]) -> int:
