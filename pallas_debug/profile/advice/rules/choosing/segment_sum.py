@@ -68,7 +68,7 @@ def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
         return
     for loop in program.loops_of(MIN_TRIPS):
         body = program.body(loop)
-        yield from _numbers_advised(subject, program, loop, body)
+        yield from _numbers_advised(subject, loop, body)
         sums = _sums(program, loop, body)
         then = _on_mxu(subject, sums) if sums is not None else None
         if sums is None or then is None:
@@ -113,13 +113,13 @@ def advise_segment_sum(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _numbers_advised(
-    subject: AdviceSubject, program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+    subject: AdviceSubject, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> Iterator[Advice]:
     """Advise on numbers in SMEM, such as those of a histogram."""
-    sums = _numbers(subject, program, loop, body)
+    sums = _numbers(subject, loop, body)
     if sums is None:
         return
-    source = program.source(sums.stores[0])
+    source = subject.program.source(sums.stores[0])
     stored = starting(subject.at(source), "sst")
     scheduled = subject.loop_of(stored)
     if scheduled is None or subject.is_of_grid(scheduled):
@@ -194,9 +194,10 @@ def _sums(program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation
 
 
 def _numbers(
-    subject: AdviceSubject, program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+    subject: AdviceSubject, loop: ProgramLoop, body: list[ProgramOperation]
 ) -> _Sums | None:
     """Return the sums of a loop that only adds numbers to those of an array in SMEM."""
+    program = subject.program
     if loop.carried or not is_straight(body):
         return None
     stores = [o for o in body if o.name in STORES]

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from pallas_debug.model import Operand
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import SUBLANES, copies, idle_bundles, size_text
-from pallas_debug.profile.advice.program import (
-    LOADS,
-    STORES,
-    MosaicProgram,
-    ProgramOperation,
-    shape_of,
-)
+from pallas_debug.profile.advice.program import LOADS, STORES, ProgramOperation, shape_of
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -56,7 +50,7 @@ def advise_unchanged_rows(subject: AdviceSubject) -> Iterator[Advice]:
     if not subject.is_memory_bound:
         return
     for output in blocks.pipelined:
-        update = _update(subject, subject.program, output)
+        update = _update(subject, output)
         count = copies(output, blocks.grid)
         if update is None or count is None:
             continue
@@ -125,13 +119,12 @@ def _advice(
     )
 
 
-def _update(
-    subject: AdviceSubject, program: MosaicProgram, output: OperandBlocks
-) -> _Update | None:
+def _update(subject: AdviceSubject, output: OperandBlocks) -> _Update | None:
     """Return how an output updates a single row in each block of an input; None if it does not."""
+    program = subject.program
     if output.kind != "output" or output.name in subject.resident or program.loops:
         return None
-    stores = _accesses(subject, program, output.name, STORES) or []
+    stores = _accesses(subject, output.name, STORES) or []
     if any(program.is_conditional(o.line) or " masked " in o.text for o in stores):
         return None
     # The whole block is stored, and the row is selected by a mask or stored afterwards.
@@ -141,16 +134,16 @@ def _update(
     if len(stores) == 1 and shape is not None:
         chosen = program.origin(_stored(stores[0]), stores[0].line, _SHAPES)
         if chosen is not None and chosen.name == "arith.select":
-            row = _chosen_row(subject, program, chosen, shape)
+            row = _chosen_row(subject, chosen, shape)
             kept = chosen, chosen.operands[2]
     elif len(stores) == 2:
-        row = _stored_row(subject, program, stores[1], shape)
+        row = _stored_row(subject, stores[1], shape)
         kept = stores[0], _stored(stores[0])
     if kept is None or row is None:
         return None
     user, value = kept
     loaded = program.origin(value, user.line, _SHAPES)
-    given = _unchanged(subject, program, output, loaded, user)
+    given = _unchanged(subject, output, loaded, user)
     if given is None or loaded is None or _of_memory(loaded) != shape:
         return None
     if shape != tuple(d.size for d in output.dimensions) or row[0] == len(shape) - 1:
@@ -170,7 +163,6 @@ def _stored(store: ProgramOperation) -> str:
 
 def _unchanged(
     subject: AdviceSubject,
-    program: MosaicProgram,
     output: OperandBlocks,
     loaded: ProgramOperation | None,
     chosen: ProgramOperation,
@@ -179,9 +171,9 @@ def _unchanged(
     if loaded is None or loaded.name not in LOADS or subject.blocks is None:
         return None
     operand = subject.operand(loaded.operands[0])
-    if operand is None or _accesses(subject, program, operand.name, LOADS) != [loaded]:
+    if operand is None or _accesses(subject, operand.name, LOADS) != [loaded]:
         return None
-    if [user for user, _ in program.final_users(loaded, _SHAPES)] != [chosen]:
+    if [user for user, _ in subject.program.final_users(loaded, _SHAPES)] != [chosen]:
         return None
     for given in subject.blocks.pipelined:
         alike = (given.shape, given.dtype) == (output.shape, output.dtype)
@@ -195,9 +187,10 @@ def _unchanged(
 
 
 def _chosen_row(
-    subject: AdviceSubject, program: MosaicProgram, chosen: ProgramOperation, shape: tuple[int, ...]
+    subject: AdviceSubject, chosen: ProgramOperation, shape: tuple[int, ...]
 ) -> tuple[int, Operand] | None:
     """Return the dimension along which a mask selects a row, and the table with its number."""
+    program = subject.program
     compare = program.origin(chosen.operands[0], chosen.line, _SPREAD)
     if compare is None or " eq, " not in compare.text or len(compare.operands) != 2:
         return None
@@ -210,17 +203,14 @@ def _chosen_row(
         if number.name != "vector.broadcast" or axis is None or sizes is None:
             continue
         place = int(axis["axis"]) + len(shape) - len(sizes[0])
-        table = _table(subject, program, number.operands[0], number.line)
+        table = _table(subject, number.operands[0], number.line)
         if table is not None and place >= 0 and shape[place] == sizes[0][int(axis["axis"])]:
             return place, table
     return None
 
 
 def _stored_row(
-    subject: AdviceSubject,
-    program: MosaicProgram,
-    store: ProgramOperation,
-    shape: tuple[int, ...] | None,
+    subject: AdviceSubject, store: ProgramOperation, shape: tuple[int, ...] | None
 ) -> tuple[int, Operand] | None:
     """Return the dimension along which one row is stored, and the table with its number."""
     vector = store.shape
@@ -230,13 +220,13 @@ def _stored_row(
     indices = index_values(store)
     if len(places) != 1 or vector[0][places[0]] != 1 or len(indices) != len(shape):
         return None
-    table = _table(subject, program, indices[places[0]], store.line)
+    table = _table(subject, indices[places[0]], store.line)
     return (places[0], table) if table is not None else None
 
 
-def _table(subject: AdviceSubject, program: MosaicProgram, value: str, line: int) -> Operand | None:
+def _table(subject: AdviceSubject, value: str, line: int) -> Operand | None:
     """Return the scalar prefetch operand from which a number is computed, if there is only one."""
-    sources = program.sources_of(value, line) or ()
+    sources = subject.program.sources_of(value, line) or ()
     if any("vector<" in o.text or not _SCALAR.fullmatch(o.name) for o in sources):
         return None
     tables = [subject.operand(o.operands[0]) for o in sources if o.name == "memref.load"]
@@ -246,9 +236,10 @@ def _table(subject: AdviceSubject, program: MosaicProgram, value: str, line: int
 
 
 def _accesses(
-    subject: AdviceSubject, program: MosaicProgram, name: str, wanted: tuple[str, ...]
+    subject: AdviceSubject, name: str, wanted: tuple[str, ...]
 ) -> list[ProgramOperation] | None:
     """Return the used loads, or the stores, of an operand; None if it has other accesses."""
+    program = subject.program
     found = []
     for operation in program.operations:
         memories = [subject.operand(value) for value in operation.operands]

@@ -27,11 +27,11 @@ def advise_wide_operand(subject: AdviceSubject) -> Iterator[Advice]:
         return
     if not subject.is_memory_bound or not subject.core_points:
         return
-    yield from _outputs(subject, program, step.copies, step.compute)
+    yield from _outputs(subject, step.copies, step.compute)
     for operand in blocks.pipelined:
         if operand.kind != "input" or operand.bits != 32 or operand.name in subject.resident:
             continue
-        loads = _accesses(subject, program, operand, LOADS)
+        loads = _accesses(subject, operand, LOADS)
         if not loads or not all(_is_rounded(program, load) for load in loads):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
@@ -71,17 +71,16 @@ def advise_wide_operand(subject: AdviceSubject) -> Iterator[Advice]:
         )
 
 
-def _outputs(
-    subject: AdviceSubject, program: MosaicProgram, copies_take: float, computing: float
-) -> Iterator[Advice]:
+def _outputs(subject: AdviceSubject, copies_take: float, computing: float) -> Iterator[Advice]:
     """Return advice on f32 outputs that only contain bf16 values."""
+    program = subject.program
     blocks, rate = subject.blocks, subject.bytes_per_cycle
     assert blocks is not None
     assert rate
     for operand in blocks.pipelined:
         if operand.kind != "output" or operand.bits != 32 or operand.name in subject.resident:
             continue
-        stores = _accesses(subject, program, operand, STORES, beside=LOADS)
+        stores = _accesses(subject, operand, STORES, beside=LOADS)
         if not stores or not all(_is_widened(program, store) for store in stores):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
@@ -111,7 +110,6 @@ def _outputs(
 
 def _accesses(
     subject: AdviceSubject,
-    program: MosaicProgram,
     operand: OperandBlocks,
     wanted: Container[str],
     beside: Container[str] = (),
@@ -122,6 +120,7 @@ def _accesses(
       wanted: names of the operations to return.
       beside: names of operations to ignore.
     """
+    program = subject.program
     found = []
     for value in program.arguments:
         accessed = subject.operand(value)

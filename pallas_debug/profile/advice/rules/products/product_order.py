@@ -59,7 +59,7 @@ def advise_product_order(subject: AdviceSubject) -> Iterator[Advice]:
     for outer in program.named("tpu.matmul"):
         for place in (0, 1):
             inner = _inner(program, outer, place)
-            advice = _advice(subject, program, inner, outer, place) if inner is not None else None
+            advice = _advice(subject, inner, outer, place) if inner is not None else None
             if advice is not None:
                 yield advice
 
@@ -81,12 +81,9 @@ def _inner(program: MosaicProgram, outer: ProgramOperation, place: int) -> Progr
 
 
 def _advice(
-    subject: AdviceSubject,
-    program: MosaicProgram,
-    inner: ProgramOperation,
-    outer: ProgramOperation,
-    place: int,
+    subject: AdviceSubject, inner: ProgramOperation, outer: ProgramOperation, place: int
 ) -> Advice | None:
+    program = subject.program
     first, second = _matrices(inner), _matrices(outer)
     if first is None or second is None or not subject.cycles or subject.step is None:
         return None

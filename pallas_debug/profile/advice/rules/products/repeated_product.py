@@ -55,13 +55,13 @@ def advise_repeated_product(subject: AdviceSubject) -> Iterator[Advice]:
     program, step = subject.program, subject.step
     if step is None or not subject.cycles or subject.is_memory_bound:
         return
-    found = _repeated(subject, program)
+    found = _repeated(subject)
     if not found:
         return
     count = min(len(group.products) for group in found)
     rows = max(group.rows for group in found)
     together = min(count, MAX_TOGETHER // rows)
-    share = _share_of_copies(subject, program, count)
+    share = _share_of_copies(subject, count)
     compute = step.compute * (1 - share + share * min(LONGER / together, 1.0))
     cycles = cycles_of_compute(subject, compute)
     if cycles is None or cycles > (1 - MIN_GAIN) * subject.cycles:
@@ -89,15 +89,16 @@ def advise_repeated_product(subject: AdviceSubject) -> Iterator[Advice]:
     )
 
 
-def _repeated(subject: AdviceSubject, program: MosaicProgram) -> list[_Repeated]:
+def _repeated(subject: AdviceSubject) -> list[_Repeated]:
     """Return groups of products of few rows by the same matrix, in order."""
+    program = subject.program
     groups: dict[tuple[object, ...], list[ProgramOperation]] = defaultdict(list)
     for product in program.named("tpu.matmul"):
         rows, size = product_sizes(product)
         loops = program.loops_around(product.line)
         if not 0 < rows <= SUBLANES // 2 or size < MIN_MATRIX or len(product.operands) < 2:
             continue
-        key = _expression(subject, program, product.operands[1], product.line)
+        key = _expression(subject, product.operands[1], product.line)
         if key is not None and not program.is_conditional(product.line):
             types = product.text.partition("dimension_numbers")[2].partition(" loc(")[0]
             groups[key, types, loops[0].line if loops else 0].append(product)
@@ -122,9 +123,10 @@ def _is_chain(program: MosaicProgram, products: list[ProgramOperation]) -> bool:
 
 
 def _expression(
-    subject: AdviceSubject, program: MosaicProgram, value: str, line: int, depth: int = 0
+    subject: AdviceSubject, value: str, line: int, depth: int = 0
 ) -> tuple[object, ...] | None:
     """Return a key that is equal for equal values from the same place of an input; else None."""
+    program = subject.program
     made = program.producer(value, line)
     if made is None or not made.operands or depth > MAX_DEPTH:
         return None
@@ -138,7 +140,7 @@ def _expression(
         return memory, types, *places
     if made.name not in PASSED_ON and made.name not in _ROUNDED:
         return None
-    inner = _expression(subject, program, made.operands[0], made.line, depth + 1)
+    inner = _expression(subject, made.operands[0], made.line, depth + 1)
     return None if inner is None else (made.name, types, inner)
 
 
@@ -148,8 +150,9 @@ def _memory(key: object) -> str:
     return str(key[0]) if isinstance(key, tuple) else ""
 
 
-def _share_of_copies(subject: AdviceSubject, program: MosaicProgram, count: int) -> float:
+def _share_of_copies(subject: AdviceSubject, count: int) -> float:
     """Return the share of bundles of lines that the program contains `count` times."""
+    program = subject.program
     counts: Counter[tuple[str, int, str]] = Counter()
     for operation in program.operations:
         source = program.source(operation)

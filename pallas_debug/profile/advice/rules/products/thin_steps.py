@@ -9,13 +9,7 @@ from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import SUBLANES, depends
-from pallas_debug.profile.advice.program import (
-    LOADS,
-    STORES,
-    MosaicProgram,
-    ProgramOperation,
-    shape_of,
-)
+from pallas_debug.profile.advice.program import LOADS, STORES, ProgramOperation, shape_of
 from pallas_debug.profile.advice.rules.row_loop import memory_of
 from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -60,7 +54,7 @@ def advise_thin_steps(subject: AdviceSubject) -> Iterator[Advice]:
     program, blocks, step = subject.program, subject.blocks, subject.step
     if blocks is None or step is None or not subject.cycles:
         return
-    found = _products(subject, program, blocks)
+    found = _products(subject, blocks)
     if found is None or subject.depends_on_tables:
         return
     together = min(found.times, SUBLANES // found.rows)
@@ -127,10 +121,9 @@ def _together(
     return steady_cycles(subject, moving, steps=steps, compute=compute)
 
 
-def _products(
-    subject: AdviceSubject, program: MosaicProgram, blocks: BlockMap
-) -> _ThinProducts | None:
+def _products(subject: AdviceSubject, blocks: BlockMap) -> _ThinProducts | None:
     """Return the products of a step; None if one has many rows or a matrix of its own."""
+    program = subject.program
     products = [o for o in program.named("tpu.matmul") if not program.is_conditional(o.line)]
     if not products or len(products) != sum(1 for _ in program.named("tpu.matmul")):
         return None
@@ -141,7 +134,7 @@ def _products(
     for product in products:
         count, size = product_sizes(product)
         rows.add(count)
-        sources = [_inputs(subject, program, product, place) for place in (0, 1)]
+        sources = [_inputs(subject, product, place) for place in (0, 1)]
         if size < MIN_MATRIX or not all(sources):
             return None
         for name in sources[1] or ():
@@ -165,7 +158,7 @@ def _products(
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
     if any(o.visits is None or o.visits.distinct < times for o in outputs):
         return None  # steps accumulate into each other's results
-    if not _is_reset(subject, program, blocks, moving, tuple(right.values())):
+    if not _is_reset(subject, blocks, moving, tuple(right.values())):
         return None
     return _ThinProducts(
         first=products[0],
@@ -193,10 +186,9 @@ def product_sizes(product: ProgramOperation) -> tuple[int, int]:
     return math.prod(shapes[0][0]) // max(summed, 1), math.prod(shapes[1][0])
 
 
-def _inputs(
-    subject: AdviceSubject, program: MosaicProgram, product: ProgramOperation, place: int
-) -> set[str] | None:
+def _inputs(subject: AdviceSubject, product: ProgramOperation, place: int) -> set[str] | None:
     """Return the names of the inputs of a factor; None if it depends on anything else."""
+    program = subject.program
     sources = program.sources_of(product.operands[place], product.line)
     if sources is None:
         return None
@@ -213,17 +205,14 @@ def _inputs(
 
 
 def _is_reset(
-    subject: AdviceSubject,
-    program: MosaicProgram,
-    blocks: BlockMap,
-    left: OperandBlocks,
-    right: tuple[OperandBlocks, ...],
+    subject: AdviceSubject, blocks: BlockMap, left: OperandBlocks, right: tuple[OperandBlocks, ...]
 ) -> bool:
     """Whether no data is passed in scratch or outputs between steps with different rows.
 
     Values that are kept must be reset in a branch that reads an index inside of the axes that
     select the rows, such as at the first block of keys.
     """
+    program = subject.program
     axes = [
         axis
         for axis in range(len(blocks.grid))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.program import PASSED_ON, MosaicProgram, ProgramOperation
+from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.peaks import peaks_of
 
@@ -23,7 +23,7 @@ def advise_wide_product(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if subject.is_memory_bound:
         return
-    yield from _of_integers(subject, program)
+    yield from _of_integers(subject)
     for operation in program.named("tpu.matmul"):
         narrow = [_narrow(subject, operation, operand) for operand in operation.operands[:2]]
         precision = _PASSES.search(operation.text)
@@ -65,8 +65,9 @@ def advise_wide_product(subject: AdviceSubject) -> Iterator[Advice]:
         )
 
 
-def _of_integers(subject: AdviceSubject, program: MosaicProgram) -> Iterator[Advice]:
+def _of_integers(subject: AdviceSubject) -> Iterator[Advice]:
     """Yield advice on products of int8 values converted to floats, if the MXU supports int8."""
+    program = subject.program
     peaks = peaks_of(subject.schedule.chip)
     if peaks is None or "i8" not in peaks.flops:
         return

@@ -17,13 +17,7 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
 )
 from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
-from pallas_debug.profile.advice.program import (
-    LOADS,
-    PASSED_ON,
-    STORES,
-    MosaicProgram,
-    ProgramOperation,
-)
+from pallas_debug.profile.advice.program import LOADS, PASSED_ON, STORES, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.narrow_block import advise_narrow_block
 from pallas_debug.profile.advice.rules.row_loop import memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, Place
@@ -130,7 +124,7 @@ def _found(subject: AdviceSubject) -> tuple[_Narrow, float] | None:
     if any(True for _ in program.named("tpu.matmul", "tpu.transpose", "vector.transpose")):
         return None  # these depend on which dimension is narrow
     best: tuple[_Narrow, float] | None = None
-    for narrow in _narrow(subject, program).values():
+    for narrow in _narrow(subject).values():
         if narrow.kept is None and not (narrow.lanes is not None and narrow.is_reduced):
             continue
         share = subject.share(p for line in narrow.lines for p in subject.by_place.get(line, ()))
@@ -139,11 +133,11 @@ def _found(subject: AdviceSubject) -> tuple[_Narrow, float] | None:
     return best if best is not None and not applies(subject, advise_narrow_block) else None
 
 
-def _narrow(subject: AdviceSubject, program: MosaicProgram) -> dict[tuple[int, ...], _Narrow]:
+def _narrow(subject: AdviceSubject) -> dict[tuple[int, ...], _Narrow]:
     """Collect narrow values by shape."""
     found: dict[tuple[int, ...], _Narrow] = {}
     users: dict[tuple[int, ...], list[ProgramOperation]] = defaultdict(list)
-    for operation in program.operations:
+    for operation in subject.program.operations:
         if _ELEMENTWISE.fullmatch(operation.name) is None:
             continue
         shape = _shape(operation)
@@ -156,14 +150,13 @@ def _narrow(subject: AdviceSubject, program: MosaicProgram) -> dict[tuple[int, .
         if narrow.registers < MIN_REGISTERS or narrow.registers < MIN_EMPTY * narrow.full:
             continue
         for operation in operations:
-            _follow(subject, program, narrow, operation)
+            _follow(subject, narrow, operation)
     return {s: n for s, n in found.items() if n.lines}
 
 
-def _follow(
-    subject: AdviceSubject, program: MosaicProgram, narrow: _Narrow, operation: ProgramOperation
-) -> None:
+def _follow(subject: AdviceSubject, narrow: _Narrow, operation: ProgramOperation) -> None:
     """Record an operation on a narrow value, with its producers and users."""
+    program = subject.program
     around = [operation, *program.users(operation)]
     for value in operation.operands:
         made = program.producer(value, operation.line)
