@@ -30,7 +30,7 @@ TESTS = ROOT / "tests"
 PAGE = TESTS / "COVERAGE.md"
 RUNS_PAGES = "docs/test_commands.py"
 
-for folder in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin", TESTS):
+for folder in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin", ROOT / "docs", TESTS):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
