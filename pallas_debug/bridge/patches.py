@@ -210,24 +210,27 @@ TABLE: tuple[Patch, ...] = (
             owner=f"jax._src.pallas.{primitive}",
             name="bind",
             replacement="pallas_debug.bridge.interpret.interpret:binding",
-            why=_BINDS,
+            why=why,
+            last=last,
         )
-        for primitive in ("pallas_call:pallas_call_p", "mpmd:mpmd_map_p")
+        for primitive, why, last in (
+            ("pallas_call:pallas_call_p", _BINDS, versions.NEWEST),
+            ("mpmd:mpmd_map_p", _BINDS, versions.NEWEST),
+            ("core:core_map_p", "must know its effects, as of those that it becomes", "0.10"),
+        )
     ),
-    Patch(
-        area=MODES,
-        owner="jax._src.pallas.core:core_map_p",
-        name="bind",
-        replacement="pallas_debug.bridge.interpret.interpret:binding",
-        why="must know its effects, though it is lowered as one of the others",
-        last="0.10",
-    ),
-    Patch(
-        area=MODES,
-        owner="jax._src.pallas.mosaic.pipeline",
-        name="config",
-        replacement="pallas_debug.bridge.interpret.interpret:inlining_pipelines",
-        why="jax_use_emit_pipeline_primitive makes a primitive that few interpreters evaluate",
+    *(
+        Patch(
+            area=MODES,
+            owner="jax._src.pallas.mosaic.pipeline",
+            name=name,
+            replacement=f"pallas_debug.bridge.interpret.{replacement}",
+            why="jax_use_emit_pipeline_primitive makes a primitive that few interpreters evaluate",
+        )
+        for name, replacement in (
+            ("config", "interpret:inlining_pipelines"),
+            ("_emit_pipeline", "vmap:mapping_pipelines"),
+        )
     ),
     *(
         Patch(
@@ -470,23 +473,20 @@ TABLE: tuple[Patch, ...] = (
         is_optional=True,
         why="loading libtpu for nothing takes half a second and prints a page; never undone",
     ),
-    Patch(
-        area=FRAMES,
-        owner="jax:config",
-        how="setting",
-        name="jax_traceback_filtering",
-        replacement=f"{__name__}:constant",
-        args=("off",),
-        why="the frames that jax takes out know which equation it was at",
-    ),
-    Patch(
-        area=QUICK,
-        owner="jax:config",
-        how="setting",
-        name="jax_disable_most_optimizations",
-        replacement=f"{__name__}:constant",
-        args=(True,),
-        why="compiling a small program for the CPU takes longer than its one run",
+    *(
+        Patch(
+            area=area,
+            owner="jax:config",
+            how="setting",
+            name=f"jax_{name}",
+            replacement=f"{__name__}:constant",
+            args=(value,),
+            why=why,
+        )
+        for area, name, value, why in (
+            (FRAMES, "traceback_filtering", "off", "the frames taken out know the equation"),
+            (QUICK, "disable_most_optimizations", True, "compiling takes longer than one run"),
+        )
     ),
     Patch(
         area=QUIET,

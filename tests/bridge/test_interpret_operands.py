@@ -149,3 +149,37 @@ def test_pipelines_are_traced_inline_whatever_the_setting():
     call = pl.pallas_call(kernel, out_shape=jax.typeof(x), in_specs=[hbm], out_specs=hbm)
     with config.use_emit_pipeline_primitive(True), pallas_debug.interpret("tpu"):
         np.testing.assert_array_equal(jax.jit(call)(x), x + 1)
+
+
+def mapped_kernel(x_ref: Any, scale_ref: Any, out_ref: Any) -> None:
+    """Map a pipeline over axis 1 of the input and axis 0 of the output; the scales are shared."""
+
+    def body(x_ref: Any, scale_ref: Any, out_ref: Any) -> None:
+        step = pl.program_id(0) + 10 * pl.num_programs(0)
+        out_ref[...] = x_ref[...] * scale_ref[...] + step.astype(jnp.float32)
+
+    block = pl.BlockSpec((8, 128), lambda i: (pl.num_programs(0) - 1 - i, 0))
+    pipeline = pltpu.emit_pipeline(
+        body,
+        grid=(2,),
+        in_specs=[block, pl.BlockSpec((8, 128), lambda i: (0, 0))],
+        out_specs=[block],
+        dimension_semantics=(pltpu.ARBITRARY,),
+    )
+    jax.vmap(pipeline, in_axes=(1, None, 0))(x_ref, scale_ref, out_ref)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "tpu", "machine,sanitize"])
+def test_pipelines_are_mapped_within_kernels(mode: str) -> None:
+    x = np.arange(16 * 3 * 128, dtype=np.float32).reshape(16, 3, 128)
+    scale = np.full((8, 128), 2, np.float32)
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    out = jax.ShapeDtypeStruct((3, 16, 128), jnp.float32)
+    call = pl.pallas_call(mapped_kernel, out_shape=out, in_specs=[hbm, hbm], out_specs=hbm)
+    with config.use_emit_pipeline_primitive(True), pallas_debug.interpret(mode):
+        found = jax.jit(call)(x, scale)
+    steps = np.repeat([21, 20], 8)[None, :, None]  # from the last block to the first
+    np.testing.assert_array_equal(found, x.transpose(1, 0, 2) * 2 + steps)
+    with pallas_debug.interpret(mode), pytest.raises(NotImplementedError, match="Batching rule"):
+        jax.jit(call).trace(x, scale)  # without the setting, as on a TPU

@@ -3,17 +3,25 @@
 `vmap` adds a leading dimension to a kernel's grid and to the blocks of the mapped operands. Mosaic
 supports such kernels. Two limitations of TPU interpret mode are worked around here: it requires
 dimension semantics for the whole grid, and unblocked operands in HBM.
+
+Within a kernel, jax maps `emit_pipeline` only as a primitive, which few interpreters evaluate:
+`mapping_pipelines` does so while it is traced, for all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax._src import config as jax_config
 from jax._src import core as jax_core
+from jax._src.interpreters import batching
+from jax._src.pallas import core as pallas_core
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -136,3 +144,100 @@ def _block_of_one(block: Any) -> Any:
 
 def _aval_of_one(aval: Any, dim: int) -> Any:
     return jax_core.ShapedArray((*aval.shape[:dim], *aval.shape[dim + 1 :]), aval.dtype)
+
+
+def mapping_pipelines(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """Replacement for the function that traces `emit_pipeline` inline: maps it as its primitive is.
+
+    The mapped axis becomes the first of the pipeline's grid, of which its functions see the rest.
+    """
+
+    @functools.wraps(emit)
+    def emitting(
+        body: Callable[..., Any],
+        *,
+        grid: Any,
+        in_specs: Any = (),
+        out_specs: Any = (),
+        **params: Any,
+    ) -> Callable[..., Any]:
+        def run(*refs: Any, **kwargs: Any) -> Any:
+            as_asked = emit(body, grid=grid, in_specs=in_specs, out_specs=out_specs, **params)
+            tracers = [ref for ref in refs if isinstance(ref, batching.BatchTracer)]
+            specs, tree = jax.tree.flatten((in_specs, out_specs))
+            is_known = len(specs) == len(refs) and all(s.block_shape is not None for s in specs)
+            if not tracers or not is_known or not jax_config.use_emit_pipeline_primitive.value:
+                return as_asked(*refs, **kwargs)
+            trace: Any = tracers[-1]._trace
+            axes = [_mapped_axis(ref, trace) for ref in refs]
+            mapped = [_mapped_spec(s, a, len(grid)) for s, a in zip(specs, axes, strict=True)]
+            new = dict(
+                zip(("in_specs", "out_specs"), jax.tree.unflatten(tree, mapped), strict=True)
+            )
+            if params.get("dimension_semantics") is not None:
+                semantics = (pltpu.PARALLEL, *params["dimension_semantics"])
+                new["dimension_semantics"] = semantics
+            inner = _mapped_body(body, len(grid), explicit=params.get("_explicit_indices", False))
+            call = emitting(inner, grid=(trace.axis_data.size, *grid), **{**params, **new})
+            with jax_core.set_current_trace(trace.parent_trace):
+                return call(
+                    *(r if a is None else r.val for r, a in zip(refs, axes, strict=True)), **kwargs
+                )
+
+        return run
+
+    return emitting
+
+
+def _mapped_axis(ref: Any, trace: Any) -> int | None:
+    is_mapped = isinstance(ref, batching.BatchTracer) and ref._trace is trace
+    return ref.batch_dim if is_mapped else None
+
+
+def _mapped_spec(spec: pl.BlockSpec, axis: int | None, axes: int) -> pl.BlockSpec:
+    """Add the mapped axis to the blocks of an operand.
+
+    Args:
+      axis: its position in the operand; None if the operand is not mapped.
+      axes: number of axes of the pipeline's grid.
+    """
+    shape: Any = spec.block_shape
+    index_map: Any = spec.index_map
+
+    def index(element: Any, *indices: Any) -> tuple[Any, ...]:
+        with _own_axes(axes):
+            found = index_map(*indices)
+        found = found if isinstance(found, tuple) else (found,)
+        return found if axis is None else (*found[:axis], element, *found[axis:])
+
+    if axis is not None:
+        shape = (*shape[:axis], pl.squeezed, *shape[axis:])
+    return dataclasses.replace(spec, block_shape=shape, index_map=index)
+
+
+def _mapped_body(body: Callable[..., Any], axes: int, *, explicit: bool) -> Callable[..., Any]:
+    """Hide the mapped axis from a pipeline's body.
+
+    Args:
+      explicit: whether the body takes the indices of its step as its first argument.
+    """
+
+    def inner(*args: Any) -> None:
+        if explicit:
+            step, *refs = args
+            is_record = dataclasses.is_dataclass(step)
+            own = dataclasses.replace(step, index=step.index[1:]) if is_record else step[1:]
+            args = (own, *refs)
+        with _own_axes(axes):
+            body(*args)
+
+    return inner
+
+
+def _own_axes(axes: int) -> contextlib.AbstractContextManager[Any]:
+    """Hide the mapped axis from `program_id` and `num_programs`."""
+    env = pallas_core.current_grid_env()
+    if env is None or len(env) != axes + 1:
+        return contextlib.nullcontext()
+    own: contextlib.AbstractContextManager[Any] = pallas_core.grid_env(list(env[1:]))
+    return own
