@@ -92,6 +92,7 @@ def analyze(
     used, uses = memory.look(kernel, targets)
     results = [
         blocks.look(kernel),
+        blocks.read_once(kernel),
         visited,
         tiling.look(kernel),
         used,

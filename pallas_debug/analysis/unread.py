@@ -136,7 +136,7 @@ def _still(
     by_pipeline = bool(copies)
     if not by_pipeline and not _is_only_copied(subject, block):
         return None
-    if _may_be_shared(subject, block):
+    if may_be_shared(subject, block):
         return None
     parts = extents.get(block.position, [])
     moves = frozenset(axis for along in parts for axis in _axes(along))
@@ -163,6 +163,17 @@ def _still(
     return None
 
 
+def events_of(subject: Subject, block: Block) -> list[Event]:
+    """Accesses to an operand, in program order."""
+    position = len(subject.grid.tables) + block.position
+    return [
+        event
+        for event in subject.walked.events
+        for view in (event.view, event.other)
+        if view is not None and view.buffer.position == position
+    ]
+
+
 def _same_on_cores(
     subject: Subject, block: Block, extents: dict[int, list[list[_Extent]]]
 ) -> Finding | None:
@@ -172,7 +183,7 @@ def _same_on_cores(
     """
     if not subject.grid.is_of_cores or not _is_only_copied(subject, block):
         return None
-    if _may_be_shared(subject, block):
+    if may_be_shared(subject, block):
         return None
     cores = frozenset(range(-len(subject.grid.sizes), 0))
     parts = extents.get(block.position, [])
@@ -258,17 +269,11 @@ def _axes(along: list[_Extent]) -> frozenset[int]:
 
 def _is_only_copied(subject: Subject, block: Block) -> bool:
     """Whether a kernel accesses an operand only by DMAs that it starts itself."""
-    position = len(subject.grid.tables) + block.position
-    accesses = [
-        event
-        for event in subject.walked.events
-        for view in (event.view, event.other)
-        if view and view.buffer.position == position and event.what != "dma_wait"
-    ]
+    accesses = [event for event in events_of(subject, block) if event.what != "dma_wait"]
     return bool(accesses) and all(e.what == "dma_start" and not e.of_pipeline for e in accesses)
 
 
-def _may_be_shared(subject: Subject, block: Block) -> bool:
+def may_be_shared(subject: Subject, block: Block) -> bool:
     """Whether another operand may be the same array; an output may if any is aliased."""
     grid = subject.grid
     others = grid.blocks if grid.aliased else grid.blocks[: grid.num_inputs]

@@ -411,3 +411,67 @@ def test_a_sum_over_rows_that_ends_too_early(captures: Captures) -> None:
     (finding,) = found(captures, rows(summed, 8, ROWS, out=ONE), X)
     assert finding.kind == "InputNotRead"
     assert finding.message.startswith("no grid point gets 16:20 along dimension 0 of x_ref")
+
+
+def loaded(
+    condition: str, *, x_map: Any = lambda i, j: (i, j), out_map: Any = lambda i, j: (i, j)
+) -> Callable[..., Any]:
+    """Scratch that is filled from an input at some grid points, and stored at all."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any, buf: Any) -> None:
+        i, j = pl.program_id(0), pl.program_id(1)
+        holds = {"first": i + j == 0, "row": i == 0, "column": j == 0, "data": y_ref[0, 0] > 0}
+
+        @pl.when(holds[condition])
+        def _load() -> None:
+            buf[...] = x_ref[...]
+
+        o_ref[...] = buf[...]
+
+    spec = pl.BlockSpec((8, 128), x_map)
+    return lambda x, y: pl.pallas_call(
+        kernel,
+        out_shape=S((16, 256), F32),
+        grid=(2, 2),
+        in_specs=[spec, pl.BlockSpec((8, 128), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((8, 128), out_map),
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+    )(x, y)
+
+
+ROW, COLUMN = (lambda i, j: (i, 0)), (lambda i, j: (0, j))
+TALL, WIDE = S((16, 128), F32), S((8, 256), F32)
+LOADED = [
+    (loaded("first"), TWO, 0),
+    (loaded("row"), TWO, 0),
+    (loaded("column"), TWO, 1),
+    (loaded("first", x_map=ROW), TALL, 0),
+    (loaded("column", x_map=ROW), TALL, None),
+    (loaded("row", x_map=COLUMN), WIDE, None),
+    (loaded("data"), TWO, None),
+    (loaded("row", out_map=COLUMN), TWO, None),
+]
+
+
+@pytest.mark.parametrize("function, x, axis", LOADED)
+def test_an_input_that_is_read_only_at_first(
+    captures: Captures, function: Any, x: Any, axis: int | None
+) -> None:
+    given = found(captures, function, x, S((16, 512), F32))
+    unread = [f for f in given if f.kind == "InputNotRead" and f.operand == "x_ref"]
+    if axis is None:
+        assert not unread
+        return
+    (finding,) = unread
+    assert finding.message == (
+        f"x_ref is read only at step 0 of dimension {axis} of the grid, although its block changes "
+        "along it, as that of o_ref does: its other blocks are never read"
+    )
+    assert finding.cause == (
+        f"the condition around this line holds only where pl.program_id({axis}) is 0"
+    )
+    assert finding.advice == (
+        f"read x_ref at each step of dimension {axis}, or return a constant index there"
+    )
+    assert finding.source is not None
+    assert finding.source.text == "buf[...] = x_ref[...]"

@@ -409,6 +409,23 @@ def copied_input_stays(
     )
 
 
+def input_read_once(seen: Sighting, *, axis: int, output: str) -> Finding:
+    """Report an input that is read only at the first step of a dimension along which it moves.
+
+    Args:
+      seen: sighting with the read as `source`.
+      output: output that moves along the dimension as well, and is stored at all of its steps.
+    """
+    name = seen.witness.operand
+    return seen.found(
+        Fault.INPUT_NOT_READ,
+        f"{name} is read only at step 0 of dimension {axis} of the grid, although its block "
+        f"changes along it, as that of {output} does: its other blocks are never read",
+        f"the condition around this line holds only where pl.program_id({axis}) is 0",
+        f"read {name} at each step of dimension {axis}, or return a constant index there",
+    )
+
+
 def input_not_sliced(
     seen: Sighting, *, parts: Sequence[UnreadPart], steps: int, by_pipeline: bool = False
 ) -> Finding:
