@@ -354,6 +354,38 @@ def column_repeated_each_time_remedied(x: jax.Array, s: jax.Array) -> jax.Array:
     return _above(x, s, ahead=True)
 
 
+def _normalized_with_sums(x: jax.Array, rows: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref, sums_ref: jax.Ref) -> None:
+        def body(i: jax.Array, sums: jax.Array) -> jax.Array:
+            at = pl.ds(i * rows, rows)
+            shifted = x_ref[at, :] - x_ref[at, :].mean(1, keepdims=True)
+            found = shifted * lax.rsqrt((shifted * shifted).mean(1, keepdims=True) + 1e-5)
+            o_ref[at, :] = found  # SLOW
+            return sums + found.reshape(rows // 8, 8, -1).sum(0)
+
+        sums_ref[...] = lax.fori_loop(0, 256 // rows, body, jnp.zeros((8, 512)))
+
+    block = pl.BlockSpec((256, 512), lambda i: (i, 0))
+    sums = jax.ShapeDtypeStruct((x.shape[0] // 32, 512), F32)
+    found = pl.pallas_call(
+        kernel,
+        out_shape=(x, sums),
+        grid=(x.shape[0] // 256,),
+        in_specs=[block],
+        out_specs=(block, pl.BlockSpec((8, 512), lambda i: (i, 0))),
+    )(x)
+    return jnp.concatenate(found)
+
+
+def normalized_8_rows_with_sums(x: jax.Array) -> jax.Array:
+    """Each iteration of a loop normalises 8 rows, and adds them to sums."""
+    return _normalized_with_sums(x, 8)
+
+
+def normalized_8_rows_with_sums_remedied(x: jax.Array) -> jax.Array:
+    return _normalized_with_sums(x, 32)
+
+
 KERNELS = (
     SlowKernel(
         advice="thin-product",
@@ -428,6 +460,15 @@ KERNELS = (
         helper=_softmax,
         remedied=softmax_of_8_rows_remedied,
         args=(jax.ShapeDtypeStruct((1024, 256), F32),),
+        parts=("each of the 32 iterations takes", "or pass unroll=4 to the loop"),
+    ),
+    SlowKernel(
+        advice="short-iterations",
+        summary="8 rows at a time that are normalised, and added to sums.",
+        function=normalized_8_rows_with_sums,
+        helper=_normalized_with_sums,
+        remedied=normalized_8_rows_with_sums_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 512), F32),),
         parts=("each of the 32 iterations takes", "or pass unroll=4 to the loop"),
     ),
     SlowKernel(

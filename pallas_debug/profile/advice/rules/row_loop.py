@@ -112,10 +112,21 @@ def _advise(subject: AdviceSubject, *, is_scalar: bool) -> Iterator[Advice]:
 
 
 def independent_stores(
-    program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+    program: MosaicProgram,
+    loop: ProgramLoop,
+    body: list[ProgramOperation],
+    *,
+    may_sum: bool = False,
 ) -> list[ProgramOperation]:
-    """Return the stores of a loop, if no iteration reads or writes places that another writes."""
-    if loop.carried or any(o.name in _EFFECTS or o.name == "scf.for" for o in body):
+    """Return the stores of a loop, if no iteration reads or writes places that another writes.
+
+    Args:
+      may_sum: whether the loop may carry sums to which each iteration adds, and which it does not
+        use otherwise.
+    """
+    if loop.carried and not (may_sum and _carried_sums(program, loop, body)):
+        return []
+    if any(o.name in _EFFECTS or o.name == "scf.for" for o in body):
         return []
     stores = [o for o in body if o.name in STORES]
     written: dict[str, tuple[Index, ...]] = {}
@@ -142,6 +153,13 @@ def _sums(
     """Return the combining operations of a loop that only reduces numbers, such as a sum."""
     if not is_straight(body) or any(o.name in STORES for o in body):
         return []
+    return _carried_sums(program, loop, body)
+
+
+def _carried_sums(
+    program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation]
+) -> list[ProgramOperation]:
+    """Return the combining operations of a loop, if all that it carries is what they combine."""
     found = []
     for operation in body:
         if operation.name in REDUCTIONS and len(operation.operands) == 2:
@@ -153,7 +171,11 @@ def _sums(
             if any(program.depends_on(others[0], operation.line, c) for c in loop.carried):
                 return []
             found.append(operation)
-    return found if len(found) == len(loop.carried) else []
+    passed = set(loop.carried)
+    rest = [o for o in body if o not in found and o.name != "scf.yield"]
+    if len(found) != len(passed) or any(passed.intersection(o.operands) for o in rest):
+        return []
+    return found
 
 
 def _scattered(

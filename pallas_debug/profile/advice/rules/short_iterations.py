@@ -48,7 +48,7 @@ def advise_short_iterations(subject: AdviceSubject) -> Iterator[Advice]:
     thin = {advice.source for advice in advise_thin_product(subject)}
     for loop in program.loops_of(MIN_TRIPS):
         body = program.body(loop)
-        stores = independent_stores(program, loop, body)
+        stores = independent_stores(program, loop, body, may_sum=True)
         if not stores or is_narrow(body, is_scalar=False) or is_narrow(body, is_scalar=True):
             continue
         if any(program.source(o) in thin for o in body if o.name == "tpu.matmul"):
@@ -131,7 +131,8 @@ KIND = AdviceKind(
     name="short-iterations",
     title="A loop whose iterations wait for their own results",
     condition=(
-        f"No iteration of a loop of at least {MIN_TRIPS} depends on another, each stores at most "
+        f"No iteration of a loop of at least {MIN_TRIPS} depends on another, except that they add "
+        "to sums, each stores at most "
         f"{MAX_STORES} registers, its busiest vector unit is used to at most {MAX_USED:.0%}, and "
         f"{TOGETHER} iterations side by side would save at least {MIN_GAIN:.0%} of the executed "
         "bundles."
