@@ -7,16 +7,16 @@ from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import semaphores
 from pallas_debug.machine.copies import Counter
 from pallas_debug.machine.sanitizer.ordering import senders
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
-from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
+from pallas_debug.machine.sanitizer.ordering.facts import EventPlace, StartedCopy
 from pallas_debug.machine.sanitizer.ordering.ledger import (
     LineSum,
     SemaphoreLedger,
     SizeMismatch,
-    StartedCopy,
 )
 from pallas_debug.machine.sanitizer.report import BARRIER, shape_text, sighting_of, stuck_wait
 from pallas_debug.machine.threads import Thread
@@ -139,19 +139,17 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
     )
 
 
+def of_copy(run: OrderTracker, copy: StartedCopy, **facts: Any) -> Sighting:
+    """Position of the start of a DMA; the operand is its destination."""
+    shape = shape_text(copy.destination)
+    given = {"operand": copy.operand, "index": copy.names[1], "shape": shape, **facts}
+    return sighting_of(run.launch, copy.place, **given)
+
+
 def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
     source, destination = copy.names
-    values = {"source": source, "destination": destination}
-    seen = sighting_of(
-        run.launch,
-        copy.place,
-        operand=copy.operand,
-        index=destination,
-        shape=shape_text(copy.destination),
-        values=values,
-    )
     return semaphores.copy_not_awaited(
-        seen,
+        of_copy(run, copy, values={"source": source, "destination": destination}),
         semaphore=ledger.name,
         source=source,
         destination=destination,

@@ -14,7 +14,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.counts import CopyOn, counts, place_of
+from pallas_debug.machine.sanitizer.counts import CopyOn, counts, of_copy, place_of
 from pallas_debug.machine.sanitizer.ordering import differences
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import (
@@ -319,38 +319,26 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
 
 
 def _overlapping(run: OrderTracker, found: OverlappingCopy) -> Finding:
-    name = found.operand
-    seen = sighting_of(
-        run.launch,
-        found.place,
-        operand=name,
-        index=found.names[1],
-        shape=shape_text(found.buffer),
-        count=found.count,
-    )
+    copy = found.copy
     return semaphores.overlapping_copy(
-        seen, copy=found.names, overlap=box_text(name, found.overlap)
+        of_copy(run, copy, count=found.count),
+        copy=copy.names,
+        overlap=box_text(copy.operand, found.overlap),
     )
 
 
 def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
-    seen = sighting_of(
-        run.launch,
-        early.place,
-        operand=early.operand,
-        index=early.names[1],
-        shape=shape_text(early.destination),
-        count=early.count,
-    )
+    copy = early.copy
+    sender, receiver = copy.place.device, copy.destination.device
     return wording.remote_copy_too_early(
-        seen,
-        copy=early.names,
-        what=f"{early.names[1]}, {shape_text(early.destination)},",
-        sender=early.place.device,
-        receiver=early.destination.device,
+        of_copy(run, copy, count=early.count),
+        copy=copy.names,
+        what=f"{copy.names[1]}, {shape_text(copy.destination)},",
+        sender=sender,
+        receiver=receiver,
         heard_from=early.heard,
         has_barrier=run.has_barrier,
-        unheard=_unheard(run, early.place.device, early.destination.device),
+        unheard=_unheard(run, sender, receiver),
     )
 
 

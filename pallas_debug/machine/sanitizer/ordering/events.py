@@ -17,6 +17,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     EventPlace,
     LaneWait,
     OverlappingCopy,
+    StartedCopy,
     UndecidedOrder,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
@@ -27,7 +28,7 @@ from pallas_debug.machine.sanitizer.ordering.lanes import (
     OrderTasks,
     is_far,
 )
-from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger, StartedCopy
+from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger
 from pallas_debug.machine.sanitizer.ordering.races import RaceDetector
 from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text, first_meeting
 from pallas_debug.machine.threads import Blocked, Thread
@@ -160,25 +161,20 @@ class OrderTracker(MachineObserver):
         own.started(step.site.line, when)
         place = EventPlace(step, thread.device, copy.point, copy.iterations)
         parts = boxes(copy.source), boxes(copy.destination)
-        operands = (
-            thread.ref(step.source).name,
-            thread.ref(step.destination).name,
-        )
+        operands = thread.ref(step.source).name, thread.ref(step.destination).name
         names = (
             boxes_text(operands[0], parts[0], copy.source.buffer.content.shape),
             boxes_text(operands[1], parts[1], copy.destination.buffer.content.shape),
         )
-        if copy.source.buffer is copy.destination.buffer and parts[0] != parts[1]:
-            overlap = first_meeting(*parts)
-            if overlap is not None:
-                fact = OverlappingCopy(
-                    place, names, copy.source.buffer, operands[1], overlap, when, count=0
-                )
-                self.overlapping.setdefault(step.site.line, fact).count += 1
-        near, far = self.tasks.copy(own, copy)
         started = StartedCopy(
             place, names, copy.destination.buffer, operands[1], copy.nbytes, copy.nbytes
         )
+        if copy.source.buffer is copy.destination.buffer and parts[0] != parts[1]:
+            overlap = first_meeting(*parts)
+            if overlap is not None:
+                fact = OverlappingCopy(started, overlap, when, count=0)
+                self.overlapping.setdefault(step.site.line, fact).count += 1
+        near, far = self.tasks.copy(own, copy)
         self._access(own, copy, copy.source, parts[0], near.reads, far.reads, names, when)
         if self._is_known(own, near, started, when):
             destination = copy.destination
@@ -219,9 +215,7 @@ class OrderTracker(MachineObserver):
             self.early[line].count += 1
         else:
             heard = tuple(sorted(own.heard - {own.thread.device}))
-            self.early[line] = EarlyCopy(
-                copy.place, copy.names, copy.destination, copy.operand, heard, when
-            )
+            self.early[line] = EarlyCopy(copy, heard, when)
         return False
 
     # Semaphores

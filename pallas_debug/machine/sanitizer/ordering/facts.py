@@ -71,18 +71,33 @@ class RaceFact:
 
 
 @dataclass(eq=False, slots=True)
-class EarlyCopy:
-    """A DMA to a device that may not have entered the kernel yet.
+class StartedCopy:
+    """A DMA that has not been awaited.
 
     Attributes:
       names: names of its source and destination, with the slices.
-      heard: devices whose signals the sender has waited for.
+      destination, operand: buffer that it writes, and the buffer's name in the kernel.
+      nbytes: amount that it adds to the semaphore: 1 for one that does not count bytes.
+      left: part of that amount that no wait has taken.
     """
 
     place: EventPlace
     names: tuple[str, str]
     destination: MemoryBuffer
     operand: str
+    nbytes: int
+    left: int
+
+
+@dataclass(eq=False, slots=True)
+class EarlyCopy:
+    """A DMA to a device that may not have entered the kernel yet.
+
+    Attributes:
+      heard: devices whose signals the sender has waited for.
+    """
+
+    copy: StartedCopy
     heard: tuple[int, ...]
     when: int
     count: int = 1
@@ -93,14 +108,10 @@ class OverlappingCopy:
     """A DMA that writes elements of its own source.
 
     Attributes:
-      names: names of its source and destination, with the slices.
       overlap: elements that it both reads and writes.
     """
 
-    place: EventPlace
-    names: tuple[str, str]
-    buffer: MemoryBuffer
-    operand: str
+    copy: StartedCopy
     overlap: Box
     when: int
     count: int = 1

@@ -10,30 +10,11 @@ from typing import Any
 from pallas_debug.machine.clocks import SemaphoreClock, Task
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
+from pallas_debug.machine.sanitizer.ordering.facts import EventPlace, StartedCopy
 from pallas_debug.machine.sanitizer.report import counter_text
 from pallas_debug.model import SourceLine
 
 Point = tuple[int, ...]
-
-
-@dataclass(eq=False, slots=True)
-class StartedCopy:
-    """A DMA that has not been awaited.
-
-    Attributes:
-      names: names of its source and destination, with the slices.
-      destination, operand: buffer that it writes, and the buffer's name in the kernel.
-      nbytes: amount that it adds to the semaphore: 1 for one that does not count bytes.
-      left: part of that amount that no wait has taken.
-    """
-
-    place: EventPlace
-    names: tuple[str, str]
-    destination: MemoryBuffer
-    operand: str
-    nbytes: int
-    left: int
 
 
 @dataclass(slots=True)
