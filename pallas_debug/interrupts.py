@@ -21,8 +21,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 AGAIN_AFTER = 0.5
@@ -50,13 +52,15 @@ class _Listener:
       ends: called on the second ctrl+c, to end the process.
       hint: called once, `HINT_AFTER` seconds after the first one.
       terminates: called on SIGTERM.
-      is_discarded: whether Python has discarded a `KeyboardInterrupt`.
+      is_discarded: whether a `KeyboardInterrupt` was discarded, or deferred.
+      is_deferring: whether the main thread is in a block of `_deferred`.
       raised_again: number of signals to come that repeat one already counted.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.is_discarded = False
+        self.is_deferring = False
         self.raised_again = 0
         self.terminates: Callable[[], object] | None = None
         self.is_terminated = False
@@ -86,6 +90,10 @@ class _Listener:
         if unraisable.exc_type is not KeyboardInterrupt or is_forked:
             before(unraisable)
             return
+        self.raise_again()
+
+    def raise_again(self) -> None:
+        """Raise `KeyboardInterrupt` in the main thread after a moment."""
         self.is_discarded = True
         with contextlib.suppress(BlockingIOError):  # full: the thread reads it anyway
             os.write(self.write, b"\0")
@@ -93,8 +101,11 @@ class _Listener:
     def _raise_again(self) -> None:
         self.is_discarded = False
         time.sleep(_RAISE_AGAIN_AFTER)
+        while self.is_deferring:
+            time.sleep(_RAISE_AGAIN_AFTER)
         with self.lock:
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            handler = signal.getsignal(signal.SIGINT)
+            if handler is signal.default_int_handler or self.is_deferring:
                 self.raised_again += 1
                 press()
 
@@ -208,6 +219,57 @@ def terminating(ends: Callable[[], object]) -> Iterator[None]:
 
 def _wake(*_: object) -> None:
     """Handle SIGTERM: the existence of a handler makes Python write to the listener's pipe."""
+
+
+@contextlib.contextmanager
+def _deferred() -> Iterator[None]:
+    """Raise a ctrl+c of this block a moment after its end; a no-op outside `listening`."""
+    listener = _listener
+    if (
+        listener is None
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    pressed: list[int] = []
+    listener.is_deferring = True
+    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        listener.is_deferring = False
+        if pressed:
+            listener.raise_again()
+
+
+class DeferringFinder:
+    """Entry of `sys.meta_path` that defers ctrl+c while an extension module of jaxlib is loaded.
+
+    They crash if their initialisation is interrupted, and if they are deallocated because it was:
+    one ctrl+c in seven within the second in which jax is imported.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, _: object = None
+    ) -> ModuleSpec | None:
+        if not name.startswith("jaxlib."):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and type(spec.loader) is ExtensionFileLoader:
+            spec.loader = _DeferringLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _DeferringLoader(ExtensionFileLoader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        with _deferred():
+            return super().create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        with _deferred():
+            super().exec_module(module)
 
 
 def press() -> None:

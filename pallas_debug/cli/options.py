@@ -42,8 +42,6 @@ def make(
         options = kind(**given)
         if needs_jax:
             require_jax(f"`{name}`")
-            # Else an extension module of jaxlib imports it, and crashes if that is interrupted.
-            import numpy  # noqa: F401
         return run(options)
 
     callback.__doc__ = run.__doc__
