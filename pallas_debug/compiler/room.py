@@ -48,7 +48,11 @@ class RoomCheck:
                 faults = memory.too_large(captured, targets)
                 everywhere = (fault for fault in faults if names <= set(fault.targets))
                 self._faults[kernel.digest] = next(everywhere, None)
-        return self._faults.get(kernel.digest) is None
+        return not self.is_refused(kernel.digest)
+
+    def is_refused(self, token: object) -> bool:
+        """Whether a kernel was found not to fit."""
+        return self._faults.get(token) is not None
 
     def refusal(self, token: object, found: Callable[[Finding], None]) -> KernelFault | None:
         """Report a kernel that does not fit, and return the exception with which to stop at it."""

@@ -104,7 +104,7 @@ class Session:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._captures: dict[str, capture.Capture] = {}
-        self._room = RoomCheck(
+        self.room = RoomCheck(
             self.chip if options.chip else None,
             is_asked=lambda: (
                 options.stops_unfit
@@ -440,14 +440,14 @@ class Session:
         collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
         if collected is not None:
             collected.append(captured)
-        elif self._room.has_room(captured, self._wanted):
+        elif self.room.has_room(captured, self._wanted):
             self.queue.request_traced(captured, self._wanted)
         else:
             self.queue.unfit |= {(kernel.digest, target.name) for target in self._wanted}
         return kernel.digest
 
     def refused(self, token: object) -> KernelFault | None:
-        return self._room.refusal(token, self.observer.found)
+        return self.room.refusal(token, self.observer.found)
 
     def _keep(self, captured: capture.Capture) -> None:
         """Notify the plugins of a new kernel; a part that fails does not affect the others."""

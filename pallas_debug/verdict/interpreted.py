@@ -258,7 +258,7 @@ def as_it_ran(
     """
     gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
     observer = session.observer
-    mine = (finding for finding in observer.findings if finding.kernel == kernel.name)
+    mine = (f for f in observer.findings if f.kernel == kernel.name and f.engines != ("static",))
     if any(observer.is_of(finding, kernel.digest) for finding in mine):
         return outcome_of(kernel, engine, "found").without(*gaps)
     for gap in gaps:
@@ -291,7 +291,12 @@ def judged_as_it_ran(kernel: Kernel, session: Session, mode: Mode | str) -> list
     return [outcome.engine for outcome in outcomes if outcome.status in JUDGED]
 
 
+TOO_LARGE = "it did not run: it does not fit in the chip's memory"
+
+
 def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
+    if session.room.is_refused(kernel.digest):
+        return TOO_LARGE
     for gap in session.uncaptured:
         if gap.kernel == kernel.name:
             return f"it could not be captured: {gap.reason}"

@@ -129,8 +129,8 @@ def _why_not_called(kernel: Kernel, session: Session, ran: Seen) -> str:
     Args:
       ran: the run of the program.
     """
-    if any(digest == kernel.digest for digest, _ in session.queue.unfit):
-        return "it did not run: it does not fit in the chip's memory"
+    if session.room.is_refused(kernel.digest):
+        return interpreted.TOO_LARGE
     if ran.problems or any(outcome.engine == "trace" for outcome in ran.outcomes):
         return "no call of it had ended when the program stopped"
     return "no call of it ran: is it in a branch that was not taken?"

@@ -110,6 +110,16 @@ def test_a_kernel_that_a_program_does_not_reach(
     assert cells(verdict)["machine"] == ("unjudged", reason, ())
 
 
+def test_checks_are_not_said_to_have_found_what_kept_a_program_from_running() -> None:
+    request = Request(engines="static,checks", targets="v5e")
+    run = ended_with(lambda: has_no_room(jnp.ones(LARGE.shape)))
+    verdict = verify_program(run, "script", request)
+    assert cells(verdict) == {
+        "static": ("found", None, ()),
+        "checks": ("unjudged", "it did not run: it does not fit in the chip's memory", ()),
+    }
+
+
 @pytest.mark.slow
 def test_verify_goes_on_with_the_targets_that_it_fits(compiled: list[str]) -> None:
     small = jax.ShapeDtypeStruct((640, 4096), jnp.float32)
