@@ -23,6 +23,7 @@ from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from pallas_debug.errors import CannotRunError
 from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import Keymap, default, registry
 from pallas_debug.tui.model import Throttle
@@ -174,13 +175,23 @@ class Shell(App[None], inherit_bindings=False):
         _textual.discard_traceback(self)
 
     def temporary_file(self, name: str, content: bytes) -> Path:
-        """Write a temporary file for an editor, to be removed by `tidy`."""
-        if self._scratch is None:
-            from pallas_debug.store.scratch import PREFIX, Scratch  # slows the start
+        """Write a temporary file for an editor, to be removed by `tidy`.
 
-            self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
-        file = self._scratch.path / name
-        file.write_bytes(content)
+        Raises:
+          CannotRunError: it cannot be written.
+        """
+        try:
+            if self._scratch is None:
+                from pallas_debug.store.scratch import PREFIX, Scratch  # slows the start
+
+                self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
+            file = self._scratch.path / name
+            file.write_bytes(content)
+        except OSError as error:
+            raise CannotRunError(
+                f"no temporary file can be written: {error.strerror}; set TMPDIR to a directory "
+                "that is writable and has space"
+            ) from error
         return file
 
     def tidy(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pilot import drive, press, until
 from textual import events
 from textual.app import App
+from textual.pilot import Pilot
 from textual.widgets import Static
 
 from pallas_debug.errors import DumpDirectoryError
@@ -123,8 +124,28 @@ async def test_the_earlier_pass_is_the_old_one(raw: Path) -> None:
 # Permissions.
 
 
+@pytest.fixture(scope="module")
+def loaded() -> None:
+    """Import what browse needs for these tests: an unprivileged user may not read root's Python."""
+
+    @drive
+    async def run() -> None:
+        app = BrowseApp(Browser(LISTED))
+        async with app.run_test(size=(100, 30)) as pilot:
+            await press_many(pilot)
+            await app.workers.wait_for_complete()
+        app.tidy()
+
+    run()
+
+
+async def press_many(pilot: Pilot[None]) -> None:
+    await press(pilot, "j", "k", "tab", "j", "d", "d", "u", "escape", "e", "o", "o", "tab")
+    await press(pilot, "tab", "exclamation_mark", "exclamation_mark", "R", "escape")
+
+
 @pytest.fixture
-def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def unprivileged(loaded: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of a dump directory that the test may lock, as a user whom locks concern."""
     folder = Path(tempfile.mkdtemp())  # pytest's own are only for the user who runs it
     shutil.copytree(LISTED, folder / "dumps")
@@ -173,8 +194,7 @@ async def test_folders_without_permission_are_reported(
         for lock in (mode, 0o755, mode):
             folder.chmod(lock)
             app._look()
-            await press(pilot, "j", "k", "tab", "j", "d", "d", "u", "escape", "e", "o", "o", "tab")
-            await press(pilot, "tab", "exclamation_mark", "exclamation_mark", "R", "escape")
+            await press_many(pilot)
             await app.workers.wait_for_complete()
             await pilot.pause()
         assert app.fault is None
@@ -191,7 +211,7 @@ def names_in(app: BrowseApp) -> list[str]:
 
 @drive
 async def test_a_source_in_a_folder_that_may_not_be_searched_is_the_dump_s(
-    unprivileged: Path,
+    unprivileged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = unprivileged.parent / "private"
     private.mkdir()
@@ -203,6 +223,11 @@ async def test_a_source_in_a_folder_that_may_not_be_searched_is_the_dump_s(
     private.chmod(0)
     app = BrowseApp(Browser(unprivileged))
     async with app.run_test(size=(200, 30)) as pilot:
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(private))
+            await press(pilot, "e")
+        assert app.fault is None
+        assert "no temporary file can be written: Permission denied; set TMPDIR to" in status(app)
         await press(pilot, "e")
         assert app.fault is None
         assert "kernel.py" in status(app)

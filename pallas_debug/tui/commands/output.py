@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 
 from textual import work
 
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 from pallas_debug.ir.patterns import Query
 from pallas_debug.render import plural
 from pallas_debug.store import files
@@ -127,8 +127,12 @@ class OutputActions(Workspace):
         if file is not None and is_local(file.path):
             self._edit(file.path, self.shown.cursor + 1, "")
         elif self.shown.count:
-            copy = self.temporary_file(self._file_name(), b"".join(self._pieces()))
-            self._edit(copy, self.shown.cursor + 1, "")
+            try:
+                copy = self.temporary_file(self._file_name(), b"".join(self._pieces()))
+            except CannotRunError as error:
+                self.show_message(str(error))
+            else:
+                self._edit(copy, self.shown.cursor + 1, "")
 
     @action("output.pager", "vertical_line", "read the text in $PAGER, or less")
     def action_page_text(self) -> None:
@@ -226,7 +230,10 @@ class OutputActions(Workspace):
         if is_there and _has_content(disk, then):
             return disk, ""
         why = "has changed since the dump" if is_there else "is not on this machine"
-        copy = self.temporary_file(PurePath(file).name, then)
+        try:
+            copy = self.temporary_file(PurePath(file).name, then)
+        except CannotRunError as error:
+            return None, str(error)
         return copy, f"{file} {why}: this was the dump's copy"
 
     # Destinations.
