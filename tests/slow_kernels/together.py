@@ -355,6 +355,51 @@ _TABLE = (
     jax.ShapeDtypeStruct((1024, 1, 512), F32),
 )
 
+
+def _summed_rows(ids: jax.Array, table: jax.Array, *, at_once: bool) -> jax.Array:
+    """Sums of 8 rows of a table in HBM each."""
+
+    def kernel(
+        ids_ref: jax.Ref, table_hbm: jax.Ref, out_ref: jax.Ref, buffer: jax.Ref, done: jax.Ref
+    ) -> None:
+        def copy(n: int) -> Any:
+            row = table_hbm.at[pl.ds(ids_ref[pl.program_id(0) * 8 + n], 1)]
+            return pltpu.make_async_copy(row, buffer.at[pl.ds(n, 1)], done)
+
+        total = jnp.zeros((1, 512))
+        for n in range(8):
+            copy(n).start()  # SLOW
+            if not at_once:
+                copy(n).wait()
+                total += buffer[n : n + 1]
+        if at_once:
+            for n in range(8):
+                copy(n).wait()
+            total = buffer[...].sum(0, keepdims=True)
+        out_ref[0] = total
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(ids.size // 8,),
+            in_specs=[pl.BlockSpec(memory_space=pltpu.HBM)],
+            out_specs=pl.BlockSpec((1, 1, 512), lambda i, ids: (i, 0, 0)),
+            scratch_shapes=[pltpu.VMEM((8, 512), F32), pltpu.SemaphoreType.DMA],
+        ),
+        out_shape=jax.ShapeDtypeStruct((ids.size // 8, 1, 512), F32),
+    )(ids % table.shape[0], table)
+
+
+def summed_rows_one_after_another(ids: jax.Array, table: jax.Array) -> jax.Array:
+    """Each of 8 unrolled copies is waited for before the next one starts."""
+    return _summed_rows(ids, table, at_once=False)
+
+
+def summed_rows_one_after_another_remedied(ids: jax.Array, table: jax.Array) -> jax.Array:
+    return _summed_rows(ids, table, at_once=True)
+
+
 KERNELS = (
     SlowKernel(
         advice="segment-sum",
@@ -439,5 +484,14 @@ KERNELS = (
         remedied=one_chunk_in_each_step_remedied,
         args=(jax.ShapeDtypeStruct((64, 64, 128), F32),) * 2,
         parts=("make 64 grid steps", "parts are computed side by side, by an unrolled loop"),
+    ),
+    SlowKernel(
+        advice="copy-wait",
+        summary="Rows of a table in HBM that are summed, each fetched after the one before, unrolled.",
+        function=summed_rows_one_after_another,
+        remedied=summed_rows_one_after_another_remedied,
+        helper=_summed_rows,
+        args=(jax.ShapeDtypeStruct((128,), jnp.int32), jax.ShapeDtypeStruct((1024, 512), F32)),
+        parts=("128 times", "start all 8 copies first", "its own place in buffer"),
     ),
 )

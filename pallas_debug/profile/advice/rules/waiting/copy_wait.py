@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 
+from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.pipelines import size_text
-from pallas_debug.profile.advice.program import LOADS, ProgramOperation
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    MosaicProgram,
+    ProgramOperation,
+    shape_of,
+)
 from pallas_debug.profile.advice.rules.copying.places import (
+    WAITS,
     copy_size,
     has_own_place,
     instruction_of,
@@ -19,10 +28,13 @@ from pallas_debug.profile.advice.rules.copying.places import (
     target_of,
     target_value,
     varies,
+    waited_target,
 )
 from pallas_debug.profile.advice.rules.copying.small_copies import advise_small_copies
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
+from pallas_debug.profile.core.copies import direction_of
+from pallas_debug.profile.units import is_copy
 
 MIN_GAIN = 0.15
 """Minimum share of the kernel's cycles that overlapping the copies would save."""
@@ -61,31 +73,122 @@ def advise_copy_wait(subject: AdviceSubject) -> Iterator[Advice]:
         saved = (copy + compute - overlapped - CHOOSING) * count
         if saved < MIN_GAIN * subject.cycles:
             continue
-        yield KIND.advice(
-            source=source,
-            message=(
-                f"nothing overlaps with this copy of {size_text(size)}, because the kernel "
-                f"waits for it as soon as it is started: about {copy:.0f} cycles, "
-                f"{count:,.0f} times, next to {compute:.0f} of computation each"
-            ),
-            remedy=together
-            or _of_the_other_slot(subject, start)
-            or (
-                "start the copy for the next iteration before the work on this one, into a "
-                "second buffer with its own semaphore, and wait for the one that was started "
-                "in the previous iteration; a BlockSpec does this automatically"
-                if is_fetch
-                else "wait for the copy only before its buffer is written again, with two "
-                "buffers and two semaphores; a BlockSpec does this automatically"
-            ),
-            evidence=(
-                counted("copies that are started here", round(count)),
-                derived("bytes of each", size, unit="bytes"),
-                derived("cycles of each, with its latency", round(copy), unit="cycles"),
-                derived("cycles of computation beside each", round(compute), unit="cycles"),
-                derived("cycles that overlapping them saves", round(saved), unit="cycles"),
-            ),
+        remedy = together or _of_the_other_slot(subject, start) or (_AHEAD if is_fetch else _LATER)
+        yield _advice(subject, start, remedy, count=count, copy=copy, compute=compute, saved=saved)
+    yield from _unrolled(subject, rate)
+
+
+_AHEAD = (
+    "start the copy for the next iteration before the work on this one, into a second buffer with "
+    "its own semaphore, and wait for the one that was started in the previous iteration; a "
+    "BlockSpec does this automatically"
+)
+_LATER = (
+    "wait for the copy only before its buffer is written again, with two buffers and two "
+    "semaphores; a BlockSpec does this automatically"
+)
+
+
+def _advice(
+    subject: AdviceSubject,
+    start: ProgramOperation,
+    remedy: str,
+    *,
+    count: float,
+    copy: float,
+    compute: float,
+    saved: float,
+) -> Advice:
+    size = copy_size(start) or 0
+    return KIND.advice(
+        source=subject.program.source(start),
+        message=(
+            f"nothing overlaps with this copy of {size_text(size)}, because the kernel "
+            f"waits for it as soon as it is started: about {copy:.0f} cycles, "
+            f"{count:,.0f} times, next to {compute:.0f} of computation each"
+        ),
+        remedy=remedy,
+        evidence=(
+            counted("copies that are started here", round(count)),
+            derived("bytes of each", size, unit="bytes"),
+            derived("cycles of each, with its latency", round(copy), unit="cycles"),
+            derived("cycles of computation beside each", round(compute), unit="cycles"),
+            derived("cycles that overlapping them saves", round(saved), unit="cycles"),
+        ),
+    )
+
+
+def _unrolled(subject: AdviceSubject, rate: float) -> Iterator[Advice]:
+    """Yield advice on fetches by one line, unrolled, each to a place of its own in one buffer."""
+    program = subject.program
+    found: dict[tuple[SourceLine, str], dict[int | str, ProgramOperation]] = defaultdict(dict)
+    for start in program.named("tpu.enqueue_dma"):
+        source, place = program.source(start), target_of(program, start)
+        if source is None or place is None or not place.indices or not is_into_vmem(start):
+            continue
+        if copy_size(start) is not None and _is_alone(program, start):
+            found[source, place.memory][place.indices[0]] = start
+    for (source, memory), starts in found.items():
+        first, *others = starts.values()
+        around = program.operations_around(first.line)
+        weights = [
+            p.weight
+            for p in subject.at(source)
+            if is_copy(p.opcode) and direction_of(p.instruction, subject.spaces) == "hbm_to_vmem"
+        ]
+        if len(starts) < MIN_COPIES or len(weights) != len(starts) or len(set(weights)) != 1:
+            continue  # compiled otherwise than as one copy for each
+        at = sorted(index for index in starts if isinstance(index, int))
+        apart = min((b - a for a, b in itertools.pairwise(at)), default=0)
+        if len(at) < len(starts) or apart < _extent(program, first):
+            continue  # they may overlap
+        if any(
+            program.operations_around(o.line) != around or copy_size(o) != copy_size(first)
+            for o in others
+        ):
+            continue
+        if any(
+            not _can_be_prefetched(subject, o) or _is_of_both(subject, o) for o in starts.values()
+        ):
+            continue
+        runs, count = weights[0], sum(weights)
+        transfer = (copy_size(first) or 0) / rate
+        compute = (subject.step.compute if subject.step is not None else 0.0) / count
+        compute *= subject.core_points or 1
+        copy = subject.latency + transfer
+        saved = count * (copy + compute - max(transfer, compute)) - runs * subject.latency
+        if not runs or saved < MIN_GAIN * (subject.cycles or 0):
+            continue
+        operand = subject.operand(memory)
+        where = operand.name if operand is not None else "the buffer"
+        remedy = (
+            f"start all {len(starts)} copies first, since each has its own place in {where}, and "
+            "wait for all of them before their data are loaded"
         )
+        yield _advice(subject, first, remedy, count=count, copy=copy, compute=compute, saved=saved)
+
+
+def _extent(program: MosaicProgram, start: ProgramOperation) -> int:
+    """Return how many entries of the first dimension the target of a copy spans."""
+    value = target_value(start)
+    view = program.producer(value, start.line) if value else None
+    shape = shape_of(view.text) if view is not None else None
+    if view is None or view.name == "tpu.memref_squeeze" or shape is None:
+        return 1
+    return shape[0][0] if shape[0] else 1
+
+
+def _is_alone(program: MosaicProgram, start: ProgramOperation) -> bool:
+    """Whether the program waits for a copy before it starts another one."""
+    if not is_waited_for(program, start):
+        return False
+    following = (
+        o for o in program.operations_after(start.line) if o.name in (*WAITS, "tpu.enqueue_dma")
+    )
+    wait = next(following, None)
+    if wait is None or wait.name not in WAITS:
+        return False
+    return waited_target(program, wait) == target_of(program, start)
 
 
 def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
