@@ -427,6 +427,7 @@ KERNELS = (
         function=transposed_operand,
         remedied=transposed_operand_remedied,
         args=(jax.ShapeDtypeStruct((512, 1024), BF16),) * 2,
+        parts=("unless it is stored that way, transposing takes about",),
     ),
     SlowKernel(
         advice="lane-reduction",

@@ -94,7 +94,7 @@ def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
             ),
             remedy=(
                 f"pass {operand.name} transposed: transpose the array once, outside the kernel, "
-                "and swap the two dimensions of its BlockSpec"
+                "and swap the two dimensions of its BlockSpec" + _cost(subject, operand.name)
             ),
             evidence=(
                 counted("instructions of this line that use a transpose unit", len(feeds)),
@@ -103,6 +103,16 @@ def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
         )
     yield from found.values()
     yield from _products(subject, products)
+
+
+def _cost(subject: AdviceSubject, operand: str) -> str:
+    """Return a remark on the cycles of transposing an array outside; empty if unknown."""
+    blocks = subject.blocks.pipelined if subject.blocks is not None else ()
+    size = sum((o.total or 0) * o.block_bytes for o in blocks if o.name == operand)
+    if not size or not subject.bytes_per_cycle:
+        return ""
+    cycles = 2 * size / subject.bytes_per_cycle  # it is read and written
+    return f"; unless it is stored that way, transposing takes about {cycles:,.0f} cycles per call"
 
 
 def _lost(
