@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax._src import config as jax_config
 from jax._src import core as jax_core
+from jax._src import source_info_util
 from jax._src.interpreters import batching
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
@@ -27,6 +28,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.jaxprs import nested
+
+# Pipelines are traced through this file; keep it out of their source locations.
+source_info_util.register_exclusion(__file__)
 
 
 def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
