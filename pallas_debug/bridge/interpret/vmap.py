@@ -165,12 +165,18 @@ def mapping_pipelines(emit: Callable[..., Any]) -> Callable[..., Any]:
         out_specs: Any = (),
         **params: Any,
     ) -> Callable[..., Any]:
+        as_asked: Callable[..., Any] = emit(
+            body, grid=grid, in_specs=in_specs, out_specs=out_specs, **params
+        )
+        if not jax_config.use_emit_pipeline_primitive.value:
+            return as_asked
+
+        @functools.wraps(as_asked)
         def run(*refs: Any, **kwargs: Any) -> Any:
-            as_asked = emit(body, grid=grid, in_specs=in_specs, out_specs=out_specs, **params)
             tracers = [ref for ref in refs if isinstance(ref, batching.BatchTracer)]
             specs, tree = jax.tree.flatten((in_specs, out_specs))
             is_known = len(specs) == len(refs) and all(s.block_shape is not None for s in specs)
-            if not tracers or not is_known or not jax_config.use_emit_pipeline_primitive.value:
+            if not tracers or not is_known:
                 return as_asked(*refs, **kwargs)
             trace: Any = tracers[-1]._trace
             axes = [_mapped_axis(ref, trace) for ref in refs]
