@@ -138,7 +138,8 @@ def headline(failure: Failure) -> str:
     line = failure.headline
     if len(line) > MAX_HEADLINE:
         line = line[: MAX_HEADLINE - 1] + "…"
-    return f"{failure.source}: {line}" if failure.source else line
+    source = failure.source
+    return f"{relative(Path(source.file))}:{source.line}: {line}" if source else line
 
 
 def status(compilation: Compilation) -> str:

@@ -34,7 +34,7 @@ _TERMINATION_GRACE = 5.0
 """Seconds after SIGTERM until the process ends wherever it is, as while XLA runs a program."""
 
 _TERMINATED = 128 + signal.SIGTERM
-"""What a shell reports for a process that SIGTERM ended."""
+"""Exit status that a shell reports for a process killed by SIGTERM."""
 
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""

@@ -105,7 +105,7 @@ def refused(
 
 
 def needs_others(failure: Failure) -> bool:
-    """Whether a kernel was not compiled because it compiles only in a program with others."""
+    """Whether a kernel was skipped because it compiles only together with others."""
     return failure.type == CompiledWithOthersError.__name__
 
 

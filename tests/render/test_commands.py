@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from pallas_debug.cli.where import no_kernels
-from pallas_debug.model import Compilation, Dump, Failure, Kernel
-from pallas_debug.render import next_command
+from pallas_debug.model import Compilation, Dump, Failure, Kernel, SourceLine
+from pallas_debug.render import headline, next_command
 
 
 def dumped(folder: Path, failure: Failure | None) -> Dump:
@@ -41,3 +41,13 @@ def test_the_next_command_quotes_paths(
 
 def test_the_command_that_makes_dumps_quotes_its_directory() -> None:
     assert "`pallas-debug dump --to 'no dumps here' SCRIPT.py`" in no_kernels(Path("no dumps here"))
+
+
+def test_a_failure_is_placed_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file, shown in ((str(tmp_path / "split.py"), "split.py"), ("/src/split.py",) * 2):
+        source = SourceLine(file=file, line=6)
+        failure = Failure(stage="compile", type="E", message="refused\nmore", source=source)
+        assert headline(failure) == f"{shown}:6: refused"
