@@ -59,6 +59,7 @@ def dump_function(
             session.request(captures, (target,) if asked else session.targets)
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
                 tables = partial(prefetch.tables_for_estimates, function, args, kwargs, target)
+                session.stored.wait()  # for less complete maps of the same blocks
                 _map_prefetched(session.store, captures, tables)
             if not asked:
                 break

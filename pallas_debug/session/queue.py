@@ -1,4 +1,4 @@
-"""Background compilation of captured kernels.
+"""Writing and compilation of captured kernels in the background.
 
 Each kernel is compiled once per target, unless the dump directory already contains the result.
 Subscribers (`hooks.py`) are notified of every compilation; one of them, `StorePlugin`, stores it.
@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pluggy
 
+from pallas_debug.analysis.block_map import block_map
+from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.compiler import job
 from pallas_debug.compiler import stages as stage_names
@@ -29,6 +32,7 @@ from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugErr
 from pallas_debug.guards import guarded
 from pallas_debug.hooks import first, hookimpl, notify
 from pallas_debug.model import Compilation, Gap, Kernel, Target
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options
 from pallas_debug.store import base
 from pallas_debug.store.base import DumpStore
@@ -38,14 +42,69 @@ Report = Callable[[PallasDebugError], None]
 
 
 class StorePlugin:
-    """Stores the results of a session in a dump directory."""
+    """Stores the results of a session in a dump directory, if it has one.
 
-    def __init__(self, store: DumpStore) -> None:
-        self.store = store
+    Kernels are written in order by a thread, because flushing files takes longer than tracing, and
+    written even if the session is stopped.
 
-    @hookimpl
-    def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
-        self.store.put_kernel(kernel, jaxpr=jaxpr, source=source)
+    Args:
+      report: called with the errors of writing kernels.
+    """
+
+    def __init__(self, store: DumpStore | None, report: Report) -> None:
+        self._store = store
+        self._report = report
+        self._forget()
+
+    @property
+    def store(self) -> DumpStore:
+        assert self._store is not None
+        return self._store
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "pallas-debug-store")
+        self._writes: dict[str, concurrent.futures.Future[None]] = {}
+
+    def put_kernel(self, captured: Capture) -> None:
+        """Write a kernel, the kernel as a program, and its block map."""
+        kernel, store = captured.kernel, self._store
+        if store is None:
+            return
+        program: str | None = None
+        blocks: BlockMap | None = None
+        with guarded("capture", f"writing kernel `{kernel.name}` as a program", self._report):
+            program = unparse.program_of(captured)
+        with guarded("capture", f"mapping the blocks of kernel `{kernel.name}`", self._report):
+            blocks = block_map(captured)
+
+        def write() -> None:
+            with guarded("store", f"writing kernel `{kernel.name}`", self._report):
+                store.put_kernel(
+                    kernel,
+                    jaxpr=captured.jaxpr,
+                    source=captured.source,
+                    program=program,
+                    blocks=blocks,
+                )
+
+        if self._process != os.getpid():  # forked: the thread exists only in the parent
+            self._forget()
+        self._writes[kernel.digest] = self._thread.submit(write)
+
+    def wait(self, kernel: Kernel | None = None) -> None:
+        """Wait until a kernel is written; by default, until all are."""
+        if self._process == os.getpid():
+            writes = dict(self._writes)  # other threads add to it
+            if kernel is None:
+                concurrent.futures.wait(writes.values())
+            elif kernel.digest in writes:
+                concurrent.futures.wait([writes[kernel.digest]])
+
+    def close(self) -> None:
+        """Finish writing, and end the thread."""
+        if self._process == os.getpid():
+            self._thread.shutdown()
 
     @hookimpl
     def pallas_debug_claim_compilation(
@@ -64,6 +123,7 @@ class StorePlugin:
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
     ) -> None:
         if not compilation.cached:
+            self.wait(kernel)  # a compilation without its kernel could not be read
             self.store.put_compilation(kernel, compilation, files)
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.analysis.block_map import block_map
-from pallas_debug.bridge import chip, platform, selftest, unparse
+from pallas_debug.bridge import chip, platform, selftest
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -74,7 +73,8 @@ class Session:
         self._inform = inform
         self._stopping = threading.Event()
         self.store = open_store(options, stop=self._stopping, inform=inform)
-        self.plugins = plugin_manager(*([StorePlugin(self.store)] if self.store else ()), *plugins)
+        self.stored = StorePlugin(self.store, self.report)
+        self.plugins = plugin_manager(*([self.stored] if self.store else ()), *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
         needs_chip = (self._interprets or options.pretend) and not self.targets
         named = options.pretend if isinstance(options.pretend, str) else options.chip
@@ -157,6 +157,7 @@ class Session:
                 self._stopping.set()
             with self._guarded("summary", "stopping the compiler processes"):
                 self.queue.close(stop=stop)
+            self.stored.close()
 
     def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
         """Undo the effects of entering; exceptions other than those of kernels become problems."""
@@ -200,6 +201,7 @@ class Session:
     @property
     def kept(self) -> list[Dump]:
         """The `dumps` that were written completely; all `dumps` if nothing is written."""
+        self.stored.wait()
         return self.dumps if self.store is None else self.store.kept(self.dumps)
 
     @property
@@ -221,8 +223,9 @@ class Session:
             self.queue.start()
 
     def wait(self, tick: Callable[[], None] | None = None) -> None:
-        """Wait for every requested compilation, calling `tick` meanwhile."""
+        """Wait for every requested compilation, calling `tick` meanwhile, and for the files."""
         self.queue.wait(tick)
+        self.stored.wait()
 
     def record_run(
         self,
@@ -246,6 +249,7 @@ class Session:
         """
         if self.store is None:
             return None
+        self.stored.wait()
         with self._guarded("summary", f"recording what {name} used"):
             used = self.kernels if kernels is None else kernels
             folders = {kernel.digest: self.store.folder(kernel).name for kernel in used}
@@ -456,11 +460,7 @@ class Session:
             self.report(problem)
         jaxpr, source = captured.jaxpr, captured.source
         self._publish("kernel_captured", kernel=kernel, jaxpr=jaxpr, source=source)
-        if self.store is not None:
-            with self._guarded("capture", f"writing kernel `{kernel.name}` as a program"):
-                self.store.put_program(kernel, unparse.program_of(captured))
-            with self._guarded("capture", f"mapping the blocks of kernel `{kernel.name}`"):
-                self.store.put_blocks(kernel, block_map(captured))
+        self.stored.put_kernel(captured)
         with self._guarded("capture", f"checking the prints of kernel `{kernel.name}`"):
             for finding in job.unprintable(captured) if self.targets else ():
                 self.observer.found(finding)

@@ -55,24 +55,43 @@ class DumpStore(abc.ABC):
             if self.keeps(dump.kernel)
         ]
 
-    def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
+    def put_kernel(
+        self,
+        kernel: Kernel,
+        *,
+        jaxpr: str,
+        source: str | None,
+        program: str | None = None,
+        blocks: BlockMap | None = None,
+    ) -> Path:
         """Write a kernel's manifest, jaxpr and source, and return its folder.
 
         An existing folder keeps its compilations.
+
+        Args:
+          program, blocks: as for `put_program` and `put_blocks`. In a new folder, they are written
+            together with the rest, which takes a fraction of the time.
         """
         folder = self.folder(kernel)
         files = {layout.JAXPR: jaxpr.encode(errors="replace")}
         if source is not None:
             files[layout.SOURCE] = source.encode(errors="replace")
-        self._put_kernel(folder, {**files, layout.KERNEL: schema.encode(kernel)})
+        derived = {} if program is None else _program_files(kernel, program)
+        if blocks is not None:
+            derived[layout.BLOCKS] = schema.encode(blocks)
+        manifest = {layout.KERNEL: schema.encode(kernel)}
+        is_new = self._put_kernel(folder, {**files, **manifest}, derived)
         self._kept.add(folder)
+        if not is_new and program is not None:
+            self.put_program(kernel, program)
+        if not is_new and blocks is not None:
+            self.put_blocks(kernel, blocks)
         return folder
 
     def put_program(self, kernel: Kernel, program: str) -> Path:
         """Write a kernel as a standalone program, and return the file."""
         folder = self.folder(kernel)
-        files = {layout.PROGRAM: program.encode(errors="replace")}
-        self._put_files(folder, origin.signed(kernel.digest, files, layout.PROGRAM))
+        self._put_files(folder, _program_files(kernel, program))
         return folder / layout.PROGRAM
 
     def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
@@ -158,8 +177,17 @@ class DumpStore(abc.ABC):
         """Return whether a folder holds all recorded files."""
 
     @abc.abstractmethod
-    def _put_kernel(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        """Write a kernel's files, of which the last one marks the folder as complete."""
+    def _put_kernel(
+        self, folder: Path, files: Mapping[str, bytes], derived: Mapping[str, bytes]
+    ) -> bool:
+        """Write a kernel's files, of which the last one marks the folder as complete.
+
+        Args:
+          derived: files that are written only to a new folder.
+
+        Returns:
+          Whether the folder is new.
+        """
 
     @abc.abstractmethod
     def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
@@ -170,6 +198,11 @@ class DumpStore(abc.ABC):
         self, kernel: Kernel, folder: Path, compilation: Compilation, files: Mapping[str, Content]
     ) -> None:
         """Write a target's folder, with the manifest last."""
+
+
+def _program_files(kernel: Kernel, program: str) -> dict[str, bytes]:
+    files = {layout.PROGRAM: program.encode(errors="replace")}
+    return origin.signed(kernel.digest, files, layout.PROGRAM)
 
 
 def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> DumpStore:

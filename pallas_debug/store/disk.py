@@ -14,6 +14,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError
@@ -24,6 +25,9 @@ Content = bytes | Path
 """Content of a file to be written: its bytes, or a file to copy."""
 
 _CHUNK = 1 << 20
+
+_FLUSHES = 16
+"""Maximum number of files that are flushed at a time."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -72,10 +76,13 @@ class Disk:
     def flush_all(self, paths: Iterable[Path]) -> None:
         """Flush several files and folders, once all of them have been written.
 
-        The first flush makes the file system commit most of the rest.
+        At once, because a device combines the flushes that wait for it, and takes several
+        milliseconds for each that comes alone.
         """
-        for path in paths:
-            self.flush(path)
+        waiting = list(paths)
+        with ThreadPoolExecutor(min(len(waiting), _FLUSHES)) as threads:
+            for _ in threads.map(self.flush, waiting):
+                pass
 
     def made(self, path: Path) -> None:
         """Called after a folder was created elsewhere; a no-op here."""

@@ -87,15 +87,20 @@ class Store(DumpStore):
     def _has(self, folder: Path, records: Mapping[str, FileRecord]) -> bool:
         return all(_is_whole(folder, *one) for one in records.items())
 
-    def _put_kernel(self, folder: Path, files: Mapping[str, bytes]) -> None:
+    def _put_kernel(
+        self, folder: Path, files: Mapping[str, bytes], derived: Mapping[str, bytes]
+    ) -> bool:
         """Write a kernel's files; existing ones are replaced together.
 
         After a kill in between, the next `Store` replaces the rest.
         """
         with self._explaining():
-            is_there = not self._pending(folder).exists() and self._same(folder, files)
-            if not is_there and (folder.exists() or not self._publish(files, folder)):
-                self._replace_files(folder, files)
+            if not self._pending(folder).exists() and self._same(folder, files):
+                return False
+            if not folder.exists() and self._publish({**derived, **files}, folder):
+                return True
+            self._replace_files(folder, files)
+        return False
 
     def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
         with self._explaining():

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+import time
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +23,7 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Gap, Kernel
 from pallas_debug.session import Options, Session
-from pallas_debug.store import open_dumps
+from pallas_debug.store import Store, open_dumps
 
 X = jnp.ones((8, 128))
 
@@ -33,6 +39,74 @@ def copied(x: jax.Array) -> jax.Array:
 def over_a_mesh(x: jax.Array) -> jax.Array:
     out = jax.ShapeDtypeStruct(x.shape, x.dtype)
     return pl.kernel(pltpu.sync_copy, out, mesh=tensorcore_mesh(), name="over_a_mesh")(x)
+
+
+def test_kernels_are_written_even_if_the_session_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    put_kernel = Store.put_kernel
+
+    def put_late(*args: Any, **kwargs: Any) -> Path:
+        assert may_write.wait(60)
+        return put_kernel(*args, **kwargs)
+
+    monkeypatch.setattr(Store, "put_kernel", put_late)
+    options = Options(dumps=tmp_path, interpret="hlo", chip="v5e")
+    session = Session(options)
+    with contextlib.suppress(KeyboardInterrupt), session:
+        copied(X)  # does not wait for the disk
+        assert not list(tmp_path.glob("plain-*"))
+        may_write.set()
+        raise KeyboardInterrupt
+    assert session.problems == []
+    (stored,) = open_dumps(tmp_path)
+    assert stored.kernel == session.kernels[0]
+    assert (stored.folder / "program.py").exists()
+
+
+def test_a_compilation_is_written_after_its_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    put_kernel, put_compilation = Store.put_kernel, Store.put_compilation
+
+    def put_late(*args: Any, **kwargs: Any) -> Path:
+        while not session.queue.made:
+            time.sleep(0.01)
+        folder = put_kernel(*args, **kwargs)
+        written.append("kernel")
+        return folder
+
+    def put_and_note(*args: Any) -> Path:
+        written.append("compilation")
+        return put_compilation(*args)
+
+    monkeypatch.setattr(Store, "put_kernel", put_late)
+    monkeypatch.setattr(Store, "put_compilation", put_and_note)
+    with Session(Options(dumps=tmp_path, targets=("v5e",), interpret="hlo")) as session:
+        copied(X)
+    assert written == ["kernel", "compilation"]
+
+
+def test_kernels_of_a_forked_process_are_written(tmp_path: Path) -> None:
+    with Session(Options(dumps=tmp_path, interpret="hlo", chip="v5e")) as session:
+        copied(X)
+        session.wait()
+        (captured,) = session.captures
+        other = replace(captured, kernel=replace(captured.kernel, name="forked", digest="f" * 64))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # jax and Python warn of forks with threads
+            child = os.fork()
+        if child == 0:  # without the thread that writes
+            try:
+                session.stored.put_kernel(other)
+                session.stored.wait(other.kernel)
+                session.stored.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert {"plain", "forked"} == {s.kernel.name for s in open_dumps(tmp_path) if s.kernel}
 
 
 @pytest.mark.slow

@@ -135,12 +135,13 @@ def test_values_of_scalar_prefetch_are_kept_when_a_later_run_does_not_know_them(
     tmp_path: Path, kernel: Kernel
 ) -> None:
     store = Store(tmp_path / "dumps")
-    store.put_kernel(kernel, jaxpr="", source=None)
-    (stored,) = open_dumps(store.root)
     less = replace(FULL, operands=(OPERAND, UNKNOWN))
-    store.put_blocks(kernel, less)
+    store.put_kernel(kernel, jaxpr="", source=None, blocks=less)
+    (stored,) = open_dumps(store.root)
     assert stored.blocks() == less
     store.put_blocks(kernel, FULL)
+    assert stored.blocks() == FULL
+    store.put_kernel(kernel, jaxpr="", source=None, blocks=less)
     assert stored.blocks() == FULL
     store.put_blocks(kernel, less)
     assert stored.blocks() == FULL

@@ -21,6 +21,7 @@ from pallas_debug.model import Compilation, Failure, Kernel, RunRecord
 from pallas_debug.store import open_dumps, texts
 from pallas_debug.store.base import DumpStore, open_store
 from pallas_debug.store.files import DumpFile, is_file, is_folder, is_there, pieces
+from pallas_debug.store.remote import objects
 from pallas_debug.store.remote.paths import ObjectPath, is_local, place
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
@@ -99,9 +100,10 @@ def test_everything_written_is_read(url: str, kernel: Kernel, compiled: Compiled
     store = open_store(url)
     assert store.is_empty()
     made, files = compiled()
-    folder = store.put_kernel(kernel, jaxpr="jü", source="x = 1\n")
+    folder = store.put_kernel(kernel, jaxpr="jü", source="x = 1\n", program="first\n")
     assert str(folder) == f"{url}/add-01234567"
-    store.put_program(kernel, "print()\n")
+    assert set(objects.sizes(place(str(folder)))) >= {"kernel.json", "program.py"}
+    store.put_kernel(kernel, jaxpr="jü", source="x = 1\n", program="print()\n")
     store.put_compilation(kernel, made, files)
     store.put_run(RunRecord(run="r", name="t[a/b]", kernels=(folder.name,)))
     assert not store.is_empty()

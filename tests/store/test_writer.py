@@ -19,6 +19,7 @@ import pytest
 
 from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import Compilation, Failure, FileRecord, Kernel, RunRecord, SourceLine
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.store import Store, open_dumps
 from pallas_debug.store.disk import Disk
 
@@ -112,6 +113,23 @@ def test_a_kernel_that_is_there_already_is_not_touched(tmp_path: Path, kernel: K
     before = {p.name: p.stat().st_ino for p in folder.iterdir()}
     store.put_kernel(kernel, jaxpr="j", source="s")
     assert {p.name: p.stat().st_ino for p in folder.iterdir()} == before
+
+
+def test_a_program_and_blocks_are_written_with_a_new_kernel(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path)
+    blocks = BlockMap(unknown="its grid is dynamic")
+    folder = store.put_kernel(kernel, jaxpr="j", source=None, program="p1", blocks=blocks)
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "blocks.json",
+        "jaxpr.txt",
+        "kernel.json",
+        "program.py",
+        "program.py.hmac",
+    ]
+    store.put_kernel(kernel, jaxpr="j", source=None, program="p2")
+    assert (folder / "program.py").read_text() == "p2"
+    store.put_kernel(kernel, jaxpr="j2", source=None)
+    assert (folder / "program.py").read_text() == "p2"
 
 
 def test_compilation(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:

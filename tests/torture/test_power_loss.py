@@ -17,6 +17,7 @@ was acknowledged before the failure may be missing.
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 from collections.abc import Callable, Iterable
@@ -218,16 +219,17 @@ def run(disk: Recorder) -> None:
     disk.put("store", "", lambda: stores.append(Store(disk.base / "dumps", disk=disk)))
     (store,) = stores
 
-    def put_kernel(version: str) -> None:
+    def put_kernel(version: str, program: str | None = None) -> None:
         this, jaxpr, source = kernel(version)
-        disk.put("kernel", version, lambda: store.put_kernel(this, jaxpr=jaxpr, source=source))
+        put = functools.partial(store.put_kernel, jaxpr=jaxpr, source=source, program=program)
+        disk.put("kernel", version, lambda: put(this))
 
     def put_compilation(version: str) -> None:
         disk.put("v5e", version, lambda: store.put_compilation(KERNEL, *compiled(version)))
 
-    put_kernel("one")
+    # A new kernel is written together with its program.
+    disk.put("program", "one", lambda: put_kernel("one", program="program one"))
     put_compilation("one")
-    disk.put("program", "one", lambda: store.put_program(KERNEL, "program one"))
     put_compilation("two")
     put_kernel("two")
     disk.put("run", "n", lambda: store.put_run(RunRecord(run="r", name="n")))

@@ -60,11 +60,18 @@ class ObjectStore(DumpStore):
     def _has(self, folder: Path, records: Mapping[str, FileRecord]) -> bool:
         return _holds(objects.sizes(_object(folder)), records)
 
-    def _put_kernel(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        if not self._same(folder, files):
-            *others, last = files
-            for names in (others, [last]):
-                objects.write({_object(folder / name): files[name] for name in names})
+    def _put_kernel(
+        self, folder: Path, files: Mapping[str, bytes], derived: Mapping[str, bytes]
+    ) -> bool:
+        manifest = _object(folder / list(files)[-1])
+        is_new = objects.status(manifest) is None
+        if is_new or not self._same(folder, files):
+            written = {**(derived if is_new else {}), **files}
+            contents = {_object(folder / name): content for name, content in written.items()}
+            last = contents.pop(manifest)
+            objects.write(contents)
+            objects.write({manifest: last})
+        return is_new
 
     def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
         if not self._same(folder, files):
