@@ -395,6 +395,23 @@ def test_hashes_and_random_bits_may_wrap(judged: Judged) -> None:
     assert judged(lambda x: call(recast, x), x) == []
 
 
+def test_digits_placed_by_position_may_wrap(judged: Judged) -> None:
+    """Products of bytes, each shifted to its place in a word modulo 2**32."""
+
+    def recombined(x_ref: Any, out_ref: Any) -> None:
+        places = lax.broadcasted_iota(I32, (4, 8, 128), 0) * 8
+        digits = jnp.stack([x_ref[...] + i for i in range(4)]) << places
+        out_ref[...] = digits[0] + digits[1] + digits[2] + digits[3]
+
+    def scaled(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = (x_ref[...] << jnp.full_like(x_ref[...], 16)) + 1
+
+    x = np.arange(1024, dtype="int32").reshape(8, 128) + 100_000
+    assert judged(lambda x: call(recombined, x), x) == []
+    (finding,) = judged(lambda x: call(scaled, x), x)
+    assert finding.kind == "IntegerOverflow"
+
+
 def test_a_fault_is_counted_and_a_second_one_of_the_unit_found(judged: Judged) -> None:
     def body(x_ref: Any, out_ref: Any) -> None:
         doubled = x_ref[...] * 2

@@ -18,7 +18,13 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, whole_products
+from pallas_debug.bridge.programs.arithmetic import (
+    exact,
+    intervals,
+    numerics,
+    whole_products,
+    wrapping,
+)
 from pallas_debug.bridge.programs.units import Unit
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
@@ -115,7 +121,7 @@ class _Evaluation:
 
     def __init__(self, unit: Unit, values: Sequence[Any]) -> None:
         self._unit, self._eqns, self._values = unit, unit.eqns, values
-        self._mixed = numerics.bit_patterns(unit.eqns, unit.bits)
+        self._mixed = wrapping.bit_patterns(unit.eqns, unit.bits)
         self._whole = whole_products.cast_to_integers(unit.eqns)
 
     def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:

@@ -30,7 +30,7 @@ from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units
-from pallas_debug.bridge.programs.arithmetic import intervals, whole_casts
+from pallas_debug.bridge.programs.arithmetic import intervals, whole_casts, wrapping
 
 SUM_BOUND = 0.02
 """Maximum error of a 16-bit float sum, as a fraction of its largest entry in float32."""
@@ -87,7 +87,7 @@ class WatchedUnit:
     def _traced(self, *values: Any) -> tuple[list[Any], Any]:
         known = nested.JaxprValues(self.invars, values)
         bounds = intervals.of_inputs(self.invars, values)
-        mixed = bit_patterns(self.eqns, self.bits)
+        mixed = wrapping.bit_patterns(self.eqns, self.bits)
         whole = whole_casts.tests(self.eqns, mixed)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
@@ -195,7 +195,7 @@ def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
     if unit.watched is None:
         if isinstance(step.evaluate, scalars.ScalarUnit):
             unit.watched = WatchedScalars(
-                step.evaluate, frozenset(bit_patterns(unit.eqns, unit.bits))
+                step.evaluate, frozenset(wrapping.bit_patterns(unit.eqns, unit.bits))
             )
         else:
             unit.watched = _shared(unit)
@@ -225,87 +225,6 @@ def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
     return list(units.bound(eqn, inputs))
 
 
-_RECASTS = {"bitcast_convert_type", "bitcast"}
-_MIXES = {"xor", "and", "not", "shift_right_logical", "population_count", "clz"} | _RECASTS
-_SELECTS = {"and", "or", "xor", "not", "shift_right_logical"}
-_PACKS = _MIXES | {"or", "shift_right_arithmetic"}
-_CARRIES = {
-    *("add", "sub", "mul", "neg", "shift_left", "convert_element_type", "broadcast_in_dim"),
-    *("reshape", "squeeze", "transpose", "select_n", "concatenate", "slice", "rem"),
-}
-
-_KEEPS = (_CARRIES - {"rem"}) | {"or", "xor", "not", "shift_right_logical"} | _RECASTS
-
-
-def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:
-    """Numbers of equations whose results or operands are bits, not numbers.
-
-    The sums and products of a hash or a packed word are meant to wrap. The operation on bits may
-    follow after more arithmetic. A shift to the left may also be undone by one to the right. A cast
-    of bits that were selected may drop the others.
-
-    Args:
-      bits: inputs that are bits, such as random ones.
-    """
-    mixed: set[Any] = set()
-    packed: set[Any] = set()
-    selected = {v for eqn in eqns if eqn.primitive.name in _SELECTS for v in eqn.outvars}
-    found = set()
-    for i in reversed(range(len(eqns))):
-        eqn = eqns[i]
-        name, variables = eqn.primitive.name, nested.variables(eqn.invars)
-        to_unsigned = name == "convert_element_type" and jnp.issubdtype(
-            eqn.params["new_dtype"], jnp.unsignedinteger
-        )
-        if not mixed.isdisjoint(eqn.outvars) or (
-            name == "shift_left" and not packed.isdisjoint(eqn.outvars)
-        ):
-            found.add(i)
-        if name == "convert_element_type" and not selected.isdisjoint(variables):
-            found.add(i)
-        if name in _MIXES or to_unsigned:
-            mixed.update(variables)
-        if name in _PACKS or to_unsigned:
-            packed.update(variables)
-        if name in _CARRIES:
-            for kept in (mixed, packed):
-                if not kept.isdisjoint(eqn.outvars):
-                    kept.update(variables)
-    given = derived_bits(eqns, bits)
-    return found | {
-        i for i, eqn in enumerate(eqns) if not given.isdisjoint(nested.variables(eqn.invars))
-    }
-
-
-def derived_bits(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[Any]:
-    """Variables that are bits because they are computed from bits, or by an exclusive or."""
-    found = set(bits)
-    for eqn in eqns:
-        name = eqn.primitive.name
-        is_mixed = name == "xor" and eqn.outvars[0].aval.dtype != bool
-        if is_mixed or (name in _KEEPS and not found.isdisjoint(nested.variables(eqn.invars))):
-            found.update(eqn.outvars)
-    return found
-
-
-def find_bits(program: ir.KernelProgram) -> None:
-    """Record in the units of a program which of their inputs are random bits."""
-    bits: set[int] = set()
-    for step in program.steps:
-        if isinstance(step, ir.RandomBits):
-            bits.add(step.output.number)
-        elif isinstance(step, ir.Compute) and bits.intersection(r.number for r in step.inputs):
-            unit = step.unit
-            if unit is None:
-                bits.update(reg.number for reg in step.outputs)
-                continue
-            pairs = zip(step.inputs, unit.invars, strict=True)
-            unit.bits = {variable for reg, variable in pairs if reg.number in bits}
-            derived = derived_bits(unit.eqns, unit.bits)
-            pairs = zip(step.outputs, unit.outvars, strict=True)
-            bits.update(reg.number for reg, variable in pairs if variable in derived)
-
-
 def is_signed(value: Any) -> bool:
     """Whether a value has a signed integer dtype."""
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.signedinteger))
@@ -323,7 +242,7 @@ def suspicion(
 
     Args:
       ranges: bounds of each operand, if known.
-      may_wrap: whether its result or operands are bits, as `bit_patterns` finds.
+      may_wrap: whether its result or operands are bits, as `wrapping.bit_patterns` finds.
     """
     name, result = eqn.primitive.name, outputs[0] if outputs else None
     if result is None or not jnp.size(result):

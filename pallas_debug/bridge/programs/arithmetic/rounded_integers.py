@@ -18,7 +18,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.instrument.flow import COMPARISONS
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs import units
-from pallas_debug.bridge.programs.arithmetic import exact, numerics
+from pallas_debug.bridge.programs.arithmetic import exact, wrapping
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.arithmetic.whole_casts import (
     ANGLES,
@@ -84,7 +84,7 @@ class _Wider:
 
     def __init__(self, unit: Unit, values: Sequence[Any]) -> None:
         self._eqns, self._outvars = unit.eqns, unit.outvars
-        self._mixed = numerics.bit_patterns(unit.eqns, unit.bits)
+        self._mixed = wrapping.bit_patterns(unit.eqns, unit.bits)
         self._known = nested.JaxprValues(unit.invars, values)
         self._twins: dict[Any, _Twin] = {}
         self._positions: set[Any] = set()

@@ -17,7 +17,12 @@ import numpy as np
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, rounded_integers
+from pallas_debug.bridge.programs.arithmetic import (
+    numeric_faults,
+    numerics,
+    rounded_integers,
+    wrapping,
+)
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
@@ -229,7 +234,7 @@ class NumbersObserver(MachineObserver):
         self._sums = SumShadows()
         for program in launch.body.all():
             self._sums.search(program)
-            numerics.find_bits(program)
+            wrapping.find_bits(program)
         self._records: dict[int, _UnitRecord] = {}
         self._found: list[ArithmeticReport | SumReport] = []
         self._count = 0
