@@ -270,6 +270,8 @@ REFUSED = (
         array(32, 128)), (array(32, 128, dtype=I8),), only="0.10"),
     Refused("sublane-gather", elementwise(
         lambda x: jnp.broadcast_to(jnp.sum(x, axis=1), (16, 16)).T[:, :1] * x), target="v4"),
+    Refused("strided-roll", elementwise(
+        lambda x: pltpu.roll(x, 0, 1, stride=1, stride_axis=0)), target="v4"),
     Refused("dma-alignment", calling(
         _copies_rows, array(16, 128, dtype=BF16), in_specs=[ANY],
         scratch_shapes=[pltpu.SemaphoreType.DMA]), (array(64, 128, dtype=BF16),)),

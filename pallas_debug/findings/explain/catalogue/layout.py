@@ -56,6 +56,18 @@ ENTRIES = (
         targets=("v4",),
     ),
     entry(
+        "strided-roll",
+        "rotation dimension is the minor most when stride dimension is the second minor most",
+        "stride dimension is the minor most",
+        "target().SupportsVectorRotateLaneStride",
+        kind="UnsupportedLayout",
+        title="a roll whose shift differs from row to row",
+        cause="from v5 on, a TPU rolls each row along the last dimension by a further stride; v4 "
+        "does not, and no chip rolls columns by a stride",
+        advice="roll along the last dimension with stride_axis the one before it, on v5 or later; "
+        "elsewhere, add up rolls by the bits of the shift, each selected with jnp.where",
+    ),
+    entry(
         "operation-layout",
         "Invalid input layout",
         "Reshape should have supported layout before reaching the emitter",
