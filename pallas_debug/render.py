@@ -81,8 +81,12 @@ def one_line(name: str | os.PathLike[str]) -> str:
 
 
 def typed(name: str | os.PathLike[str]) -> str:
-    """Quote a name or path for a shell, in a command that users copy from a message."""
-    return shlex.quote(one_line(name))
+    """Quote a path or script for a shell, in a command that users copy from a message.
+
+    One that starts with a dash would be taken for an option, so it is written as `./-name`.
+    """
+    text = one_line(name)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 class _Table(dict[int, str | int]):

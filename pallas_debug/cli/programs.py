@@ -391,6 +391,11 @@ def check_exists(what: str, *, module: bool) -> None:
             f"{what} is a directory. Name a Python file in it, `-m` and a module, "
             "or package.module:function."
         )
+    elif what == "-" or (Path(what).exists() and not Path(what).is_file()):
+        raise UsageError(
+            f"{what} is not a file that can be read twice, as a program with kernels is: save the "
+            "program as a file, and name that."
+        )
     elif not Path(what).is_file():
         near = _with_colon(what) or _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
         raise UsageError(

@@ -261,6 +261,9 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["a.py"], "no such command: a.py; to compile its kernels: pallas-debug dump a.py"),
     (["dump", "--tragets=v5e", "script.py"], "--targ"),
     (["dump", "--target=v5", "script.py"], "unknown target 'v5' (did you mean 'v5e' or 'v5p'?)"),
+    (["dump", "-"], "- is not a file that can be read twice, as a program with kernels is: save the "
+     "program as a file, and name that."),
+    (["verify", "/dev/null"], "/dev/null is not a file that can be read twice"),
     (["dump", "."], ". is a directory. Name a Python file in it, `-m` and a module, or "),
     (["dump", "scirpt.py"], "no such script: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "script"], "no such script: script (did you mean 'script.py'?)"),

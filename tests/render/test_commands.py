@@ -39,6 +39,14 @@ def test_the_next_command_quotes_paths(
     assert shlex.split(message) == ["pallas-debug", *words]
 
 
+def test_a_path_that_starts_with_a_dash_is_no_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = next_command([dumped(tmp_path / "-x" / "add-1", None)], tmp_path / "-x")
+    assert message == "pallas-debug ls ./-x"
+
+
 def test_the_command_that_makes_dumps_quotes_its_directory() -> None:
     assert "`pallas-debug dump --to 'no dumps here' SCRIPT.py`" in no_kernels(Path("no dumps here"))
 
