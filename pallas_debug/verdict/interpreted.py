@@ -18,7 +18,7 @@ from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
-from pallas_debug.errors import PallasDebugError
+from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.findings import explain
 from pallas_debug.findings.collector import caused
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
@@ -327,7 +327,7 @@ def ran_once(
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
     problems: list[str] = []
-    if error is not None and findings:
+    if error is not None and (findings or isinstance(error, CannotRunError)):
         problems.append(
             f"what the program runs after {_where(error)}, where it stopped: "
             + raised.in_a_line(error)

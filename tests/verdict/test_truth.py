@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,9 +18,10 @@ from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug import render
 from pallas_debug.model import Finding
 from pallas_debug.session import pretending
-from pallas_debug.verdict import verify
+from pallas_debug.verdict import Request, verify, verify_program
 
 F32, I32 = jnp.float32, jnp.int32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -313,6 +316,48 @@ def test_a_kernel_over_a_mesh_of_a_gpu_is_not_judged(monkeypatch: pytest.MonkeyP
     assert reasons["v5e"] == (
         "copy is a kernel for a GPU (Mosaic GPU). Kernels are compiled for TPUs here"
     )
+
+
+@pytest.mark.parametrize(
+    "backend,way_out",
+    [
+        ("tpu", "Run it on a TPU"),
+        ("triton", "Run it on a GPU"),
+        (
+            "mosaic_gpu",
+            "Run it in interpret mode `gpu` (--pallas-interpret=gpu, "
+            'pallas_debug.interpret("gpu")), or on a GPU',
+        ),
+    ],
+)
+def test_a_program_that_stops_where_nothing_interprets_its_kernel(
+    backend: str, way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not judged; that is no fault of the kernel."""
+    absl = types.ModuleType("absl")  # a mock, as above
+    absl.logging = logging  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "absl", absl)
+    module = importlib.import_module(f"jax.experimental.pallas.{backend}")
+    rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(0, 8), i))
+    call = pl.pallas_call(
+        copy, out_shape=X, grid=(1,), in_specs=[rows], out_specs=rows,
+        compiler_params=module.CompilerParams(),
+    )  # fmt: skip
+
+    def run() -> BaseException | None:
+        try:
+            jax.block_until_ready(jax.jit(call)(np.ones(X.shape, X.dtype)))
+        except Exception as error:  # noqa: BLE001 - as the command does
+            return error
+        return None
+
+    verdict = verify_program(run, "script", Request(engines="checks,machine"))
+    assert verdict.findings == ()
+    assert not verdict.ok
+    (problem,) = verdict.problems
+    assert problem.startswith(f"what the program runs after {render.relative(Path(__file__))}:")
+    assert "InterpretModeError: kernel `copy` cannot be interpreted: HLO interpret mode" in problem
+    assert problem.endswith(way_out)
 
 
 def test_a_kernel_called_with_arrays_is_not_said_to_store_to_a_value() -> None:

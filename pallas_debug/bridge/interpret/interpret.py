@@ -31,7 +31,7 @@ from pallas_debug.bridge.interpret import endless, launched, lengths, tpu_run
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Kind, Mode, is_hlo, is_substitute, substitute
-from pallas_debug.bridge.jaxprs.params import name_of
+from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
 from pallas_debug.errors import DebugNansError, InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
 
@@ -268,9 +268,20 @@ def _instead(
         prepared=None if asked.chosen is None else functools.partial(asked.chosen, choice),
         refusal=lambda error: InterpretModeError(
             f"kernel `{kernel}` cannot be interpreted: {why}; on the kernel machine: {error}. "
-            "Run it on a TPU"
+            + _way_out(params)
         ),
     )
+
+
+def _way_out(params: Mapping[str, Any]) -> str:
+    """Advice for a kernel that neither jax's interpreters for TPUs nor the machine can run."""
+    backend = gpu_backend(params)
+    if backend == "Mosaic GPU":
+        return (
+            "Run it in interpret mode `gpu` (--pallas-interpret=gpu, "
+            'pallas_debug.interpret("gpu")), or on a GPU'
+        )
+    return f"Run it on a {'TPU' if backend is None else 'GPU'}"
 
 
 def _or_on_the_machine(
