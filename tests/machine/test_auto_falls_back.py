@@ -105,6 +105,32 @@ def test_references_in_vmem() -> None:
         )
 
 
+def test_semaphores_that_a_kernel_over_a_mesh_closes_over() -> None:
+    def f(x: jax.Array) -> Any:
+        x_ref, y_ref, sem = (
+            jax.new_ref(x),
+            jax.new_ref(jnp.zeros_like(x)),
+            pl.empty_ref_like(DMA(())),
+        )
+        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+        @pl.core_map(mesh=mesh)
+        def starts() -> None:
+            pltpu.make_async_copy(x_ref, y_ref, sem).start()
+
+        @pl.core_map(mesh=mesh)
+        def waits() -> None:
+            pltpu.make_async_copy(x_ref, y_ref, sem).wait()
+
+        return y_ref[...]
+
+    result, message = ran(f, X)
+    np.testing.assert_array_equal(result, X)
+    assert len(message) == 2
+    for sentence in message:
+        assert "runs on the kernel machine: it takes or returns the semaphores " in sentence
+
+
 @pytest.mark.parametrize("checks", [(), pytest.param(("nan",), marks=pytest.mark.slow)])
 def test_a_pipeline_within_the_body_of_another(checks: Any) -> None:
     """HLO interpret mode fails in the middle of a function that it adds to the module."""

@@ -28,10 +28,12 @@ def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     grid = params.get("grid_mapping")
     jaxpr = jaxprs_of(params)[0]
     names = jaxpr.debug_info.arg_names or ()
-    if grid is None:  # a kernel over a mesh, which returns all semaphores that it takes
-        aliases = dict(params.get("input_output_aliases") or ())  # `core_map` has neither
+    if "out_avals" not in params and grid is None:  # of `core_map`, which closes over its operands
+        names, avals = (), [variable.aval for variable in jaxpr.constvars]
+    elif grid is None:  # a kernel over a mesh, which returns all semaphores that it takes
+        aliases = dict(params.get("input_output_aliases") or ())
         taken = {output: given for given, output in aliases.items()}
-        avals = params.get("out_avals") or ()
+        avals = params["out_avals"]
         positions = [taken.get(output, output) for output in range(len(avals))]
         names = [names[position] if position < len(names) else None for position in positions]
     else:
