@@ -11,7 +11,7 @@ again after a test that hangs or ends the process. Modes:
     interpret   --pallas-interpret --pallas-pretend=TARGET, where a kernel is stopped by name after
                 STOPPED of --timeout
     tpu, hlo, machine   the same with that interpret mode
-    sanitize    --pallas-sanitize --pallas-pretend=TARGET: what does the sanitizer report?
+    sanitize    the same with --pallas-sanitize: what does the sanitizer report?
     check       --pallas-check: which tests that pass without the plugin fail with it?
     dump        --pallas-dump: likewise
 
@@ -72,16 +72,14 @@ EIGHT_DEVICES: Mapping[str, Sequence[str]] = {
 }
 """Patterns of files whose tests want several devices; all others run with one."""
 
+_OF_A_TPU = ("--pallas-pretend={target}", "--pallas-stop-after={seconds}")
 OPTIONS: Mapping[str, Sequence[str]] = {
     "off": ("-p", "no:pallas_debug_pytest"),
-    "interpret": (
-        *("--pallas-interpret", "--pallas-pretend={target}"),
-        "--pallas-stop-after={seconds}",
-    ),
-    "hlo": ("--pallas-interpret=hlo", "--pallas-pretend={target}"),
-    "tpu": ("--pallas-interpret=tpu", "--pallas-pretend={target}"),
-    "machine": ("--pallas-interpret=machine", "--pallas-pretend={target}"),
-    "sanitize": ("--pallas-sanitize", "--pallas-pretend={target}"),
+    "interpret": ("--pallas-interpret", *_OF_A_TPU),
+    "hlo": ("--pallas-interpret=hlo", *_OF_A_TPU),
+    "tpu": ("--pallas-interpret=tpu", *_OF_A_TPU),
+    "machine": ("--pallas-interpret=machine", *_OF_A_TPU),
+    "sanitize": ("--pallas-sanitize", *_OF_A_TPU),
     "check": ("--pallas-check",),
     "dump": ("--pallas-dump={folder}", "--pallas-target={target}"),
 }

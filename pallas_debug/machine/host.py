@@ -105,15 +105,18 @@ class MachineHost:
       observer: receives findings in the thread that runs a kernel, and kernels that were to be
         sanitized but cannot be.
       patience: seconds that a device waits for the other devices of its mesh.
+      stop_after: seconds of both time and CPU time after which a kernel is stopped; None for no
+        limit.
     """
 
     def __init__(
         self,
         observer: HostObserver,
-        *,
         patience: float = defaults.HANG_AFTER,
+        stop_after: float | None = None,
     ) -> None:
         self.patience = patience
+        self._stop_after = stop_after
         self._observer = observer
 
     def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
@@ -180,7 +183,13 @@ class MachineHost:
             if prepared.is_sanitized:
                 watched = room.watched_points(prepared.launch, arrays, prepared.watch)
                 observers += [*areas.observers(prepared.launch, arrays, first, watched), loops]
-            done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
+            done = machine_run.run(
+                prepared.launch,
+                arrays,
+                first=first,
+                observers=observers,
+                stop_after=self._stop_after,
+            )
             explained: list[Finding] = []
             if not prepared.is_sanitized and _copies(prepared.launch):
                 self._observer.copied(prepared.launch.name, "machine")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.slips import is_not_before
+from pallas_debug.findings.wording import unsupported
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import report
@@ -19,6 +22,7 @@ from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.machine.sanitizer.shadows.shadow import differing
+from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +49,7 @@ def run(
     *,
     first: int = 0,
     observers: Sequence[MachineObserver] = (),
+    stop_after: float | None = None,
 ) -> MachineRun:
     """Run a kernel; report only the faults that stop it, and the findings of observers.
 
@@ -52,12 +57,15 @@ def run(
       arrays: arrays of the call, for each device.
       first: number of the first of these devices in the mesh.
       observers: observers of the run; those with a method `findings` are asked for their findings.
+      stop_after: seconds of both time and CPU time after which the kernel is stopped; None for no
+        limit.
 
     Raises:
       MachineError: the machine has no rule for what the kernel does.
     """
     bounds, loops = report.BoundsObserver(launch), LoopObserver(launch)
-    stopping = bounds, loops
+    limits = () if stop_after is None else (_TimeLimit(launch, stop_after),)
+    stopping = bounds, loops, *limits
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
     group = ObserverGroup([*observers, *stopping])
@@ -98,6 +106,48 @@ def run(
     stopped = ends[-1]
     found = [*(finding for finding in found if finding != stopped), stopped]
     return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
+
+
+class _TimeLimit(MachineObserver):
+    """Stops a kernel that takes too long, both of time and of the process's CPU time."""
+
+    def __init__(self, launch: Launch, stop_after: float) -> None:
+        self._launch = launch
+        self._stop_after = stop_after
+        self._begin = _clocks()
+        self._executed: dict[int, int] = {}
+        self._findings: list[Finding] = []
+
+    def findings(self) -> list[Finding]:
+        return self._findings
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self._look(thread, step)
+
+    def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self._look(thread, step)
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
+        self._look(thread, step)
+
+    def stores(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
+        self._look(thread, step)
+
+    def _look(self, thread: Thread, step: ir.MachineStep) -> None:
+        self._executed[thread.number] = thread.executed
+        spent = [now - begin for now, begin in zip(_clocks(), self._begin, strict=True)]
+        if min(spent) < self._stop_after:
+            return
+        seen = report.sighting(self._launch, thread, step)
+        calls = sum(self._executed.values())
+        self._findings.append(
+            unsupported.too_slow(seen, "machine", grid=thread.grid, seconds=spent[0], calls=calls)
+        )
+        raise Stopped("too slow", thread)
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.process_time()
 
 
 def _strays_matter(

@@ -47,8 +47,8 @@ class Options:
       stops_unfit: whether to stop the program at a kernel that does not fit into memory: of any
         target; without targets, of the chip; without both, of any TPU.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
-      stop_after: seconds of both time and CPU time after which a kernel in TPU interpret mode is
-        stopped even if it makes progress; None for no limit.
+      stop_after: seconds of both time and CPU time after which an interpreted kernel is stopped
+        even if it makes progress; None for no limit.
     """
 
     dumps: Path | None = None

@@ -96,7 +96,7 @@ class Session:
             skipped=self._skipped,
             report=self.report,
         )
-        self._host = MachineHost(self.observer, patience=options.hang_after)
+        self._host = MachineHost(self.observer, options.hang_after, options.stop_after)
         self._runs = runs
         self._sentences: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"

@@ -267,9 +267,8 @@ OPTIONS = (
         name="stop-after",
         metavar="SECONDS",
         check=_seconds,
-        help="seconds of both time and CPU time after which a kernel in TPU interpret mode is "
-        "stopped even if it makes progress, reporting the grid point that it reached (default: no "
-        "limit)",
+        help="seconds of both time and CPU time after which an interpreted kernel is stopped even "
+        "if it makes progress, reporting the grid point that it reached (default: no limit)",
     ),
     Option(
         name="flags",

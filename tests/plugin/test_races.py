@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 
 import pytest
@@ -37,6 +38,28 @@ def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
     )
 
 
+SLOW = """
+def mode(*names):
+    given = [pytest.param(name, marks=pytest.mark.pallas(interpret=name)) for name in names]
+    return pytest.mark.parametrize("mode", given)
+
+@mode("auto", "tpu", "machine")
+def test_slow(mode):
+    def doubles(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    call(doubles, X, out_shape=X, grid=(2,), in_specs=[rows], out_specs=rows)
+
+@mode("hlo", "machine")
+def test_loop(mode):
+    def counts(n_ref, o_ref):
+        o_ref[...] = jax.lax.fori_loop(0, n_ref[0], lambda i, x: x + i, jnp.zeros(OUT.shape))
+    call(counts, jnp.array([300]))
+
+@mode("hlo")
+def test_without_a_grid(mode):
+    log(GOOD)
+"""
 COPIES = """
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 SCRATCH = [pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA]
@@ -107,12 +130,27 @@ def test_a_failure_names_the_race_behind_it(child: Child) -> None:
 
 @pytest.mark.large
 def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
-    tests = "def test_slow():\n    rows(8)\n"
-    result = child(tests, "--pallas-interpret=tpu", "--pallas-stop-after=1e-6", "--tb=short")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*InterpretError in kernel `rows`*", "*stopped after * s in TPU interpret mode*"]
-    )
+    """In every mode; in HLO interpret mode at a grid point, or in a loop of unknown length."""
+    result = child(SLOW, "--pallas-interpret", "--pallas-stop-after=1e-6", "--tb=short")
+    result.assert_outcomes(failed=5, passed=1)
+    text = result.stdout.str()
+    for mode, where in (
+        ("auto", "in HLO interpret mode, at grid point 1 of 2\n"),
+        ("tpu", "in TPU interpret mode"),
+        ("machine", "on the kernel machine, at grid point 1 of 2"),
+    ):
+        of_test = text.partition(f" test_slow[{mode}] ")[2].partition("\n____")[0]
+        assert "InterpretError in kernel `doubles`" in of_test
+        assert re.search(rf"stopped after 0 s {re.escape(where)}", of_test), of_test
+    for cause in (
+        "the kernel runs as an ordinary jax program on the CPU, one grid point after the other",
+        "the machine executes each load, store, copy and wait of the kernel in Python",
+    ):
+        assert text.count(f"E     cause: {cause}\nE     try: use smaller arguments, or raise") == 2
+    for mode, where in (("hlo", "in HLO interpret mode\n"), ("machine", "on the kernel machine")):
+        of_test = text.partition(f" test_loop[{mode}] ")[2].partition("\n____")[0]
+        assert "InterpretError in kernel `counts`" in of_test
+        assert re.search(rf"stopped after 0 s {re.escape(where)}", of_test), of_test
 
 
 def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> None:

@@ -1,9 +1,10 @@
 """Loops that never end: each `while` of an interpreted kernel counts iterations, and calls back.
 
 The callback stops a loop if nothing that its condition depends on changes between two iterations,
-or if it takes too many and too long. The loop's own jaxpr is extended in place:
-its carry by a count and the identity of this entry, its body by the guard, its condition by a term
-that is always true and keeps XLA from removing the guard's count. Everything else stays as it was.
+or if it takes too many and too long, or longer than `stop_after` in HLO interpret mode. The loop's
+own jaxpr is extended in place: its carry by a count and the identity of this entry, its body by the
+guard, its condition by a term that is always true and keeps XLA from removing the guard's count.
+Everything else stays as it was.
 
 `fori_loop` with known bounds is a `scan`, which ends by itself.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.findings.faults import Judge
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import order
+from pallas_debug.findings.wording import order, unsupported
 from pallas_debug.model import SourceLine, Witness
 
 FIRST, EVERY = 64, 4096
@@ -97,11 +97,12 @@ class _Entry:
     """One execution of a loop.
 
     Attributes:
+      clocks: time and CPU time at its begin.
       same: iteration and time since which neither the values nor any memory have changed.
       changes: number of changes to memory, by all cores and devices.
     """
 
-    begin: float
+    clocks: tuple[float, float]
     same: tuple[int, float]
     values: tuple[Any, ...]
     changes: int
@@ -319,7 +320,7 @@ def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
 
         def ask() -> Any:
             if loop.engine == "checks":
-                return _look_p.bind(count, entry, *values, look=look)
+                return look_p.bind(count, entry, *values, look=look)
             return jax.pure_callback(
                 look, jax.ShapeDtypeStruct((), jnp.int32), count, entry, *values
             )
@@ -332,8 +333,8 @@ def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
 # Not `jax.pure_callback`: XLA removes a loop without side effects if it can replace each of its
 # results by a constant, and a kernel that waits for ever would return. In TPU interpret mode it
 # knows no count of a semaphore, and with jax 0.12 such a callback in a core's thread may hang.
-_look_p = jax_core.Primitive("pallas_debug_loop_guard")
-_look_p.def_abstract_eval(lambda *_, look: _I32)
+look_p = jax_core.Primitive("pallas_debug_loop_guard")
+look_p.def_abstract_eval(lambda *_, look: _I32)
 
 
 def _lowered_look(context: Any, *nodes: Any, look: Callable[..., np.ndarray]) -> Any:
@@ -353,7 +354,7 @@ def _lowered_look(context: Any, *nodes: Any, look: Callable[..., np.ndarray]) ->
     return results
 
 
-mlir.register_lowering(_look_p, _lowered_look, cacheable=False)
+mlir.register_lowering(look_p, _lowered_look, cacheable=False)
 
 _lock = threading.Lock()
 _entries: OrderedDict[int, _Entry] = OrderedDict()
@@ -389,13 +390,16 @@ def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) 
     Raises:
       KernelFault: the loop does not end.
     """
-    run, now = tpu_run.current_run(), time.monotonic()
+    run, clocks = tpu_run.current_run(), tpu_run.clocks()
+    now = clocks[0]
     changes = 0 if run is None else run.changes
     with _lock:
         entry = _entries.get(number)
         if entry is None:
             number = next(_numbers) % (1 << 30) + 1
-            _entries[number] = _Entry(begin=now, same=(count, now), values=values, changes=changes)
+            _entries[number] = _Entry(
+                clocks=clocks, same=(count, now), values=values, changes=changes
+            )
             while len(_entries) > MAX_ENTRIES:
                 _entries.popitem(last=False)
             return number
@@ -407,7 +411,11 @@ def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) 
         if not is_same:
             entry.move((count, now), values, changes)
     limit = min((r.hang_after for r in tpu_run.reporters if r.hang_after is not None), default=None)
-    seconds, since = now - entry.begin, None
+    seconds, since = now - entry.clocks[0], None
+    most = tpu_run.time_limit() if loop.engine == "checks" else None
+    if most is not None and min(tpu_run.spent_since(entry.clocks)) >= most:
+        seen = _seen(loop, count, values)
+        raise tpu_run.stop(unsupported.too_slow(seen, "hlo", grid=(), seconds=seconds))
     if is_same and loop.is_closed:
         idle = now - entry.same[1]
         since = entry.same[0] if is_certain or (limit is not None and idle >= limit) else None
@@ -429,12 +437,17 @@ def _is_too_long(loop: GuardedLoop, count: int, seconds: float, limit: float) ->
     )
 
 
+def _seen(loop: GuardedLoop, count: int, values: Sequence[Any]) -> Sighting:
+    shown = dict(zip(loop.names, map(str, values), strict=True))
+    witness = Witness(source=loop.source, loop=(count,), values=shown)
+    return Sighting(kernel=loop.kernel, engine=loop.engine, witness=witness)
+
+
 def _finding(
     loop: GuardedLoop, count: int, seconds: float, values: Sequence[Any], since: int | None
 ) -> Any:
-    shown = dict(zip(loop.names, map(str, values), strict=True))
-    witness = Witness(source=loop.source, loop=(count,), values=shown)
-    seen = Sighting(kernel=loop.kernel, engine=loop.engine, witness=witness)
+    seen = _seen(loop, count, values)
+    shown = seen.witness.values
     return order.endless_loop(
         seen, count=count, seconds=seconds, values=shown, since=since, unchanged=loop.unchanged
     )

@@ -172,7 +172,7 @@ def _interpreted(
         if not getattr(
             _local, "suspended", False
         ):  # the second run of a kernel that has already ended
-            params = endless.guarded(params, "checks")
+            params = lengths.limited(endless.guarded(params, "checks"))
         plain = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
         return _or_refused(plain, as_traced) if kind == "hlo" else plain
     if not isinstance(interpret, pltpu.InterpretParams):

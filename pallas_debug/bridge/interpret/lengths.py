@@ -2,22 +2,37 @@
 
 A `fori_loop` with known bounds is a `scan`. It always ends, unlike the loops of `endless`, but
 possibly only after days. Loops whose length depends on data are counted as they run.
+
+A kernel in HLO interpret mode is also stopped if it takes longer than `stop_after`: it checks the
+time at each grid point, and `endless` in each loop whose length depends on data. `tpu_run` and the
+kernel machine do so in the other modes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import numpy as np
+from jax._src import core as jax_core
 from jax._src.lax.control_flow import loops
+from jax._src.pallas.primitives import program_id_p
 
 from pallas_debug import defaults
+from pallas_debug.bridge.interpret import tpu_run
+from pallas_debug.bridge.interpret.endless import look_p
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of
 from pallas_debug.errors import InterpretModeError
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import unsupported
+from pallas_debug.model import Witness
 from pallas_debug.render import quoted
+
+_I32 = jax_core.ShapedArray((), np.dtype("int32"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +81,59 @@ def require_short(params: Mapping[str, Any], kind: str) -> None:
         f"is {accesses:,} steps, but at most {most:,} are run {_MODES.get(kind, 'here')}. Call it "
         "with smaller arguments here, or run it on a TPU"
     )
+
+
+def limited(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters of a kernel in HLO interpret mode that ends at the time limit, if any.
+
+    Where `vmap` adds axes to the grid, the limit applies to each of their indices.
+
+    Args:
+      params: parameters of a Pallas primitive; only `pallas_call` has a grid.
+    """
+    mapping = params.get("grid_mapping")
+    if mapping is None or tpu_run.time_limit() is None:
+        return dict(params)
+    mapped = set(getattr(mapping, "vmapped_dims", ()))
+    sizes = [size for axis, size in enumerate(mapping.grid) if axis not in mapped]
+    if not sizes:
+        return dict(params)
+    grid = () if mapped else tuple(n if isinstance(n, int) else None for n in sizes)
+    jaxpr = params["jaxpr"]
+    ids = [jax_core.Var(_I32) for _ in sizes]
+    guard, _ = nested.opened(
+        jax.make_jaxpr(lambda *point: look_p.bind(*point, look=_looking(jaxpr, params, grid)))(
+            *(jax.ShapeDtypeStruct((), "int32") for _ in sizes)
+        )
+    )
+    numbers = [
+        jax_core.new_jaxpr_eqn([], [var], program_id_p, {"axis": axis}, jax_core.no_effects)
+        for axis, var in enumerate(ids)
+    ]
+    looks = [eqn.replace(invars=ids) for eqn in guard.eqns]
+    return {**params, "jaxpr": jaxpr.replace(eqns=[*numbers, *looks, *jaxpr.eqns])}
+
+
+def _looking(
+    jaxpr: Any, params: Mapping[str, Any], grid: tuple[int | None, ...]
+) -> Callable[..., np.ndarray[Any, Any]]:
+    """Return the host function that a kernel calls with each grid point."""
+    name, source = name_of(params), lines.of_function(jaxpr.debug_info)
+    begin = tpu_run.clocks()
+
+    def look(*ids: Any) -> np.ndarray[Any, Any]:
+        nonlocal begin
+        point, limit = tuple(int(np.asarray(one)) for one in ids), tpu_run.time_limit()
+        if not any(point):
+            begin = tpu_run.clocks()
+        seconds = tpu_run.spent_since(begin)
+        if limit is not None and min(seconds) >= limit:
+            witness = Witness(source=source, grid_point=point)
+            seen = Sighting(kernel=name, engine="checks", witness=witness)
+            raise tpu_run.stop(unsupported.too_slow(seen, "hlo", grid=grid, seconds=seconds[0]))
+        return np.asarray(0, np.int32)
+
+    return look
 
 
 _MODES = {

@@ -280,7 +280,7 @@ def check_refused(place: Place) -> Finding:
 
 def too_slow(place: Place, grid: tuple[int | None, ...], *, seconds: float, calls: int) -> Finding:
     """A run that exceeds its time limit."""
-    return unsupported.too_slow(place.sighting(), grid=grid, seconds=seconds, calls=calls)
+    return unsupported.too_slow(place.sighting(), "tpu", grid=grid, seconds=seconds, calls=calls)
 
 
 def not_interpreted(place: Place, message: str) -> Finding:

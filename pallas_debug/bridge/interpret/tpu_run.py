@@ -424,12 +424,28 @@ def check_slow(run: KernelRun, place: Place) -> None:
       KernelFault: it has taken longer than the reporters allow.
     """
     run.calls += 1
-    limits = [r.stop_after for r in reporters if r.stop_after is not None]
-    if not limits:
+    limit = time_limit()
+    if limit is None:
         return
-    seconds = time.monotonic() - run.begin[0]
-    if min(seconds, time.process_time() - run.begin[1]) >= min(limits):
-        raise stop(words.too_slow(place, run.kernel.grid, seconds=seconds, calls=run.calls))
+    seconds = spent_since(run.begin)
+    if min(seconds) >= limit:
+        raise stop(words.too_slow(place, run.kernel.grid, seconds=seconds[0], calls=run.calls))
+
+
+def time_limit() -> float | None:
+    """Seconds of both time and CPU time after which to stop a kernel; None for no limit."""
+    return min((r.stop_after for r in reporters if r.stop_after is not None), default=None)
+
+
+def clocks() -> tuple[float, float]:
+    """Time, and CPU time of the process."""
+    return time.monotonic(), time.process_time()
+
+
+def spent_since(begin: tuple[float, float]) -> tuple[float, float]:
+    """Seconds of time and of CPU time since `begin`, as returned by `clocks`."""
+    now = clocks()
+    return now[0] - begin[0], now[1] - begin[1]
 
 
 def _deadlock(run: KernelRun, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault, named
@@ -276,22 +277,53 @@ def interpret_error(seen: Sighting, *, error: str) -> Finding:
     return seen.found(Fault.INTERPRET_ERROR, error)
 
 
-def too_slow(seen: Sighting, *, grid: Sequence[int | None], seconds: float, calls: int) -> Finding:
+def too_slow(
+    seen: Sighting,
+    mode: Literal["hlo", "tpu", "machine"],
+    *,
+    grid: Sequence[int | None],
+    seconds: float,
+    calls: int = 0,
+) -> Finding:
     """Report a kernel that was stopped because its interpretation takes too long.
 
     Args:
+      mode: where it ran.
       grid: sizes of the grid; None for sizes that only the call determines.
       seconds: time since the kernel began.
-      calls: number of loads, stores, copies, waits and similar operations so far.
+      calls: number of loads, stores, copies, waits and similar operations so far; 0 if unknown.
     """
+    where, operations, cause, otherwise = _SLOW[mode]
+    pace = f"; {calls:,} {operations}, {calls / seconds:,.0f} per second" if calls else ""
     return seen.found(
         Fault.INTERPRET_ERROR,
-        f"stopped after {seconds:,.0f} s in TPU interpret mode{_reached(seen, grid, seconds)}; "
-        f"{calls:,} calls of the interpreter, {calls / seconds:,.0f} per second",
-        "each load, store, copy and wait of the kernel calls back from XLA to Python",
-        "use smaller arguments, try the kernel machine (interpret mode `machine`), or raise the "
-        "limit (--pallas-stop-after)",
+        f"stopped after {seconds:,.0f} s {where}{_reached(seen, grid, seconds)}{pace}",
+        cause,
+        f"use smaller arguments{otherwise} or raise the limit (--pallas-stop-after)",
     )
+
+
+_SLOW = {
+    "hlo": (
+        "in HLO interpret mode",
+        "",
+        "the kernel runs as an ordinary jax program on the CPU, one grid point after the other",
+        ",",
+    ),
+    "tpu": (
+        "in TPU interpret mode",
+        "calls of the interpreter",
+        "each load, store, copy and wait of the kernel calls back from XLA to Python",
+        ", try the kernel machine (interpret mode `machine`),",
+    ),
+    "machine": (
+        "on the kernel machine",
+        "steps",
+        "the machine executes each load, store, copy and wait of the kernel in Python",
+        ",",
+    ),
+}
+"""What ran a kernel, its operations, why they take time, and another way to run the kernel."""
 
 
 def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:
