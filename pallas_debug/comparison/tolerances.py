@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,6 +50,9 @@ BITS = {
 """Number of fraction bits by dtype, or by a prefix of the dtype's name."""
 
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
+
+MIN_DISTINCT = 16
+"""Minimum number of different values that show that an array was cast from a narrower dtype."""
 
 MASK = 1e8
 """Magnitude from which an element may be a mask, such as -1e30: no scale for other elements."""
@@ -150,19 +153,25 @@ def most_units(dtype: str) -> int:
     return MAX_UNITS.get(COMPLEX.get(dtype, dtype), MAX_UNITS_OF_FEW_BITS)
 
 
-def no_more_than_rounding(actual: np.ndarray, expected: np.ndarray) -> str | None:
+def no_more_than_rounding(
+    actual: np.ndarray, expected: np.ndarray, *, narrow: Collection[str] = ()
+) -> str | None:
     """State that two arrays differ by no more than rounding may cause; None if they do not.
 
     Args:
       actual, expected: arrays of the same shape, or one of them is a number; only floats can be
         rounded.
+      narrow: dtypes from which the arrays may have been cast.
     """
-    dtypes = (actual.dtype.name, expected.dtype.name)
+    wide = (actual.dtype.name, expected.dtype.name)
     is_comparable = actual.shape == expected.shape or () in (actual.shape, expected.shape)
-    if not is_comparable or not all(name in BITS for name in dtypes):
+    if not is_comparable or not all(name in BITS for name in wide):
         return None
+    dtypes = [_cast_from(array, narrow) for array in (actual, expected)]
     dtype = max(dtypes, key=unit)
     ours, theirs = (array.astype(np.float64) for array in (actual, expected))
+    if _are_exact_integers(ours, unit(dtype)) and _are_exact_integers(theirs, unit(dtype)):
+        return None
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         errors = np.where(is_same, 0.0, np.abs(ours - theirs))
@@ -181,10 +190,35 @@ def no_more_than_rounding(actual: np.ndarray, expected: np.ndarray) -> str | Non
         return None
     units = math.ceil(size / unit(dtype))
     word = "unit" if units == 1 else "units"
+    were = [now for now, name in zip(wide, dtypes, strict=True) if name == dtype != now]
+    arrays = "both arrays have" if len(were) == 2 else "one of the arrays has"
+    known = f"{arrays} values of {dtype} as {were[0]}, and " if were else ""
     return (
-        f"no element differs by more than {size:.1e} of {part}: {units} {word} of rounding of "
-        f"{dtype}, which another order of operations may cause; {allows} allows that"
+        f"{known}no element differs by more than {size:.1e} of {part}: {units} {word} of rounding "
+        f"of {dtype}, which another order of operations may cause; {allows} allows that"
     )
+
+
+def _cast_from(array: np.ndarray, narrow: Collection[str]) -> str:
+    """Narrowest of some dtypes of which all elements are; the array's own for too few elements."""
+    name = array.dtype.name
+    if name not in ("float32", "float64") or np.unique(array).size < MIN_DISTINCT:
+        return name
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = array.astype(np.float32)
+        if not np.array_equal(single, array, equal_nan=True):
+            return name
+        if "bfloat16" in narrow and not (single.view(np.uint32) & 0xFFFF).any():
+            return "bfloat16"
+        half = single.astype(np.float16).astype(np.float32)
+        if "float16" in narrow and np.array_equal(half, single, equal_nan=True):
+            return "float16"
+    return name
+
+
+def _are_exact_integers(values: np.ndarray, unit: float) -> bool:
+    """Whether all values are integers that rounding does not change."""
+    return bool(((np.abs(values) <= 2 / unit) & (values == np.round(values))).all())
 
 
 def _rounded_up(value: float) -> str:

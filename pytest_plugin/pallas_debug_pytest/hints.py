@@ -17,8 +17,6 @@ import pytest
 from pallas_debug_pytest import REPORTED, options
 
 _NO_TPU = "Only interpret mode is supported on CPU backend"
-_COMPARES = ("assert_allclose", "assert_array_almost_equal", "assert_array_equal")
-_NUMPY = re.compile(r"[/\\]numpy[/\\]testing[/\\]")
 _JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 _PALLAS = re.compile(r"[/\\]jax[/\\](_src|experimental)[/\\]pallas[/\\]")
 _PREFIX = "pallas-debug: "
@@ -28,8 +26,9 @@ def add(item: pytest.Item, error: BaseException, report: pytest.TestReport) -> N
     """Append the line to a failed test's report, if there is one for its exception."""
     try:
         line = hint(item, error)
-        if line is None and getattr(report, REPORTED, {}).get("kernels"):
-            line = rounding(error)
+        reported = getattr(report, REPORTED, {})
+        if line is None and reported.get("kernels"):
+            line = rounding(item, error, reported.get("dtypes", ()))
     except Exception as ours:  # noqa: BLE001 - a bug of ours must not end the run
         item.warn(pytest.PytestWarning(f"{_PREFIX}a failure was not explained: {ours!r}"))
         return
@@ -62,22 +61,24 @@ def hint(item: pytest.Item, error: BaseException) -> str | None:
     return _misuse(error, files)
 
 
-def rounding(error: BaseException) -> str | None:
-    """State that arrays that a test compares with NumPy differ by no more than rounding may cause.
+def rounding(item: pytest.Item, error: BaseException, dtypes: Sequence[str]) -> str | None:
+    """State that arrays that a test compares differ by no more than rounding may cause.
 
-    Their values are read from the frame of NumPy's function.
+    Args:
+      dtypes: dtypes of the operands of the test's kernels.
     """
-    frame = error.__traceback__ if isinstance(error, AssertionError) else None
-    while frame is not None:
-        code, values = frame.tb_frame.f_code, frame.tb_frame.f_locals
-        if code.co_name in _COMPARES and _NUMPY.search(code.co_filename):
-            import numpy as np
+    if not isinstance(error, AssertionError):
+        return None
+    from pallas_debug_pytest import compared
 
-            from pallas_debug.comparison.tolerances import no_more_than_rounding
+    pair = compared.arrays(error, item.config)
+    if pair is None:
+        return None
+    import numpy as np
 
-            return no_more_than_rounding(*(np.asarray(values[n]) for n in ("actual", "desired")))
-        frame = frame.tb_next
-    return None
+    from pallas_debug.comparison.tolerances import no_more_than_rounding
+
+    return no_more_than_rounding(*map(np.asarray, pair), narrow=dtypes)
 
 
 def _misuse(error: BaseException, files: Sequence[str]) -> str | None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pallas_debug import interrupts, render
 from pallas_debug.findings.collector import Key, key
@@ -94,6 +95,16 @@ class Running:
         self.expected.clear()
         with self.session.separately():
             yield
+
+    def reported(self, kernels: Sequence[str], found: Sequence[Finding]) -> dict[str, Any]:
+        """Return the part of the test's report that is about its kernels, as plain data."""
+        operands = (operand for kernel in self.used.values() for operand in kernel.operands)
+        return {
+            "kernels": kernels,
+            "dtypes": sorted({operand.dtype for operand in operands}),
+            "targets": list(self.marks.targets or ()),
+            "findings": [str(finding.kind) for finding in found],
+        }
 
     def uncounted(self) -> list[str]:
         """Return the texts of findings that depend on a condition, and so do not fail the test."""

@@ -376,11 +376,7 @@ class Watcher:
         """Add the test's kernels to its report."""
         folders = self._folders(running)
         found = list(running.findings) if report.failed else []
-        data = {
-            "kernels": folders,
-            "targets": list(running.marks.targets or ()),
-            "findings": [str(finding.kind) for finding in found],
-        }
+        data = running.reported(folders, found)
         setattr(report, REPORTED, data)
         if found:
             self._found[report.nodeid] = data["findings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -105,12 +106,87 @@ def test_within():
 """
 
 ROUNDED = """
-import numpy as np
+import numpy as np, unittest
+from jax_like.jax._src.test_util import JaxTestCase
 
-@pytest.mark.parametrize("error", [2e-7, 2e-5])
-def test_values(error):
+ERRORS = pytest.mark.parametrize("error", [2e-7, 2e-5])
+NARROW = np.linspace(1, 2, 8 * 128).reshape(8, 128).astype(jnp.bfloat16)
+
+def pair(error):
     y = np.array(log(3 * GOOD))
-    np.testing.assert_allclose(y, y * np.float32(1 + error))
+    return y, y * np.float32(1 + error)
+
+def narrow(error=0.0):
+    def doubles(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+    doubled = call(doubles, NARROW, out_shape=jax.ShapeDtypeStruct(OUT.shape, jnp.bfloat16))
+    return np.asarray(doubled), (NARROW * (2 + error)).astype(jnp.bfloat16)
+
+@ERRORS
+def test_assert(error):
+    y, z = pair(error)
+    assert jnp.allclose(y, z.astype(np.float32), rtol=1e-8, atol=0), "differ"
+
+@ERRORS
+def test_in_a_part(error):
+    y, z = pair(error)
+    assert y.shape == z.shape and (y > 0).all() and np.allclose(
+        pair(error)[0], b=z, rtol=1e-8, atol=0
+    )
+
+@ERRORS
+def test_distance(error):
+    y, z = pair(error)
+    assert jnp.max(jnp.abs(y - pair(error)[1])) <= 1e-9
+
+@ERRORS
+def test_each_distance(error):
+    y, z = pair(error)
+    assert (1e-9 > np.abs(y - z)).all()
+
+def test_not():
+    y, z = pair(0.0)
+    assert not np.allclose(y, z) or (np.abs(y - z) > 1e-9).all()
+
+def test_exact_integers():
+    y, _ = narrow()
+    assert np.allclose(np.round(y * 64).astype(np.float32), np.round(y * 64 + 1).astype(np.float32), rtol=1e-8)
+
+class TestInUnittest(unittest.TestCase):
+    def test_true(self):
+        y, z = pair(2e-7)
+        self.assertTrue(jnp.allclose(y, z, rtol=1e-8, atol=0))
+
+    def test_less(self):
+        y, z = pair(2e-7)
+        self.assertLess(np.abs(y - z).max(), 1e-9)
+
+    def test_unknown_values(self):
+        self.assertTrue(jnp.allclose(pair(2e-7)[0], pair(2e-7)[1], rtol=1e-8, atol=0))
+
+class TestLikeJax(JaxTestCase):
+    def test_narrow(self):
+        self.assertAllClose(narrow(0.01), narrow(0.01)[::-1])
+
+def test_cast():
+    y, z = (np.float32(array) for array in narrow(0.01))
+    np.testing.assert_allclose(y, z, rtol=1e-5)
+
+def test_one_is_cast():
+    y, _ = narrow()
+    assert np.allclose(y.astype(np.float32), y.astype(np.float32) * 1.004, rtol=1e-5)
+
+def test_cast_but_far_apart():
+    y, z = (np.float32(array) for array in narrow(0.2))
+    np.testing.assert_allclose(y, z, rtol=1e-5)
+
+def test_single_precision():
+    y, z = (np.float32(array) for array in narrow(0.01))
+    np.testing.assert_allclose(y + np.float32(1e-6), z + np.float32(1e-6), rtol=1e-5)
+
+@ERRORS
+def test_values(error):
+    np.testing.assert_allclose(*pair(error))
 
 def test_shapes():
     np.testing.assert_allclose(log(GOOD), np.zeros((8, 127)))
@@ -154,17 +230,56 @@ def test_a_semaphore_that_leaves_its_program(child: Child) -> None:
     assert result.stdout.str().count(line) == 1
 
 
+JAX_LIKE = """
+import unittest
+import numpy as np
+
+class JaxTestCase(unittest.TestCase):
+    def assertAllClose(self, actual, desired):
+        if isinstance(actual, tuple):
+            for one, other in zip(actual, desired):
+                self.assertAllClose(one, other)
+        else:
+            np.testing.assert_allclose(np.float32(actual), np.float32(desired), rtol=1e-5)
+"""
+"""Like jax's own, which its wheel leaves out."""
+
+
 @pytest.mark.large
-def test_what_rounding_may_cause(child: Child) -> None:
-    result = child(ROUNDED, "--pallas-interpret")
-    result.assert_outcomes(failed=4)
+def test_what_rounding_may_cause(child: Child, pytester: pytest.Pytester) -> None:
+    """Values that NumPy compares, or an assertion; those of intermediate results, too."""
+    folder = pytester.path / "jax_like" / "jax" / "_src"
+    folder.mkdir(parents=True)
+    (folder / "test_util.py").write_text(JAX_LIKE)
+    result = child(ROUNDED, "--pallas-interpret", "--tb=short")
     text = result.stdout.str()
-    line = (
+    single = (
         "E   pallas-debug: no element differs by more than 2.2e-07 of the expected element: 2 "
         "units of rounding of float32, which another order of operations may cause; rtol=3e-07 "
         "allows that"
     )
-    assert text.count(line) == text.count("E   pallas-debug: ") == 1
+    unit = r"no element differs by more than \S+ of the expected element: 1 unit of rounding of "
+    narrow = unit + "bfloat16, which another"
+    start = "E   pallas-debug: "
+    expected = {
+        **dict.fromkeys(
+            ("values[2e-07]", "assert[2e-07]", "in_a_part[2e-07]", "distance[2e-07]"), single
+        ),
+        **dict.fromkeys(("each_distance[2e-07]", "true", "less"), single),
+        "narrow": start + narrow,
+        "cast": f"{start}both arrays have values of bfloat16 as float32, and {narrow}",
+        "one_is_cast": f"{start}one of the arrays has values of bfloat16 as float32, and {narrow}",
+    }
+    found = {
+        name.rpartition("test_")[2]: line
+        for name, line in re.findall(
+            r"^_+ (\S+) _+$(?:(?!^_+ ).)*?^(E   pallas-debug: .*?)$", text, re.MULTILINE | re.DOTALL
+        )
+    }
+    assert found.keys() == expected.keys()
+    for name, line in expected.items():
+        assert re.match(line, found[name]), name
+    assert text.count(start) == len(expected)
     assert "not explained" not in text
 
 
