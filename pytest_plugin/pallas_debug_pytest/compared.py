@@ -22,9 +22,11 @@ Pair = tuple[Any, Any]
 
 _NUMPY = re.compile(r"[/\\]numpy[/\\]testing[/\\]")
 _JAX_TESTS = re.compile(r"[/\\]jax[/\\]_src[/\\](public_)?test_util\.py$")
+_CHEX = re.compile(r"[/\\]chex[/\\]_src[/\\]asserts_internal\.py$")
 _UNITTEST = re.compile(r"[/\\](unittest[/\\]case|absl[/\\]testing[/\\]absltest)\.py$")
 _COMPARES = ("assert_allclose", "assert_array_almost_equal", "assert_array_equal")
 _COMPARES_IN_JAX = ("assertAllClose", "assertArraysAllClose")
+_COMPARES_IN_CHEX = ("assert_trees_all_close", "assert_trees_all_equal")
 
 _CLOSE = ("allclose", "array_equal")
 _OPERANDS = ("a", "b", "a1", "a2")
@@ -60,16 +62,27 @@ def _frames(error: BaseException) -> Iterator[tuple[types.FrameType, int]]:
 
 
 def _of_a_function(frames: list[tuple[types.FrameType, int]]) -> Pair | None:
-    """Arrays that NumPy compares, as jax's test utilities got them, who widen narrow floats."""
+    """Arrays that NumPy compares, as the test utilities of jax or chex got them.
+
+    jax's widen narrow floats, and chex raises an exception of its own.
+    """
     given: Pair | None = None
     for frame, _ in frames:
         code, values = frame.f_code, frame.f_locals
-        is_of_jax = code.co_name in _COMPARES_IN_JAX and _JAX_TESTS.search(code.co_filename)
-        if is_of_jax and all(hasattr(values[name], "dtype") for name in ("actual", "desired")):
-            given = values["actual"], values["desired"]
+        if _CHEX.search(code.co_filename) and values.get("name") in _COMPARES_IN_CHEX:
+            return _both(values["args"])
+        if code.co_name in _COMPARES_IN_JAX and _JAX_TESTS.search(code.co_filename):
+            given = _both((values.get("actual"), values.get("desired"))) or given
         elif code.co_name in _COMPARES and _NUMPY.search(code.co_filename):
             return given or (values["actual"], values["desired"])
     return None
+
+
+def _both(values: tuple[Any, ...]) -> Pair | None:
+    """Return two values if they are arrays, not trees of them."""
+    if len(values) != 2 or not all(hasattr(value, "dtype") for value in values):
+        return None
+    return values[0], values[1]
 
 
 def _of_a_statement(frame: types.FrameType, line: int, config: pytest.Config) -> Pair | None:
