@@ -431,3 +431,51 @@ def test_a_number_that_is_stored_in_a_loop_under_a_condition() -> None:
     assert read.message.endswith(": out_ref[7]")
     assert read.cause == "the stores to it before this line do not reach all of it"
     assert read.advice == "write all of it before this line"
+
+
+def rows_of_sums(x: Any, *, how: str) -> Any:
+    """Sums of the columns of shifted blocks: each has its own row of scratch."""
+
+    def kernel(x_ref, out_ref, acc_ref):
+        k = pl.program_id(1)
+
+        if how == "added":
+
+            @pl.when(k == 0)
+            def _start() -> None:
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        for row in range(1 if how == "ring" else 4):
+            at = pl.ds(row if how != "ring" else lax.rem(k, 2), 1)
+            part = jnp.sum(x_ref[row : row + 5, :], axis=0, keepdims=True)
+            acc_ref[at, :] = acc_ref[at, :] + part if how == "added" else part
+
+        @pl.when((k == pl.num_programs(1) - 1) | (how == "read"))
+        def _finish() -> None:
+            out_ref[0:2, :] = acc_ref[0:2, :]
+            out_ref[2:4, :] = acc_ref[0:2, :] if how == "ring" else acc_ref[2:4, :]
+            out_ref[4:8, :] = jnp.zeros((4, 128), F32)
+
+    columns = x.shape[1] if how == "read" else 128
+    return pl.pallas_call(
+        kernel,
+        grid=(2, x.shape[1] // 128),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, 0 if how == "same" else k))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, k if how == "read" else 0)),
+        out_shape=S((16, columns), F32),
+        scratch_shapes=[TILE],
+    )(x)
+
+
+@pytest.mark.parametrize("how", ["replaced", "added", "read", "ring", "same"])
+def test_parts_of_a_buffer_that_the_next_step_replaces(how: str) -> None:
+    """Unless they are read, belong to a ring, or are computed again."""
+    findings = found(lambda x: rows_of_sums(x, how=how), X)
+    if how != "replaced":
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (0, 1))
+    assert finding.cause == (
+        "each grid point of block (0, 0) of out_ref stores its part here, replacing the one before"
+    )

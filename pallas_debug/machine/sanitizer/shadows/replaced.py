@@ -2,21 +2,25 @@
 
 A store writes a sum, a matrix product or another reduction where its previous run had written one
 for the same output block, and nothing has read that value. Stores of one line are one store, as in
-a loop that Python unrolls. It is a fault if all values except the last of each block are lost this
-way; if the store does not depend on data; and if the value is computed from inputs, directly or
-through buffers that the kernel fills with them, and not from a running state, of which only the
-last value may be wanted. If data decide when the value is read, only the last value may be wanted
-as well, unless the store replaces a reset every time the reset runs: such a reset has no use.
+a loop that Python unrolls. Those to different parts of a buffer are followed one by one: a part is
+lost if the next grid point that stores replaces it, but not in a ring. It is a fault if all values
+except the last of each block are lost this way; if the store does not depend on data; and if the
+value is computed from inputs, directly or through buffers that the kernel fills with them, and not
+from a running state, of which only the last value may be wanted. If data decide when the value is
+read, only the last value may be wanted as well, unless the store replaces a reset every time the
+reset runs: such a reset has no use.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import MemoryRegion
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, first_meeting
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.dropped import (
     DroppedSum,
@@ -30,6 +34,9 @@ from pallas_debug.machine.threads import Thread
 
 if TYPE_CHECKING:
     from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread
+
+MAX_PARTS = 64
+"""Maximum number of parts of a buffer whose unread values are remembered."""
 
 _SiteKey = tuple[object, str]
 """Line of a store, or the store itself if that is unknown, and the buffer to which it stores."""
@@ -46,6 +53,8 @@ class _TotalSite:
       made_of: buffers from which its values are computed.
       depends: whether data decide when the value is read.
       is_unseen: whether its value may have been read at an unwatched grid point.
+      latest: record of its last run.
+      before: moment before that run at which it ran last; -1 if there is none.
     """
 
     runs: int = 0
@@ -55,14 +64,20 @@ class _TotalSite:
     made_of: set[str] = field(default_factory=set)
     depends: bool = False
     is_unseen: bool = False
+    latest: WriteRecord | None = None
+    before: int = -1
 
 
 @dataclass(eq=False, slots=True)
 class _Left:
-    """Unread value of the last store to a buffer."""
+    """Unread value of the last store to a part of a buffer.
+
+    Attributes:
+      boxes: the part; empty if unknown.
+    """
 
     site: _SiteKey
-    elements: int
+    boxes: tuple[Box, ...]
     record: WriteRecord
     is_output: bool
 
@@ -88,7 +103,7 @@ class ReplacedTotals:
         stores = reach.stores_of(launch)
         self._stored = {s.operand for s in stores if isinstance(s.step, ir.StoreStep)}
         self._sites: dict[_SiteKey, _TotalSite] = {}
-        self._left: dict[tuple[int, int], _Left] = {}
+        self._left: dict[tuple[int, int], dict[int, _Left]] = {}
         self._is_total: dict[_SiteKey, bool] = {}
         self._sources: dict[_SiteKey, set[str]] = {}
         self._made_of: dict[str, set[str]] = {}
@@ -101,16 +116,40 @@ class ReplacedTotals:
         """Handle a read or copy of memory."""
         if self._resets.pop((thread.number, region.buffer.number), None):
             self._in_vain[region.buffer.name] = False
-        left = self._left.pop((thread.number, region.buffer.number), None)
-        if left is not None:
+        for left in self._taken(thread, region).values():
             site = self._sites[left.site]
             site.kept += 1
             site.depends = site.depends or reach.depends_on_data(thread.frames)
 
+    def _taken(
+        self, thread: Thread, region: MemoryRegion, elements: int | None = None
+    ) -> dict[int, _Left]:
+        """Remove and return the unread values of parts that share elements with a region.
+
+        Args:
+          elements: key of the region; if it is a part, no other part shares elements with it.
+        """
+        key = thread.number, region.buffer.number
+        parts = self._left.get(key)
+        if not parts:
+            return {}
+        if elements in parts:
+            return {elements: parts.pop(elements)}
+        found = boxes(region)
+        if not found or region.is_whole:
+            return self._left.pop(key)
+        shared = [
+            one
+            for one, left in parts.items()
+            if not left.boxes or first_meeting(found, left.boxes) is not None
+        ]
+        return {one: parts.pop(one) for one in shared}
+
     def forget(self, thread: Thread) -> None:
         """Handle an unwatched grid point, whose reads are unknown."""
         for key in [key for key in self._left if key[0] == thread.number]:
-            self._sites[self._left.pop(key).site].is_unseen = True
+            for left in self._left.pop(key).values():
+                self._sites[left.site].is_unseen = True
         self._resets.clear()
         self._is_sampled = True
 
@@ -121,7 +160,8 @@ class ReplacedTotals:
         """Handle a write to a buffer, before it; `written` is its record."""
         buffer = region.buffer
         key, step_key = (thread.number, buffer.number), (id(step), buffer.name)
-        left = self._left.pop(key, None)
+        elements = shadow.index_key(region)
+        left = self._taken(thread, region, elements).get(elements)
         if step_key not in self._is_total:
             made_of = {one.name for one in reach.sources(thread.frames, step.value.number)}
             is_update = step.adds or step.mask is not None or reach.depends_on_data(thread.frames)
@@ -131,7 +171,6 @@ class ReplacedTotals:
             is_total = not is_update and reach.is_total(thread.frames, step.value.number)
             self._is_total[step_key] = is_total
             self._sources[step_key] = made_of
-        elements = shadow.index_key(region)
         self._replaces(thread, state, step, region, value, is_total=self._is_total[step_key])
         if not self._is_total[step_key]:
             return
@@ -139,12 +178,20 @@ class ReplacedTotals:
         site = self._sites.setdefault(site_key, _TotalSite())
         site.made_of |= self._sources[step_key]
         site.runs += 1
-        self._left[key] = _Left(site_key, elements, written, is_output)
-        if left is None or (left.site, left.elements) != (site_key, elements):
+        latest, site.latest = site.latest, written
+        if latest is not None and latest.moment != state.moment:
+            site.before = latest.moment
+        parts = self._left.setdefault(key, {})
+        if len(parts) == MAX_PARTS:
+            parts.clear()
+        parts[elements] = _Left(site_key, boxes(region), written, is_output)
+        if left is None or left.site != site_key:
             return
         if left.record.number < block_begins(state, buffer.name):
             site.kept += is_output
             return
+        if left.record is not latest and left.record.moment != site.before:
+            return  # as in a ring
         site.lost += 1
         if site.first is None:
             site.first = dropped_by(thread, state, step, region, value, left.record, "replaced")
@@ -174,7 +221,7 @@ class ReplacedTotals:
 
     def faults(self) -> list[DroppedSum]:
         """Return the sums whose parts are lost, once the run has ended."""
-        for left in self._left.values():
+        for left in itertools.chain.from_iterable(parts.values() for parts in self._left.values()):
             self._sites[left.site].kept += left.is_output
         self._left.clear()
         return [
