@@ -138,7 +138,7 @@ class MemorySanitizer(MemoryTracker):
         if found.operand in ("scratch", "scoped", "output"):
             is_output = found.operand == "output"
             if is_output or self._is_copied_out(region.buffer):
-                self._sums.stores_output(thread, state, step, written)
+                self._sums.stores_output(thread, state, step, region.buffer, written)
                 self._groups.stores_output(thread, state, step)
             self._totals.stores(thread, state, step, region, value, written, is_output=is_output)
             if step.mask is None:

@@ -153,3 +153,59 @@ def test_sum_of_the_only_block_that_is_stored_too_early() -> None:
 def test_sum_of_the_only_block_that_is_stored_last(adds_until: int) -> None:
     """Or after which only zeros are added, as of blocks that are masked."""
     assert not found(partial(only_block, stored_at=adds_until, adds_until=adds_until), X[:8])
+
+
+def sum_beside(x: jax.Array, *, stored_at: int, how: str) -> jax.Array:
+    """Sums of rows of blocks, beside another output to which each step stores."""
+
+    def kernel(x_ref, out_ref, other_ref, acc_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(k == 0 if how != "once" else (i == 0) & (k == 0))
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        if how == "prefix":  # what comes before each block
+            other_ref[...] = acc_ref[...]
+            acc_ref[...] += x_ref[...]
+        elif how == "running":
+            acc_ref[...] += x_ref[...]
+            other_ref[...] = acc_ref[...] * 2
+        else:
+            acc_ref[...] += x_ref[...]
+            other_ref[...] = x_ref[...] * 2
+
+        @pl.when(k == stored_at if how != "once" else (i == 1) & (k == stored_at))
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    block = pl.BlockSpec((8, 128), lambda i, k: (i, k))
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 3),
+        in_specs=[block],
+        out_specs=[
+            pl.BlockSpec((8, 128), lambda i, k: (0 if how == "once" else i, 0)),
+            block,
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((8 if how == "once" else 16, 128), jnp.float32),
+            jax.ShapeDtypeStruct((16, 384), jnp.float32),
+        ],
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+    )(x)
+
+
+@pytest.mark.parametrize("how", ["apart", "once", "prefix", "running"])
+@pytest.mark.parametrize("stored_at", [1, 2])
+def test_stores_to_an_output_that_does_not_receive_the_sum(how: str, stored_at: int) -> None:
+    findings = found(partial(sum_beside, stored_at=stored_at, how=how), X)
+    if stored_at == 2 or how in ("prefix", "running"):
+        assert not findings
+        return
+    (lost,) = findings
+    assert (lost.kind, lost.operand) == ("LostWrite", "acc_ref")
+    assert lost.grid_point == ((1, 1) if how == "once" else (1, 0))
+    assert lost.cause == (
+        "block (0, 0) of out_ref was stored before that addition but not after it"
+    )

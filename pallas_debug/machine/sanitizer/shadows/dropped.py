@@ -15,13 +15,13 @@ state that a flag in a table ends. So it is a fault only if
   having read what others wrote.
 
 A sum is also dropped if its output is stored too early: the last addition for a block comes at a
-moment that stores to no output, and the reset for the next block drops it. That is a fault if every
-reset that follows an addition drops such an addition, and if the moments at which outputs are
-stored depend only on grid point and loop iterations, or on data that also decide about the
-addition. (A running total that a scan leaves at the end of a row is also stored to at moments that
-store to its output.) The same applies to values that are added after the last store to any output,
-and left unread at the end of the run, if the sum consists of floats and goes to an output, unless
-it began after that store: nothing needs the sums of the last steps of a padded grid.
+moment that stores nothing that is computed from it to an output, and the reset for the next block
+drops it. That is a fault if every reset that follows an addition drops such an addition, and if the
+moments at which outputs are stored depend only on grid point and loop iterations, or on data that
+also decide about the addition. (A running total that a scan leaves at the end of a row is also
+stored to at moments that store to its output.) The same applies to values that are added after the
+last such store, and left unread at the end of the run, if the sum consists of floats and goes to an
+output, unless it began after that store: nothing needs the sums of the last steps of a padded grid.
 
 A running state, whose value goes elsewhere too, is dropped if each grid point sets its part of a
 scratch buffer to 0, under no condition and in no loop, before it is read at all.
@@ -41,7 +41,7 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, covers, first_meeting
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.shadow import WriteChange, WriteRecord
-from pallas_debug.machine.sanitizer.shadows.tracked import begins_moment
+from pallas_debug.machine.sanitizer.shadows.tracked import OutputStores, begins_moment
 from pallas_debug.machine.threads import Thread
 
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ class DroppedSums:
         self._used_if: set[_Key] = set()
         self._states: dict[_Key, list[_State]] = {}
         self._read_on_data: set[str] = set()
-        self._stored_at: dict[int, set[int]] = {}
-        self._last_store: dict[int, WriteRecord] = {}
+        self._stored = OutputStores()
         self._begun: dict[tuple[_Key, _Part], int] = {}
         self._stored_if: set[frozenset[int]] = set()
         self._is_partial = False
@@ -201,12 +200,11 @@ class DroppedSums:
                 site.found.append(dropped)
 
     def stores_output(
-        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, written: WriteRecord
-    ) -> None:
-        """Handle a store or copy to an output, or to a buffer that is copied to an output."""
-        moments = self._stored_at.setdefault(thread.number, set())
-        moments.add(state.moment)
-        self._last_store[thread.number] = written
+        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, buffer: MemoryBuffer,
+        written: WriteRecord,
+    ) -> None:  # fmt: skip
+        """Handle a store to an output, or to a buffer that is copied to an output."""
+        self._stored.add(thread, state, step, buffer.name, written)
         self._stored_if.add(self._data_conditions(thread, step))
 
     def forget(self, thread: Thread) -> None:
@@ -235,10 +233,10 @@ class DroppedSums:
                 self.reads(thread, state, region)
             if part is None:
                 self._added.pop(key, None)
-            if not step.adds and self._last_store and not _changes(region, value):
+            if not step.adds and self._stored and not _changes(region, value):
                 self._leaves(key, part)  # as for masked blocks
                 return
-            last = self._last_store.get(thread.number)
+            last = self._stored.last(thread.number, state, buffer.name)
             is_stored = last is not None and last.number >= block_begins(state, buffer.name)
             addition = _Addition(shadow.index_key(region), written, buffer, is_stored)
             self._added.setdefault(key, {})[part] = addition
@@ -272,9 +270,12 @@ class DroppedSums:
             return
         is_late = added.record.number >= begins
         conditions = frozenset(id(branch) for branch in reach.conditions(thread.frames))
-        is_left = not is_late and (is_output or self._stores(thread, added.record.moment))
+        at = thread.number, added.record.moment
+        is_left = not is_late and (is_output or self._stored.at(*at))
         if is_left and (is_output or conditions or thread.iterations):
-            return
+            if is_output or self._stored.at(*at, state, buffer.name):
+                return
+            is_left = False
         if is_late:
             site.drops += 1
         slip: Slip = "late" if is_late else "always" if is_left else "early"
@@ -337,9 +338,6 @@ class DroppedSums:
             self._constant[site] = next(made_of, None) is None
         return self._constant[site]
 
-    def _stores(self, thread: Thread, moment: int) -> bool:
-        return moment in self._stored_at.get(thread.number, ())
-
     def freed(self, thread: Thread, buffer: MemoryBuffer) -> None:
         """Handle the end of a buffer."""
         self._added.pop((thread.number, buffer.number), None)
@@ -390,13 +388,13 @@ class DroppedSums:
     def _unstored(
         self, threads: Mapping[int, TrackedThread], launch: Launch
     ) -> Iterator[DroppedSum]:
-        """Yield sums with additions after the last store to any output that are still unread."""
+        """Yield sums with unread additions after the last store to an output that receives them."""
         for key, parts in self._added.items():
             number, _ = key
-            stored = self._last_store.get(number)
-            if stored is None:
-                continue
             for part, added in parts.items():
+                stored = self._stored.last(number, threads[number], added.buffer.name)
+                if stored is None:
+                    continue
                 if self._begun.get((key, part), 0) > stored.number:
                     continue
                 if reach.choice_in(launch, added.record.step) is not None:

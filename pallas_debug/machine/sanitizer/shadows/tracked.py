@@ -18,7 +18,10 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.grid import Window
+from pallas_debug.machine.sanitizer.shadows import reach
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
+from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
+from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]
 
@@ -91,6 +94,7 @@ class TrackedThread:
     is_watched: bool = True
     _left: set[str] = field(default_factory=set)
     _reached: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _goes_to: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def moment(self) -> int:
@@ -151,8 +155,26 @@ class TrackedThread:
 
     def reaches_output(self, name: str) -> bool:
         """Whether an operand's values go to an output."""
-        every = {*(w.operand.name for w in self.outputs), *self.arrays}
-        return not every.isdisjoint(self.flow.reached(name))
+        return not self._all_outputs().isdisjoint(self._destinations(name))
+
+    def may_reach(self, name: str, output: str) -> bool:
+        """Whether an operand's values may go to an output."""
+        return output in self._destinations(name)
+
+    def goes_into(self, name: str, store: OutputStore) -> bool:
+        """Whether a store's value is computed from an operand, or all of its stores are."""
+        if name == store.name or not self.reaches_output(name):
+            return True
+        return name in store.sources or not store.sources.isdisjoint(self._destinations(name))
+
+    def _all_outputs(self) -> frozenset[str]:
+        return frozenset([*(w.operand.name for w in self.outputs), *self.arrays])
+
+    def _destinations(self, name: str) -> frozenset[str]:
+        """Names of the operands that an operand's values reach."""
+        if name not in self._goes_to:
+            self._goes_to[name] = self.flow.reached(name)
+        return self._goes_to[name]
 
     def output_name(self, output: int) -> str:
         """Name of an output, by its number."""
@@ -202,6 +224,69 @@ class TrackedThread:
             if all(n.start <= i < n.stop for n, i in zip(outer, element, strict=True)):
                 holding.add(block)
         return [p for p, block in zip(self.points, blocks, strict=True) if block in holding]
+
+
+@dataclass(eq=False, slots=True)
+class OutputStore:
+    """A store to an output, or to a buffer that is copied to one.
+
+    Attributes:
+      name: name of the output.
+      sources: other buffers from which its value is computed.
+      moments: moments at which a thread ran it.
+      last: its last run.
+    """
+
+    name: str
+    sources: frozenset[str]
+    last: WriteRecord
+    moments: set[int] = field(default_factory=set)
+
+
+class OutputStores:
+    """Stores to outputs so far, by thread."""
+
+    def __init__(self) -> None:
+        self._stores: dict[tuple[int, int, str], OutputStore] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._stores)
+
+    def add(
+        self, thread: Thread, state: TrackedThread, step: ir.StoreStep, name: str,
+        written: WriteRecord,
+    ) -> None:  # fmt: skip
+        """Record a store to an output at the current moment."""
+        key = thread.number, id(step), name
+        store = self._stores.get(key)
+        if store is None:
+            made_of = {one.name for one in reach.sources(thread.frames, step.value.number)}
+            sources = frozenset(made_of - {name})
+            store = self._stores[key] = OutputStore(name, sources, written)
+        store.moments.add(state.moment)
+        store.last = written
+
+    def at(
+        self, thread: int, moment: int, state: TrackedThread | None = None, name: str = ""
+    ) -> bool:
+        """Whether there is one at a moment.
+
+        Args:
+          state: the thread, if only those count whose values are computed from the buffer `name`.
+        """
+        return any(
+            number == thread
+            and moment in store.moments
+            and (state is None or state.goes_into(name, store))
+            for (number, _, _), store in self._stores.items()
+        )
+
+    def last(self, thread: int, state: TrackedThread, name: str) -> WriteRecord | None:
+        """Return the last one whose value is computed from a buffer, or else that might be."""
+        own = [store for (number, _, _), store in self._stores.items() if number == thread]
+        found = [store for store in own if state.goes_into(name, store)]
+        found = found or [store for store in own if state.may_reach(name, store.name)]
+        return max((store.last for store in found), key=lambda one: one.number, default=None)
 
 
 def begins_moment(step: ir.MachineStep) -> bool:
