@@ -1,16 +1,22 @@
-"""Operations that jax's lowering or the compiler rejects."""
+"""Operations that jax's lowering or the compiler rejects, or that have no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from pallas_debug.analysis.subject import Result, Subject
+import numpy as np
+
+from pallas_debug.analysis.subject import Result, Subject, over_loops
 from pallas_debug.analysis.tiling import LANES
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
+from pallas_debug.bridge.walk.dataflow.same_values import SameValues
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import unsupported
+from pallas_debug.findings.wording import stored, unsupported
+from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, Target
 
 _ACCESSES = ("get", "swap", "addupdate", "masked_load", "masked_swap")
@@ -41,7 +47,58 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
                         source=event.source, operand=buffer.name, shape=str(buffer)
                     )
                     add(unsupported.unaligned_dma(seen, columns=dim.size, of=dim.bound))
+    result.findings += _without_effect(subject)
     return result
+
+
+def _without_effect(subject: Subject) -> Iterator[Finding]:
+    """Yield states that nothing updates, and values that are subtracted from themselves."""
+    values = SameValues(jaxprs_of(subject.captured.params)[0])
+    operands = subject.captured.kernel.operands
+    for position, uses in values.refs.items():
+        number, source = uses.constant, uses.combined()
+        is_scratch = position < len(operands) and operands[position].kind == "scratch"
+        if number is None or source is None or not is_scratch or not _is_kept(subject, position):
+            continue
+        stores = list(dict.fromkeys(line for line in uses.stores if line is not None))
+        if stores:
+            yield stored.state_not_updated(
+                _of_operand(subject, position, source=source, other=stores[0]),
+                number=number,
+                stores=[line.line for line in stores],
+            )
+    for position, found in {one.ref: one for one in reversed(values.cancelled)}.items():
+        if position < len(operands):
+            yield stored.cancelled(
+                _of_operand(subject, position, source=found.source, other=found.stored),
+                divides=found.operation == "div",
+                stored=None if found.stored is None else found.stored.line,
+            )
+
+
+def _of_operand(subject: Subject, position: int, **witness: Any) -> Sighting:
+    operand = subject.captured.kernel.operands[position]
+    space = "VMEM" if operand.memory_space == "default" else operand.memory_space.upper()
+    shape = f"{array_text(operand.dtype, operand.shape)} in {space}"
+    return subject.sighting(operand=operand.name, shape=shape, **witness)
+
+
+def _is_kept(subject: Subject, position: int) -> bool:
+    """Whether any grid point reads what only earlier ones have written to a ref."""
+    if subject.walked.incomplete:
+        return False
+    rank = len(subject.grid.sizes)
+    read, written = (np.zeros((1,) * rank, bool) for _ in range(2))
+    for event in subject.walked.events:
+        if event.view is None or event.view.buffer.position != position:
+            continue
+        if event.what == "write":
+            written = written | over_loops(event.where, rank)
+            if not event.certain:
+                return False
+        elif event.what == "read" and event.certain:
+            read = read | over_loops(event.where, rank)
+    return bool((read & ~written).any())
 
 
 def _of_operation(

@@ -311,7 +311,7 @@ _OF_RESULTS = (
     *(*_OF_MEMORY, *_VALUES, Fault.DIVISION_BY_ZERO, Fault.INTEGER_OVERFLOW),
     *(Fault.NARROWING_LOSS, Fault.PRECISION_LOSS, Fault.LOST_WRITE, Fault.CONFLICTING_WRITES),
     *(Fault.WAIT_SIZE_MISMATCH, Fault.WAIT_SOURCE_MISMATCH),
-    *(Fault.FALSE_HINT, Fault.INPUT_NOT_READ),
+    *(Fault.FALSE_HINT, Fault.INPUT_NOT_READ, Fault.NO_EFFECT),
     *(Fault.UNSEEDED_RANDOM_BITS, Fault.REPEATED_RANDOM_BITS),
 )
 """Faults that may change a kernel's results relative to its reference."""

@@ -297,6 +297,10 @@ class Fault(StrEnum):
         *("InputNotRead", Severity.VALUES, _PROVED),
         "part of an input is in no block that the grid, a loop or a pipeline visits",
     )
+    NO_EFFECT = (
+        *("NoEffect", Severity.VALUES, _PROVED),
+        "a state in scratch that nothing updates, or a value that is subtracted from itself",
+    )
     UNSEEDED_RANDOM_BITS = (
         *("UnseededRandomBits", Severity.UNDEFINED, _MACHINE),
         "random bits are drawn from a generator that is not seeded on this core",

@@ -22,6 +22,17 @@ CARRIED = (
 )
 
 WORDS: dict[str, tuple[str, str, str]] = {
+    "maximum_that_is_never_stored": (
+        "m_ref is always -1e+30: line 62 sets it to that, and nothing else stores to it",
+        "a state in m_ref is begun but never updated, so that it has no effect here",
+        "store the new value to m_ref after the previous one was used, at each step",
+    ),
+    "scaled_by_the_new_maximum": (
+        "the difference is always 0: what is loaded from m_ref is subtracted from itself, because "
+        "line 83 has just stored the same value there",
+        "m_ref is loaded after it was updated, and no longer holds the previous value",
+        "load m_ref before line 83 updates it, or update it after this line",
+    ),
     "read_past_the_end": (
         "x_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
         "the index comes from line 18, `start = pl.program_id(0) * 8 + 4`, which does not keep it "

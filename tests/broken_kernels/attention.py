@@ -55,6 +55,39 @@ def maximum_of_the_query_before(x: jax.Array) -> jax.Array:
     return _logsumexp(logsumexp, x)
 
 
+def maximum_that_is_never_stored(x: jax.Array) -> jax.Array:
+    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            m_ref[...] = jnp.full_like(m_ref, -1e30)
+            l_ref[...] = jnp.zeros_like(l_ref)
+
+        # The sum of each block is for its own maximum, and the blocks before it count as nothing.
+        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))  # FAULT
+        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
+        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums
+        out_ref[...] = m + jnp.log(l_ref[...])
+
+    return _logsumexp(logsumexp, x)
+
+
+def scaled_by_the_new_maximum(x: jax.Array) -> jax.Array:
+    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            m_ref[...] = jnp.full_like(m_ref, -1e30)
+            l_ref[...] = jnp.zeros_like(l_ref)
+
+        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))
+        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
+        m_ref[...] = m
+        # The sum is to be scaled from the previous maximum to the new one.
+        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums  # FAULT
+        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
+
+    return _logsumexp(logsumexp, x)
+
+
 def logsumexp_repaired(x: jax.Array) -> jax.Array:
     def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
         @pl.when(pl.program_id(1) == 0)
@@ -162,6 +195,24 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((16, 128), F32), KEYS, KEYS),
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
+    ),
+    BrokenKernel(
+        fault="NoEffect",
+        summary="The running maximum of a softmax is reset, and never updated.",
+        function=maximum_that_is_never_stored,
+        repaired=logsumexp_repaired,
+        reference=logsumexp_reference,
+        args=WIDE,
+        expected=Expectations(hlo=WRONG, tpu=WRONG),
+    ),
+    BrokenKernel(
+        fault="NoEffect",
+        summary="The running maximum of a softmax is updated before the scale is computed.",
+        function=scaled_by_the_new_maximum,
+        repaired=logsumexp_repaired,
+        reference=logsumexp_reference,
+        args=WIDE,
+        expected=Expectations(hlo=WRONG, tpu=WRONG),
     ),
     BrokenKernel(
         fault="StaleRead",

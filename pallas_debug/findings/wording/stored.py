@@ -1,4 +1,4 @@
-"""Wording of the history of a wrong element: the store, and the writes behind it."""
+"""Wording of the history of a wrong element, and of stores that leave a state without effect."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import Point, listed, loop, when_zero, where
-from pallas_debug.model import SourceLine
+from pallas_debug.model import Finding, SourceLine
 
 MAX_SOURCES = 4
 """Maximum number of buffers behind a store whose writes are listed in a message."""
@@ -295,4 +297,47 @@ def stored_alone(found: StoreHistory, visits: int) -> tuple[str, str] | None:
         f"{store.last}: {where(behind[0].line)} sets {names[0]} there",
         f"if it should combine all of them, set {listed(names)} only at the first step of each "
         "block, and update the previous value at the others",
+    )
+
+
+def state_not_updated(seen: Sighting, *, number: float, stores: Sequence[int]) -> Finding:
+    """Report scratch that is reset to a number, and never gets any other value.
+
+    Args:
+      seen: sighting with the line that uses the number as `source`, and a reset as `other`.
+      number: the number.
+      stores: numbers of the lines that reset it.
+    """
+    name = seen.witness.operand
+    lines = (
+        f"line {stores[0]}"
+        if len(stores) == 1
+        else f"lines {listed([str(line) for line in stores])}"
+    )
+    return seen.with_values({"always": f"{number:g}"}).found(
+        Fault.NO_EFFECT,
+        f"{name} is always {number:g}: {lines} "
+        f"{'sets' if len(stores) == 1 else 'set'} it to that, and nothing else stores to it",
+        f"a state in {name} is begun but never updated, so that it has no effect here",
+        f"store the new value to {name} after the previous one was used, at each step",
+    )
+
+
+def cancelled(seen: Sighting, *, divides: bool, stored: int | None) -> Finding:
+    """Report a difference or ratio of two values that are the same.
+
+    Args:
+      seen: sighting with the operation as `source`, and the store before it as `other`.
+      divides: whether it is a division.
+      stored: line of that store.
+    """
+    name = seen.witness.operand
+    line = "a store" if stored is None else f"line {stored}"
+    result, verb = ("1", "divided by") if divides else ("0", "subtracted from")
+    return seen.with_values({"always": result}).found(
+        Fault.NO_EFFECT,
+        f"the {'ratio' if divides else 'difference'} is always {result}: what is loaded from "
+        f"{name} is {verb} itself, because {line} has just stored the same value there",
+        f"{name} is loaded after it was updated, and no longer holds the previous value",
+        f"load {name} before {line} updates it, or update it after this line",
     )

@@ -31,6 +31,14 @@ ENTRIES = (
         kinds=("InputNotRead",),
     ),
     entry(
+        "no-effect",
+        title="a state in scratch is never updated, or a value is subtracted from itself",
+        cause="the new value is not stored, or is stored before the previous one is loaded",
+        advice="load the previous value, compute the new one, then store it: m_prev = m_ref[...]; "
+        "m = jnp.maximum(m_prev, x); m_ref[...] = m",
+        kinds=("NoEffect",),
+    ),
+    entry(
         "unseeded-random-bits",
         title="random bits are drawn from an unseeded generator",
         cause="each core has its own generator, which keeps the state of earlier programs: a "

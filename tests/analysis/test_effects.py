@@ -1,0 +1,233 @@
+"""States in scratch that nothing updates, values subtracted from themselves, and their twins."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.analysis import analyze
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.model import Finding
+
+Captures = Callable[..., list[Capture]]
+F32 = jnp.float32
+S = jax.ShapeDtypeStruct
+X = S((16, 384), F32)
+TILE = pltpu.VMEM((8, 128), F32)
+
+
+def called(kernel: Callable[..., None], x: Any, *scratch: Any) -> Any:
+    """A call over two rows of three blocks, with an output block for each row."""
+    return pl.pallas_call(
+        kernel,
+        out_shape=S((16, 128), F32),
+        grid=(2, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        scratch_shapes=scratch or (TILE,),
+    )(x)
+
+
+def found(captures: Captures, function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    (captured,) = captures(function, args or (X,))
+    return analyze(captured).findings
+
+
+def state(x: Any, *, how: str, begin: float = 0.0) -> Any:
+    """A running sum or maximum that is reset at each row, and updated in some way or in none."""
+
+    def kernel(x_ref, out_ref, state_ref, *more):
+        k = pl.program_id(1)
+
+        @pl.when(k == 0 if how != "each step" else k >= 0)
+        def _start() -> None:
+            state_ref[...] = jnp.full_like(state_ref, begin)
+
+        before = state_ref[...]
+        new = jnp.maximum(before, x_ref[...]) if begin else before + x_ref[...]
+        if how in ("product", "total"):
+            is_product = how == "product"
+            new = x_ref[:, :8] @ state_ref[...] if is_product else x_ref[...] * jnp.sum(before)
+        elif how == "filler":
+            new = jnp.where(x_ref[...] > 0, x_ref[...], before)
+        elif how == "copied out":
+            new = x_ref[...]
+        out_ref[...] = before if how == "stored as it is" else new
+        if how == "updated":
+            state_ref[...] = new
+        elif how == "added":
+            state_ref[...] += x_ref[...]
+        elif how == "in part":
+            state_ref[0:1, :] = new[0:1, :]
+        elif how == "for some data":
+
+            @pl.when(x_ref[0, 0] > 0)
+            def _update() -> None:
+                state_ref[...] = new
+
+        elif how == "in a loop":
+            lax.fori_loop(0, 2, lambda i, _: state_ref.__setitem__(..., new), None)
+        elif how == "by a copy":
+            pltpu.sync_copy(more[0], state_ref)
+
+    return called(kernel, x, TILE, *([TILE] if how == "by a copy" else []))
+
+
+@pytest.mark.parametrize(
+    "how, begin",
+    [("never", 0.0), ("never", -jnp.inf), ("never", -1e30), ("product", 0.0), ("total", 0.0)],
+)
+def test_a_state_that_nothing_updates(captures: Captures, how: str, begin: float) -> None:
+    (finding,) = found(captures, functools.partial(state, how=how, begin=begin))
+    assert (finding.kind, finding.operand) == ("NoEffect", "state_ref")
+    assert finding.source is not None
+    assert finding.other is not None
+    assert finding.other.text == "state_ref[...] = jnp.full_like(state_ref, begin)"
+    assert finding.message == (
+        f"state_ref is always {begin:g}: line {finding.other.line} sets it to that, and nothing "
+        "else stores to it"
+    )
+    assert finding.cause == (
+        "a state in state_ref is begun but never updated, so that it has no effect here"
+    )
+    assert finding.advice == (
+        "store the new value to state_ref after the previous one was used, at each step"
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("updated", "added", "in part", "for some data", "in a loop", "by a copy"),
+        *("each step", "filler", "stored as it is", "copied out"),
+    ],
+)
+def test_states_that_are_updated_and_constants(captures: Captures, how: str) -> None:
+    kinds = [f.kind for f in found(captures, functools.partial(state, how=how))]
+    assert "NoEffect" not in kinds
+
+
+def test_a_constant_other_than_the_begin_of_a_state(captures: Captures) -> None:
+    assert not found(captures, functools.partial(state, how="never", begin=1.0))
+
+
+def difference(x: Any, *, how: str) -> Any:
+    """Values that are stored, loaded again, and subtracted from some value."""
+
+    def kernel(x_ref, out_ref, state_ref, narrow_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+
+        before = state_ref[...]
+        new = jnp.maximum(before, x_ref[...])
+        if how != "after":
+            state_ref[...] = new
+        if how == "itself":
+            out_ref[...] = jnp.exp(new - state_ref[...])
+        elif how == "ratio":
+            out_ref[...] = new / state_ref[...]
+        elif how == "row":
+            row = jnp.max(x_ref[...], axis=1, keepdims=True)
+            state_ref[...] = jnp.broadcast_to(row, state_ref.shape)
+            out_ref[...] = x_ref[...] * (state_ref[...] - row)
+        elif how == "kept":
+            out_ref[...] = jnp.exp(before - new)
+        elif how == "after":
+            out_ref[...] = jnp.exp(state_ref[...] - new)
+            state_ref[...] = new
+        elif how == "rounded":  # what bfloat16 loses
+            narrow_ref[...] = new.astype(jnp.bfloat16)
+            out_ref[...] = new - narrow_ref[...].astype(F32)
+        elif how == "shifted":
+            out_ref[...] = jnp.zeros_like(out_ref)
+            out_ref[1:8, :] = state_ref[1:8, :] - state_ref[0:7, :]
+        elif how == "pairs":
+            row = new[0, 0:8]
+            narrow_ref[0:8, 0:8] = (row[:, None] - row[None, :]).astype(jnp.bfloat16)
+            out_ref[...] = new
+        elif how == "changed":
+            state_ref[0:1, :] = x_ref[0:1, :]
+            out_ref[...] = new - state_ref[...]
+        elif how == "maybe changed":
+
+            @pl.when(x_ref[0, 0] > 0)
+            def _change() -> None:
+                state_ref[...] = x_ref[...]
+
+            out_ref[...] = new - state_ref[...]
+        elif how == "changed in a loop":
+
+            def body(i: Any, last: Any) -> Any:
+                out_ref[...] = state_ref[...] - last
+                state_ref[...] = last * 2
+                return state_ref[...]
+
+            lax.fori_loop(0, 2, body, new)
+
+    return called(kernel, x, TILE, pltpu.VMEM((8, 128), jnp.bfloat16))
+
+
+@pytest.mark.parametrize("how", ["itself", "ratio", "row"])
+def test_a_value_that_is_subtracted_from_itself(captures: Captures, how: str) -> None:
+    (finding,) = found(captures, functools.partial(difference, how=how))
+    assert (finding.kind, finding.operand) == ("NoEffect", "state_ref")
+    assert finding.source is not None
+    assert finding.source.text is not None
+    assert finding.source.text.startswith("out_ref[...] = ")
+    assert finding.other is not None
+    line = finding.other.line
+    what, verb = (
+        ("ratio is always 1", "divided by")
+        if how == "ratio"
+        else ("difference is always 0", "subtracted from")
+    )
+    assert finding.message == (
+        f"the {what}: what is loaded from state_ref is {verb} itself, because line {line} has just "
+        "stored the same value there"
+    )
+    assert finding.cause == (
+        "state_ref is loaded after it was updated, and no longer holds the previous value"
+    )
+    assert finding.advice == (
+        f"load state_ref before line {line} updates it, or update it after this line"
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("kept", "after", "rounded", "shifted", "pairs"),
+        *("changed", "maybe changed", "changed in a loop"),
+    ],
+)
+def test_differences_of_values_that_may_differ(captures: Captures, how: str) -> None:
+    assert "NoEffect" not in [
+        f.kind for f in found(captures, functools.partial(difference, how=how))
+    ]
+
+
+def test_scratch_of_a_scope(captures: Captures) -> None:
+    """Only the kernel's own is examined; what a scope closes over is followed into it."""
+
+    def kernel(x_ref, out_ref, state_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            state_ref[...] = jnp.zeros_like(state_ref)
+
+        def scope(inner_ref: Any) -> None:
+            inner_ref[...] = state_ref[...] + x_ref[...]
+            state_ref[...] = inner_ref[...]
+
+        pl.run_scoped(scope, TILE)
+        out_ref[...] = state_ref[...]
+
+    assert not found(captures, functools.partial(called, kernel))
