@@ -63,7 +63,7 @@ def transposed_operand(x: jax.Array, y: jax.Array) -> jax.Array:
         y = y_ref[:, pl.ds(pl.multiple_of(pl.program_id(1) * 128, 128), 128)]
         out_ref[...] = jnp.dot(x, y, preferred_element_type=F32).astype(BF16)
 
-    return _matmul(kernel, x, y, pl.BlockSpec((512, 1024), lambda i, j: (0, i)))
+    return _matmul(kernel, x, y, pl.BlockSpec((256, 512), lambda i, j: (0, i)))
 
 
 def transposed_operand_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -71,16 +71,16 @@ def transposed_operand_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
         y = y_ref[:, pl.ds(pl.multiple_of(pl.program_id(1) * 128, 128), 128)]
         out_ref[...] = jnp.dot(x_ref[...], y, preferred_element_type=F32).astype(BF16)
 
-    return _matmul(kernel, x.T, y, pl.BlockSpec((1024, 512), lambda i, j: (i, 0)))
+    return _matmul(kernel, x.T, y, pl.BlockSpec((512, 256), lambda i, j: (i, 0)))
 
 
 def _matmul(kernel: object, x: jax.Array, y: jax.Array, x_spec: pl.BlockSpec) -> jax.Array:
     return pl.pallas_call(
         kernel,
-        out_shape=jax.ShapeDtypeStruct((1024, 1024), BF16),
-        grid=(1, 8),
-        in_specs=[x_spec, pl.BlockSpec((512, 1024), lambda i, j: (0, 0))],
-        out_specs=pl.BlockSpec((1024, 128), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((512, 4096), BF16),
+        grid=(1, 32),
+        in_specs=[x_spec, pl.BlockSpec((256, 4096), lambda i, j: (0, 0))],
+        out_specs=pl.BlockSpec((512, 128), lambda i, j: (i, j)),
     )(x, y)
 
 
@@ -426,8 +426,9 @@ KERNELS = (
         summary="The left operand of a matrix product is transposed in every grid step.",
         function=transposed_operand,
         remedied=transposed_operand_remedied,
-        args=(jax.ShapeDtypeStruct((512, 1024), BF16),) * 2,
-        parts=("unless it is stored that way, transposing takes about",),
+        args=tuple(jax.ShapeDtypeStruct((256, n), BF16) for n in (512, 4096)),
+        targets=("v5e",),
+        parts=("unless it is stored that way, this takes about", "cycles per call and saves about"),
     ),
     SlowKernel(
         advice="lane-reduction",

@@ -18,6 +18,7 @@ from pallas_debug.profile.advice.advice import (
 )
 from pallas_debug.profile.advice.moves import is_transpose
 from pallas_debug.profile.advice.program import PASSED_ON, STORES, ProgramOperation
+from pallas_debug.profile.advice.steady import cycles_of_compute
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, selected, starting
 from pallas_debug.profile.units import MXU
 
@@ -27,6 +28,9 @@ MIN_SHARE = 0.1
 MIN_WAIT = 0.08
 """Minimum share of the computation in which the MXU waits for transposes; where it was 8 to 24 %,
 the remedy saved 11 to 38 %."""
+
+MIN_GAIN = 0.05
+"""Minimum share of the estimated cycles that is saved, after the cycles of transposing outside."""
 
 START = {"v6e": 64, "tpu7x": 64}
 """Cycles that the MXU always waits for its first operands, on chips where it is not 32: products
@@ -84,6 +88,9 @@ def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
             )
         if share < least:
             continue
+        outside, saved = _outside(subject, operand.name), _saved(subject, share)
+        if outside and saved and saved - outside < MIN_GAIN * (subject.cycles or 0):
+            continue
         shape = "x".join(str(n) for n in operand.block_shape or operand.shape if n is not None)
         found[operand.name, source] = KIND.advice(
             source=source,
@@ -94,7 +101,7 @@ def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
             ),
             remedy=(
                 f"pass {operand.name} transposed: transpose the array once, outside the kernel, "
-                "and swap the two dimensions of its BlockSpec" + _cost(subject, operand.name)
+                "and swap the two dimensions of its BlockSpec" + _remark(outside, saved)
             ),
             evidence=(
                 counted("instructions of this line that use a transpose unit", len(feeds)),
@@ -105,14 +112,34 @@ def advise_transpose(subject: AdviceSubject) -> Iterator[Advice]:
     yield from _products(subject, products)
 
 
-def _cost(subject: AdviceSubject, operand: str) -> str:
-    """Return a remark on the cycles of transposing an array outside; empty if unknown."""
+def _outside(subject: AdviceSubject, operand: str) -> float | None:
+    """Return the cycles of transposing an array outside the kernel; None if unknown."""
     blocks = subject.blocks.pipelined if subject.blocks is not None else ()
     size = sum((o.total or 0) * o.block_bytes for o in blocks if o.name == operand)
     if not size or not subject.bytes_per_cycle:
+        return None
+    return 2 * size / subject.bytes_per_cycle  # it is read and written
+
+
+def _saved(subject: AdviceSubject, share: float) -> float | None:
+    """Return the cycles of the whole kernel that are saved with a share of the computation.
+
+    None if that is unknown, or if copies are to be ignored.
+    """
+    if subject.step is None or subject.ignores_copies:
+        return None
+    after = cycles_of_compute(subject, (1 - share) * subject.step.compute)
+    return subject.cycles - after if subject.cycles and after else None
+
+
+def _remark(outside: float | None, saved: float | None) -> str:
+    """Return a remark on the cycles of transposing an array outside; empty if unknown."""
+    if outside is None:
         return ""
-    cycles = 2 * size / subject.bytes_per_cycle  # it is read and written
-    return f"; unless it is stored that way, transposing takes about {cycles:,.0f} cycles per call"
+    saving = f" and saves about {saved:,.0f}" if saved else ""
+    return (
+        f"; unless it is stored that way, this takes about {outside:,.0f} cycles per call{saving}"
+    )
 
 
 def _lost(
@@ -231,8 +258,9 @@ KIND = AdviceKind(
     condition=(
         "A block of an input is transposed right after loading and not only stored, and the MXU "
         f"waits for it for at least {MIN_WAIT:.0%} of the computation; or, without a product, at "
-        f"least {MIN_SHARE:.0%} of the executed bundles use the transpose units. Or a product is "
-        "transposed, and only its transpose is used."
+        f"least {MIN_SHARE:.0%} of the executed bundles use the transpose units; and to transpose "
+        f"the array outside would save at least {MIN_GAIN:.0%} of the estimated cycles, besides "
+        "those that it takes. Or a product is transposed, and only its transpose is used."
     ),
     remedy="Transpose the array once, outside the kernel, or swap the operands of the product.",
     rule=advise_transpose,
