@@ -81,6 +81,34 @@ def state_kept_in_memory_remedied(x: jax.Array) -> jax.Array:
     return _again(kernel, x, x.shape)
 
 
+def returns_kept_in_memory(x: jax.Array) -> jax.Array:
+    """Discounted sums, from the last row to the first, with the sum in scratch."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, total: jax.Ref) -> None:
+        total[...] = jnp.zeros_like(total)
+
+        @pl.loop(0, x_ref.shape[0])
+        def _(i: jax.Array) -> None:
+            row = pl.ds(x_ref.shape[0] - 1 - i, 1)
+            total[...] = x_ref[row, :] + 0.99 * total[...]  # SLOW
+            out_ref[row, :] = total[...]
+
+    return _again(kernel, x, x.shape, (pltpu.VMEM((1, x.shape[1]), F32),))
+
+
+def returns_kept_in_memory_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def step(i: jax.Array, total: jax.Array) -> jax.Array:
+            row = pl.ds(x_ref.shape[0] - 1 - i, 1)
+            total = x_ref[row, :] + 0.99 * total
+            out_ref[row, :] = total
+            return total
+
+        lax.fori_loop(0, x_ref.shape[0], step, jnp.zeros((1, x_ref.shape[1]), F32))
+
+    return _again(kernel, x, x.shape)
+
+
 def input_copied_to_scratch(x: jax.Array) -> jax.Array:
     """The whole block is copied before a loop works on it."""
 
@@ -148,6 +176,15 @@ KERNELS = (
         remedied=state_kept_in_memory_remedied,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
         parts=("loads and stores 4 registers of state",),
+        targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="kept-in-memory",
+        summary="Discounted sums that wait for what they have stored.",
+        function=returns_kept_in_memory,
+        remedied=returns_kept_in_memory_remedied,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        parts=("loads and stores 1 register of total", "it takes 20 cycles, but only about 1"),
         targets=("v5e",),
     ),
     SlowKernel(

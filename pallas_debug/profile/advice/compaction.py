@@ -8,24 +8,32 @@ instruction and a reader of its result in the loop.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import slot_of
 
 
-def compacted(subject: AdviceSubject, loop: ScheduledLoop, without: Collection[int] = ()) -> int:
+def compacted(
+    subject: AdviceSubject,
+    loop: ScheduledLoop,
+    without: Collection[int] = (),
+    places: Mapping[int, str] = MappingProxyType({}),
+) -> int:
     """Estimate the minimum cycles of an iteration of an innermost loop.
 
     Args:
       without: identities of instructions to leave out; their results are available at once.
+      places: fixed places that loads and stores access, by identity of the instruction. A load
+        waits for an earlier store to its place.
     """
     table, inside = subject.schedule.table, subject.inside(loop)
     if table is None:
         return 0
     capacity = dict(zip(table.names, table.capacity, strict=True))
-    latencies = _latencies(subject, loop, inside)
+    latencies = _latencies(subject, loop, inside, places)
     ready: dict[str, int] = {}
     used: dict[str, Counter[int]] = defaultdict(Counter)
     end = 0
@@ -35,12 +43,13 @@ def compacted(subject: AdviceSubject, loop: ScheduledLoop, without: Collection[i
             continue
         slot = slot_of(placed.opcode)
         guards = [one.predicate.removeprefix("!")] if one.predicate else []
-        at = max((ready.get(value, 0) for value in (*one.operands, *guards)), default=0)
+        read = (*_read(placed, places), *guards)
+        at = max((ready.get(value, 0) for value in read), default=0)
         if slot is not None:
             while used[slot][at] >= max(capacity.get(slot, 1), 1):
                 at += 1
             used[slot][at] += 1
-        for value in one.results:
+        for value in _written(placed, places):
             ready[value] = at + latencies.get(placed.opcode, 1) if slot is not None else at
         after = subject.schedule.delay_slots if placed.opcode.startswith("sbr") else 0
         end = max(end, at + 1 + after)
@@ -48,7 +57,10 @@ def compacted(subject: AdviceSubject, loop: ScheduledLoop, without: Collection[i
 
 
 def _latencies(
-    subject: AdviceSubject, loop: ScheduledLoop, inside: list[PlacedInstruction]
+    subject: AdviceSubject,
+    loop: ScheduledLoop,
+    inside: list[PlacedInstruction],
+    places: Mapping[int, str],
 ) -> dict[str, int]:
     """Return the minimum distance from an instruction to a reader of its result, by opcode."""
     times, now = [], 0
@@ -59,9 +71,21 @@ def _latencies(
     found: dict[str, int] = {}
     for placed in inside:
         time = times[placed.bundle - loop.start]
-        for value in placed.instruction.operands:
+        for value in _read(placed, places):
             if value in made and time > made[value][0]:
                 distance, opcode = time - made[value][0], made[value][1]
                 found[opcode] = min(found.get(opcode, distance), distance)
-        made.update((value, (time, placed.opcode)) for value in placed.instruction.results)
+        made.update((value, (time, placed.opcode)) for value in _written(placed, places))
     return found
+
+
+def _read(placed: PlacedInstruction, places: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the values that an instruction reads, and the place that it loads from."""
+    is_load = id(placed) in places and placed.opcode.startswith("vld")
+    return (*placed.instruction.operands, *((places[id(placed)],) if is_load else ()))
+
+
+def _written(placed: PlacedInstruction, places: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the values that an instruction defines, and the place that it stores to."""
+    is_store = id(placed) in places and placed.opcode.startswith("vst")
+    return (*placed.instruction.results, *((places[id(placed)],) if is_store else ()))

@@ -53,13 +53,14 @@ def advise_kept_in_memory(subject: AdviceSubject) -> Iterator[Advice]:
         if any(slot_of(placed.opcode) == MXU for placed in subject.inside(scheduled)):
             continue  # the products determine the length, wherever the results are kept
         accesses = _accesses(subject, scheduled)
-        registers = len({_place(subject, scheduled, p) for p in accesses})
+        places = {id(p): _place(subject, scheduled, p) or "" for p in accesses}
+        registers = len(set(places.values()))
         if not 0 < registers <= MAX_REGISTERS:
             continue
-        cycles, own = subject.cycles_of(scheduled), {id(placed) for placed in accesses}
-        if compacted(subject, scheduled) < MIN_COMPACT * cycles:
+        cycles = subject.cycles_of(scheduled)
+        if compacted(subject, scheduled, places=places) < MIN_COMPACT * cycles:
             continue
-        without = compacted(subject, scheduled, own)
+        without = compacted(subject, scheduled, places)
         # Each carried value is moved to its register at the end of an iteration.
         needed = max(without + -(-registers // _slots(subject)) + 1, MIN_CYCLES)
         share = subject.share(subject.inside(scheduled))
