@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
+from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
@@ -17,6 +19,7 @@ from pallas_debug.profile.advice.program import (
 from pallas_debug.profile.advice.rules.invariant import CHEAP
 from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, vectors_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import EUP, FILL, LOAD, MXU, SPILL, STORE, VALU
 
 MAX_COLUMNS = 512
@@ -25,6 +28,11 @@ MAX_COLUMNS = 512
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""
 
+MIN_GAIN_OF_EACH = 0.5
+"""Minimum share of an iteration that the change must save if the number of iterations is unknown:
+the last one then works on columns past the bound."""
+
+_MEMORY = re.compile(r"memref<(?P<sizes>(?:\d{1,9}x)*)[a-z]")
 _MAXIMA = ("arith.maximumf", "arith.maxnumf")
 OF_SPILLS = {LOAD: FILL, STORE: SPILL}
 _ENDS = ("tpu.matmul", "vector.multi_reduction", *STORES)
@@ -34,8 +42,9 @@ def advise_narrow_slices(subject: AdviceSubject) -> Iterator[Advice]:
     program = subject.program
     if subject.is_memory_bound:
         return
+    found: set[SourceLine | None] = set()
     for loop in program.loops:
-        if loop.trips is None or loop.trips < 2:
+        if loop.trips is not None and loop.trips < 2:
             continue
         body = program.body(loop)
         if not is_straight(body):
@@ -45,7 +54,8 @@ def advise_narrow_slices(subject: AdviceSubject) -> Iterator[Advice]:
             if len(shape) != 2 or not _is_rescaled(program, loop, reduction):
                 continue
             advice = _of_loop(subject, loop, body, reduction, shape)
-            if advice is not None:
+            if advice is not None and advice.source not in found:
+                found.add(advice.source)  # jax makes two loops of one whose bound it does not know
                 yield advice
                 break
 
@@ -58,11 +68,17 @@ def _of_loop(
     shape: tuple[int, ...],
 ) -> Advice | None:
     program = subject.program
-    (rows, columns), trips = shape, loop.trips or 1
+    rows, columns = shape
+    extents = _extents(program, loop, body, columns)
+    if not extents:
+        return None
     factor = 1
-    while trips % (2 * factor) == 0 and 2 * factor * columns <= MAX_COLUMNS:
+    while (
+        not any(extent % (2 * factor * columns) for extent in extents)
+        and 2 * factor * columns <= MAX_COLUMNS
+    ):
         factor *= 2
-    if factor == 1 or not _goes_over(program, loop, body, columns):
+    if factor == 1:
         return None
     source = program.source(reduction)
     reductions = selected(subject.at(source), lambda n: ".xlane." in n and "pop" not in n)
@@ -76,22 +92,26 @@ def _of_loop(
     further = _further(subject, subject.slots(scheduled), _wider(program, body, reduction))
     together = cycles + (factor - 1) * further
     share = subject.share(subject.inside(scheduled))
-    if share * (1 - together / (factor * cycles)) < MIN_GAIN:
+    runs = loop.trips or _average_trips(subject, scheduled)
+    if runs is None:
+        gain, least = 1 - together / (factor * cycles), MIN_GAIN_OF_EACH
+    else:
+        # A bound that is not known is rounded up to whole slices, by half of one on average.
+        fewer = runs / factor + (0 if loop.trips else (factor - 1) / (2 * factor))
+        gain, least = share * (1 - max(fewer, 1) * together / (runs * cycles)), MIN_GAIN
+    if gain < least:
         return None
+    which, how = _described(loop, runs, factor)
     return KIND.advice(
         source=source,
         message=(
-            f"each of the {loop.trips} iterations reduces {columns} columns over the lanes and "
-            f"rescales the results of previous ones: it takes {cycles} cycles, most of which do "
-            f"not depend on the number of columns; {factor} times as many columns would take "
-            f"about {together:.0f}"
+            f"{which} reduces {columns} columns over the lanes and rescales the results of "
+            f"previous ones: it takes {cycles} cycles, most of which do not depend on the number "
+            f"of columns; {factor} times as many columns would take about {together:.0f}"
         ),
-        remedy=(
-            f"process {factor * columns} columns in each iteration: only {trips // factor} "
-            "iterations then wait for reductions and rescale"
-        ),
+        remedy=f"process {factor * columns} columns in each iteration{how}",
         evidence=(
-            derived("iterations", loop.trips),
+            *([derived(*_counted(loop, runs))] if runs is not None else []),
             counted("reductions over lanes on this line in each", len(reductions)),
             derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
             derived(
@@ -101,9 +121,42 @@ def _of_loop(
                 unit="cycles",
             ),
             derived("cycles of wider ones for as many", round(together / factor), unit="cycles"),
-            derived_share("share of the executed bundles", share),
+            *([derived_share("share of the executed bundles", share)] if runs is not None else []),
         ),
     )
+
+
+def _average_trips(subject: AdviceSubject, loop: ScheduledLoop) -> float | None:
+    """Return the average iterations of a loop in a grid step; None if the estimate has none."""
+    parent = subject.schedule.loops[loop.parent] if loop.parent is not None else None
+    if subject.cycles is None or not subject.executions or not subject.core_points:
+        return None
+    if parent is not None and not subject.is_of_grid(parent):
+        return None
+    return subject.executions[loop.start] / subject.core_points or None
+
+
+def _described(loop: ProgramLoop, runs: float | None, factor: int) -> tuple[str, str]:
+    """Return how the message names an iteration, and how the remedy goes on."""
+    if loop.trips is not None:
+        which = f"each of the {loop.trips} iterations"
+        return (
+            which,
+            f": only {loop.trips // factor} iterations then wait for reductions and rescale",
+        )
+    which = "each iteration"
+    if runs is not None:
+        which += f", {runs:,.3g} in an average grid step,"
+    return which, (
+        f", in 1/{factor} as many iterations, rounded up, and mask the columns past the bound: "
+        "fewer iterations then wait for reductions and rescale"
+    )
+
+
+def _counted(loop: ProgramLoop, runs: float) -> tuple[str, float]:
+    if loop.trips is not None:
+        return "iterations", loop.trips
+    return "iterations in an average grid step", round(runs, 1)
 
 
 def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOperation) -> bool:
@@ -136,19 +189,29 @@ def _is_from_before(
     return place is not None and not any(step for step, _ in place)
 
 
-def _goes_over(
+def _extents(
     program: MosaicProgram, loop: ProgramLoop, body: list[ProgramOperation], columns: int
-) -> bool:
-    """Whether the loop traverses its operands in consecutive slices of this size."""
-    found = False
+) -> list[int]:
+    """Return the sizes of what the loop traverses in consecutive slices of this many columns.
+
+    Empty if it accesses anything in another way.
+    """
+    found = []
     for access in (o for o in body if o.name in (*LOADS, *STORES)):
         place, vectors = indices_of(program, loop, access), vectors_of(access)
-        if place is None or not vectors or len(vectors[-1]) != len(place):
-            return False
-        for (step, _), size in zip(place, vectors[-1], strict=True):
+        if place is not None and access.name == "memref.load" and not any(s for s, _ in place):
+            continue  # a number, such as a length
+        memory = _MEMORY.search(access.text)
+        if place is None or not vectors or len(vectors[-1]) != len(place) or memory is None:
+            return []
+        sizes = [int(size) for size in memory["sizes"].split("x") if size]
+        if len(sizes) != len(place):
+            return []
+        for (step, _), size, extent in zip(place, vectors[-1], sizes, strict=True):
             if step and (step * (loop.step or 0) != size or size != columns):
-                return False
-            found = found or bool(step)
+                return []
+            if step:
+                found.append(extent if loop.trips is None else loop.trips * columns)
     return found
 
 
@@ -210,7 +273,8 @@ KIND = AdviceKind(
     condition=(
         f"A loop takes slices of fewer than {MAX_COLUMNS} columns, reduces each to its maxima, "
         f"and rescales previous results by them; wider slices, up to {MAX_COLUMNS} columns, would "
-        f"save at least {MIN_GAIN:.0%} of the executed bundles."
+        f"save at least {MIN_GAIN:.0%} of the executed bundles, or {MIN_GAIN_OF_EACH:.0%} of an "
+        "iteration if their number is unknown."
     ),
     remedy="Process more columns in each iteration.",
     rule=advise_narrow_slices,
