@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Stats
-from pallas_debug.render import plural
+from pallas_debug.render import plural, plural_of
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
 from pallas_debug.report.markup import Child, Markup, join, tag
@@ -180,7 +180,8 @@ def _cell(
             below = f"{words.number(stats.bundles.value)} bundles"
             known = words.number(cycles.value) if cycles.is_known else cycles.formula
             below += f" · {known} cycles" if known else ""
-            below += f" · {words.number(stats.spills.value)} spills" if stats.spills.value else ""
+            spills = int(stats.spills.value or 0)
+            below += f" · {plural_of(spills, 'spill')}" if spills else ""
             below += f" · {plural(stats.advice, 'piece')} of advice" if stats.advice else ""
     label: Child = tag("a", state, href=href) if href else state
     short = below if len(below) <= 90 else f"{below[:89]}…"
