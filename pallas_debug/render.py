@@ -253,8 +253,8 @@ def finding_text(finding: Finding) -> str:
         lines.append(f"a fault only if {finding.only_if}: this is unknown, so it does not count")
     if finding.made_up:
         names = " and ".join(finding.made_up)
-        lines.append(f"rests on made-up values of {names}: it may not happen with real ones")
-        lines.append(f"give real ones: {REAL_INPUTS}")
+        lines.append(f"rests on made-up values of {names}: it may not happen with real values")
+        lines.append(f"pass real values: {REAL_INPUTS}")
     return "\n  ".join(lines)
 
 

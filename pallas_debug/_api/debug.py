@@ -31,8 +31,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INTERPRETED = (
-    "pallas-debug: there is no accelerator here, so kernels run in HLO interpret mode; "
-    "what is dumped is compiled for the real target."
+    "pallas-debug: no accelerator found: kernels run in HLO interpret mode, and are compiled for "
+    "the real target."
 )
 
 _epochs = itertools.count(1)

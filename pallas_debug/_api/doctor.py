@@ -80,7 +80,7 @@ def _machine() -> Check:
         name="machine",
         state="failed",
         detail=f"{detail}; libtpu runs on x86-64 Linux only",
-        remedy="dump on such a machine or in a container; dumps are read anywhere",
+        remedy="dump on such a machine or in a container; any machine can read dumps",
     )
 
 
@@ -131,7 +131,9 @@ def _hooks() -> Iterator[Check]:
             state="failed" if problem else "ok",
             detail=problem or f"as expected in this jax{replaced}",
             patches=rows,
-            remedy="upgrade pallas-debug, or use a jax that it knows" if problem else None,
+            remedy="upgrade pallas-debug, or install a jax version that it supports"
+            if problem
+            else None,
         )
 
 
@@ -189,7 +191,7 @@ def _flags() -> Iterator[Check]:
         yield Check(
             name="LIBTPU_INIT_ARGS",
             state="ok",
-            detail=f"{' '.join(flags)}: given to every compilation, and part of the cache's key",
+            detail=f"{' '.join(flags)}: passed to every compilation, and part of the cache key",
         )
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         yield Check(

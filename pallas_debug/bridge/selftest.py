@@ -123,5 +123,5 @@ def require() -> None:
         listed = "; ".join(f"{name} ({why})" for name, why in bad.items())
         raise IncompatibleJaxError(
             f"jax {jax} is not one that this pallas-debug can hook into: {listed}. "
-            f"Upgrade pallas-debug, or use a jax from {versions.OLDEST} on that it knows."
+            f"Upgrade pallas-debug, or install a supported jax version, from {versions.OLDEST} on."
         )

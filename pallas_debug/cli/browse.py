@@ -44,7 +44,7 @@ class BrowseOptions:
 @click.option(
     "--no-resume",
     is_flag=True,
-    help="Do not open where you left off, and do not remember the place.",
+    help="Neither restore the last position nor save this one.",
 )
 def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.

@@ -32,7 +32,7 @@ def run(
 ) -> int:
     """Print the cost of each line, or of a single line."""
     if options.stage is not None:
-        raise UsageError("--cost is of the final schedule, and --pass names another text")
+        raise UsageError("--cost describes the final schedule: omit --pass")
     stored = kernel.target(target)
     read = schedule_of(kernel, stored)
     profile = read.profile
@@ -44,8 +44,8 @@ def run(
     costs = profile.lines
     if profile.schedule.is_sparse:
         raise CannotRunError(
-            f"there is no cost of lines of {one_line(kernel.name)} for {one_line(stored.target)}; "
-            "see above"
+            f"the lines of {one_line(kernel.name)} for {one_line(stored.target)} have no known "
+            "cost; see above"
         )
     if not costs:
         raise UsageError(
@@ -121,7 +121,7 @@ def check_bundles(read: StoredProfile, name: str, target: str) -> None:
 
 
 def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
-    """Print what is assigned to no line: bundles without a line, and cycles between bundles."""
+    """Yield remarks on bundles without a line, and on cycles between bundles."""
     rest = 1 - sum(cost.own_share for cost in costs)
     if rest >= MIN_REST:
         yield (
@@ -181,7 +181,7 @@ def _print(
     if derived:
         output.echo_wrapped(
             f"{plural(derived, 'instruction')} without a location counted for the line that uses "
-            "the result, or made what it reads",
+            "the result or produced the operands",
             4,
         )
     for note in _left_out(profile, costs):

@@ -146,7 +146,10 @@ def _of_kind(fault: Fault, known: Sequence[Explanation]) -> _Answer:
     if known:
         messages = [_error(explanation, text=str(fault)) for explanation in known]
         return _Answer("\n\n".join(explanation.text() for explanation in known), messages)
-    lines = [f"{fault}: {fault.summary}", "  its cause depends on the message: give that in quotes"]
+    lines = [
+        f"{fault}: {fault.summary}",
+        "  its cause depends on the message: pass the message in quotes",
+    ]
     return _Answer("\n".join(lines), [_error(None, text=str(fault))])
 
 

@@ -96,8 +96,8 @@ def _stopped() -> str:
 
 def _hint() -> None:
     _print_message(
-        "still running: a program that XLA runs cannot be stopped before its end. "
-        "ctrl+c again ends this command."
+        "still running: XLA cannot stop a program before it ends. "
+        "Press ctrl+c again to end this command."
     )
 
 

@@ -77,7 +77,7 @@ def run(options: LsOptions) -> int:
         if not chosen:
             filters = any(given is not None for given in (name, status, test))
             output.message(
-                f"no kernels of that kind in {one_line(options.directory)}"
+                f"no matching kernels in {one_line(options.directory)}"
                 if filters
                 else where.no_kernels(options.directory)
             )

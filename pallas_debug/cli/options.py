@@ -177,7 +177,7 @@ jobs = click.option(
     "--jobs",
     type=click.IntRange(min=0),
     default=0,
-    help="Compiler processes; 0: one per core.",
+    help="Compiler processes; 0: one per core, up to four.",
 )
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output.")
@@ -188,9 +188,9 @@ for_agents = click.option(
     help="Print stable `key: value` lines, for programs and coding assistants.",
 )
 
-kernel = click.option("-k", "--kernel", help="The kernel, where there are several.")
+kernel = click.option("-k", "--kernel", help="The kernel, if there are several.")
 
-target = click.option("-t", "--target", help="The target, where there are several.")
+target = click.option("-t", "--target", help="The target, if there are several.")
 
 
 def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
@@ -209,7 +209,7 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
 def _named(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Reject an option that names nothing, such as one whose value is an unset shell variable."""
     if given and not any(name.strip() for text in given for name in text.split(",")):
-        raise click.BadParameter("names nothing; leave it out for the default.", ctx, param)
+        raise click.BadParameter("is empty; omit it to use the default.", ctx, param)
     return given
 
 

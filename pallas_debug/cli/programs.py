@@ -76,8 +76,8 @@ def refuse_words(what: str, words: Sequence[str]) -> None:
         given = list(itertools.takewhile(lambda word: not word.startswith("-"), words)) or words[:1]
         advice = " ".join(f"--arg {shlex.quote(word)}" for word in given)
         raise UsageError(
-            f"{what} is a function, and takes no arguments after it: {words[0]!r}. Its arguments "
-            f"are given with --arg: {advice}"
+            f"{what} is a function, and its arguments cannot follow it: {words[0]!r}. Pass them "
+            f"with --arg: {advice}"
         )
 
 
@@ -207,7 +207,7 @@ def _instead(what: str, signature: inspect.Signature) -> str:
     if "." not in name or next(iter(signature.parameters), None) != "self":
         return ""
     return (
-        f". It is a method of a class: make an instance in {module}, and name the method on that, "
+        f". It is a method of a class: create an instance in {module}, and name its method, "
         f"as in {module}:layer.{name.rpartition('.')[2]}"
     )
 
@@ -253,8 +253,8 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
         needed = [p for p in inspect.signature(function).parameters.values() if _is_needed(p)]
         if needed:
             raise UsageError(
-                f"--inputs {what} needs arguments ({', '.join(p.name for p in needed)}), and is "
-                "called without any: it is the function that returns those of the kernel's caller"
+                f"--inputs {what} needs arguments ({', '.join(p.name for p in needed)}), but it is "
+                "called without any: name a function that returns the arguments"
             )
     try:
         return inputs.from_function(function, f"--inputs {what}")
@@ -430,7 +430,7 @@ def imported(module: str, name: str) -> Callable[..., Any]:
         raise
     except Exception as error:
         print_their_traceback(error)
-        message = f"{module} raised {type(error).__name__} as it was imported: {error}"
+        message = f"{module} raised {type(error).__name__} when it was imported: {error}"
         raise ProgramFailed(_explained(message, error)) from error
 
 

@@ -119,8 +119,8 @@ def _ask(found: Recorded, *, is_trusted: bool) -> None:
     where = "was not made by you on this machine, or was changed since"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CannotRunError(
-            f"{what} is not run: its dump {where}. Read the script, which is written without "
-            "--run and --shrink, then pass --trust to run it in a confined process"
+            f"{what} is not run: its dump {where}. Write the script without --run and --shrink, "
+            "read it, then pass --trust to run it in a confined process"
         )
     output.message(f"the dump of {what} {where}; its origin is unknown.")
     if not click.confirm("Run its kernel in a confined process?", default=False, err=True):
@@ -144,7 +144,7 @@ def _run(found: Recorded, text: str, timeout: float) -> int:
     shown = run.run(text, timeout=timeout)
     where = _named(found)
     if shown.is_as(found.failure):
-        what = "the same failure" if found.failure else "it compiles, as it did"
+        what = "the same failure" if found.failure else "it compiles, as recorded"
         again = shown.failure
         at = f", at {again.stage}: {again.headline}" if again else ""
         output.message(f"{where}: {what}{at}")
@@ -153,7 +153,7 @@ def _run(found: Recorded, text: str, timeout: float) -> int:
     output.message(f"  recorded: {_described(found.failure)}")
     output.message(f"  now:      {_described(shown.failure)}")
     output.message(
-        "  Are other versions of jax or libtpu installed than those in the script's head?"
+        "  Do the installed versions of jax and libtpu differ from those in the script's header?"
     )
     return Exit.FAILED
 

@@ -147,7 +147,7 @@ def _summary(stored: StoredKernel, target: str | None) -> str:
             f"{cost.bytes_accessed:,} bytes"
         )
     if kernel.chip is not None:
-        lines.append(f"  chip       the code asked for its chip, and got {kernel.chip}")
+        lines.append(f"  chip       the code queried its chip, and got {kernel.chip}")
     width = max((len(o.name) for o in kernel.operands), default=0)
     for operand in kernel.operands:
         lines.append(f"  {operand.kind:15} {operand.name:{width}}  {_operand(operand)}")

@@ -45,7 +45,7 @@ class StatsOptions(shared.CallOptions):
 @click.option(
     "-t",
     "--target",
-    help=f"The target, where there are several; {defaults.TARGETS} for a function.",
+    help=f"The target, if there are several; {defaults.TARGETS} for a function.",
 )
 @shared.args
 @shared.inputs
@@ -84,8 +84,8 @@ command = shared.make("stats", StatsOptions, run)
 _BOUND = {
     "memory": "memory",
     "compute": "compute",
-    "links": "links: the bytes to other devices take longer there than all estimated cycles",
-    "latency": "latency: it waits for copies longer than it computes and than their bytes take",
+    "links": "links: sending bytes to other devices takes longer than all estimated cycles",
+    "latency": "latency: waiting for copies takes longer than computing or moving their bytes",
 }
 
 
@@ -187,7 +187,7 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         ),
     )
     if traffic.resident:
-        yield "  in VMEM", f"{', '.join(traffic.resident)}: placed there by XLA, not copied"
+        yield "  in VMEM", f"{', '.join(traffic.resident)}: placed in VMEM by XLA, not copied"
     if traffic.sent.value != 0 and traffic.sent.value is not None:
         yield (
             "  links",
@@ -271,8 +271,8 @@ def _advice(stats: Stats) -> Iterator[str]:
             yield f"  {line[: len(line) - len(line.lstrip())]}{one_line(line.lstrip())}"
     if stats.hidden:
         yield (
-            "hidden by copies: less of this computation would hardly make the kernel faster, as "
-            "the copies of a step take longer"
+            "hidden by copies: saving this computation would hardly make the kernel faster, "
+            "because the copies of a step take longer"
         )
     for advice in stats.hidden:
         yield f"  {one_line(f'{advice.kind} at {advice.source}: {advice.message}')}"

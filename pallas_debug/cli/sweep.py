@@ -230,7 +230,9 @@ def _executor(options: SweepOptions) -> Iterator[Executor | None]:
         yield None
         return
     if options.jobs:
-        raise UsageError("--jobs is the number of local processes: not with --executor")
+        raise UsageError(
+            "--jobs sets the number of local processes, and cannot be combined with --executor"
+        )
     from pallas_debug.sweeps.dask import executor_of
 
     executor = executor_of(options.executor)
@@ -253,7 +255,7 @@ def _checked(
     best = found.best()
     if best is None or found.is_stopped:
         if not found.is_stopped and found.compiled(found.targets[0]):
-            output.message(f"nothing is verified: there is no best for {found.targets[0]}")
+            output.message(f"nothing was verified: no setting is the best for {found.targets[0]}")
         return None
     targets = []
     for target in found.targets:
@@ -262,7 +264,7 @@ def _checked(
             targets.append(target)
         elif of_target is not None:
             output.message(
-                f"{of_target.label}, the best for {target}, is not verified: run the same command "
+                f"{of_target.label}, the best for {target}, was not verified: run the same command "
                 f"with --target {target}"
             )
     from pallas_debug.sweeps.grid import settings

@@ -158,12 +158,12 @@ def _why(options: VerifyOptions, where: str, cause: Cause) -> str:
         return f"stopped by SIGTERM, at {where}"
     if options.stop_after is not None:
         return (
-            f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program does "
-            "not end there, or needs more time"
+            f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program hangs "
+            "there, or needs more time"
         )
     return (
-        f"stopped after {defaults.MAX_BUSY:,.0f} s of CPU time, at {where}: the program does "
-        "not end there, or needs more time; --stop-after SECONDS sets another limit"
+        f"stopped after {defaults.MAX_BUSY:,.0f} s of CPU time, at {where}: the program hangs "
+        "there, or needs more time; --stop-after SECONDS sets another limit"
     )
 
 
@@ -290,7 +290,7 @@ def _reference(what: str) -> Callable[..., Any]:
     except Exception as error:
         programs.print_their_traceback(error)
         raise InvalidReference(
-            f"--reference {what}: its module raised {type(error).__name__} as it was imported: "
+            f"--reference {what}: its module raised {type(error).__name__} when it was imported: "
             f"{error}"
         ) from error
 

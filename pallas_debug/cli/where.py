@@ -57,7 +57,7 @@ def either(prefix: str | None, name: str | None) -> str | None:
     if name.startswith(prefix):
         return name
     raise UsageError(
-        f"the path names the kernel {prefix!r}, and --kernel {name!r}: give only one of them"
+        f"the path names the kernel {prefix!r}, and --kernel {name!r}: pass only one of them"
     )
 
 

@@ -129,8 +129,8 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
 def another_path() -> str:
     """Hint, as a question, for a user whose function called no kernel."""
     if chip.pretended() is not None:
-        return "Does it call one only with others?"
-    return "Does it call one only with others, or only on a TPU (--pretend)?"
+        return "Does it call one only with other arguments?"
+    return "Does it call one only with other arguments, or only on a TPU (--pretend)?"
 
 
 def only_defines(program: str, option: str) -> str:

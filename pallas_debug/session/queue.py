@@ -235,7 +235,7 @@ class Queue:
         if kernel is None or (digest, target) in self._requested:
             return None
         return (
-            f"the code asked for its chip and got {kernel.chip}; "
+            f"the code queried its chip and got {kernel.chip}; "
             f"for {target} it may call another kernel"
         )
 

@@ -239,7 +239,7 @@ def _of_target(task: SweepTask, root: Path, dumps: tuple[Dump, ...], target: str
         lost = SettingFailure(
             stage="setup",
             type="NotCompiled",
-            message=f"its kernels were not compiled for {target}: the code asked for another chip",
+            message=f"its kernels were not compiled for {target}: the code queried another chip",
         )
         return KnownResult(result=replace(result, failure=lost), keys=())
     profiled = [_profiled(root / dump.folder.name, c.target) for dump, c in made]

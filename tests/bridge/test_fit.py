@@ -48,7 +48,7 @@ def test_a_jax_without_our_hook_is_met_with_a_sentence(monkeypatch: pytest.Monke
         "capture: lines of kernels under grad "
         "(pallas_call._trace_kernel_to_jaxpr is not where it was)" in message
     )
-    assert "Upgrade pallas-debug, or use a jax from 0.10.2 on that it knows." in message
+    assert "Upgrade pallas-debug, or install a supported jax version, from 0.10.2 on." in message
 
 
 @pytest.mark.usefixtures("retraced")

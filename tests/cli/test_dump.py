@@ -48,7 +48,7 @@ def test_a_script_is_run_and_its_kernels_dumped(
     done = real_command("dump", "--target", "v5e,v6e", "script.py", "--its", "own arguments")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sum 2048.0 --its own arguments\n"
-    assert "there is no accelerator here, so kernels run in HLO interpret mode" in done.stderr
+    assert "no accelerator found: kernels run in HLO interpret mode" in done.stderr
     assert "pallas-debug: 1 kernel for v5e, v6e in dumps" in done.stderr
     assert "pallas-debug: next: pallas-debug ls dumps" in done.stderr
     (kernel,) = (tmp_path / "dumps").glob("vector_add-*")
@@ -175,8 +175,8 @@ def test_words_and_options_after_a_function_are_told_apart(command: Any, script:
     done = command("dump", "script:double", "--arg", "f32[8]", "f32[9]")
     assert done.returncode == 2
     assert (
-        "script:double is a function, and takes no arguments after it: 'f32[9]'. Its arguments are "
-        "given with --arg: --arg 'f32[9]'"
+        "script:double is a function, and its arguments cannot follow it: 'f32[9]'. Pass them with "
+        "--arg: --arg 'f32[9]'"
     ) in done.stderr
 
 
@@ -240,7 +240,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "dangling.py"], "dangling.py is a link to nowhere, which does not exist"),
     (["dump", "-m", "package"], "package is a package without a __main__, which -m cannot run: "
      "name a module in it, such as package.module"),
-    (["dump", "--target=", "script.py"], "'--target': names nothing; leave it out for the default"),
+    (["dump", "--target=", "script.py"], "'--target': is empty; omit it to use the default"),
     (["dump", "--to=", "script.py"], "Invalid value for '-o' / '--to': the path is empty."),
     (["ls", ""], "Invalid value for '[DIRECTORY]': the path is empty."),
     (["explain", ""], "say what to explain: a file, a directory of dumps"),

@@ -55,7 +55,7 @@ LINES: dict[str, list[list[str]]] = {
     "`verify` judged everything requested, and found nothing": [
         ["verify", "rows:double", *X, *V5E, "--engine=static"]
     ],
-    "the directory contains no kernels, and is only listed": [["ls", "empty"]],
+    "`ls` found no kernels in the directory": [["ls", "empty"]],
     "a kernel failed to compile": [["dump", "rows:split", "--arg", "f32[128,128]"]],
     "the program raised an exception when it was imported, traced or run": [
         ["dump", "raises.py"],
@@ -71,7 +71,7 @@ LINES: dict[str, list[list[str]]] = {
         ["verify", "raises:f", *V5E],
         ["verify", "rows:raises", *X, *V5E],
     ],
-    "a reference that raises, or returns different kinds of arrays than the function": [
+    "a reference that raises an exception, or returns other kinds of arrays": [
         ["verify", "rows:double", *X, *V5E, "--reference", "rows:raises"],
     ],
     "the program exited with a status other than 0": [
@@ -203,9 +203,9 @@ LINES: dict[str, list[list[str]]] = {
 ELSEWHERE = {
     "`verify` found only faults that rest on made-up values of arguments",  # test_verify.py
     "`verify` found nothing, but could not judge everything requested",  # test_verify.py
-    "the reader of the output closed it, as in `pallas-debug show … | head`",
+    "the reader of the output closed the pipe, as in `pallas-debug show … | head`",
     "`reproduce --run` had a different outcome than the dump",  # reproduce/test_command.py
-    "jax or libtpu is missing, or does not fit",  # project/test_without_jax.py
+    "jax or libtpu is missing or incompatible",  # project/test_without_jax.py
     "`doctor` found that kernels cannot be dumped",  # project/test_without_jax.py
     "`browse` was ended by a signal, or its terminal went away",  # tui/test_terminal.py
     "`verify` was ended by SIGTERM, and printed what was judged until then",  # test_interrupts.py
@@ -279,8 +279,8 @@ def test_arguments_without_their_option(commands: Any) -> None:
     for done in commands(*([name, what, *words] for name in ("dump", "verify", "step"))):
         assert done.returncode == 2
         assert done.stderr == (
-            f"pallas-debug: {what} is a function, and takes no arguments after it: 'f32[8,128]'. Its "
-            "arguments are given with --arg: --arg 'f32[8,128]' --arg axis=0\n"
+            f"pallas-debug: {what} is a function, and its arguments cannot follow it: "
+            "'f32[8,128]'. Pass them with --arg: --arg 'f32[8,128]' --arg axis=0\n"
         )
 
 

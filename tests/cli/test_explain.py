@@ -57,7 +57,7 @@ def test_every_id_and_every_kind_of_finding(command: Any) -> None:
     general = (
         "CompileError: libtpu failed to compile the kernel\n  its cause depends on the message"
     )
-    assert f"\n\n{general}: give that in quotes\n" in done.stdout
+    assert f"\n\n{general}: pass the message in quotes\n" in done.stdout
     # Of a kind with several entries, all are shown.
     layouts = command("explain", "UnsupportedLayout").stdout
     assert [part.partition(":")[0] for part in layouts.split("\n\n")] == [

@@ -54,8 +54,8 @@ def test_a_program_of_xla_ends_with_the_second_ctrl_c(tmp_path: Path) -> None:
     run.send_signal(signal.SIGINT)
     hint = run.stderr.readline()
     assert hint == (
-        "pallas-debug: still running: a program that XLA runs cannot be stopped before its end. "
-        "ctrl+c again ends this command.\n"
+        "pallas-debug: still running: XLA cannot stop a program before it ends. "
+        "Press ctrl+c again to end this command.\n"
     )
     assert run.poll() is None
     run.send_signal(signal.SIGINT)

@@ -75,7 +75,7 @@ def test_a_module_that_calls_a_kernel_as_it_is_imported(package: Path) -> None:
     with pytest.raises(ProgramFailed) as caught:
         programs.imported("calls_a_kernel", "f")
     text = str(caught.value)
-    assert "raised ValueError as it was imported: Only interpret mode is supported on CPU" in text
+    assert "raised ValueError when it was imported: Only interpret mode is supported on CPU" in text
     assert text.endswith(
         'A call that a module makes when it is imported belongs below `if __name__ == "__main__":`'
     )

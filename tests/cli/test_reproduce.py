@@ -100,7 +100,7 @@ def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "# It compiled for v5e." in done.stdout
     assert "v2 = v1 + 1.0  # f32[8,128]" in done.stdout
-    assert "pallas-debug: healthy for v5e: it compiles, as it did" in done.stderr
+    assert "pallas-debug: healthy for v5e: it compiles, as recorded" in done.stderr
     refused = command("reproduce", folder, "--shrink")
     assert refused.returncode == 2
     assert "healthy did not fail for v5e: there is nothing to shrink" in refused.stderr
@@ -141,7 +141,7 @@ def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_
         in done.stderr
     )
     assert (
-        "Are other versions of jax or libtpu installed than those in the script's head?"
+        "Do the installed versions of jax and libtpu differ from those in the script's header?"
         in done.stderr
     )
     program.write_text("import os\n" + program.read_text())

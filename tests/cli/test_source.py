@@ -81,4 +81,4 @@ def test_what_cannot_be_shown(command: Any, arguments: list[Any], message: str) 
 def test_ls_by_filters(command: Any, arguments: list[str], rows: int) -> None:
     done = command("ls", OLD, *arguments)
     assert len(done.stdout.splitlines()) == rows
-    assert ("no kernels of that kind" in done.stderr) == (rows == 0)
+    assert ("no matching kernels" in done.stderr) == (rows == 0)

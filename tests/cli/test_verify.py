@@ -334,7 +334,7 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
         (["pages:gather", "--inputs", "pages"], 2, "--inputs takes a function as package.module"),
         (["pages:gather", "--inputs", "pages:gone"], 2, "pages has no 'gone'"),
         (["pages:gather", "--inputs", "pages:gather"], 2, "--inputs pages:gather needs arguments "
-         "(table, pool), and is called without any: it is the function that returns those"),
+         "(table, pool), but it is called without any: name a function that returns the arguments"),
         (["pages:gather", "--inputs", "pages:broken"], 1, "raised LookupError: no such batch"),
         (["pages:gather", "--inputs", "pages:inputs", "--arg", "1"], 2, "--arg and --inputs all "
                                                                         "specify the arguments: "
@@ -472,7 +472,7 @@ def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -
         ("refs:gone", "refs has no 'gone'"),
         (
             "broken:f",
-            "--reference broken:f: its module raised ZeroDivisionError as it was imported: division by zero",
+            "--reference broken:f: its module raised ZeroDivisionError when it was imported: division by zero",
         ),
     ],
 )
@@ -510,7 +510,7 @@ def test_a_program_that_does_not_return_is_stopped_at_its_line(
         *_, last = done.stdout.splitlines()
         assert last == (
             f"{what}: nothing was judged (trace: stopped after 8 s (--stop-after), at "
-            "endless.py:6, `time.sleep(0.1)`: the program does not end there, or needs more "
+            "endless.py:6, `time.sleep(0.1)`: the program hangs there, or needs more "
             "time); nothing is known about its kernels"
         )
 

@@ -65,7 +65,7 @@ def test_multiply(pallas_target):
     assert multiply(X, Y)[0, 0] == 128
 """
 
-WHY = "the code asked for its chip and got TPU v5 lite; for v4 it may call another kernel"
+WHY = "the code queried its chip and got TPU v5 lite; for v4 it may call another kernel"
 
 
 @pytest.fixture(autouse=True)

@@ -245,7 +245,7 @@ def test_a_kernel_that_mostly_waits_is_bound_by_latency(stats_of: StatsOf) -> No
     assert slow_one.traffic.bound == "latency"
     (line,) = (line for line in _text(slow_one, whole=False) if "bound by" in line)
     assert line.split(None, 2)[2] == (
-        "latency: it waits for copies longer than it computes and than their bytes take"
+        "latency: waiting for copies takes longer than computing or moving their bytes"
     )
     assert remedied.traffic.bound == "memory"
 

@@ -211,7 +211,7 @@ def test_a_kernel_whose_code_asks_for_its_chip_is_compiled_for_that_one(
     (kernel,) = open_dumps(tmp_path).kernels()
     assert [c.target for c in kernel.compilations] == ["v5e"]
     assert (
-        "pallas-debug: kernel `scale` was not compiled for v6e: the code asked for its chip and got "
+        "pallas-debug: kernel `scale` was not compiled for v6e: the code queried its chip and got "
         "TPU v5 lite; for v6e it may call another kernel. pallas_debug.dump traces the function for "
         "each chip"
     ) in capfd.readouterr().err.splitlines()

@@ -439,7 +439,9 @@ def test_a_function_without_kernels_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         pallas_debug.dump(jnp.sin, VECTOR, to=tmp_path)
     assert "sin calls no Pallas kernel with these arguments: nothing to dump." in str(error.value)
-    assert "Does it call one only with others, or only on a TPU (--pretend)?" in str(error.value)
+    assert "Does it call one only with other arguments, or only on a TPU (--pretend)?" in str(
+        error.value
+    )
 
 
 def test_nothing_is_compiled_twice(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = checks("machine", monkeypatch)
     assert check.state == "failed"
     assert "libtpu runs on x86-64 Linux only" in check.detail
-    assert check.remedy == "dump on such a machine or in a container; dumps are read anywhere"
+    assert check.remedy == "dump on such a machine or in a container; any machine can read dumps"
 
 
 def test_no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_flags_that_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_some=1")
     given, late = checks("LIBTPU_INIT_ARGS", monkeypatch)
     assert given.state == "ok"
-    assert given.detail.startswith("--xla_tpu_some=1: given to every compilation")
+    assert given.detail.startswith("--xla_tpu_some=1: passed to every compilation")
     assert late.state == "warning"
     assert "changed since this process began, and libtpu is loaded" in late.detail
     assert late.remedy is not None

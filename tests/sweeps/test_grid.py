@@ -118,7 +118,7 @@ def test_cycles_that_depend_on_run_time_are_not_compared(
         "only at run time" in text
     )
     assert command._checked(print, {"q": [2]}, found, options) is None  # type: ignore[arg-type]
-    assert "nothing is verified: there is no best for v5e" in capsys.readouterr().err
+    assert "nothing was verified: no setting is the best for v5e" in capsys.readouterr().err
     assert command._exit_code(found, None) is command.Exit.OK
     assert command._exit_code(found, None, is_checked=True) is command.Exit.CANNOT_RUN
 

@@ -363,7 +363,7 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
         ),
         (
             ["swept_module.py:scale", "--over", "block=8", "--executor", "dask:x", "-j", "2"],
-            "--jobs is the number of local processes: not with --executor",
+            "--jobs sets the number of local processes, and cannot be combined with --executor",
         ),
     ],
 )

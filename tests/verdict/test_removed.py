@@ -91,6 +91,6 @@ def test_dump_says_that_a_module_cannot_be_imported(command: Any, tmp_path: Path
     (tmp_path / "double.py").write_text(AT_IMPORT)
     done = command("dump", "double:double", "--arg", "f32[8,128]")
     assert done.returncode == 1
-    assert "double raised AttributeError as it was imported: module " in done.stderr
+    assert "double raised AttributeError when it was imported: module " in done.stderr
     assert "PARAMS = pltpu.TPUMemorySpace.ANY" in done.stderr
     assert "importlib" not in done.stderr

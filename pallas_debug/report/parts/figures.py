@@ -168,8 +168,8 @@ def traffic_facts(traffic: Traffic) -> Markup:
     bound = {
         "compute": "computation: a step computes longer than its copies take",
         "memory": "memory: the copies of a step take longer than its computation",
-        "links": "links: the bytes to other devices take longer there than all estimated cycles",
-        "latency": "latency: it waits for copies longer than it computes and than their bytes take",
+        "links": "links: sending bytes to other devices takes longer than all estimated cycles",
+        "latency": "latency: waiting for copies takes longer than computing or moving their bytes",
     }
     rows: list[tuple[str, Child]] = [
         (name, figure(value) if value.is_known or value.formula else None)

@@ -58,7 +58,7 @@ def finding_card(finding: Finding, link: Link) -> Markup:
                 (
                     "rests on",
                     f"made-up values of {' and '.join(finding.made_up)}: it may not happen with "
-                    "real ones"
+                    "real values"
                     if finding.made_up
                     else None,
                 ),

@@ -48,7 +48,7 @@ def _annotation(finding: Finding) -> str:
     words += [f"try: {finding.advice}"] if finding.advice else []
     if finding.made_up:
         words.append(f"rests on made-up values of {' and '.join(finding.made_up)}")
-        words.append(f"give real ones: {REAL_INPUTS}")
+        words.append(f"pass real values: {REAL_INPUTS}")
     if finding.only_if:
         words.append(f"a fault only if {finding.only_if}: this is unknown, so it does not count")
     return _command("error" if finding.counts else "warning", properties, "\n".join(words))
