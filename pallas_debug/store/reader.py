@@ -102,7 +102,7 @@ class DumpReader:
         compile_ = self._find_raw(name)
         if compile_ is not None:
             return _raw_kernel(self.root, name, compile_, raw.outline)
-        gone = f"{one_line(name)} has gone from here"
+        gone = f"{one_line(name)} is no longer in this directory"
         return StoredKernel(name=name, folder=self.root, problem=gone)
 
     def _find_raw(self, name: str) -> raw.RawCompile | None:
@@ -274,13 +274,13 @@ def _raw_failure(compile_: raw.RawCompile) -> Failure | None:
     """Return the failure as far as the files show it; they do not contain the message."""
     failed = next((p for p in compile_.passes if p.failed), None)
     if failed is not None:
-        message = f"the pass {failed.name} failed; raw dumps do not hold the message"
+        message = f"the pass {failed.name} failed; raw dumps do not contain the message"
         return Failure(stage="compile", type="unknown", message=message, last_pass=failed.name)
     if compile_.whole:
         return None
     last = compile_.passes[-1].name
     message = (
-        f"the last pass that libtpu wrote is {last}, and a compile ends with {raw.LAST}: "
-        "it died in the pass after that, was stopped, is still running, or files are missing here"
+        f"the last pass that libtpu wrote is {last}, but a complete compile ends with {raw.LAST}: "
+        "libtpu died in the next pass, was stopped, or is still running, or files are missing here"
     )
     return Failure(stage="crash", type="unknown", message=message, last_pass=last)

@@ -85,7 +85,7 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
         found = document.get("tool") if isinstance(document, dict) else None
         raise DumpFormatError(
             f"{where} was not written by {TOOL} (its `tool` is {_quoted(found)}). "
-            "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote."
+            "Name a directory that pallas-debug or --xla_mosaic_dump_to wrote."
         )
     if document.get("kind") != expected:
         raise DumpFormatError(

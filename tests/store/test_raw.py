@@ -14,8 +14,8 @@ from pallas_debug.store import open_dumps, raw
 
 VERSIONS = ["libtpu-0.0.42", "libtpu-0.0.50"]
 DIED = (
-    ", and a compile ends with finalize-llo: it died in the pass after that, was stopped, "
-    "is still running, or files are missing here"
+    ", but a complete compile ends with finalize-llo: libtpu died in the next pass, was stopped, "
+    "or is still running, or files are missing here"
 )
 
 
@@ -89,7 +89,7 @@ def test_described(data: Path, version: str) -> None:
             "failed",
             "compile",
             "infer-vector-layout",
-            "the pass infer-vector-layout failed; raw dumps do not hold the message",
+            "the pass infer-vector-layout failed; raw dumps do not contain the message",
         ),
         (
             "aborting",

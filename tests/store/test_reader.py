@@ -123,7 +123,7 @@ def test_it_goes_after_it_was_opened(folder: Path) -> None:
         (
             b'{"tool": "tritonparse"}',
             "{path} was not written by pallas-debug (its `tool` is 'tritonparse'). "
-            "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote.",
+            "Name a directory that pallas-debug or --xla_mosaic_dump_to wrote.",
         ),
         (
             b'{"tool": "pallas-debug", "kind": "kernel", "schema": 99}',
@@ -478,7 +478,7 @@ def test_names_are_listed_without_a_look_into_folders(folder: Path, data: Path) 
         f"{root / 'empty'} holds no kernel.json: it is not a kernel's folder, or is incomplete."
     )
     assert reader.read("add").compilations[0].target == "raw"
-    assert reader.read("gone").problem == "gone has gone from here"
+    assert reader.read("gone").problem == "gone is no longer in this directory"
 
 
 @pytest.mark.parametrize("kernel", ["add", "misaligned"])

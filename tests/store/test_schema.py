@@ -229,7 +229,7 @@ def test_no_json(data: bytes) -> None:
 def test_another_tool(data: bytes, tool: str) -> None:
     assert refusal(data) == (
         f"{PATH} was not written by pallas-debug (its `tool` is {tool}). "
-        "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote."
+        "Name a directory that pallas-debug or --xla_mosaic_dump_to wrote."
     )
 
 

@@ -409,8 +409,9 @@ def _filesystem(path: ObjectPath) -> Any:
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"no object store is called {path.scheme}:// ({one_line(str(error))}). Dump "
-            "directories are local paths, gs://bucket/…, s3://bucket/…, or what else fsspec knows"
+            f"no object store is called {path.scheme}:// ({one_line(str(error))}). A dump "
+            "directory is a local path, gs://bucket/…, s3://bucket/…, or any other URL that "
+            "fsspec opens"
         ) from error
 
 

@@ -92,13 +92,13 @@ def _sentence(verb: str, path: ObjectPath, error: Exception, seconds: float) -> 
     if isinstance(error, FileNotFoundError):
         return (
             f"{begin}there is no bucket {bucket} ({text}). Check its name, or create it: "
-            "pallas-debug creates folders in buckets, and no buckets."
+            "pallas-debug creates folders in buckets, but not buckets."
         )
     if _did_not_answer(error):
         variable = _ENDPOINTS.get(path.scheme)
         check = f"the network and {variable}" if variable else "the network"
         return (
-            f"{begin}the server did not answer, for {seconds:.0f} s ({text}). Check {check}, then "
+            f"{begin}the server did not answer for {seconds:.0f} s ({text}). Check {check}, then "
             "run again: the kernels stored until then are complete, and are not compiled again."
         )
     return f"{begin}{text}. If it can be read with other tools, run again."
