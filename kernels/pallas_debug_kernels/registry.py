@@ -145,7 +145,7 @@ OPERATIONS: tuple[BundledOperation, ...] = (
     ),
     BundledOperation(
         name="all_gather",
-        summary="All devices' rows on every device, by remote DMA round the ring.",
+        summary="All devices' rows on every device, by remote DMA around the ring.",
         function=collectives.all_gather,
         reference=collectives.all_gather_reference,
         specs=collectives.SPECS,

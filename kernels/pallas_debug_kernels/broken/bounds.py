@@ -66,7 +66,7 @@ X = (jax.ShapeDtypeStruct((16, 128), F32),)
 KERNELS = (
     BrokenKernel(
         fault="OutOfBoundsRead",
-        summary="The slice that is loaded reaches past the last row at the last grid point.",
+        summary="A slice reaches past the last row at the last grid point.",
         function=read_past_the_end,
         repaired=read_past_the_end_repaired,
         reference=lambda x: jnp.roll(x, -4, axis=0),
@@ -75,7 +75,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="BlockOutOfBounds",
-        summary="A page table in scalar prefetch names a page that the pool does not have.",
+        summary="A page table in scalar prefetch contains a page number outside the pool.",
         function=page_past_the_pool,
         repaired=page_past_the_pool_repaired,
         reference=lambda table, pages: jnp.where(

@@ -40,7 +40,7 @@ X = (jax.ShapeDtypeStruct((8, 128), F32),)
 KERNELS = (
     BrokenKernel(
         fault="DataRace",
-        summary="What a copy brings is read before the copy was waited for.",
+        summary="The target of a copy is read before the copy is awaited.",
         function=read_before_wait,
         repaired=read_before_wait_repaired,
         reference=lambda x: x * 2,

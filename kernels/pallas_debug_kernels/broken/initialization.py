@@ -60,7 +60,7 @@ X = (jax.ShapeDtypeStruct((32, 128), F32),)
 KERNELS = (
     BrokenKernel(
         fault="UninitializedRead",
-        summary="An accumulator in scratch is added to before it was set.",
+        summary="An accumulator in scratch is updated before it is initialised.",
         function=accumulator_never_zeroed,
         repaired=accumulator_never_zeroed_repaired,
         reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),

@@ -30,7 +30,7 @@ def blocks_over_the_limit_repaired(x: jax.Array) -> jax.Array:
 KERNELS = (
     BrokenKernel(
         fault="VmemOverflow",
-        summary="The blocks, each of them twice, are larger than a kernel's share of VMEM.",
+        summary="The double-buffered blocks exceed a kernel's share of VMEM.",
         function=blocks_over_the_limit,
         repaired=blocks_over_the_limit_repaired,
         reference=lambda x: x * 2,

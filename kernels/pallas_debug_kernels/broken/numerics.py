@@ -43,7 +43,7 @@ MASK = [[0.0]] * 2 + [[1.0]] * 6
 KERNELS = (
     BrokenKernel(
         fault="NanProduced",
-        summary="The maximum of a row that is masked as a whole is -inf, and is subtracted.",
+        summary="The maximum of a fully masked row is -inf, and is subtracted.",
         function=softmax_of_masked_row,
         repaired=softmax_of_masked_row_repaired,
         reference=masked_softmax_reference,
