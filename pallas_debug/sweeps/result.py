@@ -93,7 +93,7 @@ class SettingResult:
         parts = [f"{self.left_out[name]:,} elements of {name}" for name in self.partial]
         return (
             f"its blocks leave out {' and '.join(parts)} that others cover, and it does less work; "
-            "let blocks divide the arrays, or round the grid up with pl.cdiv"
+            "choose blocks that divide the arrays, or round the grid up with pl.cdiv"
         )
 
     def _rank(self) -> tuple[bool, bool, float, float, float]:

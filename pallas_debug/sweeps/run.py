@@ -196,7 +196,7 @@ class _Run:
             self.is_stopped = True
         except RuntimeError as error:  # of `submit`: the executor was shut down, or is broken
             self.problems.append(
-                f"the executor takes no more tasks: {type(error).__name__}: {error}"
+                f"the executor no longer accepts tasks: {type(error).__name__}: {error}"
             )
         finally:
             for future in futures:

@@ -27,7 +27,7 @@ _START = 120.0
 """Time limit in seconds for a process to import jax."""
 
 _MAIN = (
-    "a script that sweeps is imported by its worker processes: begin its own work with "
+    "the script that starts the sweep, which it imports, does its own work then: put that under "
     "`if __name__ == '__main__':`"
 )
 
@@ -188,7 +188,7 @@ class _Process:
         except (EOFError, OSError):
             self._process.join(defaults.WORKER_EXIT)
             raise WorkerDied(
-                f"a worker process ended as it started ({self._how()}). Either it cannot import "
+                f"a worker process ended during startup ({self._how()}). Either it cannot import "
                 f"what it needs, or {_MAIN}. Its output is above"
             ) from None
         raise WorkerDied(f"a worker process did not start within {_START:.0f} s")

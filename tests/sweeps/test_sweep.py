@@ -272,7 +272,7 @@ def test_executor_that_breaks(swept_module: Any, tmp_path: Path) -> None:
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
     (problem,) = run(closed).problems
-    assert problem.startswith("the executor takes no more tasks: RuntimeError: cannot schedule")
+    assert problem.startswith("the executor no longer accepts tasks: RuntimeError: cannot schedule")
 
 
 def test_requests_that_are_refused(swept_module: Any, tmp_path: Path) -> None:

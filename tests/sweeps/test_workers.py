@@ -70,10 +70,10 @@ def test_process_that_cannot_start() -> None:
     with pytest.raises(WorkerDied) as ended:
         future.result()
     workers.shutdown()
-    assert "a worker process ended as it started (exit code 1). Either it cannot import what" in (
+    assert "a worker process ended during startup (exit code 1). Either it cannot import what" in (
         str(ended.value)
     )
-    assert "begin its own work with `if __name__ == '__main__':`" in str(ended.value)
+    assert "put that under `if __name__ == '__main__':`" in str(ended.value)
 
 
 def test_ctrl_c_is_for_the_parent(workers: LocalWorkers) -> None:
