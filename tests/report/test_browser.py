@@ -74,7 +74,7 @@ def test_an_operation_marks_its_line_of_source(browser: Browser, page: Path) -> 
     choose(browser, "text", "arith.addf")
     assert rows(browser, "source", ".pd-linked-2") == ["    o_ref[...] = x_ref[...] + x_ref[...]"]
     choose(browser, "text", "func.func @transform_0")
-    assert browser.text(STATUS) == "This line comes from no line of Python."
+    assert browser.text(STATUS) == "This line does not come from a Python line."
 
 
 @pytest.mark.slow

@@ -59,6 +59,6 @@ def _remarks(operand: OperandBlocks) -> Child:
         if visits.partial:
             found.append(f"{visits.partial:,} blocks reach past the array")
     if operand.tables:
-        found.append(f"by the values of {', '.join(operand.tables)} in one call")
+        found.append(f"for the values of {', '.join(operand.tables)} in one call")
     found += operand.left_out
     return [tag("span", text, class_="pd-remark") for text in found] or words.MISSING

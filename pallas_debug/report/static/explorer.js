@@ -75,7 +75,7 @@ class SourcePane {
       this.rows.push(...(notes.get(n + 1) ?? []));
     });
     if (!code.length) this.rows = [...notes.values()].flat();
-    this.note.textContent = code.length ? '' : chunk.problem ?? 'the dump holds no source';
+    this.note.textContent = code.length ? '' : chunk.problem ?? 'the dump contains no source';
     const longest = this.rows.reduce((most, row) => Math.max(most, (row.text ?? row.note).length), 0);
     this.lines.set(this.rows, longest);
   }
@@ -471,7 +471,7 @@ class Explorer {
     const [prefix, name] = [key.slice(0, key.indexOf('/')), nameOf(key)];
     const target = prefix === '-' ? null : Number(prefix);
     const chunk = this.kernel.chunks.find((c) => c.target === target && c.names.includes(name));
-    if (!chunk) return { problem: 'the dump does not hold this text' };
+    if (!chunk) return { problem: 'the dump does not contain this text' };
     if (chunk.left_out) return { problem: leftOut(chunk) };
     try {
       const data = await chunkOf(chunk.id);
@@ -588,7 +588,7 @@ class Explorer {
   /** Selects the innermost line of a chain in the kernel's own file, else the innermost of all. */
   selectChain(places, from) {
     if (!places.length) {
-      this.status.textContent = 'This line comes from no line of Python.';
+      this.status.textContent = 'This line does not come from a Python line.';
       return;
     }
     const own = places.find((place) => place.file === this.kernel.file) ?? places[0];
@@ -623,5 +623,5 @@ class Explorer {
 }
 
 const leftOut = (chunk) =>
-  `left out of this page, which would be too large with it (${chunk.left_out.toLocaleString('en')} bytes); ` +
+  `left out of this page, which it would make too large (${chunk.left_out.toLocaleString('en')} bytes); ` +
   'pallas-debug report -k KERNEL writes a page of one kernel, and pallas-debug browse shows all';
