@@ -254,7 +254,7 @@ def _copies(prompt: CommandPrompt, rest: str) -> Iterator[str]:
 def _ledger(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     ledger = getattr(prompt.session.track, "ledger", None)
     if ledger is None:
-        raise SteppingError("the ledger is kept in recordings: `step WHAT --record FOLDER`")
+        raise SteppingError("only recordings have a ledger: `step WHAT --record FOLDER`")
     for entry in ledger():
         if rest and rest not in entry.what:
             continue

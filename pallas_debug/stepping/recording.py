@@ -199,7 +199,7 @@ def read(folder: Path) -> RecordedRun:
         raise RecordingError(f"{file} is not a recording of a kernel")
     schema = document.get("schema")
     if not isinstance(schema, int) or schema < 1:
-        raise RecordingError(f"{file} is damaged: {schema!r} is no schema of a recording")
+        raise RecordingError(f"{file} is damaged: {schema!r} is not a schema of recordings")
     if schema > SCHEMA:
         raise RecordingError(
             f"{file} was written by a newer version (schema {schema}; this one reads {SCHEMA}): "
@@ -280,7 +280,7 @@ class RecordedRun:
         output = next((o for o in self.recording.outputs if o.name == name), None)
         if output is None or not element.name.startswith("whole("):
             known = ", ".join(f"whole({o.name})[…]" for o in self.recording.outputs) or "none"
-            raise ConditionFailed(f"a recording knows who wrote the elements of outputs: {known}")
+            raise ConditionFailed(f"a recording only has the writers of outputs: {known}")
         writers = self.array(output.writers)
         found = positions(element.expression, element.name, writers.shape, names_of(self))
         if found.size != 1:
@@ -375,7 +375,7 @@ class RecordedRun:
             # numpy takes whatever it does not know for pickled data, and recommends to load it.
             damage = "it does not hold an array of numbers" if "pickle" in text else text
             raise RecordingError(
-                f"{file} is truncated or damaged ({damage}): copy it, or record the run, again"
+                f"{file} is truncated or damaged ({damage}): copy it again, or record the run again"
             ) from error
         array.setflags(write=False)
         if len(self._read) > 256:

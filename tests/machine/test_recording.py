@@ -190,7 +190,7 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     assert "was written by a newer version (schema 2; this one reads 1)" in newer
     for schema in ("1", None, 0):
         no_version = message(json.dumps({**document, "schema": schema}))
-        assert f"is damaged: {schema!r} is no schema of a recording" in no_version
+        assert f"is damaged: {schema!r} is not a schema of recordings" in no_version
     assert "is damaged: Expected `array`" in message(json.dumps({**document, "stops": 3}))
     assert "contains no place" in message(json.dumps({**document, "stops": []}))
 
@@ -211,7 +211,9 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     for file in (tmp_path / recording.ARRAYS).iterdir():
         file.unlink()
         file.touch()
-    no_numbers = r"is truncated or damaged \(it does not hold an array of numbers\): copy it, or"
+    no_numbers = (
+        r"is truncated or damaged \(it does not hold an array of numbers\): copy it again, or"
+    )
     objects = np.array([{}], object)
     for file in (tmp_path / recording.ARRAYS).iterdir():
         np.save(file, objects, allow_pickle=True)
