@@ -160,7 +160,7 @@ def _failure(
             words = last_words(log)
             message = (
                 f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
-                f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
+                f"the last pass it wrote is {last or 'none'}. Its last output: {words or 'none'}"
             )
             if outcome.ended == "SIGKILL":  # we send it only for a timeout
                 message += "\nMost likely the system killed it as memory ran out: try --jobs 1."

@@ -61,7 +61,7 @@ class ConfinedProcess:
             self._start()
         except OSError as error:
             raise CannotRunError(
-                f"no process for the script can be started: {error}. Set TMPDIR to a directory "
+                f"cannot start a process for the script: {error}. Set TMPDIR to a directory "
                 "that is writable and has space"
             ) from error
         return self

@@ -81,8 +81,8 @@ def _sentence(error: Refused, program: str) -> str:
         where, quoted = f" at line {error.line}", f" in `{one_line(line[:80])}`"
     return (
         f"the dump's program is refused{where}: {one_line(error.why)[:300]}{quoted}. pallas-debug "
-        "writes no such program: it was changed, or written by another version. Dump the kernel "
-        "again"
+        "does not write such programs: the file was changed, or written by another version. Dump "
+        "the kernel again"
     )
 
 

@@ -62,8 +62,8 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
         raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
     if not (stored.folder / KERNEL).is_file():
         raise CannotRunError(
-            f"{shown} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
-            "jaxpr nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"
+            f"{shown} is a raw libtpu dump: it contains passes, but neither the kernel's jaxpr "
+            "nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"
         )
     compilation = _compilation(stored, name)
     wanted = name or (compilation.target if compilation else "")
@@ -73,16 +73,16 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     num_devices = compilation.num_devices if compilation else _size(stored.kernel)
     if not 0 < num_devices <= MAX_DEVICES:
         raise CannotRunError(
-            f"{shown} is recorded as being for {num_devices} devices, and a kernel is compiled for "
-            f"1 to {MAX_DEVICES}: the dump was changed. Dump the kernel again"
+            f"{shown} is recorded as compiled for {num_devices} devices, but only 1 to "
+            f"{MAX_DEVICES} are possible: the dump was changed. Dump the kernel again"
         )
     _check_switches(shown, compilation)
     program, why = _program(stored)
     module = _found(stored, wanted, "stablehlo") if compilation is not None else None
     if program is None and module is None:
         raise CannotRunError(
-            f"{shown} cannot be reproduced: {why}, and there is no StableHLO of it for "
-            f"{wanted}. Dump it again with this version of pallas-debug"
+            f"{shown} cannot be reproduced: {why}, and the dump has no StableHLO for {wanted}. "
+            "Dump it again with this version of pallas-debug"
         )
     return Recorded(
         kernel=stored.kernel,
@@ -141,7 +141,7 @@ def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Ta
             raise
         raise CannotRunError(
             f"the dump is for the {error}. Name one of these with --target, or install the plugin "
-            "that brings it"
+            "that provides it"
         ) from error
     if target.topology is None:
         raise UsageError(f"the target {name!r} is a device, not a topology: name a generation")

@@ -71,7 +71,7 @@ def _shown(code: int, out: str, err: str) -> Shown:
         name = signal.Signals(-code).name
         lines = [line.strip() for line in err.splitlines() if line.strip()]
         words = [line for line in lines if "Check failed" in line] or lines[-1:]
-        message = f"the script died of {name}. Its last words: {words[0] if words else 'none'}"
+        message = f"the script died of {name}. Its last output: {words[0] if words else 'none'}"
         return Shown(failure=Failure(stage="crash", type=name, message=message))
     match = _FAILED.search(out)
     if code == FAILED and match is not None:
@@ -80,6 +80,6 @@ def _shown(code: int, out: str, err: str) -> Shown:
         return Shown(failure=Failure(stage=stage, type=match["type"], message=message))
     last = (out if code == NO_COMPILER else err).strip().splitlines()
     raise CannotRunError(
-        f"the script ended with {code} and showed nothing of the kernel: "
-        f"{last[-1] if last else 'it said nothing'}"
+        f"the script exited with {code} before it reached the kernel: "
+        f"{last[-1] if last else 'it printed nothing'}"
     )

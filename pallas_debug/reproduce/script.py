@@ -80,11 +80,11 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
 
 
 _STAGES = {
-    "lowering": "as jax lowered it",
+    "lowering": "while jax lowered it",
     "compile": "in the compiler",
-    "crash": "where the compiler's process died",
-    "timeout": "where the compiler was stopped",
-    "setup": "before there was a compiler",
+    "crash": "because the compiler's process died",
+    "timeout": "because the compiler was stopped",
+    "setup": "because no compiler was available",
 }
 
 _HOW = """\

@@ -33,7 +33,7 @@ import numpy as np
 
 _START = '''
 def compile_only():
-    """The compiler's devices: libtpu makes them up, and looks for no TPU."""
+    """Devices to compile for, which libtpu provides without a TPU."""
     import os
 
     os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
@@ -89,7 +89,7 @@ _OF_PROGRAM = (
     + '''
 
 def lowered(devices=None):
-    """The kernel for a TPU; on devices, as the compiler wants it."""
+    """Lower the kernel for a TPU; with devices, in the form that the compiler expects."""
     from jax.sharding import AbstractDevice, AbstractMesh, Mesh, NamedSharding, PartitionSpec
     from jax.sharding import SingleDeviceSharding
 
@@ -142,7 +142,7 @@ _OF_STABLEHLO = (
     + '''
 
 def lowered():
-    """As jax lowered it; there is nothing left that could fail."""
+    """Return the module that jax lowered when the kernel was dumped."""
     return zlib.decompress(base64.b85decode(MODULE)).decode()
 
 

@@ -117,10 +117,10 @@ def test_another_target(command: Any, dumped: Path) -> None:
 def test_a_smaller_kernel(command: Any, dumped: Path, tmp_path: Path) -> None:
     done = command("reproduce", dumped, "-k", "refused_by_jax", "--shrink", "-o", "small.py")
     assert done.returncode == 0, done.stderr
-    assert "pallas-debug: made 1 of 128: 3 statements" in done.stderr
+    assert "pallas-debug: reduced 128 to 1: 3 statements" in done.stderr
     text = (tmp_path / "small.py").read_text()
     assert "# Shrunk by pallas-debug from 3 statements to 3, in " in text
-    assert "#   left out the operand x_ref\n" in text
+    assert "#   removed the operand x_ref\n" in text
     assert "128" not in text[text.index("import jax") : text.index("TOPOLOGY")]
 
 
@@ -172,7 +172,7 @@ def test_without_a_program_the_module_is_compiled(
     nothing = command("reproduce", "dumps", "-k", "refused_by_jax")
     assert nothing.returncode == 3
     assert f"cannot be reproduced: {why}" in nothing.stderr
-    assert "and there is no StableHLO of it for v5e." in nothing.stderr
+    assert "and the dump has no StableHLO for v5e." in nothing.stderr
     assert "Dump it again with this version of pallas-debug" in nothing.stderr
 
 
@@ -181,7 +181,7 @@ def test_what_makes_no_sense(commands: Any, dumped: Path, tmp_path: Path) -> Non
     raw.mkdir()
     (raw / "1700000000000000000-0000-mosaic-dump-k-original.txt").write_text("module {\n}\n")
     cases: list[tuple[list[Any], int, str]] = [
-        (["raw"], 3, "is a raw dump of libtpu's: it holds passes, and neither the kernel's jaxpr "
+        (["raw"], 3, "is a raw libtpu dump: it contains passes, but neither the kernel's jaxpr "
          "nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"),
         (["nowhere/at/all"], 2, "no such directory: nowhere/at/all"),
         ([dumped], 2, "select a kernel of"),

@@ -83,7 +83,7 @@ def test_aborted(shared: Pool, module: Module, refusal: str | None) -> None:
     assert (failure.stage, failure.type) == ("crash", "SIGABRT")
     assert failure.message.startswith(
         "the compiler's process died of SIGABRT while it compiled add; "
-        "the last pass it wrote is infer-vector-layout. Its last words: F"
+        "the last pass it wrote is infer-vector-layout. Its last output: F"
     )
     assert failure.message.endswith("Check failed: rem == 0 (1024 vs. 0)")
     assert compilation.seconds is None
@@ -101,7 +101,7 @@ def test_killed_before_any_pass() -> None:
         stage="crash",
         type="SIGKILL",
         message="the compiler's process died of SIGKILL while it compiled add; the last pass it "
-        "wrote is none. Its last words: two\nMost likely the system killed it as memory "
+        "wrote is none. Its last output: two\nMost likely the system killed it as memory "
         "ran out: try --jobs 1.",
     )
     assert compilation.device_kind == "TPU v5 lite"
@@ -126,7 +126,7 @@ def test_last_words(log: bytes, words: str | None) -> None:
     expected = words or log.decode().splitlines()[0]
     assert failure.message == (
         "the compiler's process died of SIGABRT while it compiled add; "
-        f"the last pass it wrote is none. Its last words: {expected}"
+        f"the last pass it wrote is none. Its last output: {expected}"
     )
 
 

@@ -45,7 +45,7 @@ def test_what_a_script_shows() -> None:
     assert died.failure is not None
     assert (died.failure.stage, died.failure.type) == ("crash", "SIGABRT")
     assert died.failure.message == (
-        "the script died of SIGABRT. Its last words: F1 a.cc:3] Check failed: rem == 0 (8 vs. 0)"
+        "the script died of SIGABRT. Its last output: F1 a.cc:3] Check failed: rem == 0 (8 vs. 0)"
     )
     recorded = Failure(stage="crash", type="SIGABRT", message="Check failed: rem == 0 (4 vs. 0)")
     assert died.is_as(recorded)
@@ -56,5 +56,5 @@ def test_what_a_script_shows() -> None:
     with pytest.raises(CannotRunError) as error:
         run.executed("print('there is no compiler: none'); raise SystemExit(3)", timeout=60)
     assert str(error.value) == (
-        "the script ended with 3 and showed nothing of the kernel: there is no compiler: none"
+        "the script exited with 3 before it reached the kernel: there is no compiler: none"
     )

@@ -94,8 +94,8 @@ def test_a_large_kernel_that_jax_refuses(tmp_path: Path) -> None:
     assert messages[0] == (
         "38 statements, lowering: Unimplemented primitive in Pallas TPU lowering for tc: cumsum"
     )
-    assert "made the grid 1x1 of 4x2: 38 statements" in messages
-    assert any(line.startswith("took a branch for granted") for line in messages)
+    assert "reduced the grid from 4x2 to 1x1: 38 statements" in messages
+    assert any(line.startswith("assumed that a branch is taken") for line in messages)
     assert messages[-1].startswith("Shrunk by pallas-debug from 38 statements to 3, in ")
     lines = statements(small)
     assert [line for line in lines if "cumsum" in line] == [
@@ -104,8 +104,8 @@ def test_a_large_kernel_that_jax_refuses(tmp_path: Path) -> None:
     assert "def kernel(o_ref, acc_ref):" in lines
     assert "grid=(1, 1)," in lines
     assert not any("128" in line or "compiler_params" in line for line in lines)
-    assert "#   left out the operand y_ref\n" in small
-    assert "# It fails the same: lowering: Unimplemented primitive" in small
+    assert "#   removed the operand y_ref\n" in small
+    assert "# It fails in the same way: lowering: Unimplemented primitive" in small
     assert run.run(small).is_as(found.failure)
 
 
@@ -148,9 +148,9 @@ def test_what_cannot_be_shrunk(tmp_path: Path) -> None:
     with pytest.raises(CannotRunError) as error:
         shrunk(other, seconds=60)
     assert str(error.value) == (
-        "cumsum_rows does not fail here in the same way: it was lowering: Unimplemented primitive in "
-        "Pallas TPU lowering for tc: cumsum, and is lowering: Unimplemented primitive in Pallas "
-        "TPU lowering for tc: cummax. Are other versions of jax or libtpu installed?"
+        "cumsum_rows does not fail here in the same way: the dump has lowering: Unimplemented "
+        "primitive in Pallas TPU lowering for tc: cumsum, but here the result is lowering: "
+        "Unimplemented primitive in Pallas TPU lowering for tc: cummax. Are other versions of jax or libtpu installed?"
     )
     with pytest.raises(CannotRunError, match="cumsum_rows cannot be made smaller: for a reason"):
         shrunk(
@@ -165,8 +165,8 @@ def test_time_that_runs_out_is_said(tmp_path: Path) -> None:
     messages: list[str] = []
     shrunk(found, seconds=0.001, report=messages.append)
     assert messages[-1] == (
-        "Shrunk by pallas-debug from 38 statements to 38, in 0 steps of 0 tried; there was no "
-        "time for more."
+        "Shrunk by pallas-debug from 38 statements to 38, in 0 successful steps of 0 tried; the "
+        "time limit ended the search."
     )
 
 
@@ -219,17 +219,17 @@ def test_a_program_is_read_and_written_alike() -> None:
 @pytest.mark.parametrize(
     "kind,what,there,gone",
     [
-        ("smaller_grid", "made the grid 1 of 2", "grid=(1,),", "grid=(2,),"),
-        ("without_statements", "took out a statement", "v8 = jnp.zeros((8, 128), jnp.float32)",
+        ("smaller_grid", "reduced the grid from 2 to 1", "grid=(1,),", "grid=(2,),"),
+        ("without_statements", "removed or zeroed a statement", "v8 = jnp.zeros((8, 128), jnp.float32)",
          "v6 * 2.0"),
-        ("without_statements", "took out a statement", "o_ref[...] = v8", "@pl.when(v2)"),
-        ("unwrapped", "took a branch for granted", "\n    o_ref[...] = v3", "@pl.when(v2)"),
-        ("unwrapped", "let a loop run once", "    v5 = v7 + 1.0", "fori_loop"),
-        ("bypassed", "passed operands on", "    o_ref[...] = v6\n", "v8"),
-        ("without_operands", "left out the operand y_ref", "def double(x_ref, o_ref):", "y_ref"),
+        ("without_statements", "removed or zeroed a statement", "o_ref[...] = v8", "@pl.when(v2)"),
+        ("unwrapped", "assumed that a branch is taken", "\n    o_ref[...] = v3", "@pl.when(v2)"),
+        ("unwrapped", "reduced a loop to one iteration", "    v5 = v7 + 1.0", "fori_loop"),
+        ("bypassed", "replaced a result with an operand", "    o_ref[...] = v6\n", "v8"),
+        ("without_operands", "removed the operand y_ref", "def double(x_ref, o_ref):", "y_ref"),
         ("simpler_index_maps", "simplified an index map",
          "pl.BlockSpec((8, 128), lambda *_: (0, 0,)),  # x_ref", "((8, 128), lambda i0: (i0, 0)),  # x_ref"),
-        ("smaller_sizes", "made 64 of 128", "ShapeDtypeStruct((16, 64), jnp.float32)", "128"),
+        ("smaller_sizes", "reduced 128 to 64", "ShapeDtypeStruct((16, 64), jnp.float32)", "128"),
     ],
 )  # fmt: skip
 def test_changes(kind: str, what: str, there: str, gone: str) -> None:

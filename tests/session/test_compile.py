@@ -252,7 +252,7 @@ def test_a_compiler_that_dies_costs_one_kernel_its_result(tmp_path: Path) -> Non
         assert failure.type == "SIGABRT"
         assert "the compiler's process died of SIGABRT" in failure.message
         assert f"the last pass it wrote is {failure.last_pass}." in failure.message
-        assert "Its last words: " in failure.message
+        assert "Its last output: " in failure.message
         assert "Check failed" in failure.message
     else:
         assert failure.stage == "compile"

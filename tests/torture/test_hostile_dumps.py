@@ -64,9 +64,9 @@ FIELDS = [
     ({"target": "v5e:9999x9999"}, "the dump is for the unknown target 'v5e:9999x9999'; "),
     ({"target": "../../etc"}, "the dump is for the unknown target '../../etc'; "),
     ({"target": "a\nb"}, "the dump is for the unknown target 'a\\nb'; "),
-    ({"num_devices": 10**9}, "is recorded as being for 1000000000 devices, and a kernel is compiled for "
-     "1 to 1024: the dump was changed. Dump the kernel again"),
-    ({"num_devices": 0}, "is recorded as being for 0 devices"),
+    ({"num_devices": 10**9}, "is recorded as compiled for 1000000000 devices, but only "
+     "1 to 1024 are possible: the dump was changed. Dump the kernel again"),
+    ({"num_devices": 0}, "is recorded as compiled for 0 devices"),
     ({"num_devices": -1}, "`num_devices` is -1, which is not between 0 and "),
     ({"switches": ["log_recorder", "__import__"]}, "was compiled with the switch '__import__', "
      "which this version of pallas-debug does not have; it has log_recorder, "),
@@ -91,7 +91,7 @@ def test_a_mesh_of_any_size(dumps: Dumps) -> None:
     shutil.rmtree(dumps.folder / "v5e")
     dumps.change("kernel.json", mesh={"x": 10**18, "y": 10**18})
     (stored,) = open_dumps(dumps.root).kernels()
-    with pytest.raises(CannotRunError, match="is recorded as being for 1025 devices"):
+    with pytest.raises(CannotRunError, match="is recorded as compiled for 1025 devices"):
         recorded.read(stored, "v5e")
 
 
@@ -141,7 +141,7 @@ def test_origin(dumps: Dumps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 ASKED = (
     "double for v5e is not run: its dump was not made by you on this machine, or was changed "
-    "since. Read the script, which is written without --run and --shrink, then pass --trust to run "
+    "since. Write the script without --run and --shrink, read it, then pass --trust to run "
     "it in a confined process"
 )
 

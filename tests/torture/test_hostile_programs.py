@@ -251,8 +251,8 @@ def test_programs(hostile: Hostile, no_canary: Path) -> None:
     assert message.startswith("the dump's program is refused")
     assert hostile.why in message
     assert message.endswith(
-        ". pallas-debug writes no such program: it was changed, or written by another version. "
-        "Dump the kernel again"
+        ". pallas-debug does not write such programs: the file was changed, or written by another "
+        "version. Dump the kernel again"
     )
     assert message.isprintable()
     assert len(message) < 700

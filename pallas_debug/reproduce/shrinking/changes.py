@@ -47,7 +47,7 @@ def without_statements(program: Program) -> Iterator[Reduction]:
             body, removed = _without(program.body, chosen)
             if removed:
                 words = "a statement" if removed == 1 else f"{removed} statements"
-                yield Reduction(what=f"took out {words}", program=program.with_body(body))
+                yield Reduction(what=f"removed or zeroed {words}", program=program.with_body(body))
         if chunk == 1:
             return
         chunk //= 2
@@ -99,7 +99,7 @@ def unwrapped(program: Program) -> Iterator[Reduction]:
 
 def _inline(node: Node, body: Sequence[Node]) -> tuple[str, tuple[Node, ...]] | None:
     if node.is_branch:
-        return "took a branch for granted", node.body
+        return "assumed that a branch is taken", node.body
     loop, choice = _LOOP.match(node.code), _CHOICE.match(node.code)
     called = loop["body"] if loop else choice["yes"] if choice else None
     function = next((n for n in every(body) if n.text.startswith(f"def {called}(")), None)
@@ -117,7 +117,9 @@ def _inline(node: Node, body: Sequence[Node]) -> tuple[str, tuple[Node, ...]] | 
         nodes = [Node(f"{n} = {g}") for n, g in zip(names, given, strict=False) if n != "_"] + nodes
     if results and last.is_return:
         nodes.append(Node(f"{results} = {last.code.removeprefix('return ')}  # {node.types}"))
-    return "let a loop run once" if loop else "took a branch for granted", tuple(nodes)
+    return "reduced a loop to one iteration" if loop else "assumed that a branch is taken", tuple(
+        nodes
+    )
 
 
 def _replaced(body: Sequence[Node], number: int, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -150,7 +152,8 @@ def smaller_grid(program: Program) -> Iterator[Reduction]:
                 after = (*program.after[:at], line, *program.after[at + 1 :])
                 was, now = _sizes(sizes), _sizes(tried)
                 yield Reduction(
-                    what=f"made the grid {now} of {was}", program=replace(program, after=after)
+                    what=f"reduced the grid from {was} to {now}",
+                    program=replace(program, after=after),
                 )
 
 
@@ -163,7 +166,9 @@ def bypassed(program: Program) -> Iterator[Reduction]:
             if types.get(name) == node.types and not node.is_function:
                 alias = Node(f"{node.targets[0]} = {name}  # {node.types}")
                 body = _replaced(program.body, number, [alias])
-                yield Reduction(what="passed operands on", program=program.with_body(body))
+                yield Reduction(
+                    what="replaced a result with an operand", program=program.with_body(body)
+                )
 
 
 def _sizes(sizes: Sequence[int]) -> str:
@@ -180,7 +185,7 @@ def smaller_sizes(program: Program) -> Iterator[Reduction]:
         for small in tried:
             changed = "\n".join(_with_size(line, size, small) for line in text.split("\n"))
             if changed != text:
-                yield Reduction(what=f"made {small} of {size}", program=parse(changed))
+                yield Reduction(what=f"reduced {size} to {small}", program=parse(changed))
 
 
 def _with_size(line: str, size: int, small: int) -> str:
@@ -195,7 +200,7 @@ def without_options(program: Program) -> Iterator[Reduction]:
         if line.strip().startswith(_OPTIONS):
             name = line.strip().partition("=")[0]
             after = (*program.after[:at], *program.after[at + 1 :])
-            yield Reduction(what=f"left out {name}", program=replace(program, after=after))
+            yield Reduction(what=f"removed {name}", program=replace(program, after=after))
 
 
 def simpler_index_maps(program: Program) -> Iterator[Reduction]:
@@ -234,7 +239,7 @@ def without_operands(program: Program) -> Iterator[Reduction]:
             continue  # a TPU program needs results
         changed = (*before, f"def {found['name']}({rest}):")
         yield Reduction(
-            what=f"left out the operand {name}",
+            what=f"removed the operand {name}",
             program=replace(program, before=changed, after=tuple(after)),
         )
 
@@ -255,7 +260,7 @@ def without_unused_functions(program: Program) -> Iterator[Reduction]:
         if name != "call" and len(re.findall(rf"\b{name}\b", text)) == 1:
             after = text[: found.start()] + text[found.end() :]
             yield Reduction(
-                what="left out an index map",
+                what="removed an index map",
                 program=replace(program, after=tuple(after.split("\n"))),
             )
 

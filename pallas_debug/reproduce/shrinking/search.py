@@ -26,6 +26,9 @@ from pallas_debug.reproduce.shrinking.lowering import Lowerer
 _MAX_SECONDS = 60.0
 """Maximum seconds to lower or compile a candidate."""
 
+_REMOVED = re.compile(r"removed or zeroed (?:a statement|(\d+) statements)")
+"""Pattern of the steps that removed statements, or replaced them with zeros."""
+
 
 def shrunk(
     recorded: Recorded, *, seconds: float, report: Callable[[str], None] = lambda _: None
@@ -78,21 +81,21 @@ class _Search:
         found = self._failure(program)
         if found != self._wanted:
             raise CannotRunError(
-                f"{self._recorded.kernel.name} does not fail here in the same way: it was "
-                f"{self._wanted}, and is {found or 'compiled'}. Are other versions of jax or "
-                "libtpu installed?"
+                f"{self._recorded.kernel.name} does not fail here in the same way: the dump has "
+                f"{self._wanted}, but here the result is {found or 'compiled'}. Are other versions "
+                "of jax or libtpu installed?"
             )
         self._report(f"{program.size} statements, {self._wanted}")
         while smaller := self._step(program):
             program = smaller
-        in_time = "" if time.monotonic() < self._ends else "; there was no time for more"
+        in_time = "" if time.monotonic() < self._ends else "; the time limit ended the search"
         note = (
             f"Shrunk by pallas-debug from {before.size} statements to {program.size}, in "
-            f"{len(self._kept)} steps of {self._tried} tried{in_time}."
+            f"{len(self._kept)} successful steps of {self._tried} tried{in_time}."
         )
         self._report(note)
         done = [f"  {step}" for step in _counted(self._kept)]
-        note = "\n".join([note, *done, f"It fails the same: {self._wanted}."])
+        note = "\n".join([note, *done, f"It fails in the same way: {self._wanted}."])
         return script_of(self._recorded, program=program.text, note=note)
 
     def _step(self, program: Program) -> Program | None:
@@ -152,8 +155,7 @@ def _of(outcome: RequestOutcome) -> Signature | None:
 
 def _counted(steps: list[str]) -> list[str]:
     """Summarise the steps, with all removals of statements as one."""
-    taken = [int(n) for s in steps for n in re.findall(r"took out (\d+) statements", s)]
-    alone = sum(step == "took out a statement" for step in steps)
-    total = sum(taken) + alone
-    others = [s for s in dict.fromkeys(steps) if not s.startswith("took out")]
-    return [*([f"took out {total} statements"] if total else []), *others]
+    matches = [match for step in steps if (match := _REMOVED.fullmatch(step))]
+    total = sum(int(match[1] or 1) for match in matches)
+    others = [step for step in dict.fromkeys(steps) if not _REMOVED.fullmatch(step)]
+    return [*([f"removed or zeroed {total} statements"] if total else []), *others]
