@@ -198,7 +198,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         if new:
             self.show_message(f"new: {plural(len(new), 'pass')}; F follows")
 
-    @action("program.help", "question_mark", "help: the keys of this pane, and of all")
+    @action("program.help", "question_mark", "help: keys of this pane, then of all")
     def action_help(self) -> None:
         self.show_help()
 
@@ -214,7 +214,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
                 heading = HEADINGS[found.group].lower()
                 parts = found.title, display_keys(self.keymap.keys[found.name]), f"· {heading}"
                 choices.append(("  ".join(filter(None, parts)), found.call))
-        self.choose("what to do", choices, chosen)
+        self.choose("run an action", choices, chosen)
 
     @action("program.follow", "F", "follow: show the newest kernel or pass as it is written")
     def action_follow(self) -> None:
@@ -224,7 +224,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         self.watched.clear()
         self.show_message("following; F stops" if self.following else "no longer following")
 
-    @action("program.theme", "", "theme: light and dark ones")
+    @action("program.theme", "", "theme, light or dark")
     def action_choose_theme(self) -> None:
         def chosen(name: str | None) -> None:
             if name is not None:
@@ -235,11 +235,11 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         listed = [(f"{name}  {'dark' if themes[name].dark else 'light'}", name) for name in names]
         self.choose("theme", listed, chosen, at=names.index(self.theme))
 
-    @action("program.suspend", "ctrl+z", "back to the shell; fg comes back")
+    @action("program.suspend", "ctrl+z", "suspend; fg in the shell resumes")
     def action_suspend(self) -> None:
         _textual.stop_process(self)
 
-    @action("program.close", "escape,ctrl+c", "close what is on top")
+    @action("program.close", "escape,ctrl+c", "close the topmost view")
     def action_dismiss_top(self) -> None:
         """Close the topmost open item, but never the app."""
         lists: list[ListPane] = [self.kernels, self.steps]

@@ -145,17 +145,17 @@ _KEYS: Sequence[tuple[str, str, str, str]] = (
 
 _OTHER = (
     ("u U", "run to the cursor's line; back to it"),
-    ("b", "breakpoint at the cursor's line, or delete it"),
+    ("b", "set or delete a breakpoint at the cursor's line"),
     ("B", "breakpoint with a condition"),
     ("w", "watch the selected value, or a slice of it"),
     ("W", "who wrote an element of the selected value"),
     (":", "command line"),
     ("tab", "next pane"),
     ("j k g G", "move in a pane"),
-    ("h l", "left and right, where lines are longer than the pane"),
+    ("h l", "scroll left and right"),
     (".", "back to the current line"),
     ("esc", "stop what is running; leave the command line"),
-    ("ctrl+z", "back to the shell; fg comes back"),
+    ("ctrl+z", "suspend; fg in the shell resumes"),
     ("? q", "this help; quit"),
 )
 

@@ -99,9 +99,9 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
         await press(pilot, *"next pass that", "enter")
         await until(pilot, lambda: app.steps.cursor > 0)
         await press(pilot, "ctrl+p", *"nowhere")
-        assert str(app.screen.query_one(Static).render()) == "what to do: nothing matches"
+        assert str(app.screen.query_one(Static).render()) == "run an action: nothing matches"
         await press(pilot, *["backspace"] * 7)
-        assert str(app.screen.query_one(Static).render()) == "what to do"
+        assert str(app.screen.query_one(Static).render()) == "run an action"
         await press(pilot, "escape")
         assert len(app.screen_stack) == 1
 

@@ -145,7 +145,7 @@ class MovingActions(Workspace):
 
     # Kernels.
 
-    @action("list.filter", "f", "filter the list: kernels, or passes", priority=True)
+    @action("list.filter", "f", "filter the list of kernels or passes", priority=True)
     def action_filter_list(self) -> None:
         pane = self.steps if self.focused is self.steps else self.kernels
         self.back_to = pane
@@ -158,7 +158,7 @@ class MovingActions(Workspace):
     def action_move_failed(self, direction: int) -> None:
         self.kernels.next_failed(direction)
 
-    @action("kernels.failed_first", "exclamation_mark", "failed kernels before the others")
+    @action("kernels.failed_first", "exclamation_mark", "list failed kernels first")
     def action_failed_first(self) -> None:
         self.kernels.failed_first(not self.kernels.list.failed_first)
 

@@ -40,7 +40,7 @@ class OutputActions(Workspace):
         is_selecting = pane.selected_from is not None
         self.show_message("selecting lines from here" if is_selecting else "no lines are selected")
 
-    @action("copy.line", "y", "copy the line, or those that are selected")
+    @action("copy.line", "y", "copy the line, or the selected lines")
     def action_copy_line(self) -> None:
         pane = self.focused
         if pane is self.shown and self.shown.selected:
@@ -79,7 +79,7 @@ class OutputActions(Workspace):
             command = self._command(self.place)
             self._copy([command], what=command)
 
-    @action("output.save", "S", "save the text, or the lines that are selected, to a file")
+    @action("output.save", "S", "save the text, or the selected lines, to a file")
     def action_save(self) -> None:
         if not self.shown.count:
             return

@@ -30,7 +30,7 @@ class ViewingActions(Workspace):
 
         self.ask("regular expression", typed=typed)
 
-    @action("search.only", "ampersand", "only matching lines, and some around them")
+    @action("search.only", "ampersand", "only matching lines, with context")
     def action_search_only(self) -> None:
         if self.shown is not self.text:
             self.show_message("a diff only shows changes")
@@ -244,7 +244,7 @@ class ViewingActions(Workspace):
     def action_toggle_split(self) -> None:
         self.diff.split = not self.diff.is_split
 
-    @action("diff.whole", "W", "all lines, or only changes and some lines around them")
+    @action("diff.whole", "W", "all lines, or only changes with context")
     def action_toggle_whole(self) -> None:
         self.diff.whole = not self.diff.whole
 
@@ -282,7 +282,7 @@ class ViewingActions(Workspace):
         self.point = points[at]
         self._show_point()
 
-    @action("values.point", "", "values at a grid point, chosen from a list")
+    @action("values.point", "", "values at a grid point, from a list")
     def action_choose_point(self) -> None:
         def chosen(point: tuple[int, ...] | None) -> None:
             if point is not None:
