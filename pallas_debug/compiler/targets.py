@@ -32,7 +32,7 @@ BUILTIN: tuple[Target, ...] = (
         topology="v5p:2x2x1",
         device_kind="TPU v5",
         num_cores=2,
-        summary="64 MiB of VMEM, 16 MiB for a kernel by default; two cores to a device",
+        summary="64 MiB of VMEM, 16 MiB for a kernel by default; two cores per device",
     ),
     Target(
         name="v6e",
