@@ -83,7 +83,7 @@ def exit_codes() -> str:
         "Exit codes",
         "pallas_debug/cli/exits.py",
         [
-            "What `pallas-debug` exits with.",
+            "Exit codes of `pallas-debug`.",
             table(["code", "name", "meaning"], rows),
             "An outcome has the same code in every command:",
             table(["outcome", "code"], outcomes),
@@ -113,7 +113,7 @@ def pytest_options() -> str:
         "pytest_plugin/pallas_debug_pytest/options.py",
         [
             "Each option has three forms. The command line takes precedence over the environment, "
-            "and the environment over the ini file. An empty value counts as none. "
+            "and the environment over the ini file. An empty value counts as unset. "
             "See the [guide](../guides/pytest.md) for examples.",
             table(["command line", "ini", "environment", "bare flag", "meaning"], rows),
         ],
@@ -131,9 +131,9 @@ def json_output() -> str:
         "`schema`, has the name and version of its format, such as `pallas-debug/ls/1`. The "
         "version goes up when a field is removed, renamed, or changes its type or meaning. New "
         "fields may appear at any time: ignore those that you do not know. Every field is "
-        "always there, and `null` if it has no value.",
-        "[Exit codes](exit-codes.md) are those without `--json`. `verify` and `explain` also take "
-        "`--for-agents`, which prints the same facts as `key: value` lines.",
+        "always present, and `null` if it has no value.",
+        "[Exit codes](exit-codes.md) are the same as without `--json`. `verify` and `explain` also "
+        "take `--for-agents`, which prints the same facts as `key: value` lines.",
         table(
             ["command", "schema", "document"],
             [

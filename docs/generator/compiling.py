@@ -24,10 +24,10 @@ def targets() -> str:
         [
             "Values of `--target`, `--pallas-target` and `targets=`, separated by commas.",
             table(["target", "topology", "device kind", "cores per device", ""], rows),
-            "`all` is every generation. A full topology name is a target too: a generation of the "
-            "table, a colon and its shape, such as `v5e:2x4` or `v5p:2x2x2`. A kernel under "
-            "`shard_map` gets a topology with as many devices as its mesh; a target that names its "
-            "whole topology keeps it.",
+            "`all` selects every generation. A full topology name is a target too: a generation "
+            "from the table, a colon and a shape, such as `v5e:2x4` or `v5p:2x2x2`. A kernel under "
+            "`shard_map` is compiled for a topology with as many devices as its mesh, unless the "
+            "target is a full topology name.",
         ],
     )
 
@@ -39,22 +39,22 @@ def interpreters() -> str:
         "What the interpreters simulate",
         "pallas_debug/bridge/interpret/limits.py",
         [
-            "Features of TPUs, and what becomes of a kernel that uses them in each "
-            "[interpret mode](../guides/interpret.md). A test runs a kernel per row.",
+            "TPU features, and how each [interpret mode](../guides/interpret.md) treats a kernel "
+            "that uses them. A test runs a kernel for each row.",
             table(
                 ["TPU feature", "HLO interpret mode", "TPU interpret mode"],
                 [[limit.name, limit.hlo, limit.tpu] for limit in LIMITS],
             ),
             '"no": the kernel is rejected. "yes": it runs as on a TPU; "with pallas-debug", '
             'because pallas-debug adds what jax lacks. "silent": the fault goes unnoticed; on a '
-            "TPU it is wrong values, a compile error or a hang.",
-            "`auto` runs on the kernel machine what neither mode runs, and what the mode that "
-            "it chose fails to trace.",
-            "An array of 200 columns occupies 256 in HBM. A copy of whole tiles, such as that of "
-            "the last block in `emit_pipeline`, takes along what is in the others: `auto` runs a "
-            "kernel with such copies on the machine, which reports a `PaddingRead` if that makes "
-            "a result NaN. In a result of whole tiles, what lies past the array's size is taken "
-            "for padding as well, which the program drops.",
+            "TPU it causes wrong values, a compile error or a hang.",
+            "`auto` runs a kernel on the kernel machine if neither mode can run it, or if the "
+            "selected mode fails to trace it.",
+            "An array of 200 columns occupies 256 columns in HBM. A copy of whole tiles, such as "
+            "the last block in `emit_pipeline`, includes the other 56: `auto` runs a kernel with "
+            "such copies on the machine, which reports a `PaddingRead` if this padding makes a "
+            "result NaN. In a result of whole tiles, elements past the array's size also count as "
+            "padding, which the program drops.",
         ],
     )
 
@@ -75,8 +75,8 @@ def switches() -> str:
             "arguments of `pallas_debug.compile`. "
             "See the [guide](../guides/compiling.md#switches) for examples.",
             table(["switch", "on a TPU", "cost", "what is set", "tried from"], rows),
-            "Switches are part of the cache key, and `show` prints those of a compilation. With "
-            "one that the installed libtpu or jax does not know, the compilation fails, and the "
-            "failure names it.",
+            "Switches are part of the cache key, and `show` prints those of a compilation. If the "
+            "installed libtpu or jax does not know a switch, the compilation fails with a message "
+            "that names it.",
         ],
     )

@@ -45,8 +45,8 @@ def advice() -> str:
 
     parts = [
         "What `pallas-debug stats` and the report advise, and when. A piece of advice names its "
-        "line, the evidence with the origin of each number, and the remedy. It is left out where "
-        "the numbers that it needs are unknown.",
+        "line, the evidence with the origin of each number, and the remedy. It is omitted if the "
+        "numbers that it needs are unknown.",
         table(
             ["advice", "title", "given when", "remedy"],
             [[f"`{k.name}`", k.title, k.condition, k.remedy] for k in KINDS],
@@ -60,11 +60,10 @@ def findings() -> str:
     from pallas_debug.findings.faults import Fault, Severity, Sure
 
     parts = [
-        "Kinds of findings, the worst first. The name is what reports, JSON, suppressions and "
-        "`pallas.expect` use. Of the engines that see a fault, the first gives the message when "
-        "several report it.",
+        "Kinds of findings, worst first. Reports, JSON, suppressions and `pallas.expect` use these "
+        "names. If several engines report a fault, the message comes from the engine listed first.",
         table(
-            ["an engine knows a fault as", "meaning"],
+            ["certainty of an engine", "meaning"],
             [[f"`{sure}`", _doc_below(Sure, sure.name)] for sure in Sure],
         ),
     ]

@@ -46,16 +46,16 @@ def dump_format() -> str:
         f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent if jax refused to lower "
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
         f"- A file that ends in `{layout.SIGNATURE}` holds 64 hex digits: an HMAC-SHA256 over the "
-        "kernel's digest and the file next to it, with a key that a user's first dump makes on "
-        f"a machine and never leaves it (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}`"
-        "). `reproduce` asks before it runs a dump without such a signature. It is absent if no "
+        "kernel's digest and the file next to it, with a key that a user's first dump creates and "
+        f"that never leaves the machine (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}"
+        "`). `reproduce` asks before it runs a dump without such a signature. It is absent if no "
         "key could be written.\n"
-        f"- A folder is made under `{layout.TMP}/`, flushed to the disk, and then renamed, so "
-        "that no reader finds half of one, and whatever a run reported as written survives a kill "
-        "and a power failure. A replacement is exchanged with the old compilation in one step. "
-        "On a file system that cannot exchange two folders (NFS, for one), the old one is moved "
-        f"to `{layout.TMP}/` first; after a kill at that moment it is missing until the next run "
-        "into the directory puts it back. "
+        f"- A folder is created under `{layout.TMP}/`, flushed to the disk, and then renamed, so "
+        "that a reader never finds a partial folder, and whatever a run reported as written "
+        "survives a kill and a power failure. A replacement is exchanged with the old compilation "
+        "in one step. On a file system that cannot exchange two folders (NFS, for one), the old "
+        f"one is moved to `{layout.TMP}/` first; after a kill at that moment it is missing until "
+        "the next run into the directory puts it back. "
         f"The files of a kernel are replaced one by one, `{layout.KERNEL}` last; after a kill in "
         "between, the next run replaces the rest.\n"
         f"- `{layout.COMPILATION}` is written last and records the size and the SHA-256 of every "
@@ -64,8 +64,8 @@ def dump_format() -> str:
         f"- `{layout.LOCKS}/` holds the locks by which processes compile each kernel once; while "
         "a lock is held, its file names the holder. A folder under "
         f"`{layout.TMP}/` holds a lock (`{layout.LOCK}`) as long as its process lives, and is "
-        "deleted by the next run after that. Where no lock can tell, because the file system has "
-        "none or the folder was made on another host or before a reboot, it is deleted once "
+        "deleted by the next run after that. If locks cannot decide, because the file system has "
+        "none or the folder was created on another host or before a reboot, it is deleted once "
         f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
         "Both directories may be deleted while nothing is running.",
         "## Documents",
@@ -98,7 +98,7 @@ def dump_format() -> str:
     parts += [
         "## Raw dumps",
         *docstring(importlib.import_module("pallas_debug.store.raw")),
-        "Every command that reads takes such a directory. Its one target is called "
+        "Every reading command accepts such a directory. Its only target is called "
         f"`{layout.RAW_TARGET}`; a second compile of the same kernel in it is `<kernel>#2`.",
     ]
     return page("Dump format", "pallas_debug/model.py and pallas_debug/store/", parts)

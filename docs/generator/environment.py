@@ -20,13 +20,14 @@ VARIABLES = {
     "kernels that were compared with their baselines.",
     "VISUAL": "The editor in which `browse` opens sources and texts, before `EDITOR`. It is split "
     "into arguments like a shell command, and run without a shell.",
-    "EDITOR": "The same, if `VISUAL` is unset.",
+    "EDITOR": "The editor of `browse`, if `VISUAL` is unset; it is run in the same way.",
     "PAGER": "The pager of `browse` (key `|`); `less -R` if unset.",
-    "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, reports of its "
-    "crashes, and the key that signs dumps; `~/.local/state` if unset.",
+    "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, its crash "
+    "reports, and the key that signs dumps; `~/.local/state` if unset.",
     "PALLAS_TRACEBACK": "If set and not empty, a command that ends in an internal error "
     "prints the traceback, and no frame of pallas-debug is removed from your own tracebacks.",
-    "JAX_TRACEBACK_FILTERING": "`off`: as `PALLAS_TRACEBACK`, for the frames of tracebacks.",
+    "JAX_TRACEBACK_FILTERING": "`off` keeps pallas-debug's frames in tracebacks, as does "
+    "`PALLAS_TRACEBACK`.",
     "XDG_CONFIG_HOME": "Its file `pallas-debug/browse.toml` holds your own keys; `~/.config` if "
     "unset.",
     "TMUX": "If set, copied text is also passed through tmux.",
@@ -45,7 +46,7 @@ THEIRS = {
     "JAX_COMPILER_ENABLE_REMAT_PASS": "As for any jax program: part of XLA's options for every "
     "kernel.",
 }
-"""Variables that others read, and that matter here."""
+"""Variables that jax reads, and that affect pallas-debug."""
 
 
 def environment() -> str:
@@ -57,7 +58,7 @@ def environment() -> str:
     if undescribed:
         raise SystemExit(
             f"docs/generate.py: the code reads {', '.join(sorted(undescribed))}; "
-            "say in VARIABLES of docs/generator/environment.py what for"
+            "describe them in VARIABLES of docs/generator/environment.py"
         )
     described = sorted((VARIABLES | THEIRS).items())
     parts = [
@@ -65,7 +66,7 @@ def environment() -> str:
         table(["variable", "meaning"], [[f"`{n}`", text] for n, text in described]),
         "## Of the pytest plugin",
         "Equivalents of the [pytest options](pytest-options.md); read only by the plugin. The "
-        "former names begin with `PALLAS_DEBUG_` in place of `PALLAS_`: they still work, with a "
+        "former names, which begin with `PALLAS_DEBUG_` instead of `PALLAS_`, still work, with a "
         "`DeprecatedNameWarning`.",
         table(
             ["variable", "as"],

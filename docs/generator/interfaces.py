@@ -8,28 +8,38 @@ from generator.markdown import docstring, first_line, page, table
 from generator.objects import described_class, described_function, signature
 
 
+def public_functions() -> list[str]:
+    """Names of the functions of `import pallas_debug`, without the marker of plugins."""
+    import pallas_debug
+
+    return sorted(pallas_debug._HOMES.keys() - {"hookimpl"})
+
+
 def python() -> str:
     """The public API of `pallas_debug`."""
     import pallas_debug
 
     parts = [
         "The public API of `import pallas_debug`. The import does not load jax; names are imported "
-        "lazily. The objects that these functions return are those of the files, and described "
-        "under [dump format](dump-format.md).",
+        "lazily. The objects that these functions return have the fields of the dump's files, "
+        "described under [dump format](dump-format.md).",
     ]
-    verbs = ("debug", "interpret", "compile", "compare", "dump", "step", "breakpoint", "open_dumps")
-    for name in verbs:
+    for name in public_functions():
         parts += described_function(f"pallas_debug.{name}", getattr(pallas_debug, name))
+    from pallas_debug._api.check import Report
     from pallas_debug._api.compare import ComparisonReport
     from pallas_debug._api.compile import Compiled
     from pallas_debug.comparison.compare import ComparedOutput
     from pallas_debug.model import Dump
     from pallas_debug.session import Options, Session
     from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
+    from pallas_debug.sweeps.result import SettingResult, SweepResult
+    from pallas_debug.verdict.result import Outcome, Verdict
 
     parts += ["## Objects"]
-    kinds = (Dump, Compiled, ComparisonReport, ComparedOutput, Session, Options)
-    kinds += (DumpReader, StoredKernel, StoredCompilation)
+    kinds = (Dump, Verdict, Outcome, Report, ComparisonReport, ComparedOutput, SweepResult)
+    kinds += (SettingResult, Compiled, Session, Options, DumpReader, StoredKernel)
+    kinds += (StoredCompilation,)
     for kind in kinds:
         parts += described_class(kind)
     parts += ["## Exceptions", "All are in `pallas_debug.errors`."]
@@ -47,7 +57,7 @@ def hooks() -> str:
     from pallas_debug import hooks as module
 
     parts = [
-        f"Hooks are [pluggy](https://pluggy.readthedocs.io)'s, under the project name "
+        f"Hooks use [pluggy](https://pluggy.readthedocs.io) with the project name "
         f"`{module.GROUP}`; a distribution registers a plugin under the entry-point group of the "
         "same name. They are called in the thread of the event. An implementation may take fewer "
         "arguments than the hook has. The [guide](../guides/extending.md) shows a complete plugin."

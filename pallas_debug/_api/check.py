@@ -109,8 +109,8 @@ def check(
     Args:
       function: a function that calls kernels. It is run, so the wrapper cannot be used within jit;
         use `checkify` (`pallas_debug.checkify`) there.
-      errors: names of checks, as a list or joined by commas: `user`, `nan`, `index`, `div`,
-        `float_div`, `hint`, `uninitialized`; `all` for all of them.
+      errors: names of checks, as a list or joined by commas: `user`, `nan`, `inf`, `index`,
+        `div`, `float_div`, `hint`, `uninitialized`; `all` for all of them.
       interpret: a mode, as for `pallas_debug.interpret`; by default `auto` without an accelerator,
         otherwise `off`.
       sanitize: whether to run the kernels on the kernel machine instead of with added code. Its

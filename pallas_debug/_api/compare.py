@@ -139,7 +139,7 @@ def compare(
       reference: a function that takes the same arguments and returns arrays of the same structure
         and shapes.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or with
-        zeros for integers and bools (matrices of narrow ones with random numbers). Anything
+        zeros for integers and bools (large matrices of at most 8 bits: random). Anything
         else is passed through.
       rtol, atol: relative and absolute tolerance of floats.
       same_dtypes: whether both must return the same dtypes. If False, floats of two precisions can

@@ -59,8 +59,8 @@ SWITCHES: Mapping[str, Switch] = {
             value="true",
             where="compile",
             summary="the recorder that shows what `pl.debug_print` prints",
-            cost="about 1 MiB of generated code for each program, which libtpu 0.0.52 has without "
-            "it, too",
+            cost="about 1 MiB of generated code for each program, which libtpu 0.0.52 generates "
+            "even without it",
             since="libtpu 0.0.42",
         ),
         Switch(
@@ -70,7 +70,7 @@ SWITCHES: Mapping[str, Switch] = {
             where="compile",
             summary="a slice, load or store that leaves its buffer halts the device; the assertion "
             "names the line",
-            cost="a comparison and a branch for each access at an index that is not constant",
+            cost="a comparison and a branch for each access with an index that is not constant",
             since="libtpu 0.0.42",
         ),
         Switch(
@@ -88,7 +88,7 @@ SWITCHES: Mapping[str, Switch] = {
             value="true",
             where="compile",
             summary="transposes are traced for the profiler",
-            cost="none seen in the generated code",
+            cost="none visible in the generated code",
             since="libtpu 0.0.42",
         ),
         Switch(

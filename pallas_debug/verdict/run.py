@@ -172,7 +172,7 @@ def verify(
     Args:
       function: the function that calls the kernels, jitted or not; it is traced, and run twice.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or
-        with zeros for integers and bools (matrices of narrow ones with random numbers). Anything
+        with zeros for integers and bools (large matrices of at most 8 bits: random). Anything
         else is passed through. Findings that rest on such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
       engines: any of `static`, `compile`, `checks`, `machine`, `races` and `values`; by default all

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import pallas_debug
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -87,6 +89,13 @@ def test_an_environment_variable_without_a_description_is_named(copy: Path) -> N
     done = generate(copy, "--check", "environment.md")
     assert done.returncode == 1
     assert "SOME_SWITCH" in done.stderr
+
+
+def test_the_page_on_python_has_every_public_function() -> None:
+    """Also those that are added later: `check`, `verify`, `sweep` and `stats` were missing."""
+    text = (ROOT / "docs" / "reference" / "python.md").read_text()
+    for name in pallas_debug._HOMES.keys() - {"hookimpl"}:
+        assert f"\n## pallas_debug.{name}\n" in text, name
 
 
 def test_every_page_is_in_the_navigation() -> None:
