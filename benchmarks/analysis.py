@@ -106,7 +106,7 @@ def measure(kernel: Capture, targets: list[Target], rounds: int) -> tuple[float,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("name", nargs="*", help="words; a row is measured that holds one of them")
+    parser.add_argument("name", nargs="*", help="measure only rows that contain one of these words")
     options = parser.parse_args()
     print(f"jax {jax.__version__}")
     print(f"{'':<46}{'clock':>10}{'CPU':>10}{'limit':>9}{'findings':>10}")

@@ -10,10 +10,10 @@ piece of advice. With `--to`, the dumps are kept, and kernels that are in there 
 compiled again. `--page` writes the page docs/reference/estimates.md.
 
 `ours` is the estimate that `pallas-debug stats` prints, over all kernels, and over those of which
-no region or copy depends on data: libtpu takes data to be zero, where `stats` takes scalar operands
-as they are in the call, and enters regions that depend on other data. `at least` is what `stats`
-prints below it, without those regions. `same assumptions` is the one to compare the
-model by: like libtpu's, it takes what a kernel reads to be zero, and lets every copy have the whole
+no region or copy depends on data: libtpu assumes that data is zero, but `stats` takes scalar
+operands from the call, and enters regions that depend on other data. `at least` is what `stats`
+prints below it, without those regions. `same assumptions` is the one for judging the model: like
+libtpu's estimate, it assumes that a kernel reads only zeros, and that every copy has the full
 bandwidth of HBM.
 """
 
@@ -103,20 +103,20 @@ PAGE = """\
 # Cycle estimates, kernel by kernel
 
 libtpu's own estimate of the cycles of each bundled kernel, and ours with the same assumptions (see
-[How far to trust the cycles](../guides/performance.md#how-far-to-trust-the-cycles)). Where libtpu
-estimates nothing, as for v4, a cell is empty. In the summary, `ours` is what `stats` prints, and
-`at least` that without work that depends on data. Written by `benchmarks/cycles.py --page` with
-libtpu {libtpu}.
+[How far to trust the cycles](../guides/performance.md#how-far-to-trust-the-cycles)). A cell is
+empty if libtpu has no estimate, as for v4. In the summary, `ours` is what `stats` prints, and
+`at least` is the same without work that depends on data. Written by `benchmarks/cycles.py --page`
+with libtpu {libtpu}.
 
 `ours` differs most where work depends on data, which libtpu skips (splash and paged attention), and
 for arrays of one element, which XLA loads before the kernel: libtpu's estimate includes that time.
 
 libtpu counts no wait for a number loaded from SMEM, which takes 6 cycles on v5e and is part of the
-schedule: with the same assumptions, a loop over such numbers is at up to 1.5 times its estimate.
+schedule: with the same assumptions, a loop over such numbers takes up to 1.5 times its estimate.
 
 With libtpu 0.0.50, the correlation on tpu7x is 0.967 with the same assumptions, and 0.957 for small
 kernels: XLA moves some operands into VMEM, the core copies them from there by loads and stores, and
-libtpu charges 1,200 cycles and more for the wait for such a copy, although it is already complete.
+libtpu charges 1,200 cycles or more for the wait for such a copy, although it is already complete.
 
 """
 

@@ -195,8 +195,8 @@ def dump() -> None:
         ("dump, default processes", ours, 0.85),
         ("dump, one process", one, None),
         ("dump, all cached", cached, None),
-        ("  of it the programs' own tracing", traced, None),
-        ("  of it ours", max(0.0, cached - traced), 0.05),
+        ("  of which tracing the programs", traced, None),
+        ("  of which pallas-debug", max(0.0, cached - traced), 0.05),
     ]
     table("20 kernels for v5e", rows, bare)
 

@@ -113,7 +113,7 @@ def measure(name: str, function: Callable[..., Any], arrays: list[Any], rounds: 
         ("machine", plain, PLAIN_LIMIT, plain_mb),
         ("machine, with the sanitizer", sanitized, SANITIZED_LIMIT, sanitized_mb),
     ):
-        ratio = f"{interpreted / seconds:>6.1f} times as fast (wanted: {limit})"
+        ratio = f"{interpreted / seconds:>6.1f} times as fast (target: {limit})"
         memory = f"{grown:>6.0f} MB (allowed: {allowed:.0f} for arrays of {size:.0f})"
         print(f"  {what:<30}  {seconds * 1e3:>8.0f} ms {ratio} {memory}", flush=True)
     if findings:

@@ -2,10 +2,10 @@
 
     python benchmarks/outside.py SUITE CHECKOUT [--modes off,interpret,check,dump] [--per N] [FILE…]
 
-SUITE is jax, tpu-inference, maxtext or tokamax, CHECKOUT a folder with a checkout of it (of jax:
-the tag of the installed release). What a suite imports besides has to be installed or on PYTHONPATH
-(tpu-inference wants tokamax's checkout there). Every file runs in its own pytest, which is started
-again after a test that hangs or ends the process. Modes:
+SUITE is jax, tpu-inference, maxtext or tokamax; CHECKOUT is a folder with its source (for jax, the
+tag of the installed release). Other packages that a suite imports must be installed or on
+PYTHONPATH (tpu-inference needs tokamax's checkout there). Every file runs in its own pytest, which
+is started again after a test that hangs or ends the process. Modes:
 
     off         without the plugin
     interpret   --pallas-interpret --pallas-pretend=TARGET, where a kernel is stopped by name after
@@ -13,16 +13,16 @@ again after a test that hangs or ends the process. Modes:
     tpu, hlo, machine   the same with that interpret mode
     sanitize    the same with --pallas-sanitize: what does the sanitizer report?
     check       --pallas-check: which tests that pass without the plugin fail with it?
-    dump        --pallas-dump: likewise
+    dump        --pallas-dump: the same question
 
 The table has one row per file; below it, the reasons why tests did not pass, most frequent first.
 A test counts as `refused` if the plugin says by name what the interpreters do not support, as
 `found` if it reports another finding, and as `n/a` if it cannot pass on a machine without a TPU:
-it asserts what the compiler made of a program, asks the hardware, or uses a package that is not
-here (NOT_APPLICABLE and EXPECTS say which and why). Of a test that takes too long, the reason says
-what it is doing, and where. Tests that --limit cuts off are `not run`. --timeout is CPU time, in up
-to MAX_WAIT times as much wall time, so that other work on the machine changes little. Nothing is
-asserted.
+it checks the compiled program, queries the hardware, or uses a package that is not installed
+(NOT_APPLICABLE and EXPECTS list which and why). For a test that takes too long, the reason is what
+the test was doing, and where. Tests cut off by --limit are `not run`. --timeout is CPU time, within
+at most MAX_WAIT times as much wall time, so that other work on the machine has little influence.
+Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def _where(process: subprocess.Popen[bytes], stack: Path, checkout: Path) -> str
 
 
 def activity(stack: str, checkout: Path) -> str:
-    """Words for a stack as faulthandler prints it; empty if there is no line of the checkout."""
+    """Describe a stack as faulthandler prints it; empty if there is no line of the checkout."""
     thread = next((part for part in stack.split("\n\n") if "Current thread" in part), "")
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', thread or stack)
     files = [file for file, _, _ in frames]
@@ -430,7 +430,7 @@ def _in(outcomes: Mapping[str, Outcome], file: str) -> list[Outcome]:
 
 
 def reasons(outcomes: Iterable[Outcome], most: int) -> Iterator[str]:
-    """Why tests did not pass, most frequent first; digits do not tell reasons apart."""
+    """Why tests did not pass, most frequent first; reasons differing only in digits are merged."""
     counts: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], str] = {}
     for outcome in outcomes:

@@ -42,7 +42,7 @@ HEADS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One program, written with our kernels and with jax's, and the kernels of it to measure.
+    """One program, written with our kernels and with jax's, and which of its kernels to measure.
 
     `kernels` maps a name to a pattern for the kernel's name on either side.
     """
@@ -187,7 +187,7 @@ def main() -> None:
     """Print a line per case, kernel and target."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="v5e,v6e")
-    parser.add_argument("--estimate", action="store_true", help="get libtpu's cycles too")
+    parser.add_argument("--estimate", action="store_true", help="also get libtpu's cycles")
     parser.add_argument("case", nargs="*", help="parts of names of cases")
     options = parser.parse_args()
     stage = "estimate" if options.estimate else "bundles"

@@ -75,7 +75,7 @@ def main() -> None:
         )
     for one, many in itertools.pairwise(seconds):
         ratio = seconds[one] / seconds[many]
-        print(f"{many} processes are {ratio:.2f} times as fast as {one} (wanted: {WANTED})")
+        print(f"{many} processes are {ratio:.2f} times as fast as {one} (target: {WANTED})")
     if given.half is None and 1 in seconds:
         ratio = seconds[1] / apart(given.settings)
         print(f"two programs with one process each are {ratio:.2f} times as fast as one")
