@@ -19,8 +19,8 @@ def cli() -> str:
 
     context = click.Context(group, info_name="pallas-debug")
     parts = [
-        "Data goes to standard output, messages to standard error. Every command that reports "
-        "takes `--json`. Tables are tab-separated if the output is not a terminal. "
+        "Data goes to standard output, messages to standard error. Commands that print data "
+        "accept `--json`. Tables are tab-separated if the output is not a terminal. "
         "See also the [exit codes](exit-codes.md).",
         table(
             ["command", "what it does"],

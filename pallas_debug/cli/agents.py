@@ -106,16 +106,16 @@ HEAD = """\
 1. Judge it: `pallas-debug verify kern.py:function --arg 'f32[16,128]' --target v5e --for-agents`.
    One `--arg` per argument: an array by dtype and shape, with values as in `'i32[2]=[0,4]'`, or a
    Python value (`causal=True`). Neither a TPU nor a network is needed.
-2. Exit code 0: nothing found, and everything judged. 1: fix what `try` says at the line `at`, and
-   repeat. 2: the command line is wrong, and the message says how. 3: something could not be judged
-   or run; a kernel without a finding is then not known to be right.
+2. Exit code 0: nothing found, and everything judged. 1: apply the fix in `try` at the line in `at`,
+   and repeat. 2: the command line is invalid; the message explains why. 3: something could not be
+   judged or run, so a kernel without a finding may still be wrong.
 3. A kernel that does not compile: `pallas-debug dump kern.py:function --arg …`, then
    `pallas-debug explain dumps --for-agents`. A log or a message: `pallas-debug explain FILE`.
 4. See what the compiler did: `pallas-debug ls dumps`, `pallas-debug show dumps/NAME PASS`,
    `pallas-debug diff dumps/NAME PASS`.
 5. In a test suite: `pytest --pallas-verify=v5e tests/`.
 
-Reading dumps needs no jax. `pallas-debug doctor` says what is missing on a machine.
+Reading dumps does not require jax. `pallas-debug doctor` lists what is missing on a machine.
 """
 
 
