@@ -103,7 +103,7 @@ def check(
         report.throw()
 
     The kernels that `function` lowers, with or without jit, vmap, grad or scan, run with added code
-    that counts failures. Their results are those of the unchecked kernels. The checks are the same
+    that counts failures. Their results are the same as without checks. The checks are the same
     in the interpret modes and on a TPU.
 
     Args:
