@@ -31,17 +31,17 @@ AS_CALLED = "scalar operands have their values in the first call"
 """Beginning of the assumption about scalar operands whose values are recorded in the dump."""
 
 NO_DELAYS = (
-    "each bundle takes one cycle: no table of the delays after them was written, or it does not fit"
+    "each bundle takes one cycle: the table of delays after bundles is missing, or does not match"
 )
 
 AS_LOCAL = (
-    "copies to other devices take as long as those within one: the cycles do not include the time "
-    "on the links between them"
+    "copies to other devices take as long as copies within a device: the cycles do not include the "
+    "time on the links between devices"
 )
 """Assumption about remote copies."""
 
 ROUNDS = (
-    f"loops of unknown length run {UNKNOWN_ROUNDS} times, in the shares of units, code and lines"
+    f"for the shares of units, code and lines, loops of unknown length run {UNKNOWN_ROUNDS} times"
 )
 """Assumption about shares of a kernel whose cycles are a formula."""
 
@@ -149,8 +149,8 @@ def estimate_cycles(
         as_compiler=_known(
             theirs.cycles,
             "assumed",
-            "as libtpu estimates: what a kernel reads is zero, what it is passed in a register is "
-            "42, copies do not slow each other down",
+            "libtpu's assumptions: the kernel reads only zeros, values passed in registers are 42, "
+            "and copies do not slow each other down",
             bool(theirs.unknown_loops) or not theirs.is_complete,
         ),
         compiler=compiler,
@@ -250,7 +250,7 @@ def _assumptions(
     if is_stand_in:
         name = schedule.chip or "an unknown chip"
         found.append(
-            f"copies are as fast as on a similar chip, as libtpu estimates none for {name}"
+            f"copies are as fast as on a similar chip, as libtpu has no estimate for {name}"
         )
     return tuple(found)
 
@@ -297,7 +297,7 @@ def compiler_estimate(text: str | None) -> Figure:
         return missing("libtpu's estimate contains no cycles", unit="cycles")
     if not any(found):
         return missing(
-            "libtpu estimated no cycles, as of blocks strided several times", unit="cycles"
+            "libtpu estimated no cycles, as for blocks with several strides", unit="cycles"
         )
     return Figure(
         value=sum(found), origin="compiler", unit="cycles", note="libtpu's static LLO profile"

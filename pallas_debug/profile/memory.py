@@ -167,7 +167,7 @@ def _vmem(total: int | None, *, is_listed: bool) -> Figure:
     return Figure(
         value=0,
         unit="bytes",
-        note="the compiler lists operations that it allocates VMEM to, without the kernel",
+        note="the compiler's list of VMEM allocations does not include the kernel",
     )
 
 

@@ -254,10 +254,10 @@ def _stats(profile: Profile) -> Stats:
                 value=memory.generated_code,
                 origin="compiler",
                 unit="bytes",
-                note="of the executable with the kernel and what XLA puts around it",
+                note="of the executable: the kernel and XLA's code around it",
             )
             if memory
-            else missing("the compiler stated no size of the code", unit="bytes")
+            else missing("the compiler did not report the code size", unit="bytes")
         ),
         bundles=counts.bundles,
         empty_bundles=counts.empty_bundles,

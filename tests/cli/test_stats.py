@@ -428,7 +428,7 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
 
     for words, kind in (
         (("source", "--cost"), "have no known cost; see above"),
-        (("timeline",), "has no timeline, as it runs on the SparseCore"),
+        (("timeline",), "has no timeline, because it runs on the SparseCore"),
     ):
         done = command(*words, "sparse", "-t", "v5e")
         assert done.returncode == Exit.CANNOT_RUN

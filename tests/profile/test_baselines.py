@@ -74,7 +74,7 @@ def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
 def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
     assert message(500, of(1000)) == (
         f"{HERE}500 cycles, 50.0 % fewer than its baseline of 1,000. Record the gain with "
-        "`pytest --pallas-update-baselines`, or a later loss of it goes unnoticed."
+        "`pytest --pallas-update-baselines`, or losing it later goes unnoticed."
     )
     assert not compare([stats(500)], of(1000), 0.05)[0].fails
 

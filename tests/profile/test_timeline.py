@@ -246,7 +246,8 @@ def test_copies_within_an_array_in_vmem_are_those_that_the_kernel_starts() -> No
         (lane,) = made(blocks, loop(6, sizes[size] + WAIT, address)).lanes
         assert (lane.copies.value, lane.size.value) == (6, copied)
         assert (
-            lane.note == "XLA placed the whole array in VMEM; the kernel copies what it needs of it"
+            lane.note
+            == "XLA placed the whole array in VMEM; the kernel copies the parts that it needs"
         )
 
 
@@ -269,7 +270,7 @@ def test_known_scalar_prefetch_is_simulated() -> None:
     table = operand("x_ref", rows(6), tables=("table_ref",))
     timeline = made(block_map(6, table))
     assert timeline.notes == (
-        "blocks depend on scalar prefetch, whose values are in the dump and not in the schedule: "
+        "blocks depend on scalar prefetch, whose values are in the dump but not in the schedule: "
         "libtpu's pipeline is simulated, with the average cycles of a step",
     )
     assert timeline.lanes[0].note == "as table_ref was in the first call"
@@ -281,11 +282,11 @@ def test_unknown_index_maps_are_assumed_to_fetch_at_every_step() -> None:
     timeline = made(block_map(6, unknown))
     assert timeline.lanes[0].copies.value == 6
     assert timeline.lanes[0].note == (
-        "another block at every step is assumed: it reads table_ref, whose values are unknown"
+        "its block is assumed to change at every step: it reads table_ref, whose values are unknown"
     )
     assert strip.strip(timeline, 200)[-2] == (
-        "note: x_ref: another block at every step is assumed: it reads table_ref, whose values "
-        "are unknown"
+        "note: x_ref: its block is assumed to change at every step: it reads table_ref, whose "
+        "values are unknown"
     )
     copy = next(e for e in validated(trace_json(timeline)) if e.get("cat") == "dma")
     assert copy["name"] == "fetch block of unknown index"
@@ -304,8 +305,8 @@ def test_a_block_at_the_end_of_the_array_is_cut_off() -> None:
     [
         (
             {"blocks": None},
-            "add has no timeline: the dump does not say which blocks it touches, as an earlier "
-            "version of pallas-debug made it. Dump the kernel again.",
+            "add has no timeline: the dump does not record which blocks it touches, because an "
+            "earlier version of pallas-debug wrote it. Dump the kernel again.",
         ),
         (
             {"blocks": BlockMap(unknown="its grid has a dimension whose size is unknown")},

@@ -384,7 +384,7 @@ def test_traffic_is_unknown_if_the_memories_of_a_copy_are() -> None:
 def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:
     assert copy_model("v6e")[1] is False
     estimate = estimate_cycles(schedule_of(COPY, target="v4"))
-    assert "as libtpu estimates none for v4" in estimate.assumptions[-1]
+    assert "as libtpu has no estimate for v4" in estimate.assumptions[-1]
 
 
 def test_a_word_is_stored_at_an_offset_from_an_address() -> None:

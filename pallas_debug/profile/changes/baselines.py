@@ -216,7 +216,7 @@ def sentence(row: BaselineRow, file: str) -> str:
     if row.status == "faster":
         return (
             f"{what}: {now} cycles, {percent} fewer than its baseline of {before}. "
-            f"Record the gain with `pytest {UPDATE}`, or a later loss of it goes unnoticed."
+            f"Record the gain with `pytest {UPDATE}`, or losing it later goes unnoticed."
         )
     return (
         f"{what}: {now} cycles, {percent} more than its baseline of {before}; {limit} is "

@@ -121,7 +121,7 @@ def timeline_of(
       UsageError: a fact that the timeline needs is not known; the message names it.
     """
     if profile.schedule.is_sparse:
-        raise CannotRunError(f"{name} has no timeline, as it runs on the SparseCore")
+        raise CannotRunError(f"{name} has no timeline, because it runs on the SparseCore")
     blocks = _known(blocks, name)
     if not profile.schedule.bundles:
         raise CannotRunError(
@@ -139,8 +139,8 @@ def timeline_of(
 def _known(blocks: BlockMap | None, name: str) -> BlockMap:
     if blocks is None:
         raise UsageError(
-            f"{name} has no timeline: the dump does not say which blocks it touches, as an earlier "
-            "version of pallas-debug made it. Dump the kernel again."
+            f"{name} has no timeline: the dump does not record which blocks it touches, because an "
+            "earlier version of pallas-debug wrote it. Dump the kernel again."
         )
     if blocks.unknown is not None:
         raise UsageError(
@@ -170,7 +170,7 @@ def step_cycles(profile: Profile, steps: int) -> Figure:
         value=sum(cycles.executions[at] * (1 + schedule.delays[at]) for at in inside) / steps,
         origin=cycles.compute.origin,
         unit="cycles",
-        note="average over the grid, of bundles and delays",
+        note="bundles and delays, averaged over the grid",
     )
 
 
@@ -279,7 +279,7 @@ class _Maker:
     def _lane(self, number: int, operand: OperandBlocks, *, is_walked: bool) -> TimelineLane:
         note = ""
         if not operand.is_pipelined:
-            note = "the kernel copies what it needs of it"
+            note = "the kernel copies the parts that it needs"
         elif number in self._placed:
             space = self._placed[number].upper()
             note = f"XLA placed the whole array in {space}"
@@ -289,7 +289,7 @@ class _Maker:
         elif operand.unknown is not None and is_walked:
             note = f"which blocks are copied is unknown: {operand.unknown}"
         elif operand.unknown is not None:
-            note = f"another block at every step is assumed: {operand.unknown}"
+            note = f"its block is assumed to change at every step: {operand.unknown}"
         elif operand.tables:
             were = "was" if len(operand.tables) == 1 else "were"
             note = f"as {' and '.join(operand.tables)} {were} in the first call"
@@ -331,7 +331,9 @@ class _Maker:
         size, *others = sizes
         if number in self._placed:
             space = self._placed[number].upper()
-            note = f"XLA placed the whole array in {space}; the kernel copies what it needs of it"
+            note = (
+                f"XLA placed the whole array in {space}; the kernel copies the parts that it needs"
+            )
             lane = replace(lane, note=note)
         if size is None or others:
             return replace(lane, size=missing("of several or unknown sizes", unit="bytes"))
@@ -352,7 +354,7 @@ class _Maker:
         tables = {name for o in self._blocks.operands if o.is_pipelined for name in o.tables}
         if tables - given.names and not self._has_own:
             self._notes.append(
-                "blocks depend on scalar prefetch, whose values are in the dump and not in the "
+                "blocks depend on scalar prefetch, whose values are in the dump but not in the "
                 "schedule: libtpu's pipeline is simulated, with the average cycles of a step"
             )
             return None
