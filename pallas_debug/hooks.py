@@ -187,7 +187,7 @@ def _problem(implementation: Any, hook: str, error: Exception) -> PallasDebugErr
 def _broken(plugin: str, error: Exception, where: str) -> PluginError:
     problem = PluginError(
         f"the plugin {plugin} raised {type(error).__name__} {where}: "
-        f"{error}. pallas-debug went on without it; report it to the plugin's authors."
+        f"{error}. pallas-debug continued without it; report it to the plugin's authors."
     )
     problem.__cause__ = error
     return problem

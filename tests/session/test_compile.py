@@ -579,7 +579,7 @@ def test_a_plugin_that_raises_costs_no_other_the_news(tmp_path: Path) -> None:
     assert "raised RuntimeError in pallas_debug_kernel_captured: no vector_add for me." in str(
         problem
     )
-    assert "pallas-debug went on without it; report it to the plugin's authors." in str(problem)
+    assert "pallas-debug continued without it; report it to the plugin's authors." in str(problem)
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "a/../b\x1b[2J", "ü" * 300])
