@@ -18,9 +18,11 @@ from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+import pallas_debug
 from pallas_debug import render
+from pallas_debug.errors import InterpretModeError
 from pallas_debug.model import Finding
-from pallas_debug.session import pretending
+from pallas_debug.session import Options, Session, pretending
 from pallas_debug.verdict import Request, verify, verify_program
 
 F32, I32 = jnp.float32, jnp.int32
@@ -358,6 +360,42 @@ def test_a_program_that_stops_where_nothing_interprets_its_kernel(
     assert problem.startswith(f"what the program runs after {render.relative(Path(__file__))}:")
     assert "InterpretModeError: kernel `copy` cannot be interpreted: HLO interpret mode" in problem
     assert problem.endswith(way_out)
+
+
+@pytest.mark.parametrize(
+    "backend,mode,message",
+    [
+        (
+            "triton",
+            "tpu,detect_races",
+            "kernel `copy` is for a GPU (Triton), but TPU interpret mode runs kernels as a TPU "
+            "does. Run it in interpret mode `hlo` (--pallas-interpret=hlo, "
+            'pallas_debug.interpret("hlo")), or on a GPU',
+        ),
+        (
+            "mosaic_gpu",
+            "tpu",
+            "kernel `copy` is for a GPU (Mosaic GPU), but TPU interpret mode runs kernels as a TPU "
+            "does. Run it in interpret mode `gpu` (--pallas-interpret=gpu, "
+            'pallas_debug.interpret("gpu")), or on a GPU',
+        ),
+    ],
+)
+def test_a_kernel_for_a_gpu_is_refused_by_the_mode_for_tpus(
+    backend: str, mode: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absl = types.ModuleType("absl")  # a mock, as above
+    absl.logging = logging  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "absl", absl)
+    module = importlib.import_module(f"jax.experimental.pallas.{backend}")
+    x = np.ones(X.shape, X.dtype)
+    call = called(compiler_params=module.CompilerParams())
+    with pytest.raises(InterpretModeError) as caught, Session(Options(interpret=mode)) as session:
+        call(x)
+    assert str(caught.value) == message
+    assert session.observer.findings == ()
+    with pallas_debug.interpret("hlo"):
+        np.testing.assert_array_equal(call(x), x)
 
 
 def test_a_kernel_called_with_arrays_is_not_said_to_store_to_a_value() -> None:

@@ -30,8 +30,16 @@ from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import endless, launched, lengths, tpu_run
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
-from pallas_debug.bridge.interpret.params import Kind, Mode, is_hlo, is_substitute, substitute
-from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
+from pallas_debug.bridge.interpret.params import (
+    Kind,
+    Mode,
+    is_hlo,
+    is_substitute,
+    require_platform,
+    substitute,
+    way_out,
+)
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import DebugNansError, InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
 
@@ -268,20 +276,9 @@ def _instead(
         prepared=None if asked.chosen is None else functools.partial(asked.chosen, choice),
         refusal=lambda error: InterpretModeError(
             f"kernel `{kernel}` cannot be interpreted: {why}; on the kernel machine: {error}. "
-            + _way_out(params)
+            + way_out(params)
         ),
     )
-
-
-def _way_out(params: Mapping[str, Any]) -> str:
-    """Advice for a kernel that neither jax's interpreters for TPUs nor the machine can run."""
-    backend = gpu_backend(params)
-    if backend == "Mosaic GPU":
-        return (
-            "Run it in interpret mode `gpu` (--pallas-interpret=gpu, "
-            'pallas_debug.interpret("gpu")), or on a GPU'
-        )
-    return f"Run it on a {'TPU' if backend is None else 'GPU'}"
 
 
 def _or_on_the_machine(
@@ -458,6 +455,8 @@ def _is_eager_under_debug_nans() -> bool:
 def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     """Interpret value for a kernel; a value other than True in the user's code takes precedence."""
     given = params.get("interpret")
+    if not given or is_hlo(given) or is_substitute(given) or given is asked.value:
+        require_platform(params, asked.mode.kind)
     if given or asked.mode.kind != "off":
         lengths.require_short(params, asked.mode.kind)
     if asked.mode.kind == "machine":  # traced in the kernel's final form, as for a TPU

@@ -24,7 +24,8 @@ from pallas_debug import defaults
 from pallas_debug.bridge import versions
 from pallas_debug.bridge.hosted import watch
 from pallas_debug.bridge.hosted.watch import GridWatch
-from pallas_debug.errors import UsageError, meant
+from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
+from pallas_debug.errors import InterpretModeError, UsageError, meant
 
 Kind = Literal["auto", "hlo", "tpu", "gpu", "machine", "off"]
 
@@ -415,3 +416,42 @@ def _unknown_param(kind: Kind, name: str, known: Mapping[str, Any]) -> str:
     return (
         f"the interpret mode {kind!r} has no parameter {name!r}{meant}; {has}: {', '.join(known)}"
     )
+
+
+def require_platform(params: Mapping[str, Any], kind: Kind) -> None:
+    """Refuse a kernel for another platform than the one that an interpret mode simulates.
+
+    A kernel of which nothing states the platform may be for either.
+
+    Args:
+      params: parameters of the kernel.
+      kind: the interpret mode.
+
+    Raises:
+      InterpretModeError: a kernel for a GPU in TPU interpret mode; one of Triton in GPU interpret
+        mode, which runs those of Mosaic GPU.
+    """
+    backend = gpu_backend(params)
+    if kind == "tpu" and backend is not None:
+        runs = "TPU interpret mode runs kernels as a TPU does"
+    elif kind == "gpu" and backend == "Triton":
+        runs = "GPU interpret mode runs kernels of Mosaic GPU only"
+    else:
+        return
+    instead = way_out(params) if backend == "Mosaic GPU" else _run_in("hlo")
+    raise InterpretModeError(
+        f"kernel `{name_of(params)}` is for a GPU ({backend}), but {runs}. {instead}"
+    )
+
+
+def way_out(params: Mapping[str, Any]) -> str:
+    """Advice for a kernel that no interpreter for TPUs can run."""
+    backend = gpu_backend(params)
+    if backend == "Mosaic GPU":
+        return _run_in("gpu")
+    return f"Run it on a {'TPU' if backend is None else 'GPU'}"
+
+
+def _run_in(kind: Kind) -> str:
+    how = f'--pallas-interpret={kind}, pallas_debug.interpret("{kind}")'
+    return f"Run it in interpret mode `{kind}` ({how}), or on a GPU"
