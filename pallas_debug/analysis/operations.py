@@ -56,9 +56,11 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
     values = SameValues(jaxprs_of(subject.captured.params)[0])
     operands = subject.captured.kernel.operands
     for position, uses in values.refs.items():
-        number, source = uses.constant, uses.combined()
-        is_scratch = position < len(operands) and operands[position].kind == "scratch"
-        if number is None or source is None or not is_scratch or not _is_kept(subject, position):
+        number = uses.constant
+        if number is None or position >= len(operands) or operands[position].kind != "scratch":
+            continue
+        source = uses.combined(again=not _is_kept(subject, position))
+        if source is None:
             continue
         stores = list(dict.fromkeys(line for line in uses.stores if line is not None))
         if stores:

@@ -119,6 +119,34 @@ def test_a_constant_other_than_the_begin_of_a_state(captures: Captures) -> None:
     assert not found(captures, functools.partial(state, how="never", begin=1.0))
 
 
+@pytest.mark.parametrize("how", ["never", "once", "updated", "each iteration"])
+def test_a_state_of_a_loop_that_nothing_updates(captures: Captures, how: str) -> None:
+    """Unless the loop runs once, or begins the state itself."""
+
+    def kernel(x_ref, out_ref, top_ref):
+        def begin() -> None:
+            top_ref[...] = jnp.full_like(top_ref, -jnp.inf)
+
+        def body(i: Any, total: Any) -> Any:
+            if how == "each iteration":
+                begin()
+            x = x_ref[pl.ds(i, 1), :]
+            new = jnp.maximum(top_ref[...], x)
+            total = total * jnp.exp(top_ref[...] - new) + jnp.exp(x - new)
+            if how == "updated":
+                top_ref[...] = new
+            return total
+
+        begin()
+        zeros = jnp.zeros((1, 128), F32)
+        total = lax.fori_loop(0, 1 if how == "once" else 8, body, zeros)
+        out_ref[...] = jnp.broadcast_to(total, out_ref.shape)
+
+    call = functools.partial(called, kernel)
+    findings = found(captures, lambda x: call(x, pltpu.VMEM((1, 128), F32)))
+    assert [f.kind for f in findings] == ["NoEffect"] * (how == "never")
+
+
 def difference(x: Any, *, how: str) -> Any:
     """Values that are stored, loaded again, and subtracted from some value."""
 

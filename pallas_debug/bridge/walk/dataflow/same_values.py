@@ -73,13 +73,16 @@ class RefUses:
     Attributes:
       constants: the numbers that are stored; None for any other value.
       stores: lines of the stores.
-      used: lines and primitives that combine a value loaded from it with something else.
+      depth: number of loops around the innermost store.
+      used: lines and primitives that combine a value loaded from it with something else, and the
+        number of loops around them.
       is_known: whether all accesses are loads and stores.
     """
 
     constants: set[float | None] = field(default_factory=set)
     stores: list[SourceLine | None] = field(default_factory=list)
-    used: list[tuple[SourceLine | None, str]] = field(default_factory=list)
+    depth: int = 0
+    used: list[tuple[SourceLine | None, str, int]] = field(default_factory=list)
     is_known: bool = True
 
     @property
@@ -91,10 +94,24 @@ class RefUses:
         begins = number is not None and (number == 0 or abs(number) >= LARGE)
         return number if begins else None
 
-    def combined(self) -> SourceLine | None:
-        """First line that combines it with something else."""
+    def escapes(self) -> None:
+        """Handle an access that is neither a load nor a store."""
+        self.is_known = False
+
+    def is_stored(self, source: SourceLine | None, depth: int) -> None:
+        """Handle a store within some loops."""
+        self.stores.append(source)
+        self.depth = max(self.depth, depth)
+
+    def combined(self, *, again: bool = False) -> SourceLine | None:
+        """First line that combines it with something else.
+
+        Args:
+          again: whether only lines count that a loop repeats after a store before the loop.
+        """
         wanted = _OF_ZERO if self.constant == 0 else _OF_LARGE
-        return next((line for line, name in self.used if name in wanted and line), None)
+        found = (line for line, name, n in self.used if name in wanted and n >= self.depth + again)
+        return next((line for line in found if line is not None), None)
 
 
 _Value = KnownValue | int
@@ -113,6 +130,7 @@ class SameValues:
         self.cancelled: list[Cancelled] = []
         self._count = itertools.count()
         self._content: dict[int, KnownValue] = {}
+        self._depth = 0
         inner, _ = nested.opened(jaxpr)
         self._scopes = itertools.count(len(inner.invars))
         self._run(inner, list(range(len(inner.invars))), ())
@@ -154,7 +172,7 @@ class SameValues:
             return self._run(inner, scoped, (*calls, eqn), inputs)
         refs = [value for value in inputs if isinstance(value, int)]
         for ref in refs:
-            self._of(ref).is_known = False
+            self._of(ref).escapes()
             self._content.pop(ref, None)
         if refs or nested.within(eqn.params):
             return [self._new() for _ in eqn.outvars]
@@ -173,7 +191,7 @@ class SameValues:
             return [replace(value, number=number)]
         source = lines.source_of(eqn, calls)
         for ref in {value.ref for value in inputs if value.ref is not None}:
-            self._of(ref).used.append((source, name))
+            self._of(ref).used.append((source, name, self._depth))
         if name in ("sub", "div") and len({value.number for value in inputs}) == 1:
             by = next((v for v in inputs if v.ref is not None and v.stored is not None), None)
             if by is not None and by.ref is not None and by.constant is None:
@@ -192,7 +210,7 @@ class SameValues:
         if not isinstance(ref, int):
             return results
         if first is None:  # with a mask
-            self._of(ref).is_known = False
+            self._of(ref).escapes()
             self._content.pop(ref, None)
             return results
         shape = eqn.invars[0].aval.shape
@@ -206,7 +224,7 @@ class SameValues:
             return [replace(held, ref=ref)]
         value, source = inputs[1], lines.source_of(eqn, calls)
         uses = self._of(ref)
-        uses.stores.append(source)
+        uses.is_stored(source, self._depth)
         self._content.pop(ref, None)
         if not isinstance(value, KnownValue) or "update" in eqn.primitive.name:
             uses.constants.add(None)
@@ -233,6 +251,8 @@ class SameValues:
 
     def _loop(self, eqn: Any, inputs: list[_Value], calls: tuple[Any, ...]) -> list[_Value]:
         before = self._content
+        is_repeated = eqn.params.get("length") != 1
+        self._depth += is_repeated
         if eqn.primitive is loops.scan_p:
             given = nested.scan_operands(eqn.params, inputs)
             runs = [(eqn.params["jaxpr"], [*given[0], *given[1], *given[2]])]
@@ -249,6 +269,7 @@ class SameValues:
             self._run(
                 inner, [a if isinstance(a, int) else self._new() for a in args], (*calls, eqn)
             )
+        self._depth -= is_repeated
         refs = {value for value in inputs if isinstance(value, int)}
         self._content = {ref: value for ref, value in before.items() if ref not in refs}
         return [self._new() for _ in eqn.outvars]
