@@ -130,7 +130,8 @@ def _still(
     That is so on purpose unless another operand moves through as many blocks of that size while the
     input keeps its block: in a pipeline within the kernel, along a dimension of the pipeline's grid
     that its index map does not use; otherwise, along a grid dimension or loop along which none of
-    its copies moves.
+    its copies moves. A single element may be wanted, such as the first state, unless a loop copies
+    it in as many iterations.
     """
     copies = _fetched(subject, block)
     by_pipeline = bool(copies)
@@ -150,8 +151,10 @@ def _still(
             continue
         if by_pipeline:
             other = _moving_beside(subject, copies, extents, bound, size)
-        else:
+        elif size > 1 or _iterations(subject, block) == bound:
             other = _moving(subject, moves, extents, bound, size)
+        else:
+            other = None
         if other is None:
             continue
         return bounds.copied_input_stays(
@@ -161,6 +164,12 @@ def _still(
             by_pipeline=by_pipeline,
         )
     return None
+
+
+def _iterations(subject: Subject, block: Block) -> int:
+    """Number of iterations of loops in each of which the kernel copies from an operand."""
+    copies = [event for event in events_of(subject, block) if event.what == "dma_start"]
+    return len({event.loops for event in copies if event.loops and event.where.any()})
 
 
 def events_of(subject: Subject, block: Block) -> list[Event]:
@@ -249,7 +258,7 @@ def _moving(
       kept: axes along which another operand moves; this one moves along others.
     """
     for other in subject.grid.blocks:
-        if size < 2 or not _is_only_copied(subject, other):
+        if not _is_only_copied(subject, other):
             continue
         for d, there in enumerate(extents.get(other.position, [])):
             axes = _axes(there)

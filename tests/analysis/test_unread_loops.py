@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -472,3 +473,47 @@ def test_a_copy_that_stays_on_one_block(
 )
 def test_copies_of_what_is_needed(captures: Captures, options: Any, shapes: Any) -> None:
     assert unread(captures, multiplied(**options), *shapes) == []
+
+
+def chunks(x: Any, *, how: str) -> Any:
+    """Six chunks that a kernel doubles one by one."""
+
+    def kernel(x_hbm: Any, o_hbm: Any, buf: Any) -> None:
+        if how == "begin":
+            pltpu.sync_copy(x_hbm.at[0], buf)
+
+        @pl.loop(0, 6)
+        def _chunk(i: Any) -> None:
+            if how == "first":
+
+                @pl.when(i == 0)
+                def _fetch() -> None:
+                    pltpu.sync_copy(x_hbm.at[0], buf)
+
+            elif how != "begin":
+                pltpu.sync_copy(x_hbm.at[i if how == "each" else 0], buf)
+            buf[...] = buf[...] * 2
+            pltpu.sync_copy(buf, o_hbm.at[i])
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[HBM],
+        out_specs=HBM,
+        out_shape=S((6, 8, 128), F32),
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+    )(x)
+
+
+@pytest.mark.parametrize("how", ["same", "each", "first", "begin"])
+def test_a_chunk_that_each_iteration_copies(captures: Captures, how: str) -> None:
+    """Copied once, the first chunk may be the begin of a state."""
+    found = unread(captures, functools.partial(chunks, how=how), S((6, 8, 128), F32))
+    if how != "same":
+        assert found == []
+        return
+    (finding,) = found
+    assert finding.message == (
+        "the kernel copies only 0:1 along dimension 0 of x_hbm (float32[6, 8, 128]): the other 5 "
+        "elements are never read"
+    )
+    assert finding.cause == "its slice stays the same, while o_hbm moves through as many elements"
