@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from pallas_debug.findings.faults import Fault
@@ -143,7 +144,8 @@ def _is_of_extra_copy(finding: Finding, cause: Finding) -> bool:
     """
     is_beside = finding.values.get(SIDES) == WRITES or UNDER_WAY in finding.values
     is_awaited = int(cause.values.get("waits", "0")) > 0 and cause.grid_point is not None
-    return is_beside and is_awaited and _signal_alike(finding, cause)
+    is_alike = is_of_same_output(finding, cause) or _is_of_line(finding, cause)
+    return is_beside and is_awaited and is_alike and _signal_one_array(finding, cause)
 
 
 def _leaves_as_well(finding: Finding, cause: Finding) -> bool:
@@ -153,8 +155,12 @@ def _leaves_as_well(finding: Finding, cause: Finding) -> bool:
 
 def _signal_alike(a: Finding, b: Finding) -> bool:
     """Return whether copies to one buffer signal semaphores of one array."""
+    return is_of_same_output(a, b) and _signal_one_array(a, b)
+
+
+def _signal_one_array(a: Finding, b: Finding) -> bool:
     arrays = [{name.partition("[")[0] for name in _semaphores(one)} for one in (a, b)]
-    return is_of_same_output(a, b) and bool(arrays[0] & arrays[1])
+    return bool(arrays[0] & arrays[1])
 
 
 def _semaphores(finding: Finding) -> set[str]:
@@ -206,8 +212,12 @@ def _lack_one_wait(a: Finding, b: Finding) -> bool:
 
 
 def _signal_same(a: Finding, b: Finding) -> bool:
-    """Return whether pairs of lines do the same, as for the first step of a loop and the others."""
-    return is_of_same_output(a, b) and _semaphores(a) == _semaphores(b)
+    """Return whether pairs of lines do the same, as for the first step of a loop and the others.
+
+    Those may signal semaphores of another slot: the first index of each is not compared.
+    """
+    kinds = [{re.sub(r"\[\d+", "[", name) for name in _semaphores(one)} for one in (a, b)]
+    return is_of_same_output(a, b) and kinds[0] == kinds[1]
 
 
 def _lack_one_signal(a: Finding, b: Finding) -> bool:

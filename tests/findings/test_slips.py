@@ -26,6 +26,18 @@ BOTH = finding(
     "DataRace", "slots", 3, other=line(4),
     values={"both sides": "copies that write", "semaphore": "right", "other semaphore": "left"},
 )  # fmt: skip
+
+
+def slots(number: int, semaphore: str, other: str) -> Finding:
+    """A race of two copies that a line starts, which signal these semaphores."""
+    return finding(
+        "DataRace", "slots", number, other=line(number),
+        values={
+            "both sides": "copies that write", "semaphore": semaphore, "other semaphore": other,
+        },
+    )  # fmt: skip
+
+
 ARRIVAL = finding(
     "DataRace", "slots", 9, other=line(9),
     values={"both sides": "copies", "other sender": "device 2", "other semaphore": "received"},
@@ -105,6 +117,21 @@ STATIC = ("static",)
                 "row",
                 5,
                 values={"both sides": "copies that write", "other semaphore": "sems[0]"},
+            ),
+        ),
+        (
+            EXTRA,
+            finding(
+                "DataRace",
+                "row",
+                3,
+                values={"both sides": "copies that write", "other semaphore": "sems[0]"},
+            ),
+            finding(
+                "DataRace",
+                "row",
+                3,
+                values={"both sides": "copies that write", "other semaphore": "store"},
             ),
         ),
         (
@@ -222,6 +249,11 @@ STATIC = ("static",)
             BOTH,
             replace(BOTH, witness=replace(BOTH.witness, source=line(6), other=line(7))),
             finding("DataRace", "slots", 6, other=line(7), values={"both sides": "copies"}),
+        ),
+        (
+            slots(3, "sems[0, 0]", "sems[0, 1]"),
+            slots(6, "sems[1, 0]", "sems[1, 1]"),
+            slots(6, "sems[1, 0]", "store"),
         ),
         (
             BOTH,
