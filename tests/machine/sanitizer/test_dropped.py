@@ -515,3 +515,58 @@ def test_steps_of_a_pipeline_within_a_kernel_are_grid_points() -> None:
     )
     assert lost.cause == "block (0, 0) of out_ref begins before that"
     assert found(partial(sums_in_a_pipeline, reset="first"), X) == ()
+
+
+def in_one_block(x: jax.Array, *, how: str, beside: bool) -> jax.Array:
+    """Sums of rows of blocks in an output that stays, perhaps beside one that moves on."""
+
+    def kernel(x_ref, out_ref, *rest):
+        *other, total_ref = rest
+        i, k = pl.program_id(0), pl.program_id(1)
+        if how == "each step":
+            total_ref[...] = jnp.zeros_like(total_ref)
+        else:
+
+            @pl.when(k == 0)
+            def _start() -> None:
+                total_ref[...] = jnp.zeros_like(total_ref)
+
+        if how == "exclusive":
+            out_ref[pl.ds(i * 8, 8), pl.ds(k * 128, 128)] = total_ref[...]
+        total_ref[...] += x_ref[...]
+        if how != "exclusive":
+
+            @pl.when(k == pl.num_programs(1) - 1)
+            def _finish() -> None:
+                out_ref[pl.ds(i * 8, 8), :] = jnp.broadcast_to(total_ref[:, 0:1], (8, 384))
+
+        if beside:
+            other[0][...] = x_ref[...] * 2
+
+    whole, block = (
+        pl.BlockSpec((16, 384), lambda i, k: (0, 0)),
+        pl.BlockSpec((8, 128), lambda i, k: (i, k)),
+    )
+    return pl.pallas_call(
+        kernel,
+        grid=(2, 3),
+        in_specs=[block],
+        out_specs=[whole, block] if beside else whole,
+        out_shape=[x, x] if beside else x,
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+    )(x)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("how", ["each step", "each row", "exclusive"])
+def test_sums_in_an_output_that_stays(how: str, beside: bool) -> None:
+    """An exclusive scan does not need what the last step of a row adds."""
+    findings = found(partial(in_one_block, how=how, beside=beside), X)
+    if how != "each step":
+        assert not findings
+        return
+    (finding,) = findings
+    assert (finding.kind, finding.grid_point) == ("LostWrite", (0, 1))
+    assert finding.message.startswith(
+        f"what grid point (0, 0) added to rest[{int(beside)}] is lost"
+    )

@@ -8,11 +8,13 @@ state that a flag in a table ends. So it is a fault only if
 - the addition and the reset belong to the same blocks of all outputs that receive the buffer's
   values, and the buffer is read again before these blocks end;
 - nothing else uses the stored sum;
-- only grid point and loop iterations decide whether the reset runs, not data; and
+- only grid point and loop iterations decide whether the reset runs, not data;
+- no output receives a value that is computed from the sum at the moment of the addition, as in an
+  exclusive scan, or the reset is under no condition; and
 - each run of the reset drops an addition, except for the first in each block of an output, or the
   first iteration of a loop, if data do not decide when the sum is read; or it is in no loop except
-  a pipeline's, and all outputs keep their blocks, or each grid point resets an output without
-  having read what others wrote.
+  a pipeline's, and all outputs keep their blocks, or it is under no condition, or each grid point
+  resets an output without having read what others wrote.
 
 A sum is also dropped if its output is stored too early: the last addition for a block comes at a
 moment that stores nothing that is computed from it to an output, and the reset for the next block
@@ -276,6 +278,9 @@ class DroppedSums:
             if is_output or self._stored.at(*at, state, buffer.name):
                 return
             is_left = False
+        is_scan = is_late and not is_output and self._stored.at(*at, state, buffer.name)
+        if is_scan and conditions:
+            return  # it needs no addition of its last step
         if is_late:
             site.drops += 1
         slip: Slip = "late" if is_late else "always" if is_left else "early"
@@ -286,7 +291,9 @@ class DroppedSums:
         replaces_all = is_output and len(thread.frames) == 1 and not state.has_carried
         everything = range(len(state.outputs) + len(state.arrays))
         dropped.is_one_visit = not _is_in_loop(thread) and (
-            added.record.number >= _latest(state, everything) or replaces_all
+            added.record.number >= _latest(state, everything)
+            or replaces_all
+            or (is_late and not conditions)
         )
         dropped.conditions, dropped.is_again = conditions, is_again
         if is_late:
