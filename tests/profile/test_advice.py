@@ -175,29 +175,30 @@ def test_sums_take_no_longer_than_is_promised(name: str, on: str, stats_of: Stat
     assert 0.75 * saved <= promised <= saved
 
 
-PROMISES = {
-    "squares_summed_in_memory": "cycles with carried values",
-    "state_kept_in_memory": "cycles with carried values",
-    "rescaled_often": "cycles of wider ones for as many",
-    "attention_over_narrow_slices": "cycles of wider ones for as many",
-}
-"""Slow kernels, and the evidence of what an iteration will take."""
+PROMISES = [
+    # The loops of these twins are also unrolled.
+    ("squares_summed_in_memory", "cycles with carried values", 0.5),
+    ("state_kept_in_memory", "cycles with carried values", 0.5),
+    ("rescaled_often", "cycles of wider ones for as many", 0.15),
+    ("attention_over_narrow_slices", "cycles of wider ones for as many", 0.15),
+    ("returns_row_by_row", "cycles of each, unrolled", 0.1),
+]
+"""Slow kernels, the evidence of what an iteration will take, and what may be saved in addition."""
 
 
 @pytest.mark.parametrize(
-    "name, evidence",
-    [
-        pytest.param(*row, marks=pytest.mark.slow if n else ())
-        for n, row in enumerate(PROMISES.items())
-    ],
+    "name, evidence, more",
+    [pytest.param(*row, marks=pytest.mark.slow if n else ()) for n, row in enumerate(PROMISES)],
 )
-def test_iterations_save_what_is_promised(name: str, evidence: str, stats_of: StatsOf) -> None:
+def test_iterations_save_what_is_promised(
+    name: str, evidence: str, more: float, stats_of: StatsOf
+) -> None:
     before, after = (stats_of(slow(name), twin, "v5e") for twin in (False, True))
     named = {e.name: e.figure.value for e in before.advice[0].evidence}
     share = named["share of the executed bundles"] / 100
     promised = share * (1 - named[evidence] / named["cycles of each"])
     saved = 1 - after.cycles.compute.value / before.cycles.compute.value
-    assert promised - 0.05 <= saved <= promised + 0.15
+    assert promised - 0.05 <= saved <= promised + more
 
 
 ELSEWHERE = [

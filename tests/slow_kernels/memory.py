@@ -50,7 +50,7 @@ def squares_summed_in_memory_remedied(x: jax.Array) -> jax.Array:
             return total + part * part
 
         zero = jnp.zeros(out_ref.shape, F32)
-        out_ref[...] = lax.fori_loop(0, x_ref.shape[0] // 32, add, zero)
+        out_ref[...] = lax.fori_loop(0, x_ref.shape[0] // 32, add, zero, unroll=8)
 
     return _again(kernel, x, (32, x.shape[1]))
 
@@ -76,7 +76,8 @@ def state_kept_in_memory_remedied(x: jax.Array) -> jax.Array:
             out_ref[_rows(i, 8), :] = state
             return state
 
-        lax.fori_loop(0, x_ref.shape[0] // 8, step, jnp.zeros((8, x_ref.shape[1]), F32))
+        zero = jnp.zeros((8, x_ref.shape[1]), F32)
+        lax.fori_loop(0, x_ref.shape[0] // 8, step, zero, unroll=8)
 
     return _again(kernel, x, x.shape)
 
@@ -96,7 +97,7 @@ def returns_kept_in_memory(x: jax.Array) -> jax.Array:
     return _again(kernel, x, x.shape, (pltpu.VMEM((1, x.shape[1]), F32),))
 
 
-def returns_kept_in_memory_remedied(x: jax.Array) -> jax.Array:
+def _returns(x: jax.Array, unroll: int) -> jax.Array:
     def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         def step(i: jax.Array, total: jax.Array) -> jax.Array:
             row = pl.ds(x_ref.shape[0] - 1 - i, 1)
@@ -104,9 +105,19 @@ def returns_kept_in_memory_remedied(x: jax.Array) -> jax.Array:
             out_ref[row, :] = total
             return total
 
-        lax.fori_loop(0, x_ref.shape[0], step, jnp.zeros((1, x_ref.shape[1]), F32))
+        zero = jnp.zeros((1, x_ref.shape[1]), F32)
+        lax.fori_loop(0, x_ref.shape[0], step, zero, unroll=unroll)  # SLOW
 
     return _again(kernel, x, x.shape)
+
+
+def returns_row_by_row(x: jax.Array) -> jax.Array:
+    """Each iteration takes longer for its addresses and its branch than for one row."""
+    return _returns(x, 1)
+
+
+def returns_unrolled(x: jax.Array) -> jax.Array:
+    return _returns(x, 8)
 
 
 def input_copied_to_scratch(x: jax.Array) -> jax.Array:
@@ -182,10 +193,19 @@ KERNELS = (
         advice="kept-in-memory",
         summary="Discounted sums that wait for what they have stored.",
         function=returns_kept_in_memory,
-        remedied=returns_kept_in_memory_remedied,
+        remedied=returns_unrolled,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
         parts=("loads and stores 1 register of total", "it takes 20 cycles, but only about 1"),
         targets=("v5e",),
+    ),
+    SlowKernel(
+        advice="rolled-loop",
+        summary="Discounted sums of one row in each iteration.",
+        function=returns_row_by_row,
+        remedied=returns_unrolled,
+        helper=_returns,
+        args=(jax.ShapeDtypeStruct((256, 512), F32),),
+        parts=("of which its arithmetic needs about 4", "pass unroll=8 to the loop"),
     ),
     SlowKernel(
         advice="vmem-copy",

@@ -33,7 +33,7 @@ def compacted(
     if table is None:
         return 0
     capacity = dict(zip(table.names, table.capacity, strict=True))
-    latencies = _latencies(subject, loop, inside, places)
+    latencies = minimum_latencies(subject, loop, places)
     ready: dict[str, int] = {}
     used: dict[str, Counter[int]] = defaultdict(Counter)
     end = 0
@@ -56,11 +56,8 @@ def compacted(
     return end
 
 
-def _latencies(
-    subject: AdviceSubject,
-    loop: ScheduledLoop,
-    inside: list[PlacedInstruction],
-    places: Mapping[int, str],
+def minimum_latencies(
+    subject: AdviceSubject, loop: ScheduledLoop, places: Mapping[int, str] = MappingProxyType({})
 ) -> dict[str, int]:
     """Return the minimum distance from an instruction to a reader of its result, by opcode."""
     times, now = [], 0
@@ -69,7 +66,7 @@ def _latencies(
         now += 1 + subject.schedule.delays[bundle]
     made: dict[str, tuple[int, str]] = {}
     found: dict[str, int] = {}
-    for placed in inside:
+    for placed in subject.inside(loop):
         time = times[placed.bundle - loop.start]
         for value in _read(placed, places):
             if value in made and time > made[value][0]:

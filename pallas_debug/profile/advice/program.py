@@ -194,6 +194,10 @@ class MosaicProgram:
         """Return the operations of a loop, including those of nested regions."""
         return [operation for operation in self.operations if operation.line in loop]
 
+    def head(self, loop: ProgramLoop) -> ProgramOperation:
+        """Return the operation of a loop."""
+        return self._by_line[loop.line]
+
     def named(self, *names: str) -> Iterator[ProgramOperation]:
         """Yield operations with one of these names, in order."""
         return (operation for operation in self.operations if operation.name in names)

@@ -50,7 +50,12 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
-from pallas_debug.profile.advice.rules.waiting import copy_latency, copy_wait, wait_for_all
+from pallas_debug.profile.advice.rules.waiting import (
+    copy_latency,
+    copy_wait,
+    rolled_loop,
+    wait_for_all,
+)
 
 KINDS: tuple[AdviceKind, ...] = (
     one_core.KIND,
@@ -100,5 +105,6 @@ KINDS: tuple[AdviceKind, ...] = (
     running_sum.KIND,
     single_rolls.KIND,
     short_iterations.KIND,
+    rolled_loop.KIND,
 )
 """Kinds of advice; those about memory come first, as they decide whether the others matter."""

@@ -1,0 +1,166 @@
+"""Advice: iterations that depend on each other take longer for addresses than for their work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, applies, derived, derived_share
+from pallas_debug.profile.advice.compaction import minimum_latencies
+from pallas_debug.profile.advice.program import ProgramLoop
+from pallas_debug.profile.advice.rules.invariant import advise_invariant
+from pallas_debug.profile.advice.rules.kept_in_memory import advise_kept_in_memory
+from pallas_debug.profile.advice.rules.mask import advise_mask
+from pallas_debug.profile.advice.rules.products.vector_product import advise_vector_product
+from pallas_debug.profile.advice.rules.reducing.lane_reduction import advise_lane_reduction
+from pallas_debug.profile.advice.rules.reducing.narrow_values import advise_narrow_values
+from pallas_debug.profile.advice.rules.reducing.running_sum import advise_running_sum
+from pallas_debug.profile.advice.rules.relayout import advise_relayout
+from pallas_debug.profile.advice.rules.row_loop import is_straight
+from pallas_debug.profile.advice.rules.short_iterations import advise_short_iterations
+from pallas_debug.profile.advice.steady import cycles_of_compute
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, starting
+from pallas_debug.profile.schedule import ScheduledLoop
+from pallas_debug.profile.units import EUP, MXU, SPILL, VECTOR, XLU
+
+MIN_TRIPS = 16
+"""Minimum iterations of a loop."""
+
+UNROLLED = 8
+"""Number of iterations that the advice unrolls."""
+
+MAX_CYCLES = 64
+"""Maximum cycles of an iteration; the branch and the addresses of longer ones hardly matter."""
+
+MIN_GAIN = 0.25
+"""Minimum share of the executed bundles that the change must save."""
+
+MIN_TOTAL = 0.15
+"""Minimum share of the estimated cycles that the change must save, where copies take their part."""
+
+ARITHMETIC = 2
+"""Cycles from an instruction of the vector unit to a reader of its result. Compiled recurrences of
+one multiplication and one addition take 4.6 cycles for each of 8 unrolled iterations."""
+
+_ARITHMETIC = ("vadd", "vsub", "vmul", "vmax", "vmin", "vsel", "vcmp", "vand", "vor", "vxor", "vsh")
+_OTHERS = (
+    *(advise_invariant, advise_kept_in_memory, advise_mask, advise_vector_product),
+    *(advise_lane_reduction, advise_narrow_values, advise_running_sum, advise_relayout),
+    advise_short_iterations,
+)
+
+
+def advise_rolled_loop(subject: AdviceSubject) -> Iterator[Advice]:
+    program = subject.program
+    if subject.is_memory_bound or subject.schedule.table is None:
+        return
+    for scheduled in subject.schedule.loops:
+        if any(other.parent == scheduled.number for other in subject.schedule.loops):
+            continue
+        cycles = subject.cycles_of(scheduled)
+        if subject.is_of_grid(scheduled) or cycles > MAX_CYCLES:
+            continue
+        loop = _loop_of(subject, scheduled)
+        if loop is None or (loop.trips or 0) % UNROLLED or not is_straight(program.body(loop)):
+            continue
+        chain = _chain(subject, scheduled)
+        slots = subject.slots(scheduled)
+        if not chain or slots.get(MXU) or slots.get(XLU) or slots.get(SPILL):
+            continue
+        vector = {name: slots.get(name, 0) for name in VECTOR}
+        needed = max(chain, subject.busiest(vector), slots.get(EUP, 0))
+        unrolled = needed + max(cycles - needed, 0) / UNROLLED
+        share = subject.share(subject.inside(scheduled))
+        gain = share * (1 - unrolled / cycles)
+        if gain < MIN_GAIN or not _pays(subject, gain) or applies(subject, *_OTHERS):
+            continue
+        yield KIND.advice(
+            source=program.source(program.head(loop)),
+            message=(
+                f"each of the {loop.trips} iterations takes {cycles} cycles, of which its "
+                f"arithmetic needs about {needed}: the others are those of addresses and of the "
+                f"branch; unrolled, it would take about {unrolled:.1f}"
+            ),
+            remedy=(
+                f"pass unroll={UNROLLED} to the loop, or process {UNROLLED} steps in each iteration"
+            ),
+            evidence=(
+                derived("iterations", loop.trips),
+                derived("cycles of each", cycles, "bundles and their delays", unit="cycles"),
+                derived("cycles from one result to the next", chain, unit="cycles"),
+                derived("cycles of each, unrolled", round(unrolled, 1), unit="cycles"),
+                derived_share("share of the executed bundles", share),
+            ),
+        )
+
+
+def _pays(subject: AdviceSubject, gain: float) -> bool:
+    """Whether a share of the computation is enough of all cycles, as far as they are known."""
+    if subject.step is None or not subject.cycles:
+        return True
+    after = cycles_of_compute(subject, (1 - gain) * subject.step.compute)
+    return after is None or after <= (1 - MIN_TOTAL) * subject.cycles
+
+
+def _loop_of(subject: AdviceSubject, scheduled: ScheduledLoop) -> ProgramLoop | None:
+    """Return the loop of the program that was scheduled without being unrolled; None if unclear."""
+    program = subject.program
+    phis = {}
+    for placed in starting(subject.inside(scheduled), "sphi"):
+        if len(placed.instruction.operands) == 2 and placed.source is not None:
+            phis[placed.instruction.results[0]] = placed
+    for placed in starting(subject.inside(scheduled), "sadd.s32"):
+        one = placed.instruction
+        if len(one.operands) != 1 or one.operands[0] not in phis or len(one.arguments) != 2:
+            continue
+        counter = phis[one.operands[0]]
+        if counter.instruction.operands[1] not in one.results:
+            continue
+        for loop in program.loops_of(MIN_TRIPS):
+            head = program.head(loop)
+            if program.source(head) == counter.source and one.arguments[0] == str(loop.step):
+                return loop
+    return None
+
+
+def _chain(subject: AdviceSubject, loop: ScheduledLoop) -> int:
+    """Return the cycles from a carried vector to its next value; 0 if none is carried."""
+    inside = subject.inside(loop)
+    latencies = minimum_latencies(subject, loop)
+    carried: dict[str, str] = {}
+    for placed in inside:
+        one = placed.instruction
+        if placed.opcode == "vphi" and len(one.operands) == 2:
+            carried[one.results[0]] = one.operands[1]
+    longest = 0
+    for first, last in carried.items():
+        times = {first: 0}
+        for placed in inside:
+            one = placed.instruction
+            known = [times[value] for value in one.operands if value in times]
+            if placed.opcode == "vphi" or not known:
+                continue
+            after = max(known) + _latency(placed, latencies)
+            for value in one.results:
+                times[value] = max(times.get(value, 0), after)
+        longest = max(longest, times.get(last, 0))
+    return longest
+
+
+def _latency(placed: PlacedInstruction, latencies: dict[str, int]) -> int:
+    found = latencies.get(placed.opcode, 1)
+    return min(found, ARITHMETIC) if placed.opcode.startswith(_ARITHMETIC) else found
+
+
+KIND = AdviceKind(
+    name="rolled-loop",
+    title="A short loop that is not unrolled",
+    condition=(
+        f"Each of at least {MIN_TRIPS} iterations depends on the previous one, takes at most "
+        f"{MAX_CYCLES} cycles, and uses neither the MXU nor the cross-lane units; without the "
+        f"cycles of addresses and the branch in all but one of {UNROLLED} iterations, it would "
+        f"save at least {MIN_GAIN:.0%} of the executed bundles and {MIN_TOTAL:.0%} of the "
+        "estimated cycles."
+    ),
+    remedy="Unroll the loop.",
+    rule=advise_rolled_loop,
+)
