@@ -13,6 +13,7 @@ class Exit(enum.IntEnum):
     USAGE = 2
     CANNOT_RUN = 3
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 MEANING: dict[Exit, str] = {
@@ -21,6 +22,7 @@ MEANING: dict[Exit, str] = {
     Exit.USAGE: "the command line is invalid, or names something that does not exist",
     Exit.CANNOT_RUN: "part of the work failed because of this machine or the state of its files",
     Exit.INTERRUPTED: "ctrl+c; finished compilations are in the dump directory",
+    Exit.TERMINATED: "SIGTERM; finished compilations are in the dump directory",
 }
 """Meaning of each code, the same for all commands."""
 
@@ -58,5 +60,6 @@ OUTCOMES: dict[str, Exit] = {
     "`verify` was ended by SIGTERM, and printed what was judged until then": Exit.CANNOT_RUN,
     "an internal error in pallas-debug": Exit.CANNOT_RUN,
     "ctrl+c": Exit.INTERRUPTED,
+    "a command other than `verify`, `browse` and `step` was ended by SIGTERM": Exit.TERMINATED,
 }
 """Exit code of each outcome, the same for all commands."""

@@ -33,9 +33,6 @@ _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _TERMINATION_GRACE = 5.0
 """Seconds after SIGTERM until the process ends wherever it is, as while XLA runs a program."""
 
-_TERMINATED = 128 + signal.SIGTERM
-"""Exit status that a shell reports for a process killed by SIGTERM."""
-
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""
 
@@ -50,7 +47,7 @@ def guarded(command: click.Command) -> NoReturn:
         terminated.append(None)
         interrupts.press()
         time.sleep(_TERMINATION_GRACE)
-        os._exit(_TERMINATED)
+        os._exit(Exit.TERMINATED)
 
     sys.meta_path.insert(0, interrupts.DeferringFinder())
     try:
@@ -85,7 +82,7 @@ def guarded(command: click.Command) -> NoReturn:
     if code == Exit.INTERRUPTED:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # at exit, a second one needs no traceback
-        code = _TERMINATED if terminated else code
+        code = Exit.TERMINATED if terminated else code
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 

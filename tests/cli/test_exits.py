@@ -211,6 +211,7 @@ ELSEWHERE = {
     "`verify` was ended by SIGTERM, and printed what was judged until then",  # test_interrupts.py
     "an internal error in pallas-debug",
     "ctrl+c",
+    "a command other than `verify`, `browse` and `step` was ended by SIGTERM",  # test_interrupts.py
 }
 """Outcomes with a test of their own, below or where it says."""
 

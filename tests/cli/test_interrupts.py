@@ -21,6 +21,7 @@ from zygote import Zygote
 import pallas_debug
 from pallas_debug import interrupts
 from pallas_debug.bridge.interpret import tpu_run
+from pallas_debug.cli.exits import Exit
 from pallas_debug.machine.machine import Machine
 from pallas_debug.verdict.answers import NOT_CONCLUDED
 
@@ -119,7 +120,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(zygote: Zygote, tmp_path: Path) -
         "pallas-debug: stopped; finished compilations are in the dump directory\n"
     )
     assert "Traceback" not in output
-    assert run.returncode == 128 + signal.SIGTERM
+    assert run.returncode == Exit.TERMINATED == 128 + signal.SIGTERM
     assert list(temporary.iterdir()) == []
 
 
@@ -135,7 +136,7 @@ def test_sigterm_ends_a_command_while_xla_runs_a_program(zygote: Zygote, tmp_pat
         pass
     run.terminate()
     run.communicate(timeout=120)
-    assert run.returncode == 128 + signal.SIGTERM
+    assert run.returncode == Exit.TERMINATED == 128 + signal.SIGTERM
 
 
 STOPPED = """
