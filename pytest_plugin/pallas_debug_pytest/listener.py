@@ -95,7 +95,7 @@ class Listener:
         if settings.races:
             doing.append("data races fail the test")
         if settings.sanitize:
-            doing.append("what the sanitizer finds fails the test")
+            doing.append("findings of the sanitizer fail the test")
         if settings.coverage:
             doing.append("kernels that never launch are listed")
         if settings.flags:
@@ -328,7 +328,7 @@ def _title(mode: str) -> str:
     """Return the title of an interpret mode; xdist's controller has no jax to parse it."""
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
-        "auto": "HLO or TPU interpret mode, or on the kernel machine, as each needs",
+        "auto": "HLO or TPU interpret mode, or on the kernel machine, depending on the kernel",
         "machine": "the kernel machine",
         "off": "the mode that the code selects",
     }.get(kind, f"{kind.upper()} interpret mode")

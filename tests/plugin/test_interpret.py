@@ -53,7 +53,7 @@ def test_asks():
     assert asks(X[:8])[0, 0] in (5, 6)
 """
 
-AUTO = "kernels run in HLO or TPU interpret mode, or on the kernel machine, as each needs"
+AUTO = "kernels run in HLO or TPU interpret mode, or on the kernel machine, depending on the kernel"
 CHOSEN = "kernel `delayed` runs in TPU interpret mode: HLO interpret mode has no delays"
 
 
@@ -92,7 +92,7 @@ HEADERS = {
     "tpu,detect_races,num_cores_per_device=2": (
         "TPU interpret mode (detect_races,num_cores_per_device=2)"
     ),
-    "auto": "HLO or TPU interpret mode, or on the kernel machine, as each needs",
+    "auto": "HLO or TPU interpret mode, or on the kernel machine, depending on the kernel",
     "off": "the mode that the code selects",
 }
 

@@ -224,7 +224,7 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
         result.stdout.fnmatch_lines(
             [f"pallas-debug *: kernels run in {header} interpret mode", "2 kernels used by 4 tests"]
         )
-    message = "kernels run in HLO or TPU interpret mode, or on the kernel machine, as each needs"
+    message = "kernels run in HLO or TPU interpret mode, or on the kernel machine, depending on the kernel"
     auto.stdout.fnmatch_lines([f"pallas-debug *: {message}"])
     assert not (pytester.path / "dumps").exists()
 

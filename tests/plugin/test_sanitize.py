@@ -38,7 +38,7 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
     result.stdout.fnmatch_lines(
         [
             "pallas-debug *: kernels run in the kernel machine (sanitize); "
-            "what the sanitizer finds fails the test",
+            "findings of the sanitizer fail the test",
             "*OutOfBoundsRead in kernel `rows`*",
             "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
             "* x_ref[[]12:20, 0:128] reaches 4 past the end of dimension 0 of *",
