@@ -175,17 +175,25 @@ def no_more_than_rounding(
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         errors = np.where(is_same, 0.0, np.abs(ours - theirs))
-        relative = float(np.where(is_same, 0.0, errors / np.abs(theirs)).max(initial=0.0))
+        parts = np.where(is_same, 0.0, errors / np.abs(theirs))
+    relative = float(parts.max(initial=0.0))
     error = float(errors.max(initial=0.0))
     largest = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0))
     most = most_units(dtype) * unit(dtype)
     if not error or not math.isfinite(error):
         return None
     if relative <= most:
-        size, part, allows = relative, "the expected element", f"rtol={_rounded_up(relative)}"
+        size, part = relative, "the expected element"
+        allows = f"rtol={_rounded_up(relative)} allows"
     elif error <= most * largest:
         size, part = error / largest, f"the largest one, {largest:.4g}"
-        allows = f"atol={_rounded_up(error)}"
+        rtol = _rounded_up(float(parts[parts <= most].max(initial=unit(dtype))))
+        rest = float((errors - float(rtol) * np.abs(theirs))[parts > most].max(initial=0.0))
+        # Small elements, whose terms cancelled, may need less than the largest one does.
+        if 2 * rest < error:
+            allows = f"rtol={rtol}{f' with atol={_rounded_up(rest)}' if rest else ''} allows"
+        else:
+            allows = f"atol={_rounded_up(error)} allows"
     else:
         return None
     units = math.ceil(size / unit(dtype))
@@ -195,7 +203,7 @@ def no_more_than_rounding(
     known = f"{arrays} values of {dtype} as {were[0]}, and " if were else ""
     return (
         f"{known}no element differs by more than {size:.1e} of {part}: {units} {word} of rounding "
-        f"of {dtype}, which another order of operations may cause; {allows} allows that"
+        f"of {dtype}, which another order of operations may cause; {allows} that"
     )
 
 

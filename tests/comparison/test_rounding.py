@@ -231,6 +231,12 @@ FAR_APART = np.array([0.0, 1.0, -4096.0], np.float32)
             {"rtol": 4e-7},
         ),
         (FAR_APART + 4e-4, FAR_APART, "1.2e-07 of the largest one, 4096: 1", {"atol": 5e-4}),
+        (
+            FAR_APART * (1 + 4 * EPS) + np.float32([1e-5, 0, 0]),
+            FAR_APART,
+            "4.8e-07 of the largest one, 4096: 4",
+            {"rtol": 5e-7, "atol": 1e-5},
+        ),
         (FAR_APART + 0.1, FAR_APART, None, {}),
         (FAR_APART, FAR_APART, None, {}),
         (np.float32([1, np.nan]), np.float32([1, 1]), None, {}),
@@ -252,8 +258,8 @@ def test_arrays_that_differ_by_no_more_than_rounding(
         return
     assert text is not None
     assert what in text
-    ((name, number),) = re.findall(r"(rtol|atol)=(\S+) allows that", text)
-    assert float(number) <= allows[name] * 1.25
-    np.testing.assert_allclose(
-        actual.astype(np.float64), expected, **{"rtol": 0.0, name: float(number)}
-    )
+    assert re.search(r"; (rtol|rtol=\S+ with atol|atol)=\S+ allows that$", text)
+    given = {name: float(number) for name, number in re.findall(r"(rtol|atol)=(\S+)", text)}
+    assert given.keys() == allows.keys()
+    assert all(number <= allows[name] * 1.25 for name, number in given.items())
+    np.testing.assert_allclose(actual.astype(np.float64), expected, **{"rtol": 0.0, **given})
