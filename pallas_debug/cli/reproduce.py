@@ -131,8 +131,10 @@ def _write(text: str, to: Path | None) -> None:
     if to is None:
         sys.stdout.write(text)
         return
+    from pallas_debug.store.disk import write_whole
+
     try:
-        to.write_text(text, encoding="utf-8")
+        write_whole(to, text.encode())
     except OSError as error:
         raise output.unwritable(to, error) from error
     output.message(f"wrote {one_line(to)}; next: python {typed(to)}")

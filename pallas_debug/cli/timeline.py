@@ -136,8 +136,10 @@ def _write(timeline: Timeline, to: Path) -> None:
     if str(to) == "-":
         output.echo(text, newline=False)
         return
+    from pallas_debug.store.disk import write_whole
+
     try:
-        to.write_text(text, encoding="utf-8", errors="backslashreplace")
+        write_whole(to, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise output.unwritable(to, error) from error
     output.message(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")

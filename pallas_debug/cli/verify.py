@@ -296,7 +296,9 @@ def _reference(what: str) -> Callable[..., Any]:
 
 
 def _write(path: Path, text: bytes) -> None:
+    from pallas_debug.store.disk import write_whole
+
     try:
-        path.write_bytes(text)
+        write_whole(path, text)
     except OSError as error:
         raise output.unwritable(path, error) from error

@@ -4,7 +4,6 @@ Imports no jax."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,22 +47,9 @@ def write_report(
     """
     from pallas_debug.report.collect import collect
     from pallas_debug.report.page import render_page
+    from pallas_debug.store.disk import write_whole
 
     page, left_out = render_page(collect(reader, kernels, targets), title, jobs)
     data = page.encode(errors="backslashreplace")
-    _write(path, data)
+    write_whole(path, data)
     return WrittenReport(size=len(data), left_out=left_out)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all; write to a pipe or other special file directly."""
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

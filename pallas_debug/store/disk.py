@@ -12,6 +12,7 @@ import errno
 import functools
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -130,6 +131,30 @@ def _renameat2() -> Callable[..., int] | None:
     except (AttributeError, OSError):
         return None
     return function
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that a user named completely or not at all.
+
+    A pipe or another special file is written directly, and so is a file in a folder in which none
+    can be created. A link is kept.
+
+    Raises:
+      OSError: it cannot be written; a file that was there before is unchanged.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK)):
+        path.write_bytes(data)
+        return
+    temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(data)
+        if path.exists():
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_regular(path: Path, size: int | None = None) -> bytes | None:

@@ -18,6 +18,7 @@ import pytest
 from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import Kernel, RunRecord
 from pallas_debug.store import Store, open_dumps
+from pallas_debug.store.disk import write_whole
 
 CANNOT_MOUNT = 97
 
@@ -99,6 +100,20 @@ assert stored.problem is None
 """
 
 
+WHOLE = f"""{PRELUDE}
+from pallas_debug.store.disk import write_whole
+page = root / "page.html"
+write_whole(page, b"old")
+for path in (page, root / "new.html"):
+    try:
+        write_whole(path, b"x" * 1_000_000)
+    except OSError as error:
+        print(error.errno)
+assert [path.name for path in root.iterdir()] == ["page.html"]
+assert page.read_bytes() == b"old"
+"""
+
+
 def test_full_disk(tmp_path: Path) -> None:
     message = on_disk_of_its_own(FULL, tmp_path, "size=128k")
     assert (
@@ -109,6 +124,21 @@ def test_full_disk(tmp_path: Path) -> None:
         ]
         * 5
     )
+
+
+def test_a_file_that_does_not_fit_leaves_what_was_there(tmp_path: Path) -> None:
+    assert on_disk_of_its_own(WHOLE, tmp_path, "size=128k") == 2 * [str(errno.ENOSPC)]
+
+
+def test_a_file_that_is_replaced_keeps_its_link_and_mode(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    file, link = tmp_path / "there" / "page.html", tmp_path / "link.html"
+    file.touch(mode=0o600)
+    link.symlink_to(file)
+    write_whole(link, b"new")
+    assert link.is_symlink()
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"new", 0o600)
+    write_whole(Path("/dev/null"), b"dropped")
 
 
 def test_no_inodes_are_left(tmp_path: Path) -> None:
