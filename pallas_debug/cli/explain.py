@@ -244,12 +244,15 @@ def _of_dumps(directory: Path) -> _Answer:
 
     parts, data, known = [], [], True
     problems: list[str | None] = []
-    kernels = open_dumps(directory).kernels()
+    folder, of_path = where.split_target(directory)
+    kernels = open_dumps(folder).kernels()
     if not kernels:
         return _Answer(where.no_kernels(directory), is_known=False)
     for stored in kernels:
         by_text: dict[str, list[str]] = {}
         for compilation in stored.compilations:
+            if of_path not in (None, compilation.target):
+                continue
             failure = compilation.compilation.failure if compilation.compilation else None
             if failure is None:
                 continue

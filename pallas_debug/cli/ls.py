@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,9 @@ def run(options: LsOptions) -> int:
     """
     from pallas_debug.store import open_dumps
 
-    directory, prefix = where.split_prefix(options.directory)
+    directory, of_path = where.split_target(options.directory)
+    options = replace(options, target=options.target or of_path)
+    directory, prefix = where.split_prefix(directory)
     reader = open_dumps(directory)
     of_one = options.kernel is not None
     wanted = where.either(prefix, options.kernel)

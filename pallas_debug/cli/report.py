@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -49,7 +49,10 @@ def run(options: ReportOptions) -> int:
     from pallas_debug.report import write_report
     from pallas_debug.store import open_dumps
 
-    directory, prefix = where.split_prefix(options.directory)
+    directory, of_path = where.split_target(options.directory)
+    if of_path is not None and not options.targets:
+        options = replace(options, targets=(of_path,))
+    directory, prefix = where.split_prefix(directory)
     reader = open_dumps(directory)
     wanted = where.either(prefix, options.kernel)
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]

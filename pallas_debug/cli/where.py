@@ -46,6 +46,14 @@ def split_prefix(where: Path) -> tuple[Path, str | None]:
     return where.parent, where.name
 
 
+def split_target(where: Path) -> tuple[Path, str | None]:
+    """Split the folder of a target into that of its kernel, and the target's name."""
+    if not is_there(where / COMPILATION):
+        return where, None
+    whole = where.absolute()
+    return whole.parent, whole.name
+
+
 def either(prefix: str | None, name: str | None) -> str | None:
     """Return the kernel that a path ends with, or that `--kernel` names; the longer, if both do.
 
@@ -98,9 +106,7 @@ def _found(where: Path, name: str | None) -> tuple[StoredKernel, str | None]:
     where, prefix = split_prefix(where)
     if prefix is not None:
         return open_dumps(where).find(either(prefix, name) or prefix), None
-    target = None
-    if is_there(where / COMPILATION):
-        where, target = where.absolute().parent, where.absolute().name
+    where, target = split_target(where)
     reader = open_dumps(where)
     return (reader.find(name) if name else only(reader.kernels(), where)), target
 

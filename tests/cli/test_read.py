@@ -101,6 +101,24 @@ def test_show_of_a_kernels_and_of_a_targets_folder(command: Any, dumped: tuple[P
     assert command("show", root / dump.name / "v6e", "mosaic").stdout == whole
 
 
+def test_a_targets_folder_is_listed_reported_and_explained(
+    commands: Any, dumped: tuple[Path, Dump], tmp_path: Path
+) -> None:
+    _, dump = dumped
+    folder = dump.folder / "v5e"
+    listed, passes, explained, reported = commands(
+        ("ls", folder),
+        ("ls", folder, "-k", dump.folder.name),
+        ("explain", folder),
+        ("report", folder, "-o", tmp_path / "page.html"),
+    )
+    assert [line.split("\t")[2] for line in listed.stdout.splitlines()] == ["v5e"]
+    assert {line.split("\t")[0] for line in passes.stdout.splitlines()} == {"v5e"}
+    assert explained.stdout == f"{folder}: every kernel compiled\n"
+    assert "page.html: 1 kernel, " in reported.stdout + reported.stderr
+    assert [done.returncode for done in (listed, passes, explained, reported)] == [0, 0, 0, 0]
+
+
 def test_a_pass_that_changed_nothing_shows_the_text_before_it(
     command: Any, dumped: tuple[Path, Dump]
 ) -> None:
