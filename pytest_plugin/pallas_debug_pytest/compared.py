@@ -122,14 +122,14 @@ def _of_rewritten(
 ) -> Pair | None:
     from _pytest.assertion.rewrite import rewrite_asserts
 
-    tree = ast.parse(source)
+    tree = ast.Module([statement], [])  # each statement numbers its variables from 1
     rewrite_asserts(tree, source.encode(), file, config)
     assigned: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.startswith(
-                "@py_assert"
-            ) and (node.lineno, node.col_offset) == (statement.lineno, statement.col_offset):
+            case ast.Assign(value=ast.Constant(value=None)):
+                pass  # cleared at the end
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.startswith("@py_"):
                 assigned[name] = value
     for name, value in assigned.items():
         result = values.get(name)
