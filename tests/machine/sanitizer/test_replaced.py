@@ -479,3 +479,53 @@ def test_parts_of_a_buffer_that_the_next_step_replaces(how: str) -> None:
     assert finding.cause == (
         "each grid point of block (0, 0) of out_ref stores its part here, replacing the one before"
     )
+
+
+def softmax(x: Any, w: Any, *, how: str) -> Any:
+    """A product with the weights of a softmax, whose running maximum is a state."""
+    stays = how == "of a state"
+
+    def kernel(x_ref, w_ref, out_ref, acc_ref, top_ref):
+        k = pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _start() -> None:
+            top_ref[...] = jnp.full_like(top_ref, -1e30)
+            if how != "not reset":
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        before = top_ref[...]
+        top = before + x_ref[...] if stays else jnp.maximum(before, x_ref[...])
+        top_ref[...] = top
+        if stays:  # the last value of the state is wanted
+            acc_ref[...] = jnp.dot(top, w_ref[...], preferred_element_type=F32)
+        else:
+            weights = jnp.exp(x_ref[...] - top)
+            part = jnp.dot(weights, w_ref[...], preferred_element_type=F32)
+            scaled = acc_ref[...] * jnp.exp(before - top) if how == "scaled" else 0.0
+            acc_ref[...] = scaled + part
+
+        @pl.when(k == pl.num_programs(1) - 1)
+        def _finish() -> None:
+            out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2, x.shape[1] // 128),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda i, k: (i, 0 if stays else k)),
+            pl.BlockSpec((128, 128), lambda i, k: (0 if stays else k, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        out_shape=S((16, 128), F32),
+        scratch_shapes=[TILE, TILE],
+    )(x, w)
+
+
+@pytest.mark.parametrize("how", ["replaced", "scaled", "not reset", "of a state"])
+def test_parts_that_depend_on_a_running_state(how: str) -> None:
+    """The reset of a sum shows that all parts are wanted, if their inputs move on."""
+    findings = found(lambda x, w: softmax(x, w, how=how), X, W)
+    assert [f.kind for f in findings] == ["LostWrite"] * (how == "replaced")
+    for finding in findings:
+        assert (finding.operand, finding.grid_point) == ("acc_ref", (0, 1))

@@ -7,8 +7,9 @@ lost if the next grid point that stores replaces it, but not in a ring. It is a 
 except the last of each block are lost this way; if the store does not depend on data; and if the
 value is computed from inputs, directly or through buffers that the kernel fills with them, and not
 from a running state, of which only the last value may be wanted. If data decide when the value is
-read, only the last value may be wanted as well, unless the store replaces a reset every time the
-reset runs: such a reset has no use.
+read, only the last value may be wanted as well. Both are faults if the store replaces a reset every
+time the reset runs, which then has no use; for a running state, only if an input from which the
+value is computed as well has moved on to another block each time.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _TotalSite:
       is_unseen: whether its value may have been read at an unwatched grid point.
       latest: record of its last run.
       before: moment before that run at which it ran last; -1 if there is none.
+      stays: whether a value was lost whose inputs all kept their blocks.
     """
 
     runs: int = 0
@@ -66,6 +68,7 @@ class _TotalSite:
     is_unseen: bool = False
     latest: WriteRecord | None = None
     before: int = -1
+    stays: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -74,12 +77,14 @@ class _Left:
 
     Attributes:
       boxes: the part; empty if unknown.
+      blocks: blocks of the inputs from which the value is computed.
     """
 
     site: _SiteKey
     boxes: tuple[Box, ...]
     record: WriteRecord
     is_output: bool
+    blocks: tuple[Point | None, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -184,7 +189,11 @@ class ReplacedTotals:
         parts = self._left.setdefault(key, {})
         if len(parts) == MAX_PARTS:
             parts.clear()
-        parts[elements] = _Left(site_key, boxes(region), written, is_output)
+        blocks = tuple(
+            w.block for w in state.windows
+            if w.operand.kind == "input" and w.operand.name in self._sources[step_key]
+        )  # fmt: skip
+        parts[elements] = _Left(site_key, boxes(region), written, is_output, blocks)
         if left is None or left.site != site_key:
             return
         if left.record.number < block_begins(state, buffer.name):
@@ -193,6 +202,7 @@ class ReplacedTotals:
         if left.record is not latest and left.record.moment != site.before:
             return  # as in a ring
         site.lost += 1
+        site.stays = site.stays or left.blocks == blocks
         if site.first is None:
             site.first = dropped_by(thread, state, step, region, value, left.record, "replaced")
 
@@ -228,9 +238,16 @@ class ReplacedTotals:
             site.first
             for (_, name), site in self._sites.items()
             if site.first is not None and site.kept and site.lost + site.kept == site.runs
-            and not site.is_unseen and all(self._is_of_inputs(one) for one in site.made_of)
-            and (not site.depends or (self._in_vain.get(name) and not self._is_sampled))
+            and not site.is_unseen and self._are_parts(name, site)
         ]  # fmt: skip
+
+    def _are_parts(self, name: str, site: _TotalSite) -> bool:
+        """Whether more than the last value of a store is wanted."""
+        is_reset = self._in_vain.get(name, False) and not self._is_sampled
+        if site.depends and not is_reset:
+            return False
+        is_state = not all(self._is_of_inputs(one) for one in site.made_of)
+        return not is_state or (is_reset and not site.stays)
 
     def _is_of_inputs(self, name: str, within: frozenset[str] = frozenset()) -> bool:
         """Whether a buffer is an input, or filled from inputs alone: it is no running state.
