@@ -46,6 +46,32 @@ def test_a_grid_that_leaves_whole_blocks_out(engine: str) -> None:
     assert "grid=(x.shape[0] // 16,)" in (finding.source.text or "")
 
 
+@pytest.mark.parametrize("engine", ["static", "machine"])
+@pytest.mark.parametrize("why", ["map", "grid"])
+def test_an_index_map_of_the_other_axis(engine: str, why: str) -> None:
+    """Unless the axis with as many steps as there are blocks serves another dimension."""
+
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    rows, columns, steps = (64, 128, 8) if why == "map" else (32, 512, 4)
+    chosen = (lambda i, k: (i, 0)) if why == "map" else (lambda i, k: (i, k))
+    function = lambda x: pl.pallas_call(  # noqa: E731
+        double,
+        out_shape=S((rows, columns), F32),
+        grid=(2, steps),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (0, 0))],
+        out_specs=pl.BlockSpec((8, 128), chosen),
+    )(x)
+    findings = verify(function, S((8, 128), F32), engines=engine).findings
+    (finding,) = [f for f in findings if f.kind == "OutputNotWritten"]
+    causes = {
+        "map": "the index map leaves blocks out",
+        "grid": "the grid has too few steps for the array: whole blocks are left out",
+    }
+    assert finding.cause == causes[why]
+
+
 def sums(x: Any) -> Any:
     """Stores its sum at a step that never comes."""
 

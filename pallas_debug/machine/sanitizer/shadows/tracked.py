@@ -318,7 +318,8 @@ def missing_steps(
     """Count unvisited blocks of an output, if they are the last ones of a dimension.
 
     A map that returns the same block everywhere does not lack steps: as many blocks are visited
-    as the grid has along one of its axes.
+    as the grid has along one of its axes. Nor does one that uses another axis than the one that has
+    as many steps as there are blocks.
 
     Args:
       mask: elements that were not written.
@@ -332,5 +333,11 @@ def missing_steps(
     short = [i for i, n in enumerate(mask.shape) if sizes[i] < n]
     steps = {size for size in grid if size != 1} or {1}
     if mask[tuple(map(slice, sizes))].any() or not steps.issuperset(counts[short].tolist()):
+        return []
+    unused = [size for size in grid if size is not None]
+    for count in counts.tolist():
+        if count in unused:
+            unused.remove(count)
+    if any(-(-mask.shape[i] // window.spec.unit[i]) in unused for i in short):
         return []
     return [(mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short]
