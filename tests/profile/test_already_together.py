@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -148,3 +149,40 @@ def offsets(ids: jax.Array) -> jax.Array:
 def test_counts_that_the_scalar_unit_reads_stay() -> None:
     ids = jax.ShapeDtypeStruct((1024,), jnp.int32)
     assert pallas_debug.stats(offsets, ids, target="v5e", estimate=False).advice == ()
+
+
+def filtered(x: jax.Array, *, is_carried: bool) -> jax.Array:
+    """A filter whose previous outputs are read back, or carried by an unrolled loop."""
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        zero = jnp.zeros((1, x_ref.shape[1]), jnp.float32)
+
+        def reads(i: jax.Array, level: jax.Array) -> jax.Array:
+            before = out_ref[pl.ds(jnp.maximum(i - 1, 0), 1), :]
+            level = 0.9 * level + x_ref[pl.ds(i, 1), :]
+            out_ref[pl.ds(i, 1), :] = level - 0.5 * before
+            return level
+
+        def carries(i: jax.Array, level: jax.Array) -> jax.Array:
+            level = jnp.maximum(level - 1.0, x_ref[pl.ds(i, 1), :])
+            out_ref[pl.ds(i, 1), :] = level * jax.lax.rsqrt(level * level + 1.0)
+            return level
+
+        if is_carried:
+            lax.fori_loop(0, x_ref.shape[0], carries, zero, unroll=8)
+        else:
+            lax.fori_loop(0, x_ref.shape[0], reads, zero)
+
+    block = pl.BlockSpec(x.shape, lambda i: (0, 0))
+    result: jax.Array = pl.pallas_call(
+        kernel, out_shape=x, grid=(8,), in_specs=[block], out_specs=block
+    )(x)
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_loops_that_wait_for_memory_or_are_unrolled_stay(is_carried: bool) -> None:
+    x = jax.ShapeDtypeStruct((256, 512), jnp.float32)
+    function = functools.partial(filtered, is_carried=is_carried)
+    assert pallas_debug.stats(function, x, target="v5e", estimate=False).advice == ()
