@@ -11,7 +11,7 @@ from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import Profile, ScheduleTexts, Stats
 
 
-def stats(cycles: int | None, spills: int | None = 0, **lines: float) -> Stats:
+def stats(cycles: int | None, spills: int | None = 0, file: str = "k.py", **lines: float) -> Stats:
     """With the share of each line, named `a7` for the text `a` at line 7."""
     empty = Profile(texts=ScheduleTexts(), kernel=None, compilation=None).stats
     return replace(
@@ -23,7 +23,9 @@ def stats(cycles: int | None, spills: int | None = 0, **lines: float) -> Stats:
         cycles=replace(empty.cycles, total=Figure(value=cycles), compute=Figure(value=cycles)),
         lines=tuple(
             LineCost(
-                source=SourceLine(file="/somewhere/k.py", line=int(name[1:]), text=f"  {name[0]}"),
+                source=SourceLine(
+                    file=f"/somewhere/{file}", line=int(name[1:]), text=f"  {name[0]}"
+                ),
                 bundles=1,
                 share=share,
                 own_share=share,
@@ -65,6 +67,16 @@ def test_lines_are_matched_by_their_text_as_they_move() -> None:
         ("a", 9, 500, 200),
         ("c", 11, None, 200),
         ("b", 10, 500, 400),
+    ]
+
+
+def test_lines_of_a_copied_file_are_matched_by_their_text() -> None:
+    found = compare_stats(stats(100, a7=0.5, b8=0.5), stats(90, file="copy.py", a9=0.4, c9=0.6))
+    lines = [(x.text, x.source.file[-7:], x.before, x.after) for x in found.lines]
+    assert lines == [
+        ("c", "copy.py", None, 54),
+        ("b", "re/k.py", 50, None),
+        ("a", "copy.py", 50, 36),
     ]
 
 

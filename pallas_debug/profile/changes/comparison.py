@@ -99,7 +99,8 @@ def compare_stats(
 ) -> StatsComparison:
     """Compare two kernels.
 
-    Lines are matched by file name and text, since edits above a line change its number.
+    Lines are matched by file name and text, since edits above a line change its number. If the
+    kernels have one file each that the other does not have, these count as the same file.
     """
     figures = [change for change in _figures(old, new) if not change.is_same]
     figures.sort(key=lambda f: (f.change is None, -abs(f.change or 0.0)))
@@ -153,6 +154,9 @@ def _lines(old: Stats, new: Stats, old_texts: Texts, new_texts: Texts) -> list[L
     if old.cycles.compute.value is None or new.cycles.compute.value is None:
         return []
     before, after = dict(_own(old, old_texts)), dict(_own(new, new_texts))
+    removed, added = _files(before, after)
+    renamed = dict(zip(added, removed, strict=True)) if len(removed) == len(added) == 1 else {}
+    after = {(renamed.get(file, file), text, n): line for (file, text, n), line in after.items()}
     total = max(sum(c for _, c, _ in before.values()), sum(c for _, c, _ in after.values()), 1.0)
     found = []
     for key in dict.fromkeys([*after, *before]):
@@ -169,6 +173,12 @@ def _lines(old: Stats, new: Stats, old_texts: Texts, new_texts: Texts) -> list[L
             found.append(change)
     found.sort(key=lambda line: -abs(line.difference))
     return found
+
+
+def _files(before: Iterable[_Key], after: Iterable[_Key]) -> tuple[set[str], set[str]]:
+    """Return the names of files that only one of two kernels has lines of."""
+    old, new = {name for name, _, _ in before}, {name for name, _, _ in after}
+    return old - new, new - old
 
 
 def _own(stats: Stats, texts: Texts) -> Iterable[tuple[_Key, tuple[SourceLine, float, str | None]]]:
