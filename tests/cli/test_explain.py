@@ -13,7 +13,8 @@ import pytest
 
 from pallas_debug.findings.explain.catalogue import CATALOGUE
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Dump
+from pallas_debug.model import Dump, Kernel
+from pallas_debug.store import Store
 
 STORE = "ValueError: Cannot store scalars to VMEM"
 UNKNOWN = "JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel: flux capacitor"
@@ -183,6 +184,18 @@ def test_show_and_the_summary_of_a_run_carry_the_explanation(command: Any, dumps
     assert message[3].startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
     assert message[4].startswith("  try: make the blocks smaller")
     assert message[5].startswith("1 kernel for v5e, v5p, v6e in ")
+
+
+def test_a_kernel_that_is_not_compiled_is_not_said_to_be(command: Any, tmp_path: Path) -> None:
+    """Such as one for a GPU, which a dump keeps without compiling it."""
+    kernel = Kernel(name="add", digest="0" * 64, primitive="pallas_call")
+    folder = Store(tmp_path / "dumps").put_kernel(kernel, jaxpr="j", source=None)
+    done = command("explain", tmp_path / "dumps")
+    assert (done.returncode, done.stdout) == (
+        1,
+        f"{tmp_path / 'dumps'}: no failure was found, and these kernels are not compiled for any "
+        f"target: {folder.name}\n",
+    )
 
 
 def test_a_dump_without_failures(command: Any) -> None:
