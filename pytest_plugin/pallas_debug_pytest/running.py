@@ -32,6 +32,7 @@ class Running:
       judged: how often each fault was seen when the test was last judged.
       printed: number of prints written to standard output.
       raised: the exception with which we failed the test, and its finding.
+      is_stopped: whether an exception ended the test.
       callers: lines of the test that called the kernels.
       interrupts: number of times ctrl+c was pressed before the test.
       uncaptured: number of kernels that could not be captured before the test.
@@ -50,17 +51,19 @@ class Running:
     interrupts: int = field(default_factory=interrupts.count)
     raised: BaseException | None = None
     raised_for: Finding | None = None
+    is_stopped: bool = False
     uncaptured: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.uncaptured = len(self.session.uncaptured)
 
-    def end_if_interrupted(self, error: BaseException) -> None:
-        """Stop pytest if ctrl+c during a kernel caused the test's error.
+    def stopped_by(self, error: BaseException) -> None:
+        """Note that an exception ended the test; stop pytest if ctrl+c in a kernel caused it.
 
         Raises:
           KeyboardInterrupt: ctrl+c was the cause.
         """
+        self.is_stopped = True
         if interrupts.is_cause(error, self.interrupts):
             raise KeyboardInterrupt from error
 
@@ -107,11 +110,21 @@ class Running:
         }
 
     def uncounted(self) -> list[str]:
-        """Return the texts of findings that depend on a condition, and so do not fail the test."""
-        return [
+        """Return the texts of findings that do not fail the test.
+
+        They depend on a condition, or their exception was caught by the test or by a function that
+        it calls, which may have taken another way.
+        """
+        found = [
             f"{self.nodeid}: not counted: {render.finding_text(finding)}"
             for finding in self.findings
             if not finding.counts and key(finding) not in self.expected
+        ]
+        caught = {} if self.is_stopped else {key(f): f for f in self.session.raised if f.counts}
+        return found + [
+            f"{self.nodeid}: not counted, as its exception was caught: {render.finding_text(f)}"
+            for f in caught.values()
+            if key(f) not in self.expected
         ]
 
     def add(self, finding: Finding, kernel: Kernel) -> None:

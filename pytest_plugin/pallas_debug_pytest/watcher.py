@@ -365,7 +365,7 @@ class Watcher:
         report = yield
         if (running := self.running) is not None:
             if call.excinfo is not None:
-                running.end_if_interrupted(call.excinfo.value)
+                running.stopped_by(call.excinfo.value)
             with self._guarded("report", f"reporting {report.nodeid}"):
                 self._add_to(report, running, call)
         return report

@@ -175,6 +175,11 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
     for result in sessions(*(([f"--pallas-interpret={mode}"], {}) for mode in modes)):
         result.assert_outcomes(passed=5, failed=2)
         assert "INTERNALERROR" not in result.stdout.str()
+        caught = (
+            "test_beyond_as_expected: not counted, as its exception was caught: OutOfBoundsRead"
+        )
+        assert caught in result.stdout.str()
+        assert result.stdout.str().count("not counted, as its exception was caught") == 1
 
 
 @pytest.mark.large
