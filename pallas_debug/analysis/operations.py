@@ -10,6 +10,7 @@ import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, over_loops
 from pallas_debug.analysis.tiling import LANES
+from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.bridge.walk.dataflow.same_values import SameValues
 from pallas_debug.bridge.walk.events import Dim, View
@@ -17,7 +18,7 @@ from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import stored, unsupported
 from pallas_debug.findings.wording.facts import array_text
-from pallas_debug.model import Finding, Target
+from pallas_debug.model import Finding, SourceLine, Target
 
 _ACCESSES = ("get", "swap", "addupdate", "masked_load", "masked_swap")
 
@@ -63,7 +64,7 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
         if source is None:
             continue
         stores = list(dict.fromkeys(line for line in uses.stores if line is not None))
-        if stores:
+        if stores and not _is_turned_off(subject, operands[position].name, stores):
             yield stored.state_not_updated(
                 _of_operand(subject, position, source=source, other=stores[0]),
                 number=number,
@@ -76,6 +77,17 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
                 divides=found.operation == "div",
                 stored=None if found.stored is None else found.stored.line,
             )
+
+
+def _is_turned_off(subject: Subject, name: str, stores: Sequence[SourceLine]) -> bool:
+    """Whether the kernel's function stores to a ref in a line that its parameters turn off."""
+    function = subject.captured.kernel.source
+    if function is None:
+        return False
+    run = {line.line for line in stores if line.file == function.file}
+    return any(
+        run.isdisjoint(range(first, last + 1)) for first, last in lines.stores_to(function, name)
+    )
 
 
 def _of_operand(subject: Subject, position: int, **witness: Any) -> Sighting:

@@ -41,6 +41,26 @@ def found(captures: Captures, function: Callable[..., Any], *args: Any) -> tuple
     return analyze(captured).findings
 
 
+def update(ref: Any, new: Any, x_ref: Any, *more: Any, how: str) -> None:
+    """Update a state in some way or in none."""
+    if how == "updated":
+        ref[...] = new
+    elif how == "added":
+        ref[...] += x_ref[...]
+    elif how == "in part":
+        ref[0:1, :] = new[0:1, :]
+    elif how == "for some data":
+
+        @pl.when(x_ref[0, 0] > 0)
+        def _update() -> None:
+            ref[...] = new
+
+    elif how == "in a loop":
+        lax.fori_loop(0, 2, lambda i, _: ref.__setitem__(..., new), None)
+    elif how == "by a copy":
+        pltpu.sync_copy(more[0], ref)
+
+
 def state(x: Any, *, how: str, begin: float = 0.0) -> Any:
     """A running sum or maximum that is reset at each row, and updated in some way or in none."""
 
@@ -61,22 +81,7 @@ def state(x: Any, *, how: str, begin: float = 0.0) -> Any:
         elif how == "copied out":
             new = x_ref[...]
         out_ref[...] = before if how == "stored as it is" else new
-        if how == "updated":
-            state_ref[...] = new
-        elif how == "added":
-            state_ref[...] += x_ref[...]
-        elif how == "in part":
-            state_ref[0:1, :] = new[0:1, :]
-        elif how == "for some data":
-
-            @pl.when(x_ref[0, 0] > 0)
-            def _update() -> None:
-                state_ref[...] = new
-
-        elif how == "in a loop":
-            lax.fori_loop(0, 2, lambda i, _: state_ref.__setitem__(..., new), None)
-        elif how == "by a copy":
-            pltpu.sync_copy(more[0], state_ref)
+        update(state_ref, new, x_ref, *more, how=how)
 
     return called(kernel, x, TILE, *([TILE] if how == "by a copy" else []))
 
@@ -119,6 +124,25 @@ def test_a_constant_other_than_the_begin_of_a_state(captures: Captures) -> None:
     assert not found(captures, functools.partial(state, how="never", begin=1.0))
 
 
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_a_state_that_a_parameter_turns_off(captures: Captures, is_counted: bool) -> None:
+    """Its update is in the kernel's source, but is not traced."""
+
+    def kernel(x_ref, out_ref, sum_ref, squares_ref, *, is_counted):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+            squares_ref[...] = jnp.zeros_like(squares_ref)
+
+        sum_ref[...] += x_ref[...]
+        if is_counted:
+            squares_ref[...] += x_ref[...] * x_ref[...]
+        out_ref[...] = sum_ref[...] + 0.1 * squares_ref[...]
+
+    call = functools.partial(called, functools.partial(kernel, is_counted=is_counted))
+    assert not found(captures, lambda x: call(x, TILE, TILE))
+
+
 @pytest.mark.parametrize("how", ["never", "once", "updated", "each iteration"])
 def test_a_state_of_a_loop_that_nothing_updates(captures: Captures, how: str) -> None:
     """Unless the loop runs once, or begins the state itself."""
@@ -133,8 +157,7 @@ def test_a_state_of_a_loop_that_nothing_updates(captures: Captures, how: str) ->
             x = x_ref[pl.ds(i, 1), :]
             new = jnp.maximum(top_ref[...], x)
             total = total * jnp.exp(top_ref[...] - new) + jnp.exp(x - new)
-            if how == "updated":
-                top_ref[...] = new
+            update(top_ref, new, x_ref, how=how)
             return total
 
         begin()
@@ -169,6 +192,9 @@ def difference(x: Any, *, how: str) -> Any:
             out_ref[...] = x_ref[...] * (state_ref[...] - row)
         elif how == "kept":
             out_ref[...] = jnp.exp(before - new)
+        elif how == "finite":
+            again = state_ref[...]
+            out_ref[...] = jnp.where(again - again == 0, again, 0.0)
         elif how == "after":
             out_ref[...] = jnp.exp(state_ref[...] - new)
             state_ref[...] = new
@@ -233,7 +259,7 @@ def test_a_value_that_is_subtracted_from_itself(captures: Captures, how: str) ->
 @pytest.mark.parametrize(
     "how",
     [
-        *("kept", "after", "rounded", "shifted", "pairs"),
+        *("kept", "finite", "after", "rounded", "shifted", "pairs"),
         *("changed", "maybe changed", "changed in a loop"),
     ],
 )
@@ -241,6 +267,27 @@ def test_differences_of_values_that_may_differ(captures: Captures, how: str) -> 
     assert "NoEffect" not in [
         f.kind for f in found(captures, functools.partial(difference, how=how))
     ]
+
+
+@pytest.mark.parametrize("is_updated", [True, False])
+def test_the_first_iteration_of_an_unrolled_loop(captures: Captures, is_updated: bool) -> None:
+    """It begins the state, which differs from the later blocks only if it is not set again."""
+
+    def kernel(x_ref, out_ref, top_ref):
+        total = jnp.zeros((2, 128), F32)
+        for j in range(4):
+            x = x_ref[2 * j : 2 * j + 2, :]
+            if j and is_updated:
+                before = top_ref[...]
+                top_ref[...] = jnp.maximum(before, x)
+                total *= jnp.exp(before - top_ref[...])
+            else:
+                top_ref[...] = x
+            total += jnp.exp(x - top_ref[...])
+        out_ref[...] = jnp.tile(total, (4, 1))
+
+    findings = found(captures, lambda x: called(kernel, x, pltpu.VMEM((2, 128), F32)))
+    assert {f.kind for f in findings} == (set() if is_updated else {"NoEffect"})
 
 
 def test_scratch_of_a_scope(captures: Captures) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,35 @@ def of_traceback(traceback: Any) -> SourceLine | None:
     if frame is None:
         return None
     return line_of(frame.file_name, frame.start_line, frame.function_name)
+
+
+def place_of(eqn: Any, calls: Sequence[Any] = ()) -> Hashable:
+    """Lines and columns of `source_of`; the same for each run of an expression in Python."""
+    found = (source_info_util.user_frame(e.source_info.traceback) for e in (eqn, *reversed(calls)))
+    return next((frame for frame in found if frame is not None), None)
+
+
+def stores_to(function: SourceLine, name: str) -> list[tuple[int, int]]:
+    """First and last lines of a function's statements that store to parts of a variable."""
+    first, last = _extent(function.file, function.line)
+    stores = _stores(function.file).get(name, ())
+    return [(start, stop) for start, stop in stores if first <= start <= last]
+
+
+@functools.lru_cache(maxsize=32)
+def _stores(file: str) -> dict[str, list[tuple[int, int]]]:
+    """First and last lines of the statements of a file that store to parts of variables."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for node in ast.walk(_tree(file)):
+        if not isinstance(node, ast.Assign | ast.AugAssign):
+            continue
+        for part in ast.walk(node):
+            if not isinstance(part, ast.Subscript) or not isinstance(part.ctx, ast.Store):
+                continue
+            if isinstance(part.value, ast.Name):
+                where = node.lineno, node.end_lineno or node.lineno
+                found.setdefault(part.value.id, []).append(where)
+    return found
 
 
 def stack_of(eqn: Any, root: SourceLine, outer: SourceLine | None = None) -> list[SourceLine]:
@@ -78,19 +107,24 @@ class _Extent(NamedTuple):
     last: int
 
 
+@functools.lru_cache(maxsize=8)
+def _tree(file: str) -> ast.Module:
+    """The parsed text of a file; empty if it cannot be parsed."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 @functools.lru_cache(maxsize=32)
 def _functions(file: str) -> tuple[_Extent, ...]:
     """The functions of a file."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ()
     return tuple(
         _Extent(
             (node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))),
             node.end_lineno or node.lineno,
         )
-        for node in ast.walk(tree)
+        for node in ast.walk(_tree(file))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     )
 

@@ -123,17 +123,21 @@ class SameValues:
 
     Attributes:
       refs: accesses by position of the ref among the kernel's; those of scopes have other numbers.
+      cancelled: operations whose operands are the same. One that Python runs several times, as in
+        a loop that it unrolls, may have an effect only after the first time.
     """
 
     def __init__(self, jaxpr: Any) -> None:
         self.refs: dict[int, RefUses] = {}
-        self.cancelled: list[Cancelled] = []
+        self._cancelled: list[tuple[Cancelled, Hashable]] = []
         self._count = itertools.count()
         self._content: dict[int, KnownValue] = {}
+        self._varies: set[Hashable] = set()
         self._depth = 0
         inner, _ = nested.opened(jaxpr)
         self._scopes = itertools.count(len(inner.invars))
         self._run(inner, list(range(len(inner.invars))), ())
+        self.cancelled = [one for one, place in self._cancelled if place not in self._varies]
 
     def _new(self, ref: int | None = None) -> KnownValue:
         return KnownValue(number=next(self._count), ref=ref)
@@ -192,13 +196,21 @@ class SameValues:
         source = lines.source_of(eqn, calls)
         for ref in {value.ref for value in inputs if value.ref is not None}:
             self._of(ref).used.append((source, name, self._depth))
-        if name in ("sub", "div") and len({value.number for value in inputs}) == 1:
-            by = next((v for v in inputs if v.ref is not None and v.stored is not None), None)
-            if by is not None and by.ref is not None and by.constant is None:
-                self.cancelled.append(
-                    Cancelled(operation=name, ref=by.ref, source=source, stored=by.stored)
-                )
+        if name in ("sub", "div"):
+            self._subtracts(eqn, inputs, calls, source)
         return [self._new() for _ in eqn.outvars]
+
+    def _subtracts(
+        self, eqn: Any, inputs: list[KnownValue], calls: tuple[Any, ...], source: SourceLine | None
+    ) -> None:
+        """Handle a difference or ratio; `x - x` in so many words may look for infinities."""
+        name, place = eqn.primitive.name, lines.place_of(eqn, calls)
+        by = next((v for v in inputs if v.ref is not None and v.stored is not None), None)
+        if len({value.number for value in inputs}) > 1 or all(v is inputs[0] for v in inputs[1:]):
+            self._varies.add((place, name))
+        elif by is not None and by.ref is not None and by.constant is None:
+            one = Cancelled(operation=name, ref=by.ref, source=source, stored=by.stored)
+            self._cancelled.append((one, (place, name)))
 
     def _of(self, ref: int) -> RefUses:
         return self.refs.setdefault(ref, RefUses())
