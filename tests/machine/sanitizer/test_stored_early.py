@@ -209,3 +209,53 @@ def test_stores_to_an_output_that_does_not_receive_the_sum(how: str, stored_at: 
     assert lost.cause == (
         "block (0, 0) of out_ref was stored before that addition but not after it"
     )
+
+
+@pytest.mark.parametrize("how", ["each", "some", "rows", "once"])
+def test_the_first_values_of_a_running_sum(how: str) -> None:
+    """What is added later is not needed; a sum that is put out once is different."""
+
+    def kernel(x_ref, out_ref, other_ref, acc_ref):
+        k = pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        other_ref[...] = x_ref[...] * 2
+        if how == "rows":
+
+            @pl.when(k < 2)
+            def _row() -> None:
+                out_ref[pl.ds(k, 1), :] = acc_ref[0:1, :]
+
+            return
+
+        @pl.when(k < 2 if how == "each" else k == 1)
+        def _first() -> None:
+            out_ref[...] = acc_ref[...]
+
+        if how != "once":
+
+            @pl.when(k == 2 if how == "each" else k != 1)
+            def _last() -> None:
+                out_ref[...] = x_ref[...]
+
+    rows = 2 if how == "rows" else 8
+
+    def summed(x: jax.Array) -> list[jax.Array]:
+        block = pl.BlockSpec((8, 128), lambda i, k: (i, k))
+        stays = pl.BlockSpec((None, rows, 128), lambda i, k: (i, 0, 0))
+        by_row = jax.ShapeDtypeStruct((2, rows, 128), jnp.float32)
+        is_by_row = how in ("rows", "once")
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 3),
+            in_specs=[block],
+            out_specs=[stays if is_by_row else block, block],
+            out_shape=[by_row if is_by_row else x, x],
+            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
+        )(x)
+
+    assert [f.kind for f in found(summed, X)] == ["LostWrite"] * (how == "once")

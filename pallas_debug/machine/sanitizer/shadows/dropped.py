@@ -24,6 +24,8 @@ also decide about the addition. (A running total that a scan leaves at the end o
 stored to at moments that store to its output.) The same applies to values that are added after the
 last such store, and left unread at the end of the run, if the sum consists of floats and goes to an
 output, unless it began after that store: nothing needs the sums of the last steps of a padded grid.
+If other values are stored then or later, it must have been put out once, for a block that has not
+ended: of a running sum, only the first values may be wanted.
 
 A running state, whose value goes elsewhere too, is dropped if each grid point sets its part of a
 scratch buffer to 0, under no condition and in no loop, before it is read at all.
@@ -134,12 +136,14 @@ class _Addition:
 
     Attributes:
       is_stored: whether an output was stored before it, since the block of the addition began.
+      is_running: whether outputs were stored at several moments before it, since the sum began.
     """
 
     index: int
     record: WriteRecord
     buffer: MemoryBuffer
     is_stored: bool
+    is_running: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -171,7 +175,7 @@ class DroppedSums:
         self._states: dict[_Key, list[_State]] = {}
         self._read_on_data: set[str] = set()
         self._stored = OutputStores()
-        self._begun: dict[tuple[_Key, _Part], int] = {}
+        self._begun: dict[tuple[_Key, _Part], WriteRecord] = {}
         self._stored_if: set[frozenset[int]] = set()
         self._is_partial = False
         self._is_sum: dict[tuple[int, str], bool | None] = {}
@@ -235,18 +239,21 @@ class DroppedSums:
                 self.reads(thread, state, region)
             if part is None:
                 self._added.pop(key, None)
-            if not step.adds and self._stored and not _changes(region, value):
+            if not step.adds and self._stored and not shadow.changes(region, value):
                 self._leaves(key, part)  # as for masked blocks
                 return
             last = self._stored.last(thread.number, state, buffer.name)
             is_stored = last is not None and last.number >= block_begins(state, buffer.name)
-            addition = _Addition(shadow.index_key(region), written, buffer, is_stored)
+            begun = self._begun.get((key, part))
+            is_running = self._stored.is_repeated(thread.number, state, buffer.name, begun)
+            index = shadow.index_key(region)
+            addition = _Addition(index, written, buffer, is_stored, is_running)
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
             self._used_if.discard(key)
             return
         if is_sum is False:
-            self._begun[key, part] = written.number
+            self._begun[key, part] = written
         additions = _taken(self._added, key, part)
         added = additions[-1] if additions else None
         _taken(self._dropped, key, part)
@@ -275,7 +282,7 @@ class DroppedSums:
         at = thread.number, added.record.moment
         is_left = not is_late and (is_output or self._stored.at(*at))
         if is_left and (is_output or conditions or thread.iterations):
-            if is_output or self._stored.at(*at, state, buffer.name):
+            if is_output or added.is_running or self._stored.at(*at, state, buffer.name):
                 return
             is_left = False
         is_scan = is_late and not is_output and self._stored.at(*at, state, buffer.name)
@@ -402,7 +409,11 @@ class DroppedSums:
                 stored = self._stored.last(number, threads[number], added.buffer.name)
                 if stored is None:
                     continue
-                if self._begun.get((key, part), 0) > stored.number:
+                begun = self._begun.get((key, part))
+                if begun is not None and begun.number > stored.number:
+                    continue
+                is_beside = self._stored.latest(number) >= added.record.moment
+                if is_beside and (added.is_running or not added.is_stored):
                     continue
                 if reach.choice_in(launch, added.record.step) is not None:
                     continue  # a `jnp.where` may begin the sum
@@ -410,9 +421,8 @@ class DroppedSums:
                 is_later = added.record.moment > stored.moment
                 if buffer.kind != "scratch" or content.dtype.kind in "biu" or not is_later:
                     continue
-                if self._is_stored_on_data(added.record):
-                    continue
-                if not threads[number].reaches_output(buffer.name):
+                reaches = threads[number].reaches_output(buffer.name)
+                if self._is_stored_on_data(added.record) or not reaches:
                     continue
                 first = (0,) * content.ndim
                 value = content[first].item()
@@ -438,13 +448,6 @@ def dropped_by(
         region.buffer, before, step, thread.number, thread.point, thread.iterations, state.moment,
         found, slip=slip,
     )  # fmt: skip
-
-
-def _changes(region: MemoryRegion, value: Any) -> bool:
-    """Whether a store changes anything; unwritten floats are NaN, whatever is added to them."""
-    old = region.read()
-    new = np.broadcast_to(np.asarray(value), old.shape)
-    return bool((old != old).any() or shadow.differing(old, new).any())
 
 
 def _is_in_loop(thread: Thread) -> bool:

@@ -280,6 +280,13 @@ def plain_number(value: Any) -> Any:
     return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
 
 
+def changes(region: MemoryRegion, value: Any) -> bool:
+    """Whether a store changes anything; unwritten floats are NaN, whatever is added to them."""
+    old = region.read()
+    new = np.broadcast_to(np.asarray(value), old.shape)
+    return bool((old != old).any() or differing(old, new).any())
+
+
 def change_of(region: MemoryRegion, new: np.ndarray) -> WriteChange | None:
     """Describe what writing values of the region's shape and dtype would change, if anything."""
     old = region.read()

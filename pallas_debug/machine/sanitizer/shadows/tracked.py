@@ -235,11 +235,13 @@ class OutputStore:
       sources: other buffers from which its value is computed.
       moments: moments at which a thread ran it.
       last: its last run.
+      before: moment before that run at which it ran last; -1 if there is none.
     """
 
     name: str
     sources: frozenset[str]
     last: WriteRecord
+    before: int = -1
     moments: set[int] = field(default_factory=set)
 
 
@@ -264,6 +266,8 @@ class OutputStores:
             sources = frozenset(made_of - {name})
             store = self._stores[key] = OutputStore(name, sources, written)
         store.moments.add(state.moment)
+        if store.last.moment != written.moment:
+            store.before = store.last.moment
         store.last = written
 
     def at(
@@ -280,6 +284,25 @@ class OutputStores:
             and (state is None or state.goes_into(name, store))
             for (number, _, _), store in self._stores.items()
         )
+
+    def is_repeated(
+        self, thread: int, state: TrackedThread, name: str, since: WriteRecord | None
+    ) -> bool:
+        """Whether values computed from a buffer were stored at several moments since a write."""
+        first = 0 if since is None else since.moment
+        moments = {
+            moment
+            for (number, _, _), store in self._stores.items()
+            if number == thread and state.goes_into(name, store)
+            for moment in (store.before, store.last.moment)
+            if moment >= first
+        }
+        return len(moments) > 1
+
+    def latest(self, thread: int) -> int:
+        """Return the moment of the last one of a thread; -1 if there is none."""
+        own = (s.last.moment for (number, _, _), s in self._stores.items() if number == thread)
+        return max(own, default=-1)
 
     def last(self, thread: int, state: TrackedThread, name: str) -> WriteRecord | None:
         """Return the last one whose value is computed from a buffer, or else that might be."""
