@@ -80,7 +80,7 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_turned_off(subject: Subject, name: str, stores: Sequence[SourceLine]) -> bool:
-    """Whether the kernel's function stores to a ref in a line that its parameters turn off."""
+    """Whether the kernel stores to a ref in a line of its file that parameters turn off."""
     function = subject.captured.kernel.source
     if function is None:
         return False

@@ -41,24 +41,22 @@ def found(captures: Captures, function: Callable[..., Any], *args: Any) -> tuple
     return analyze(captured).findings
 
 
-def update(ref: Any, new: Any, x_ref: Any, *more: Any, how: str) -> None:
-    """Update a state in some way or in none."""
-    if how == "updated":
+def _if_positive(ref: Any, new: Any, x_ref: Any) -> None:
+    @pl.when(x_ref[0, 0] > 0)
+    def _update() -> None:
         ref[...] = new
-    elif how == "added":
-        ref[...] += x_ref[...]
-    elif how == "in part":
-        ref[0:1, :] = new[0:1, :]
-    elif how == "for some data":
 
-        @pl.when(x_ref[0, 0] > 0)
-        def _update() -> None:
-            ref[...] = new
 
-    elif how == "in a loop":
-        lax.fori_loop(0, 2, lambda i, _: ref.__setitem__(..., new), None)
-    elif how == "by a copy":
-        pltpu.sync_copy(more[0], ref)
+UPDATES: dict[str, Callable[..., None]] = {
+    "updated": lambda ref, new, *_: ref.__setitem__(..., new),
+    "added": lambda ref, new, x_ref: ref.__setitem__(..., ref[...] + x_ref[...]),
+    "in part": lambda ref, new, *_: ref.__setitem__(slice(0, 1), new[0:1, :]),
+    "for some data": _if_positive,
+    "in a loop": lambda ref, new, *_: lax.fori_loop(
+        0, 2, lambda i, _: ref.__setitem__(..., new), None
+    ),
+    "by a copy": lambda ref, new, x_ref, copied: pltpu.sync_copy(copied, ref),
+}
 
 
 def state(x: Any, *, how: str, begin: float = 0.0) -> Any:
@@ -81,7 +79,8 @@ def state(x: Any, *, how: str, begin: float = 0.0) -> Any:
         elif how == "copied out":
             new = x_ref[...]
         out_ref[...] = before if how == "stored as it is" else new
-        update(state_ref, new, x_ref, *more, how=how)
+        if how in UPDATES:
+            UPDATES[how](state_ref, new, x_ref, *more)
 
     return called(kernel, x, TILE, *([TILE] if how == "by a copy" else []))
 
@@ -124,23 +123,56 @@ def test_a_constant_other_than_the_begin_of_a_state(captures: Captures) -> None:
     assert not found(captures, functools.partial(state, how="never", begin=1.0))
 
 
-@pytest.mark.parametrize("is_counted", [False, True])
-def test_a_state_that_a_parameter_turns_off(captures: Captures, is_counted: bool) -> None:
+def add(sum_ref: Any, value: Any, *, is_counted: bool) -> None:
+    if is_counted:
+        sum_ref[...] += value
+
+
+@pytest.mark.parametrize("how", ["here", "by a function", "one of several", "never"])
+def test_a_state_that_a_parameter_turns_off(captures: Captures, how: str) -> None:
     """Its update is in the kernel's source, but is not traced."""
 
-    def kernel(x_ref, out_ref, sum_ref, squares_ref, *, is_counted):
+    def begin(*refs: Any) -> None:
         @pl.when(pl.program_id(1) == 0)
         def _start() -> None:
-            sum_ref[...] = jnp.zeros_like(sum_ref)
-            squares_ref[...] = jnp.zeros_like(squares_ref)
+            for ref in refs:
+                ref[...] = jnp.zeros_like(ref)
 
+    def here(x_ref, out_ref, sum_ref, squares_ref, *, is_counted=False):
+        begin(sum_ref, squares_ref)
         sum_ref[...] += x_ref[...]
         if is_counted:
             squares_ref[...] += x_ref[...] * x_ref[...]
         out_ref[...] = sum_ref[...] + 0.1 * squares_ref[...]
 
-    call = functools.partial(called, functools.partial(kernel, is_counted=is_counted))
-    assert not found(captures, lambda x: call(x, TILE, TILE))
+    def by_a_function(x_ref, out_ref, sum_ref, squares_ref):
+        begin(sum_ref, squares_ref)
+        add(sum_ref, x_ref[...], is_counted=True)
+        add(squares_ref, x_ref[...] * x_ref[...], is_counted=False)
+        out_ref[...] = sum_ref[...] + 0.1 * squares_ref[...]
+
+    def one_of_several(x_ref, out_ref, *sums, is_counted=False):
+        begin(*sums)
+        sums[0][...] += x_ref[...]
+        if is_counted:
+            sums[1][...] += x_ref[...] * x_ref[...]
+        out_ref[...] = sums[0][...] + 0.1 * sums[1][...]
+
+    def never(x_ref, out_ref, sum_ref, squares_ref):
+        begin(sum_ref, squares_ref)
+        add(sum_ref, x_ref[...], is_counted=True)
+        out_ref[...] = sum_ref[...] + 0.1 * squares_ref[...]
+
+    kernels = {
+        "here": functools.partial(here, is_counted=False),
+        "by a function": by_a_function,
+        "one of several": one_of_several,
+        "never": never,
+    }
+    findings = found(captures, lambda x: called(kernels[how], x, TILE, TILE))
+    assert [(f.kind, f.operand) for f in findings] == [("NoEffect", "squares_ref")] * (
+        how == "never"
+    )
 
 
 @pytest.mark.parametrize("how", ["never", "once", "updated", "each iteration"])
@@ -157,7 +189,8 @@ def test_a_state_of_a_loop_that_nothing_updates(captures: Captures, how: str) ->
             x = x_ref[pl.ds(i, 1), :]
             new = jnp.maximum(top_ref[...], x)
             total = total * jnp.exp(top_ref[...] - new) + jnp.exp(x - new)
-            update(top_ref, new, x_ref, how=how)
+            if how in UPDATES:
+                UPDATES[how](top_ref, new, x_ref)
             return total
 
         begin()

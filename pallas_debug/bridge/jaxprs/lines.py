@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,26 +49,38 @@ def place_of(eqn: Any, calls: Sequence[Any] = ()) -> Hashable:
 
 
 def stores_to(function: SourceLine, name: str) -> list[tuple[int, int]]:
-    """First and last lines of a function's statements that store to parts of a variable."""
-    first, last = _extent(function.file, function.line)
-    stores = _stores(function.file).get(name, ())
-    return [(start, stop) for start, stop in stores if first <= start <= last]
+    """First and last lines of the statements in a function that store to parts of a variable.
+
+    Those of the file's functions to which it passes the variable are included.
+    """
+    nodes = [n for n in ast.walk(_tree(function.file)) if isinstance(n, ast.FunctionDef)]
+    lines = (n for n in nodes if function.line in (n.lineno, *(d.lineno for d in n.decorator_list)))
+    node = next(lines, None)
+    return [] if node is None else list(_stores(node, name, {n.name: n for n in nodes}, depth=2))
 
 
-@functools.lru_cache(maxsize=32)
-def _stores(file: str) -> dict[str, list[tuple[int, int]]]:
-    """First and last lines of the statements of a file that store to parts of variables."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for node in ast.walk(_tree(file)):
-        if not isinstance(node, ast.Assign | ast.AugAssign):
-            continue
-        for part in ast.walk(node):
-            if not isinstance(part, ast.Subscript) or not isinstance(part.ctx, ast.Store):
+def _stores(
+    function: ast.FunctionDef, name: str, others: Mapping[str, ast.FunctionDef], *, depth: int
+) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            for part in ast.walk(node):
+                is_stored = isinstance(getattr(part, "ctx", None), ast.Store)
+                if (
+                    is_stored
+                    and isinstance(part, ast.Subscript)
+                    and ast.unparse(part.value) == name
+                ):
+                    yield node.lineno, node.end_lineno or node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and depth:
+            called = others.get(node.func.id)
+            if called is None:
                 continue
-            if isinstance(part.value, ast.Name):
-                where = node.lineno, node.end_lineno or node.lineno
-                found.setdefault(part.value.id, []).append(where)
-    return found
+            given = [(k.arg, k.value) for k in node.keywords]
+            given += zip((a.arg for a in called.args.args), node.args, strict=False)
+            for parameter, value in given:
+                if parameter is not None and ast.unparse(value) == name:
+                    yield from _stores(called, parameter, others, depth=depth - 1)
 
 
 def stack_of(eqn: Any, root: SourceLine, outer: SourceLine | None = None) -> list[SourceLine]:
