@@ -205,7 +205,10 @@ KERNELS = (
         remedied=returns_unrolled,
         helper=_returns,
         args=(jax.ShapeDtypeStruct((256, 512), F32),),
-        parts=("although the next one could begin after about 4", "pass unroll=8 to the loop"),
+        parts=(
+            "although the next one could begin after about 4",
+            "pass unroll=8 to the loop, or 8 times its present unroll",
+        ),
     ),
     SlowKernel(
         advice="vmem-copy",

@@ -81,7 +81,8 @@ def advise_rolled_loop(subject: AdviceSubject) -> Iterator[Advice]:
                 f"the branch; unrolled, it would take about {unrolled:.1f}"
             ),
             remedy=(
-                f"pass unroll={UNROLLED} to the loop, or process {UNROLLED} steps in each iteration"
+                f"pass unroll={UNROLLED} to the loop, or {UNROLLED} times its present unroll; or "
+                f"process {UNROLLED} steps in each iteration"
             ),
             evidence=(
                 derived("iterations", loop.trips),
