@@ -198,8 +198,8 @@ def test_a_method_named_on_its_class_lacks_an_instance(command: Any, script: Pat
     done = command("dump", "script:Layer.call", "--arg", "f32[8]")
     assert done.returncode == 2
     assert (
-        "Its signature: Layer.call(self, x). It is a method of a class: make an instance in "
-        "script, and name the method on that, as in script:layer.call\n"
+        "Its signature: Layer.call(self, x). It is a method of a class: create an instance in "
+        "script, and name its method, as in script:layer.call\n"
     ) in done.stderr
 
 

@@ -16,7 +16,7 @@ import pallas_debug
 from pallas_debug.comparison import divergence
 from pallas_debug.findings.wording import diverging
 from pallas_debug.model import Finding
-from tests.broken_kernels import attention
+from tests.broken_kernels import broken
 from tests.comparison.test_provenance import at, line_of, matmul
 
 F32, BF16 = jnp.float32, jnp.bfloat16
@@ -37,7 +37,7 @@ def compared(function: Any, reference: Any, *args: Any, **options: Any) -> tuple
 
 @pytest.mark.slow
 def test_an_attention_and_its_repaired_version() -> None:
-    kernel = attention.KERNELS[0]
+    kernel = broken("rescaled_by_the_wrong_maximum")
     args = [jax.random.normal(jax.random.key(i), a.shape, F32) for i, a in enumerate(kernel.args)]
     finding, line = compared(kernel.function, kernel.repaired, *args)
     wrong, right = kernel.function, kernel.repaired
@@ -60,7 +60,7 @@ def test_an_attention_and_its_repaired_version() -> None:
 
 @pytest.mark.slow
 def test_a_sum_that_is_not_reset_is_the_cause_whatever_differs_before() -> None:
-    kernel = attention.KERNELS[1]
+    kernel = broken("denominator_of_the_query_before")
     x = jax.random.normal(jax.random.key(0), (16, 384), F32)
     finding, line = compared(kernel.function, kernel.repaired, x)
     # It begins with another maximum than the repaired kernel.

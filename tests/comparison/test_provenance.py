@@ -17,7 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 import pallas_debug
 from pallas_debug.comparison import provenance
 from pallas_debug.model import Finding
-from tests.broken_kernels import attention
+from tests.broken_kernels import attention, broken
 
 F32 = jnp.float32
 X = jnp.arange(16.0 * 256).reshape(16, 256) + 1
@@ -52,7 +52,7 @@ def middle(finding: Finding) -> list[str]:
 
 @pytest.mark.slow
 def test_an_accumulator_that_is_rescaled_by_the_wrong_maximum() -> None:
-    kernel = attention.KERNELS[0]
+    kernel = broken("rescaled_by_the_wrong_maximum")
     args = [jax.random.normal(jax.random.key(i), a.shape, F32) for i, a in enumerate(kernel.args)]
     finding = found(kernel.function, kernel.reference, *args)
     wrong = attention.rescaled_by_the_wrong_maximum
@@ -73,7 +73,7 @@ def test_an_accumulator_that_is_rescaled_by_the_wrong_maximum() -> None:
 
 @pytest.mark.large
 def test_a_running_sum_that_is_not_reset() -> None:
-    kernel = attention.KERNELS[1]
+    kernel = broken("denominator_of_the_query_before")
     x = jax.random.normal(jax.random.key(0), (16, 384), F32)
     finding = found(kernel.function, kernel.reference, x)
     wrong = attention.denominator_of_the_query_before
