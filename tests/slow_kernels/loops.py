@@ -39,7 +39,7 @@ def whole_block_carried_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
                 return total * x_ref[rows, :] + w_ref[pl.ds(i, 1), :]
 
             zeros = jnp.zeros((32, out_ref.shape[1]), F32)
-            out_ref[rows, :] = lax.fori_loop(0, w_ref.shape[0], add, zeros)
+            out_ref[rows, :] = lax.fori_loop(0, w_ref.shape[0], add, zeros, unroll=8)
 
         lax.fori_loop(0, out_ref.shape[0] // 32, part, None)
 
