@@ -127,7 +127,7 @@ def test_stops_expressions_and_who_wrote_what(folder: Path) -> None:
     assert other.place is not None
     assert other.place.line is not None
     assert (other.place.line.line, other.place.point) == (LINE + 1, (0,))
-    with pytest.raises(ConditionFailed, match=r"who wrote the elements of outputs: whole\(o_ref\)"):
+    with pytest.raises(ConditionFailed, match=r"only has the writers of outputs: whole\(o_ref\)"):
         session.who("o_ref[0, 0]")
     session.run()
     ledger = CommandPrompt(session).execute("ledger")

@@ -152,7 +152,7 @@ def test_a_kernel_without_allocations_is_not_listed() -> None:
     hlo = '  %kernel.1 = f32[64] custom-call(%copy), custom_call_target="tpu_custom_call"\n'
     found = memory_map(text, KERNEL, hlo=hlo)
     assert (found.vmem.value, found.vmem.origin) == (0, "derived")
-    assert "without the kernel" in found.vmem.note
+    assert "does not include the kernel" in found.vmem.note
     assert memory_map(text, KERNEL, hlo="").vmem.value == 131_072
     assert memory_map("const DATA = {};", KERNEL, hlo=hlo).vmem.value is None
 

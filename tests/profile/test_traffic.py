@@ -50,7 +50,7 @@ def test_links_that_take_longer_than_all_cycles_are_the_bound() -> None:
     printed = list(_text(replace(stats, traffic=found), whole=False))
     (line,) = (line for line in printed if line.startswith("    links"))
     assert "134,217,728 a bytes to other devices, at least 671.1 a µs" in line
-    assert any("links: the bytes to other devices take longer" in line for line in printed)
+    assert any("links: sending bytes to other devices takes longer" in line for line in printed)
 
 
 def test_copies_within_a_device_and_unknown_links() -> None:

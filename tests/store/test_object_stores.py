@@ -493,7 +493,7 @@ def test_server_goes_away(
     with pytest.raises(DumpDirectoryError) as caught:
         store.put_compilation(kernel, *compiled())
     message = str(caught.value)
-    assert "the server did not answer, for " in message
+    assert "the server did not answer for " in message
     assert "Check the network and AWS_ENDPOINT_URL, then run again" in message
     # It is not asked again for each file: the same message, at once.
     with pytest.raises(DumpDirectoryError) as again:

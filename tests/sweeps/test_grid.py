@@ -226,7 +226,7 @@ def test_the_best_setting_is_verified_for_every_target_whose_best_it_is(
     assert asked == [("v5e,tpu7x", 2)]
     message = capsys.readouterr().err
     assert (
-        "q=4, the best for v6e, is not verified: run the same command with --target v6e" in message
+        "q=4, the best for v6e, was not verified: run the same command with --target v6e" in message
     )
     assert "verifying q=2" in message
     assert "v4" not in message

@@ -359,7 +359,7 @@ CHANGED: dict[str, tuple[Change, str]] = {
     "bidi": (lambda s: s.replace("# Run it", "# \u202e Run it"), "not printable"),
     "program": (lambda s: s.replace("lax.cumsum(", "np.save("), "np.save is not a function that programs"),
     "broken": (lambda s: s + "1 +* 2", "it is not valid Python (SyntaxError)"),
-    "cut": (lambda s: s[: len(s) // 2], "does not end as the scripts of this version do"),
+    "cut": (lambda s: s[: s.rindex("\ndef ") + 1], "does not end as the scripts of this version do"),
 }  # fmt: skip
 
 
