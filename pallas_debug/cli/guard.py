@@ -122,6 +122,8 @@ def _show(error: click.ClickException) -> None:
     if isinstance(error, _NO_ARGUMENTS):
         click.echo(error.format_message(), err=True)
         return
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        del error.possibilities[1:]  # the closest comes first; click sorts several by name
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(output.visible(error.ctx.get_usage()), err=True)
         if error.ctx.command.get_help_option(error.ctx) is not None:

@@ -172,6 +172,10 @@ def test_words_and_options_after_a_function_are_told_apart(command: Any, script:
     assert done.returncode == 2
     assert "Usage: pallas-debug dump [OPTIONS] WHAT" in done.stderr
     assert "No such option '--args'" in done.stderr or "No such option: --args" in done.stderr
+    done = command("dump", "script:double", "--targets", "v5e")
+    (error,) = (line for line in done.stderr.splitlines() if "No such option" in line)
+    assert "--target?" in error.replace("'", "")
+    assert "--arg" not in error
     done = command("dump", "script:double", "--arg", "f32[8]", "f32[9]")
     assert done.returncode == 2
     assert (
