@@ -194,7 +194,7 @@ def _at_first_step(subject: Subject) -> Iterator[Finding]:
 
 
 def _goes_on(subject: Subject, output: Block, axis: int) -> bool:
-    """Whether an output moves and is stored at each step along a dimension."""
+    """Return whether an output moves and is stored at each step along a dimension."""
     ids = None if output.is_whole else visits.block_ids(subject, output)
     if ids is None or ids.shape[axis] == 1:
         return False

@@ -80,7 +80,7 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_turned_off(subject: Subject, name: str, stores: Sequence[SourceLine]) -> bool:
-    """Whether the kernel stores to a ref in a line of its file that parameters turn off."""
+    """Return whether the kernel stores to a ref in a line of its file that parameters turn off."""
     function = subject.captured.kernel.source
     if function is None:
         return False
@@ -98,7 +98,7 @@ def _of_operand(subject: Subject, position: int, **witness: Any) -> Sighting:
 
 
 def _is_kept(subject: Subject, position: int) -> bool:
-    """Whether any grid point reads what only earlier ones have written to a ref."""
+    """Return whether any grid point reads what only earlier ones have written to a ref."""
     if subject.walked.incomplete:
         return False
     rank = len(subject.grid.sizes)

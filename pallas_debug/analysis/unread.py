@@ -277,13 +277,13 @@ def _axes(along: list[_Extent]) -> frozenset[int]:
 
 
 def _is_only_copied(subject: Subject, block: Block) -> bool:
-    """Whether a kernel accesses an operand only through its own DMAs."""
+    """Return whether a kernel accesses an operand only through its own DMAs."""
     accesses = [event for event in events_of(subject, block) if event.what != "dma_wait"]
     return bool(accesses) and all(e.what == "dma_start" and not e.of_pipeline for e in accesses)
 
 
 def may_be_shared(subject: Subject, block: Block) -> bool:
-    """Whether another operand may be the same array: an input, or an output if any is aliased."""
+    """Return whether another operand, an input or aliased output, may be the same array."""
     grid = subject.grid
     others = grid.blocks if grid.aliased else grid.blocks[: grid.num_inputs]
     alike = [b for b in others if (b.shape, b.dtype) == (block.shape, block.dtype)]

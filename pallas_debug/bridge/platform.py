@@ -93,7 +93,7 @@ def honouring_environment() -> Iterator[None]:
 
 
 def _is_ours(importer: Mapping[str, Any]) -> bool:
-    """Whether the importing module is ours or one of jax."""
+    """Return whether the importing module is ours or one of jax."""
     return str(importer.get("__name__")).partition(".")[0] in ("pallas_debug", "jax", "jaxlib")
 
 

@@ -225,7 +225,7 @@ def _cast_from(array: np.ndarray, narrow: Collection[str]) -> str:
 
 
 def _are_exact_integers(values: np.ndarray, unit: float) -> bool:
-    """Whether all values are integers that rounding does not change."""
+    """Return whether all values are integers that rounding does not change."""
     return bool(((np.abs(values) <= 2 / unit) & (values == np.round(values))).all())
 
 

@@ -105,7 +105,7 @@ def refused(
 
 
 def needs_others(failure: Failure) -> bool:
-    """Whether a kernel was skipped because it compiles only together with others."""
+    """Return whether a kernel was skipped because it compiles only together with others."""
     return failure.type == CompiledWithOthersError.__name__
 
 

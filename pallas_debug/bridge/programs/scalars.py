@@ -173,7 +173,7 @@ def on_scalars(unit: Unit) -> ScalarUnit | None:
 
 
 def is_integer(aval: Any) -> bool:
-    """Whether an abstract value is an integer or boolean scalar."""
+    """Return whether an abstract value is an integer or boolean scalar."""
     dtype = getattr(aval, "dtype", None)
     return (
         getattr(aval, "shape", None) == ()

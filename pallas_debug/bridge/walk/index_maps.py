@@ -172,7 +172,7 @@ class Indices:
 
 
 def has_no_blocks(captured: Capture) -> bool:
-    """Whether a kernel runs over a mesh of cores, and so has neither a grid nor blocks."""
+    """Return whether a kernel runs over a mesh of cores, and so has neither a grid nor blocks."""
     return "grid_mapping" not in captured.params
 
 

@@ -295,7 +295,7 @@ def _literal(value: Any) -> KnownValue:
 
 
 def _may_move(transform: Any) -> bool:
-    """Whether a transform may select other elements than the ones at their own places."""
+    """Return whether a transform may select other elements than the ones at their own places."""
     indices = getattr(transform, "indices", None)
     if indices is None:
         return True

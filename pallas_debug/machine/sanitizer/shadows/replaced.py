@@ -242,7 +242,7 @@ class ReplacedTotals:
         ]  # fmt: skip
 
     def _are_parts(self, name: str, site: _TotalSite) -> bool:
-        """Whether more than the last value of a store is wanted."""
+        """Return whether more than the last value of a store is wanted."""
         is_reset = self._in_vain.get(name, False) and not self._is_sampled
         if site.depends and not is_reset:
             return False

@@ -281,7 +281,7 @@ def plain_number(value: Any) -> Any:
 
 
 def changes(region: MemoryRegion, value: Any) -> bool:
-    """Whether a store changes anything; unwritten floats are NaN, whatever is added to them."""
+    """Return whether a store changes values; unwritten floats are NaN and stay NaN."""
     old = region.read()
     new = np.broadcast_to(np.asarray(value), old.shape)
     return bool((old != old).any() or differing(old, new).any())

@@ -158,11 +158,11 @@ class TrackedThread:
         return not self._all_outputs().isdisjoint(self._destinations(name))
 
     def may_reach(self, name: str, output: str) -> bool:
-        """Whether an operand's values may go to an output."""
+        """Return whether an operand's values may go to an output."""
         return output in self._destinations(name)
 
     def goes_into(self, name: str, store: OutputStore) -> bool:
-        """Whether a store's value is computed from an operand, or all of its stores are."""
+        """Return whether a store's value is computed from an operand, or all of its stores are."""
         if name == store.name or not self.reaches_output(name):
             return True
         return name in store.sources or not store.sources.isdisjoint(self._destinations(name))
@@ -273,7 +273,7 @@ class OutputStores:
     def at(
         self, thread: int, moment: int, state: TrackedThread | None = None, name: str = ""
     ) -> bool:
-        """Whether there is one at a moment.
+        """Return whether there is one at a moment.
 
         Args:
           state: the thread, if only those count whose values are computed from the buffer `name`.
@@ -288,7 +288,7 @@ class OutputStores:
     def is_repeated(
         self, thread: int, state: TrackedThread, name: str, since: WriteRecord | None
     ) -> bool:
-        """Whether values computed from a buffer were stored at several moments since a write."""
+        """Return whether values computed from a buffer were stored repeatedly since a write."""
         first = 0 if since is None else since.moment
         moments = {
             moment

@@ -95,7 +95,7 @@ def advise_rolled_loop(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _pays(subject: AdviceSubject, gain: float) -> bool:
-    """Whether a share of the computation is enough of all cycles, as far as they are known."""
+    """Return whether a share of the computation is enough of all known cycles."""
     if subject.step is None or not subject.cycles:
         return True
     after = cycles_of_compute(subject, (1 - gain) * subject.step.compute)
@@ -125,7 +125,7 @@ def _loop_of(subject: AdviceSubject, scheduled: ScheduledLoop) -> ProgramLoop | 
 
 
 def _reads_back(subject: AdviceSubject, loop: ProgramLoop) -> bool:
-    """Whether iterations may depend on each other by more than the values that they carry."""
+    """Return whether iterations may depend on each other by more than carried values."""
     program, body = subject.program, subject.program.body(loop)
     stored = {memory_of(program, o) for o in body if o.name in STORES}
     # jax loads the previous value of each place that it stores to, and does not use it.
