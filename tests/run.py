@@ -1,7 +1,7 @@
 """The suite: static checks, and the tests on the current Python and on a second one, side by side.
 
-`make test` runs every test that is not marked `slow`, one quarter of those that are, and of those
-marked `large` one sixteenth: others after each commit, and others on the second Python. The second
+`make test` runs every test that is not marked `slow`, and one quarter of those that are: others
+after each commit, and others on the second Python. The second
 Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
 the oldest that the project supports. It is installed while the first one already tests. It runs a
 sixteenth of the slow tests, all tests in the files that say most about jax's internals, and a quarter
@@ -136,12 +136,14 @@ def main(arguments: list[str]) -> int:
         print(missing)
     if not is_all:
         turns = [int(first[-1]), int(other[1])]
-        print(f"slow tests: quarter {turns[0] % QUARTERS} of 0 to {QUARTERS - 1}", end="")
-        print(f", large ones: part {turns[0]} of 0 to {PARTS - 1}; `make test-all` runs all.")
+        print(
+            f"slow tests: quarter {turns[0] % QUARTERS} of 0 to {QUARTERS - 1}; "
+            "`make test-all` runs all."
+        )
         if len(runs) > 1:
             print(
-                f"The second Python ran part {turns[1]} of the slow and large tests, and of the "
-                f"others a quarter; all others, and a quarter of the slow ones, in {', '.join(WHOLE)}."
+                f"The second Python ran part {turns[1]} of 0 to {PARTS - 1} of the slow tests, and of "
+                f"the others a quarter; all others, and a quarter of the slow ones, in {', '.join(WHOLE)}."
             )
     print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(done.code for done in runs))

@@ -1,10 +1,10 @@
 """Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
 
-`--quarter N` runs every unmarked test, each fourth slow one and each sixteenth large one, starting
-at number N; without it everything runs. For a second Python, `--sparse` takes a sixteenth of the
-slow tests as well and a quarter of the unmarked ones, and in the `--whole` paths what the first
-Python takes. Unmarked tests with `skipif` all run. What a run leaves out is counted in its last lines. CPU time includes that of child processes,
-alive or not: wall time depends on what else the machine does.
+`--quarter N` runs every unmarked test and each fourth slow one, starting at number N; without it
+everything runs. For a second Python, `--sparse` takes a sixteenth of the slow tests and a quarter
+of the unmarked ones, and in the `--whole` paths what the first Python takes. Unmarked tests with
+`skipif` all run. What a run leaves out is counted in its last lines. CPU time includes that of
+child processes, alive or not: wall time depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -68,12 +68,8 @@ SUMMARY_FILE = "TIERS_SUMMARY"
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def mark_all_but_first(
-    cases: Iterable[Any],
-    key: Callable[..., Hashable],
-    mark: pytest.MarkDecorator = pytest.mark.slow,
-) -> list[Any]:
-    """The `pytest.param`s, all marked slow (or `mark`) but the first with each key.
+def mark_all_but_first(cases: Iterable[Any], key: Callable[..., Hashable]) -> list[Any]:
+    """The `pytest.param`s, all marked slow but the first with each key.
 
     `key` gets a case's values; None marks the case.
     """
@@ -81,7 +77,7 @@ def mark_all_but_first(
     marked = []
     for case in cases:
         found = key(*case.values)
-        marks = [*case.marks, mark] if found in seen else case.marks
+        marks = [*case.marks, pytest.mark.slow] if found in seen else case.marks
         marked.append(pytest.param(*case.values, marks=marks, id=case.id))
         seen.add(found)
     return marked
@@ -104,8 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quarter",
         type=int,
         choices=range(PARTS),
-        help="run one quarter of the tests marked slow, and a sixteenth of those marked large "
-        "(default: all of them)",
+        help="run one quarter of the tests marked slow (default: all of them)",
     )
     parser.addoption(
         "--whole",
@@ -116,7 +111,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sparse",
         action="store_true",
-        help="slow tests count as large, and a quarter of the unmarked ones run",
+        help="run a sixteenth of the tests marked slow, and a quarter of the unmarked ones",
     )
 
 
@@ -124,7 +119,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
     )
-    config.addinivalue_line("markers", "large: 2.5 s of CPU or more; `make test` runs a sixteenth")
     config.pluginmanager.register(Costs(config), "costs")
 
 
@@ -182,8 +176,6 @@ def turns(item: pytest.Item) -> int:
     """In how many runs a test runs once."""
     is_slow = item.get_closest_marker("slow")
     is_sparse = item.config.getoption("sparse") and not is_whole(item)
-    if item.get_closest_marker("large"):
-        return PARTS
     if is_slow:
         return PARTS if is_sparse else QUARTERS
     # What is skipped on one jax may run on no other.
@@ -232,8 +224,7 @@ class Costs:
             now = cpu_seconds()
             # xdist sends a report's attributes on to the controlling process.
             report.__dict__["cpu"] = max(0.0, now - self.last)
-            marks = (item.get_closest_marker("slow"), item.get_closest_marker("large"))
-            report.__dict__["slow"] = any(marks)
+            report.__dict__["slow"] = bool(item.get_closest_marker("slow"))
             self.last = now
         return report
 

@@ -179,7 +179,7 @@ def finite(n_ref: Any, o_ref: Any) -> None:
     pl.run_scoped(scoped, pltpu.VMEM((8, 128), jnp.int32))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "tpu"])
 def test_loops_that_end_give_the_same_results(mode: str) -> None:
     plain = pl.pallas_call(finite, out_shape=N, interpret=True)

@@ -465,7 +465,7 @@ COLLECTIVES = ("right_permute", "all_gather")
 QUICK = ("matmul",)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op",
     [
@@ -491,7 +491,7 @@ def test_every_operation_runs_under_vmap_in_tpu_interpret_mode(op: BundledOperat
         )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_vmap_of_vmap_and_of_a_kernel_without_semantics() -> None:
     def halves(x: jax.Array, semantics: tuple[str, ...] | None) -> Any:
         block = pl.BlockSpec((4, 128), lambda i, j: (i, 0))

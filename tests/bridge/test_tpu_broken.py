@@ -48,7 +48,6 @@ CASES = mark_all_but_first(
         if is_found(kernel, engine)
         else engine
     ),
-    pytest.mark.large,
 )
 
 
@@ -89,7 +88,6 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
             if is_found(kernel, engine) or kernel.topic in TWO_CORES
         ],
         lambda kernel, engine: kernel.topic if kernel.topic in TWO_CORES else engine,
-        pytest.mark.large,
     ),
 )
 def test_repaired(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:

@@ -45,7 +45,7 @@ def right_of(me: Any) -> Any:
     return {"device_id": ((me + 1) % 4,)}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_one_device_reads_past_the_end_and_all_of_them_say_why() -> None:
     def kernel(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[pl.ds((lax.axis_index("x") == 2) * 4, 8), :]
@@ -217,7 +217,7 @@ with pallas_debug.interpret("tpu"):
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_large_operands_reach_as_many_devices_as_xla_has_threads() -> None:
     # NPROC is the size of XLA's pool of threads, and jax's own mode waits for ever.
     environment = {

@@ -322,7 +322,7 @@ def call_rotate() -> Any:
         return jax.block_until_ready(ROTATE(X))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_next_kernel_runs_whatever_the_last_one_did() -> None:
     def sound(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[...] + 1

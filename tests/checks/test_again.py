@@ -143,7 +143,7 @@ def test_operands_of_all_kinds_are_handed_on(second_runs: list[again.SecondRun])
     assert [seen.is_same for seen in second_runs] == [True]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_several_that_fail_in_one_program() -> None:
     """Their callbacks hold threads of the runtime, which the second runs do not wait for."""
 

@@ -128,7 +128,7 @@ def test_the_twin_is_sound_in_tpu_interpret_mode(evidence: Evidence, kernel: Bro
     assert (checked.error, checked.findings, checked.gaps) == (None, (), ())
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_overflow_itself_is_found_by_inf(evidence: Evidence) -> None:
     kernel = broken("softmax_without_maximum")
     for errors in ("inf", "nan,inf", "all"):

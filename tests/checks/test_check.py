@@ -44,7 +44,7 @@ def test_the_values_are_those_of_the_unchecked_kernel() -> None:
     np.testing.assert_array_equal(out, plain)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_vmap_puts_the_batch_index_first() -> None:
     batch = jnp.stack([X + 1e6, X, X])
     assert one(jax.vmap(logs), batch).grid_point == (1, 0)
@@ -71,14 +71,14 @@ def _root_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 root.defvjp(lambda x: (root(x), x), _root_backward)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_kernel_of_a_gradient() -> None:
     finding = one(jax.grad(lambda x: root(x).sum()), X)
     assert (finding.kernel, finding.kind) == ("root_backward", "NanProduced")
     assert one(root, X - 1).kernel == "root_forward"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_in_a_scan_and_a_cond_of_the_program() -> None:
     def scanned(x: jax.Array) -> jax.Array:
         return lax.scan(lambda carry, _: (logs(carry) * 0 + carry, None), x, None, length=3)[0]
@@ -291,7 +291,7 @@ def test_of_five_loops_the_three_innermost_are_known() -> None:
     assert fails_in(body).loop == (1, 1, 1)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_condition_of_a_while_loop() -> None:
     def body(x_ref: Any) -> Any:
         def beyond(i: Any) -> Any:
@@ -365,7 +365,7 @@ def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:
     return call(kernel, table, x, grid_spec=spec)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_scalar_prefetch_and_scratch() -> None:
     assert checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all")[0] == ()
     finding = one(prefetched, X, jnp.array([0, 4, -1, 13]))
@@ -377,7 +377,7 @@ def test_scalar_prefetch_and_scratch() -> None:
     assert one(batched, X, tables).grid_point == (3,)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_dynamic_grids() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.sqrt(x_ref[pl.ds(pl.program_id(0), 1), :] - 500)

@@ -181,7 +181,7 @@ def test_vmap_within() -> None:
     assert error_of(jax.vmap(positive), batch) == "block 2 has -3.0 (`check` failed)"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_vmap_outside() -> None:
     batch = jnp.stack([X + 1, at(9, -3.0), at(0, -4.0)])
@@ -279,7 +279,7 @@ def test_the_first_of_several_rows_of_the_grid_wins(semantics: tuple[str, str]) 
     assert error_of(function, jnp.array([3])) == "from (1, 2) (`check` failed)"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_the_first_iteration_wins() -> None:
     def kernel(n_ref: Any, o_ref: Any) -> None:
@@ -305,7 +305,7 @@ def test_the_first_iteration_wins() -> None:
     assert function(6, 6, 0, 0) == "behind the loops (`check` failed)"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_scalar_prefetch_scratch_and_when() -> None:
     def kernel(table_ref: Any, x_ref: Any, o_ref: Any, acc_ref: Any) -> None:

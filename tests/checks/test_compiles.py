@@ -91,7 +91,7 @@ def cases(*, differentiable: bool = False) -> list[Any]:
     return mark_all_but_first(found, lambda op, spec: op.name if op.name in quick else None)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases())
 def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     dumps = compiled(session, partial(op.function, **spec.kwargs), spec)
@@ -99,7 +99,7 @@ def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     assert_compiled(dumps, set(spec.not_on))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [TARGETS[:2], TARGETS[2:4], TARGETS[4:]], ids="-".join)
 @pytest.mark.parametrize("op, spec", cases(differentiable=True))
 def test_backward(session: Session, op: BundledOperation, spec: Spec, names: Sequence[str]) -> None:

@@ -33,9 +33,7 @@ def cases(*, differentiable: bool = False, first: int | None = None) -> list[Any
         for spec in op.tagged("small")[:first]
         if op.name not in COLLECTIVES and (op.differentiable or not differentiable)
     ]
-    return mark_all_but_first(
-        found, lambda op, spec: op.name if op.name in QUICK else None, pytest.mark.large
-    )
+    return mark_all_but_first(found, lambda op, spec: op.name if op.name in QUICK else None)
 
 
 def assert_checked(
@@ -59,7 +57,7 @@ def test_value(op: BundledOperation, spec: Spec) -> None:
     assert_checked(op, partial(op.function, **spec.kwargs), spec.make_args(seed=0))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases(differentiable=True, first=2))
 def test_gradient(op: BundledOperation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:
@@ -69,7 +67,7 @@ def test_gradient(op: BundledOperation, spec: Spec) -> None:
     assert_checked(op, jax.grad(loss, argnums=op.differentiable), spec.make_args(seed=0))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["dma_copy", *(pytest.param(n, marks=pytest.mark.slow) for n in ("flash_attention", "matmul"))],

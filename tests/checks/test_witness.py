@@ -172,7 +172,7 @@ def test_an_index_names_the_entry_that_it_comes_from() -> None:
 # NaNs that change no result.
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_nan_that_reaches_no_output_is_no_finding() -> None:
     def masked(x_ref: Any, o_ref: Any) -> None:
         x = x_ref[...] - 9
@@ -333,7 +333,7 @@ def test_a_condition_of_one_store_is_named_beside_the_others(dtype: Any) -> None
     assert "# conditional" in Path(__file__).read_text().splitlines()[finding.source.line - 1]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_scratch_that_is_only_partly_written(dtype: Any) -> None:
     def accumulate(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:

@@ -41,7 +41,7 @@ with deadline(0.5 if sys.argv[2] == "time" else None, stop, busy=0.5):
 SPINS = ["program.py:7, `while n >= 0:`", "program.py:8, `n += 1`"]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, limit, places",
     [

@@ -25,7 +25,7 @@ def rows(x):
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_two_dumps_two_targets_and_what_cannot_be_compared(command: Any, tmp_path: Path) -> None:
     for name, what in (("old", "x * 2"), ("new", "jnp.exp(x) * 2")):
         (tmp_path / "rows.py").write_text(CODE.replace("WHAT", what))

@@ -88,7 +88,7 @@ def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> Non
     assert next((tmp_path / "here").glob("flash_attention-*/v6e")).is_dir()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_json_is_data_on_standard_output(command: Any) -> None:
     done = command("dump", "--json", "--arg=f32[256]", "--arg=f32[256]",
                    "pallas_debug_kernels:vector_add")  # fmt: skip
@@ -104,7 +104,7 @@ def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None
     assert "(1 of 1 compilation cached)" in again.stderr
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     done = command("dump", "broken.py")
@@ -119,7 +119,7 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
     assert "broken.py:5   o_ref[...] = jnp.cumsum(x_ref[...], axis=0)" in shown.stdout
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source,code,message",
     [
@@ -285,7 +285,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
     script.with_name("dangling.py").symlink_to("nowhere")
     script.with_name("package").mkdir()
@@ -442,7 +442,7 @@ def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
     tool = Path(sys.executable).with_name("pallas-debug")
     runs = [
@@ -458,7 +458,7 @@ def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Pa
     assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e/compilation.json"))) == 1
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "import time; print('there', flush=True); time.sleep(60)")
     tool = Path(sys.executable).with_name("pallas-debug")
@@ -484,7 +484,7 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     assert list((tmp_path / "dumps" / ".tmp").iterdir()) == []
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "print('there', flush=True)")
     tool = Path(sys.executable).with_name("pallas-debug")
@@ -542,7 +542,7 @@ def printing(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [["printing.py"], ["--arg=f32[8,128]", "printing:printing"]],

@@ -164,7 +164,7 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     ]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_show_and_the_summary_of_a_run_carry_the_explanation(command: Any, dumps: Path) -> None:
     from pallas_debug.render import summary
     from pallas_debug.store import open_dumps

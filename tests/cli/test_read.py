@@ -235,7 +235,7 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     assert checks["target v5e"]["state"] == "ok"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_demo_shows_what_it_did_and_what_comes_next(real_command: Any) -> None:
     done = real_command("demo")
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
     return copy
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", REFUSED)
 def test_the_script_fails_as_the_kernel_did(
     command: Any, dumped: Path, kernel: str, tmp_path: Path
@@ -77,7 +77,7 @@ def test_the_script_fails_as_the_kernel_did(
     assert f"def {kernel}(x_ref, o_ref):" in text
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_path: Path) -> None:
     for kernel in REFUSED:
         done = command("reproduce", dumped, "-k", kernel, "-o", f"{kernel}.py")
@@ -93,7 +93,7 @@ def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_pa
         assert message in part
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     (folder,) = dumped.glob("healthy-*")
     done = command("reproduce", folder / "v5e", "--run")

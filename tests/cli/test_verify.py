@@ -315,7 +315,7 @@ PAST_THE_POOL = (
 )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
     (tmp_path / "pages.py").write_text(PAGES)
     static = ["verify", "pages:gather", "-e", "static", "-t", "v5e"]

@@ -66,7 +66,7 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, **_: Any) -> jax.Array:
     return jax.nn.softmax(q @ k.T, axis=1) @ v
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
     # Every third query meets its largest score in the first block of keys, and no other does.
     q = jnp.tile(jnp.eye(1, 128), (128, 1)) * jnp.where(jnp.arange(128) % 3, -1, 1)[:, None]
@@ -174,7 +174,7 @@ def test_masks_are_no_scale_for_the_error_of_other_elements(mask: float, is_apar
     assert f"(0.0001 of the {scale}) plus" in str(report.outputs[0].allowed)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
     def bf16(x: jax.Array) -> Any:
         return blocks(copy_twice, x.astype(BF16))
@@ -417,7 +417,7 @@ def test_a_bug_of_ours_leaves_the_finding_without_its_kernel(
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "matmul", "layer_norm"])
 def test_bundled_kernels_agree_with_their_references_by_default(name: str) -> None:
     bundled = operation(name)

@@ -149,7 +149,7 @@ def scaled(x: jax.Array, *, by: float = 2.0, slot: int = 0, row: int = 0, steps:
     )(x)  # fmt: skip
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_copies_places_and_numbers_of_stores() -> None:
     def other(x: jax.Array) -> Any:
         return scaled(x)
@@ -200,7 +200,7 @@ def rows(x: jax.Array, index_map: Any, *, size: int = 8, name: str = "x_ref") ->
     )(x)  # fmt: skip
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_blocks_names_grids_and_calls() -> None:
     def other(x: jax.Array) -> Any:
         return rows(x, lambda i: (i, 0))
@@ -249,7 +249,7 @@ def test_blocks_names_grids_and_calls() -> None:
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_runs_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(x: jax.Array, count: int) -> Any:
         def kernel(x_ref: Any, o_ref: Any, a_ref: Any, b_ref: Any) -> None:

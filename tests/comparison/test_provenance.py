@@ -71,7 +71,7 @@ def test_an_accumulator_that_is_rescaled_by_the_wrong_maximum() -> None:
     assert finding.values["writers of l_ref"].startswith("set at line ")
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_running_sum_that_is_not_reset() -> None:
     kernel = broken("denominator_of_the_query_before")
     x = jax.random.normal(jax.random.key(0), (16, 384), F32)
@@ -207,7 +207,7 @@ def test_an_output_that_is_added_to_in_place() -> None:
 # Loops, branches, copies, and kernels that are called several times.
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_loops_and_branches_on_the_way_to_a_store() -> None:
     def kernel(x_ref: Any, o_ref: Any, acc_ref: Any, scale_ref: Any) -> None:
         scale_ref[...] = x_ref[...] * 0 + 2

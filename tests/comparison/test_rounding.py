@@ -65,7 +65,7 @@ def mismatch(other: Any = reference, *, rtol: float | None = None, **options: An
     return finding
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
     finding = mismatch(dtype=BF16)
     assert finding.cause is not None

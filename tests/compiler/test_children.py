@@ -200,7 +200,7 @@ def test_an_idle_child_ends(
         assert pool.pids() != [pid]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_of_two_children_the_one_that_is_not_needed_ends(
     shared_pool: SharedPool, module: Module, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
 ) -> None:
@@ -359,7 +359,7 @@ def test_children_end_with_the_process(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_forked_process_starts_its_own(
     module_file: Path, temporary: Path, is_running: IsRunning
 ) -> None:

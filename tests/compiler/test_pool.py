@@ -302,7 +302,7 @@ def test_nothing_is_left(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_second_child_is_started_only_where_it_pays(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:

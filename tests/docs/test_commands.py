@@ -39,15 +39,6 @@ CHEAP = {
 }
 """Pages that run each time: the first that one reads, and those of commands used most."""
 
-LARGE = {
-    "docs/guides/red-to-green.md",
-    "docs/guides/in-code.md",
-    "docs/guides/inputs.md",
-    "docs/guides/notebooks.md",
-    "docs/guides/performance-tests.md",
-}
-"""Pages whose commands take more than 5 s of CPU time."""
-
 STARTED = {"docs/guides/in-code.md", "docs/guides/notebooks.md"}
 """Pages whose commands start Python: one prints that jax is not imported, one sets its platform."""
 
@@ -64,13 +55,10 @@ def test_there_are_pages_with_commands() -> None:
     assert {"README.md", "docs/quickstart.md", "docs/guides/dumping.md"} <= set(PAGES)
 
 
-def tier(name: str) -> list[pytest.MarkDecorator]:
-    if name in LARGE:
-        return [pytest.mark.large]
-    return [] if name in CHEAP else [pytest.mark.slow]
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=tier(n), id=n) for n in PAGES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in CHEAP else pytest.mark.slow, id=n) for n in PAGES],
+)
 def test_a_page_shows_what_its_commands_print(name: str, zygote: Zygote) -> None:
     if name in NUMBERS and not metadata.version("libtpu").startswith("0.0.42"):
         pytest.skip("the numbers of performance on the pages are those of libtpu 0.0.42")

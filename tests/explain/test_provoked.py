@@ -284,7 +284,7 @@ def test_an_array_of_another_size_than_the_program_was_compiled_for() -> None:
     assert found.id == "program-input"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_libtpu_says_of_programs(
     run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ pytest.main(["--pallas-dump=tested", "-pno:cacheprovider", "broken.py"])
 CAUSE, ADVICE = "no cumsum here", "multiply"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_its_explanation_of_a_failure_reaches_every_face(
     run_python: Any, installed: dict[str, str], tmp_path: Path
 ) -> None:

@@ -74,7 +74,6 @@ def cases() -> list[Any]:
             kernel.expectation(engine).reaction,
             kernel.topic in TWO_CORES,
         ),
-        pytest.mark.large,
     )
 
 
@@ -108,7 +107,6 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
             if is_asked(kernel, engine) and can_run(kernel, engine)
         ],
         lambda kernel, engine: kernel.topic if engine is JaxEngine.HLO else engine,
-        pytest.mark.large,
     ),
 )
 def test_repaired(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:
@@ -157,7 +155,7 @@ def children(
             child.communicate()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, len(HANGING), TOGETHER))
 def test_hanging(first: int, zygote: Zygote) -> None:
     """The repaired twin ends, and the broken kernel of the same process does not."""

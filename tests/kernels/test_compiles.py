@@ -59,9 +59,7 @@ def cases(*, differentiable: bool) -> list[Any]:
         for spec in op.tagged("small", "edge")
         if op.differentiable or not differentiable
     ]
-    return mark_all_but_first(
-        found, lambda op, spec: op.name if op.name in QUICK else None, pytest.mark.large
-    )
+    return mark_all_but_first(found, lambda op, spec: op.name if op.name in QUICK else None)
 
 
 @pytest.mark.slow
@@ -73,7 +71,7 @@ def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     assert set(failures) == set(spec.not_on), failures
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases(differentiable=True))
 def test_backward(session: Session, op: BundledOperation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:

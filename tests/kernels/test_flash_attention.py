@@ -261,7 +261,7 @@ def test_sm_scale(sm_scale: object) -> None:
     assert message_of(x, x, x, sm_scale=sm_scale) == expected
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_fully_masked_rows_are_zero_in_output_and_gradients() -> None:
     q, k, v = random_qkv(q_seq=256, kv_seq=100)
 
@@ -331,7 +331,7 @@ def test_gradient_of_the_bias() -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2**-6)], ids=["f32", "bf16"]
 )

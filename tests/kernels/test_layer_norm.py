@@ -78,7 +78,7 @@ def test_block(block: object, message: str) -> None:
     assert message_of(*arrays, block_rows=block) == expected
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_lies_past_the_last_row_reaches_no_gradient() -> None:
     x = jnp.asarray(np.random.default_rng(0).standard_normal((9, 128), np.float32))
     ones = jnp.ones(128)

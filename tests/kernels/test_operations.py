@@ -54,13 +54,10 @@ def optimised_if_large(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-def in_modes(
-    cases: list[Any], key: Callable[[str, str], Hashable], *, gradients: bool = False
-) -> list[Any]:
+def in_modes(cases: list[Any], key: Callable[[str, str], Hashable]) -> list[Any]:
     """Those cases in HLO interpret mode, and the small ones in TPU interpret mode.
 
-    Slow but the first with each `key`, of operation and mode; the largest shapes are `large`, and
-    so are gradients.
+    Slow but the first with each `key`, of operation and mode, and never the largest shapes.
     """
     both = [
         pytest.param(*case.values, mode, id=f"{case.id}-{mode}")
@@ -73,13 +70,8 @@ def in_modes(
     large = [case for case in both if "bench" in case.values[1].tags]
     marked = mark_all_but_first(small, lambda op, spec, mode: key(op.name, mode))
     return [
-        *(
-            pytest.param(*c.values, marks=pytest.mark.large, id=c.id)
-            if c.marks and gradients
-            else c
-            for c in marked
-        ),
-        *(pytest.param(*c.values, marks=pytest.mark.large, id=c.id) for c in large),
+        *marked,
+        *(pytest.param(*c.values, marks=pytest.mark.slow, id=c.id) for c in large),
     ]
 
 
@@ -104,7 +96,6 @@ def test_equals_the_reference(op: BundledOperation, spec: Spec, mode: str) -> No
     in_modes(
         cases("small", "edge", "bench", differentiable=True),
         lambda op, mode: op if mode == "hlo" else None,
-        gradients=True,
     ),
 )
 def test_gradient_equals_the_references(op: BundledOperation, spec: Spec, mode: str) -> None:
@@ -115,7 +106,7 @@ def test_gradient_equals_the_references(op: BundledOperation, spec: Spec, mode: 
     assert_close(actual, op, spec, is_gradient=True)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op, spec, is_gradient",
     [

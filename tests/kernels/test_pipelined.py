@@ -33,7 +33,7 @@ def message_of(function: Callable[..., Any], *args: object, **kwargs: object) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("execution", ["eager", pytest.param("on_wait", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("execution", ["eager", "on_wait"])
 @pytest.mark.parametrize("name", [f.__name__ for f in (*COPIES, *MATMULS)])
 def test_no_race_and_no_semaphore_left_over(
     name: str, execution: Any, capfd: pytest.CaptureFixture[str]

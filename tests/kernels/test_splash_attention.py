@@ -72,7 +72,7 @@ def attention_in_bf16(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: np.ndar
     return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, axis=-1), v)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [(1, 1), (4, 2)], ids=["mha", "gqa"])
 def test_bf16_is_within_the_error_of_a_bf16_reference(heads: tuple[int, int]) -> None:
     args = random_qkv(*heads, dtype="bfloat16")
@@ -87,7 +87,7 @@ def test_bf16_is_within_the_error_of_a_bf16_reference(heads: tuple[int, int]) ->
         assert error_of(ours, expected) <= error_of(theirs, expected)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "heads, dtype, mask, bundled_mask, soft_cap",
     [
@@ -126,7 +126,7 @@ def test_equals_the_splash_attention_that_ships_with_jax(
         assert error_of(a, e) <= (1e-5 if dtype == "float32" else 2**-7)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("per_head", [False, True])
 def test_dynamic_mask(per_head: bool) -> None:
     args = random_qkv(q_heads=2)
@@ -146,7 +146,7 @@ def test_dynamic_mask(per_head: bool) -> None:
     np.testing.assert_array_equal(actual[0][:, 7], 0.0)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_dynamic_mask_may_be_an_argument_of_jit_and_of_vmap_where_it_is_not_batched() -> None:
     q, k, v, _ = random_qkv()
     batched = jnp.stack([q, 2 * q])
@@ -194,7 +194,7 @@ def test_hidden_blocks_are_neither_read_forward_nor_backward() -> None:
         assert np.isnan(actual[:, :128]).any()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_fully_masked_rows_are_zero_forward_and_backward() -> None:
     args = random_qkv(q_heads=2)
     # Queries 0 to 99 see nothing: 0 to 127 share a block with some that do.
@@ -213,7 +213,7 @@ def test_fully_masked_rows_are_zero_forward_and_backward() -> None:
         assert np.isfinite(x).all()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_residuals_and_their_gradient() -> None:
     q, k, v, do = random_qkv(q_heads=2)
     mask = LocalMask(SHAPE, window_size=(3, 0), offset=-100)
@@ -243,7 +243,7 @@ def test_residuals_and_their_gradient() -> None:
         assert error_of(a, e) <= 1e-5
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_batch_with_its_own_segments() -> None:
     q, k, v, _ = (jnp.stack([x, 2 * x]) for x in random_qkv())
     ids = jnp.asarray(np.arange(256) // np.array([[100], [30]]), jnp.int32)
@@ -268,7 +268,7 @@ def test_large_scores_do_not_overflow() -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_mask_that_was_processed_once_serves_many_calls() -> None:
     attend = make_splash_attention(NumpyMask(CAUSAL[:, :]))
     assert attend.block_sizes == BlockSizes.default(256, 256) == BlockSizes.same(256, 256)

@@ -179,7 +179,7 @@ def test_a_grid_bound_in_an_array() -> None:
         )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_verify_finds_faults_there() -> None:
     def root(x_hbm: Any, o_hbm: Any, x_ref: Any, o_ref: Any) -> None:
         core = jax.lax.axis_index("core")

@@ -406,7 +406,7 @@ def test_who_wrote_an_element(session: StepSession) -> None:
         session.who("x_ref[0]")
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
     captured = stepper.capture(lambda: kernels.both(X), kernel="copies_kernel")
     session = captured.session

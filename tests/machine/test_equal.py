@@ -70,7 +70,6 @@ ON_ONE_DEVICE = [op for op in operations() if op.name not in ("right_permute", "
             for spec in op.tagged("small", "edge")
         ),
         lambda op, _: op.name,
-        pytest.mark.large,
     ),
 )
 def test_bundled_kernels(op: BundledOperation, spec: Any) -> None:
@@ -134,7 +133,7 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "matmul")) for n in OF_JAX]
 )
@@ -164,7 +163,7 @@ def test_paged_attention_of_jax() -> None:
             np.testing.assert_allclose(got[n, head], want, atol=2e-5)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_ragged_paged_attention_of_jax() -> None:
     q, pages = normal(32, 8, 128, dtype=BF16), normal(16, 16, 8, 128, dtype=BF16, seed=1)
     lengths = np.array([40, 30, 0, 0], np.int32)

@@ -105,7 +105,7 @@ BEYOND = [
 ]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @with_and_without_xdist
 def test_what_is_found_fails_the_test_it_belongs_to(
     child: Child, pytester: pytest.Pytester, workers: list[str]
@@ -143,7 +143,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_only_what_is_named_is_checked_and_every_finding_is_counted(
     child: Child, pytester: pytest.Pytester
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
     assert messages[0].endswith("The absence of findings in it proves nothing.")
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_kernels_without_an_interpreter_are_not_checked(child: Child) -> None:
     result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
     result.stdout.fnmatch_lines(
@@ -263,7 +263,7 @@ def test_an_unknown_check_is_refused_with_the_list(
         assert "Traceback" not in result.stderr.str()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_tests_is_said(
     child: Child,
 ) -> None:
@@ -302,7 +302,7 @@ NO_ROOM = """
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--pallas-verify=v5e,v6e",)])
 def test_a_kernel_without_room_ends_its_test_before_it_runs(
     child: Child, arguments: tuple[str, ...]
@@ -345,7 +345,7 @@ def test_expected(pallas):
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["--pallas-check", pytest.param("--pallas-verify=v5e", marks=pytest.mark.slow)]
 )

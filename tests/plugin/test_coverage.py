@@ -54,7 +54,7 @@ def test_b():
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @with_and_without_xdist
 def test_kernels_that_never_launched_are_listed(
     child: Child, pytester: pytest.Pytester, workers: list[str]
@@ -75,7 +75,7 @@ def test_kernels_that_never_launched_are_listed(
     assert result.stdout.str().count("never launched") == 3
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_run_without_kernels_says_so(child: Child, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_plain="def test_nothing(): pass")
     result = pytester.runpytest_subprocess("test_plain.py", "--pallas-coverage")

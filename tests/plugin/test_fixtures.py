@@ -86,7 +86,7 @@ def test_compile(pallas, tmp_path):
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @with_and_without_xdist
 def test_without_an_option(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--tb=short", *workers)
@@ -213,7 +213,7 @@ def test_unknown(pallas_target):
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
     child_files(TARGETS)
     cases = [

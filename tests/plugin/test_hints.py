@@ -206,7 +206,7 @@ def test_without_kernels():
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @with_and_without_xdist
 def test_a_failure_names_the_option_or_the_code_that_cures_it(
     child: Child, workers: list[str]
@@ -232,7 +232,7 @@ def test_in_every_style(child: Child, style: str) -> None:
         assert sum(found.startswith(line) for found in text.splitlines()) == 1
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_semaphore_that_leaves_its_program(child: Child) -> None:
     result = child(SEMAPHORE, "--pallas-interpret")
     result.assert_outcomes(failed=1, passed=1)
@@ -264,7 +264,7 @@ def assert_trees(*args):
 """Like chex, which raises an exception of its own."""
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_rounding_may_cause(child: Child, pytester: pytest.Pytester) -> None:
     """Values that NumPy compares, or an assertion; those of intermediate results, too."""
     for file, code in (("jax/_src/test_util", JAX_LIKE), ("chex/_src/asserts_internal", CHEX_LIKE)):
@@ -301,7 +301,7 @@ def test_what_rounding_may_cause(child: Child, pytester: pytest.Pytester) -> Non
     assert "not explained" not in text
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_was_switched_off_is_not_recommended(child: Child) -> None:
     tests = TESTS + '@pytest.mark.pallas(interpret="off")\ndef test_marked():\n    rows(12)\n'
     assert (

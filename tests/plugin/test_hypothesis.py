@@ -51,7 +51,7 @@ def test_in_a_helper():
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -68,7 +68,7 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(kernels=KERNELS, test_kernels=TESTS)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @with_and_without_xdist
 def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers: list[str]) -> None:
     result = run_pytest("--pallas-interpret", *workers)
@@ -97,7 +97,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", HEADERS)
 def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions, mode: str) -> None:
     pytester.makepyfile(test_kernels="def test_nothing(): pass")
@@ -114,7 +114,7 @@ def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions,
         result.stdout.re_match_lines([message])
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -141,7 +141,7 @@ def test_off_leaves_it_to_the_code(run_pytest: Run) -> None:
     assert "Only interpret mode is supported on CPU backend" in result.stdout.str()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_an_error_in_a_kernel_leaves_the_next_test_alone(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -182,7 +182,7 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
         assert result.stdout.str().count("not counted, as its exception was caught") == 1
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""

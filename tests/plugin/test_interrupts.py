@@ -40,7 +40,7 @@ IN_TPU_MODE = {"module": "bridge.interpret", "owner": "tpu_run", "function": "ch
 IN_THE_MACHINE = {"module": "machine.machine", "owner": "Machine", "function": "step"}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place, option",
     [

@@ -52,7 +52,7 @@ def test_without_an_option_the_marker_turns_it_on_for_its_test(
     assert "pallas-debug 0" not in text  # no header: the run asked for nothing
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_marker_overrides_the_options_for_its_test(
     child: Child, pytester: pytest.Pytester
 ) -> None:
@@ -140,7 +140,7 @@ def test_no_device_was_looked_at(request):
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:

@@ -105,7 +105,7 @@ def test_what_kernels_cost_is_asserted(child: Child, pytester: pytest.Pytester) 
     assert not (pytester.path / "baselines").exists()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_baselines_are_recorded_and_compared_with(
     child_files: ChildFiles,
     run_pytest: Run,

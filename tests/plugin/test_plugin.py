@@ -173,7 +173,7 @@ def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.P
     assert lines[3].startswith("show one: pallas-debug show dumps/roots_kernel-")
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions: Sessions) -> None:
     ini = pytester.path / "other.ini"
     ini.write_text("[pytest]\npallas_dump = by-ini\npallas_target = v6e\n")
@@ -229,7 +229,7 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
     assert not (pytester.path / "dumps").exists()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
@@ -275,7 +275,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions: Sessions) -> None:
     ini = pytester.path / "other.ini"
     ini.write_text("[pytest]\npallas_dump = by-ini\npallas_stages = bundles\n")
@@ -289,7 +289,7 @@ def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions:
         assert [c.stages for c in made if c is not None] == [("bundles",)] * 2
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
     Path("nan").mkdir()
     results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
@@ -299,7 +299,7 @@ def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> N
         assert "Traceback" not in result.stderr.str()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_path_after_an_option_is_a_path(pytester: pytest.Pytester, sessions: Sessions) -> None:
     for path in [*pytester.path.glob("test_*.py"), *pytester.path.glob("conftest.py")]:
         path.unlink()

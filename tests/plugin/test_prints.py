@@ -59,7 +59,7 @@ def test_in_tpu_interpret_mode_and_to_the_terminal(child: Child) -> None:
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_million_lines_are_cut_and_the_cut_is_said(
     child: Child, pytester: pytest.Pytester
 ) -> None:

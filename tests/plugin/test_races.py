@@ -22,7 +22,7 @@ def test_good():
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @with_and_without_xdist
 def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--pallas-races", "--tb=short", *workers)
@@ -99,7 +99,7 @@ def test_no_copies():
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_failure_names_the_race_behind_it(child: Child) -> None:
     result = child(COPIES, "--pallas-interpret=tpu", "--tb=line", "-rN")
     result.assert_outcomes(passed=1, failed=4)
@@ -128,7 +128,7 @@ def test_a_failure_names_the_race_behind_it(child: Child) -> None:
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
     """In every mode; in HLO interpret mode at a grid point, or in a loop of unknown length."""
     result = child(SLOW, "--pallas-interpret", "--pallas-stop-after=1e-6", "--tb=short")

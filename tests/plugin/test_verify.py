@@ -99,7 +99,7 @@ def test_good():
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
 )
@@ -116,7 +116,7 @@ def test_what_no_interpreter_ran_is_not_ok(child: Child, workers: list[str]) -> 
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
 )

@@ -78,7 +78,7 @@ def cases() -> list[Any]:
         found, lambda kernel, target: kernel.advice if kernel.advice in QUICK else None
     )
     return [
-        pytest.param(*case.values, id=case.id, marks=pytest.mark.large)
+        pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
         if case.values[1] != case.values[0].targets[0]
         else case
         for case in marked
@@ -140,7 +140,7 @@ def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
 def test_copies_that_overlap_save_what_is_promised(target: str, stats_of: StatsOf) -> None:
     """Computation beside a copy takes its delays too, which bundles alone do not show."""
     before, after = (stats_of(slow("pages_waited_for"), twin, target) for twin in (False, True))
@@ -151,7 +151,7 @@ def test_copies_that_overlap_save_what_is_promised(target: str, stats_of: StatsO
     assert 0.9 * saved <= named["cycles that overlapping them saves"] <= 1.02 * saved
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "v6e"])
 def test_steps_that_are_left_out_save_what_is_promised(target: str, stats_of: StatsOf) -> None:
     """What is fetched after a run of them is waited for."""
@@ -382,7 +382,7 @@ def test_what_copies_hide_is_told_but_not_advised(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
 def test_a_product_beside_that_of_a_recurrence_stays(target: str, tmp_path: Path) -> None:
     """Made once for all iterations, it takes no less: they wait for the other product."""
     args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((128, 16, 128), (2, 128, 128)))
@@ -412,7 +412,7 @@ def weights_in_columns(x: jax.Array, w: jax.Array) -> jax.Array:
     )(x, w)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_small_operand_is_fetched_again_where_large_ones_come_in_bursts(tmp_path: Path) -> None:
     """Only every second step fetches weights; it waits for them with and without the rest."""
     args = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((512, 512), (512, 8192)))

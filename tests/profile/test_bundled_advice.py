@@ -79,7 +79,7 @@ def cases() -> list[Any]:
     ]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("operation, spec, target", cases())
 def test_every_piece_of_advice_is_answered(
     operation: BundledOperation, spec: Spec, target: str, tmp_path: Path

@@ -14,7 +14,7 @@ from pallas_debug.store.profiles import read_profile
 TARGETS = "v4,v5e,v5p,v6e,tpu7x"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, spec", [("flash_attention", "bf16_causal"), ("splash_attention", "f32_causal")]
 )

@@ -227,14 +227,14 @@ def test_the_estimate_rests_on_the_tables_of_the_call(tmp_path: Path) -> None:
     assert timeline.lanes[0].copies.value == 2
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_estimate_is_near_to_libtpu_s_where_both_know_the_table(tmp_path: Path) -> None:
     ours = profile_of(tmp_path, gather, PAGES, X).cycles
     theirs = profile_of(tmp_path, gather_by_constants, X).cycles
     assert ours.total.value == pytest.approx((theirs.compiler.value or 0) + 734, rel=0.05)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_grid_whose_size_the_call_passes(tmp_path: Path) -> None:
     def call(pages: Any, x: Any) -> Any:
         return gather(pages, x, jnp.sum(pages < 0, dtype=jnp.int32))
@@ -249,7 +249,7 @@ def test_a_grid_whose_size_the_call_passes(tmp_path: Path) -> None:
     assert [use.name for use in profile.memory.uses if use.buffers == 2] == ["x_ref", "o_ref"]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_table_that_a_tpu_may_round_differently_is_named(tmp_path: Path) -> None:
     def call(weights: Any, x: Any) -> Any:
         return gather(jnp.cumsum(weights).astype(jnp.int32), x)
@@ -286,7 +286,7 @@ def scaled_by_128(table: Any, x: Any) -> Any:
     return scaled(table, x, rows=128)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_small_blocks_are_advised_against_with_scalar_prefetch(tmp_path: Path) -> None:
     x = jax.ShapeDtypeStruct((4096, 512), jnp.float32)
     slow = profile_of(tmp_path, scaled, np.arange(512, dtype=np.int32), x)

@@ -95,7 +95,7 @@ def layer_norm_gradient(x: jax.Array, dy: jax.Array) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
 def test_sums_of_rows_beside_those_of_lanes_stay(target: str) -> None:
     """Each iteration waits for the mean: to accumulate whole vectors takes 1 % longer."""
     args = (jax.ShapeDtypeStruct((128, 512), jnp.float32),) * 2
@@ -390,7 +390,7 @@ def multiplied(x: jax.Array, w: jax.Array, *, whole: bool) -> jax.Array:
     )(x, w)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_product_in_few_steps_stays(whole: bool) -> None:
     """Its factors as a whole are fetched before any work: 3 % fewer cycles, not 27 %."""

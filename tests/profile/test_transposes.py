@@ -73,9 +73,9 @@ def turned(x: jax.Array, w: jax.Array, *, is_turned: bool, steps: int) -> jax.Ar
     [
         ("v5e", 256, 16, True),  # saves 17 % of the computation
         ("v5e", 256, 4, False),  # transposing outside takes most of what it saves
-        pytest.param("v6e", 512, 64, True, marks=pytest.mark.large),  # 11 %
-        pytest.param("v6e", 512, 16, False, marks=pytest.mark.large),  # takes more than it saves
-        pytest.param("v6e", 256, 16, False, marks=pytest.mark.large),  # 7 %
+        pytest.param("v6e", 512, 64, True, marks=pytest.mark.slow),  # 11 %
+        pytest.param("v6e", 512, 16, False, marks=pytest.mark.slow),  # takes more than it saves
+        pytest.param("v6e", 256, 16, False, marks=pytest.mark.slow),  # 7 %
     ],
 )
 def test_the_mxu_waits_as_long_as_is_said(

@@ -104,7 +104,7 @@ def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, *, columns: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", pytest.param("v6e", marks=pytest.mark.large)])
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
 def test_slices_up_to_the_diagonal_take_as_long_as_advised(target: str) -> None:
     args = (jax.ShapeDtypeStruct((2048, 128), jnp.bfloat16),) * 3
     narrow, wide = (

@@ -71,7 +71,7 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
     assert "pallas_debug_pytest = pallas_debug_pytest" in points
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_sdist_can_be_tested_and_has_no_ci_files(tmp_path: Path, run_python: Any) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

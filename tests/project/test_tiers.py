@@ -45,9 +45,14 @@ def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
 
 
 @pytest.mark.slow
-def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_it=SLOW.replace("mark.slow", "mark.large").replace("(10)", "(32)"))
-    parts = [ran(pytester, "--quarter", str(n)) - {"test_unmarked"} for n in range(tiers.PARTS)]
+def test_in_a_sparse_run_each_part_has_a_sixteenth_of_the_slow_tests(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
+    parts = [
+        ran(pytester, "--sparse", "--quarter", str(n)) - {"test_unmarked"}
+        for n in range(tiers.PARTS)
+    ]
     assert {len(part) for part in parts} == {2}
     assert len(set.union(*parts)) == 32
 
@@ -97,7 +102,7 @@ def test_what_the_second_python_takes_whole_is_there() -> None:
     assert [name for name in run.WHOLE if not (tests / name).exists()] == []
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
     parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]

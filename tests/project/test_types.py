@@ -95,7 +95,7 @@ WRONG = {
 """Mistakes, and the codes of the errors that mypy reports for them."""
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_types_survive(tmp_path: Path) -> None:
     file = tmp_path / "use.py"
     file.write_text(USE + "\n".join(WRONG) + "\n")

@@ -64,7 +64,7 @@ def test_no_declared_dependency_brings_jax() -> None:
     assert not {"jax", "jaxlib"} & {name.lower() for name in distributions(declared("pytest"))}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_every_command(jaxless: Path, dumped: Path) -> None:
     assert {*READ, *REFUSED, *ELSEWHERE} == {*COMMANDS}
     lines = {name: [name, *arguments] for name, (arguments, _) in READ.items()}

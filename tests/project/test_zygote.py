@@ -208,7 +208,7 @@ def ended(pid: int) -> None:
     os.close(pidfd)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_fifty_children_leave_nothing_behind(zygote: Zygote, fork_python: Run) -> None:
     fork_python("-c", "")
     before = left(zygote)
@@ -238,7 +238,7 @@ def left(zygote: Zygote) -> tuple[int, str, str]:
     return len(list((process / "fd").iterdir())), status["Threads"], children.read_text()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_zygote_that_is_stopped_takes_its_children_along() -> None:
     zygote = Zygote(os.environ)
     command = [*zygote.python, "-c", SLEEPS]

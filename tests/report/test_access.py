@@ -103,7 +103,7 @@ def names(browser: Browser) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_control_has_a_name(browser: Browser, page: Path, view: str) -> None:
     show(browser, page, view, 1280, False)
@@ -138,7 +138,7 @@ def test_low_contrast_is_seen(browser: Browser, page: Path) -> None:
     assert any(line.startswith("2.") and line.endswith("H1 dumps") for line in low)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("width,dark", SIZES)
 def test_contrast_and_width(browser: Browser, page: Path, width: int, dark: bool) -> None:
     for view in VIEWS:

@@ -75,7 +75,7 @@ def test_figures_are_those_of_the_schedule(page: Path, profile: StoredProfile) -
         assert use.name in html
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_bundle_and_its_line_are_one_selection(
     browser: Browser, page: Path, profile: StoredProfile
 ) -> None:

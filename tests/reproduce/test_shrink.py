@@ -109,7 +109,7 @@ def test_a_large_kernel_that_jax_refuses(tmp_path: Path) -> None:
     assert run.run(small).is_as(found.failure)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,target,left",
     [

@@ -216,7 +216,7 @@ def test_a_session_says_once_which_kernels_auto_runs_in_tpu_interpret_mode() -> 
     ]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_auto_goes_through_vmap_and_grad() -> None:
     @jax.custom_vjp
     def function(x: Any) -> Any:
@@ -233,7 +233,7 @@ def test_auto_goes_through_vmap_and_grad() -> None:
 # Errors
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tpu", "tpu,detect_races", "tpu,num_cores=2"])
 def test_after_an_error_the_next_kernel_works(mode: str) -> None:
     decorated = pallas_debug.interpret(mode)(rows)
@@ -337,7 +337,7 @@ def test_an_unknown_chip() -> None:
 # What else there is
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_bundled_kernel_in_both_modes() -> None:
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 2, 128, 128)) for i in range(3))
     with pallas_debug.interpret("hlo"):

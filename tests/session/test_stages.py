@@ -97,7 +97,7 @@ def copied(root: Path) -> Dump:
     return dump(to_smem, TILE, to=root, targets=ALL, stages=STAGES)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ALL)
 def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     compilation = copied.compilation(target)
@@ -149,7 +149,7 @@ def test_what_is_missing_is_read_back(copied: Dump, root: Path) -> None:
     assert stored.damaged() == []
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_stages_are_added_to_those_of_an_earlier_dump(tmp_path: Path) -> None:
     def again(stages: str) -> tuple[bool, tuple[str, ...], bool]:
         made = dump(to_smem, TILE, to=tmp_path, targets="v6e", stages=stages)
@@ -163,7 +163,7 @@ def test_stages_are_added_to_those_of_an_earlier_dump(tmp_path: Path) -> None:
     assert again("bundles") == (True, ("llo:post-ra", "bundles", "estimate"), True)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_stages_of_an_earlier_dump_are_kept(tmp_path: Path) -> None:
     dump(to_smem, TILE, to=tmp_path, targets="v6e", stages="llo:post-ra")
     made = dump(to_smem, TILE, to=tmp_path, targets="v6e", stages="bundles")

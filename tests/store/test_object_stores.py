@@ -506,7 +506,7 @@ def test_server_goes_away(
 # The command, and what it costs without an object store.
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_command_on_s3(s3: S3, command: Any) -> None:
     where = s3.folder
     dumped = command("dump", "--to", where, "-t", "v5e", "pallas_debug_kernels:matmul")

@@ -120,7 +120,7 @@ def test_workers_that_die(workers: DaskWorkers, swept_module: Any, tmp_path: Pat
     assert found.undecided == (died,)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_scheduler_goes_away(swept_module: Any, tmp_path: Path) -> None:
     """Then the sweep ends with what it has, and continues elsewhere."""
     over = {"block": [8, 16, 32, 64], "mode": ["slow"]}

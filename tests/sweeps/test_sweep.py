@@ -316,7 +316,7 @@ def test_functions_are_sent_by_name(swept_module: Any) -> None:
     assert tasks.named(local) is local
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
     """Processes of this machine: one dies, one raises, two compile; then the same again."""
     words = [

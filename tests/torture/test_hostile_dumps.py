@@ -146,7 +146,7 @@ ASKED = (
 )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_dumps_of_somebody_else(commands: Any, command: Any, dumps: Dumps, tmp_path: Path) -> None:
     (dumps.folder / "program.py.hmac").unlink()
     hostile = shutil.copytree(dumps.root, tmp_path / "hostile")

@@ -83,7 +83,7 @@ print(replaced)
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_writer_is_killed_while_it_replaces(memory_path: Path, is_full: bool) -> None:
     kills = 1000 if is_full else 100
     done = subprocess.run(
@@ -117,7 +117,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_dump_and_pytest_are_killed(tmp_path: Path, is_full: bool) -> None:
     """Each run has other lines, so each compiles again and replaces what the last one wrote."""
     chances = random.Random(SEED)

@@ -66,7 +66,7 @@ def dump(folder: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.usefixtures("held")
 def test_a_kernel_whose_lock_is_held_is_not_attempted(tmp_path: Path) -> None:
     with dump(tmp_path, "--timeout=1") as run:
@@ -111,7 +111,7 @@ exit $code
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_after_a_full_disk_the_summary_counts_what_is_there(tmp_path: Path) -> None:
     unshare = shutil.which("unshare")
     if unshare is None:

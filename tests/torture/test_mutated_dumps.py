@@ -38,7 +38,7 @@ def read_mutants(mode: str, count: int, work: Path, first: int = 0) -> dict[str,
     return dict(counts)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_commands(is_full: bool, tmp_path: Path) -> None:
     read_mutants("commands", 3_000 if is_full else 24, tmp_path)
 

@@ -302,7 +302,7 @@ class Lasting(Disk):
         assert path.exists()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_power_loss(memory_path: Path, is_full: bool, can_exchange: bool) -> None:
     base = memory_path / "base"

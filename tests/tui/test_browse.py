@@ -280,7 +280,7 @@ def test_highlighting(line: str, kinds: set[str]) -> None:
     assert kinds <= {kind for _, kind in parts}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -358,7 +358,7 @@ async def test_the_line_under_the_cursor_names_its_python_line_and_its_values(ra
         assert app.text.cursor == line
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_the_source_is_linked_both_ways(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))
@@ -410,7 +410,7 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
         assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
     browser = Browser(dumps)
@@ -422,7 +422,7 @@ async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:
         assert app.source.cursor + 1 == browser.source_line(app.entry) > 1
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_the_next_target_is_shown_at_the_same_pass(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))

@@ -49,7 +49,7 @@ def text_of(app: DebuggerApp, name: str) -> str:
     return str(app.query_one(f"#{name}", Static).render())
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_stepping_stops_values_and_help(session: StepSession) -> None:
     app = DebuggerApp(session, notes=["a note"])
@@ -101,7 +101,7 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
     assert app.return_code == 0
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @drive
 async def test_at_every_size(session: StepSession, size: str) -> None:
@@ -114,7 +114,7 @@ async def test_at_every_size(session: StepSession, size: str) -> None:
         assert "the beginning of the run" in screen_text(app)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_many_notes_are_shown_from_the_first(session: StepSession) -> None:
     app = DebuggerApp(session, notes=["the finding", *"abcdefgh"])
@@ -125,7 +125,7 @@ async def test_many_notes_are_shown_from_the_first(session: StepSession) -> None
         assert "note: h" in screen_text(app)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
     app = DebuggerApp(session)

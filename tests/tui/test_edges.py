@@ -169,7 +169,7 @@ def unprivileged(loaded: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         shutil.rmtree(folder)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "locked, mode",
     [
@@ -237,7 +237,7 @@ async def test_a_source_in_a_folder_that_may_not_be_searched_is_the_dump_s(
 # Huge texts.
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_an_operation_is_not_followed_through_a_huge_text(raw: Path, tmp_path: Path) -> None:
     folder = tmp_path / "add"
@@ -291,7 +291,7 @@ async def test_an_operation_whose_line_has_gone_is_not_followed(
 # The screen.
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_the_smallest_terminals_and_resizing() -> None:
     app = BrowseApp(Browser(LISTED))

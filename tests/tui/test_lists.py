@@ -504,7 +504,7 @@ async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
         assert not app.search.active
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path) -> None:
     folder = tmp_path / "k-00000000" / "v5e" / "passes"

@@ -167,7 +167,7 @@ async def test_lines_that_were_drawn_before_take_on_a_theme(add: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_help_palette_and_keys_are_the_user_s(add: Path) -> None:
     keys = {**default(registry()).keys, "pass.next_changed": "j", "copy.command": "f5"}
@@ -193,7 +193,7 @@ async def test_help_palette_and_keys_are_the_user_s(add: Path) -> None:
 # Going somewhere.
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_a_pass_is_gone_to_by_number_and_name(add: Path) -> None:
     app = BrowseApp(Browser(add))

@@ -77,7 +77,7 @@ def texts(values: ComputedValues, point: tuple[int, ...]) -> dict[int, str]:
     return {line: values.text(found) for (_, line), found in values.at(point).items()}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_each_line_has_what_it_changed(made: Path) -> None:
     values = computed(made / "all")
     assert values.points == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
@@ -98,7 +98,7 @@ def test_each_line_has_what_it_changed(made: Path) -> None:
     assert values.at((7, 7)) == {}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_recording_of_one_grid_point_knows_what_its_lines_computed(made: Path) -> None:
     whole, one = computed(made / "all"), computed(made / "point")
     assert one.points == ((0, 2),)
@@ -173,7 +173,7 @@ def test_browse_refuses_what_is_no_recording(made: Path) -> None:
         browse([made / "dumps"], values=made, resume=False)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @drive
 async def test_the_cursor_stays_on_its_python_line_from_stage_to_stage(made: Path) -> None:
     app = BrowseApp(Browser(made / "dumps"))

@@ -57,7 +57,7 @@ def by_zero(x: jax.Array) -> jax.Array:
     return pl.pallas_call(quotient, out_shape=x)(x)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", ["checks", "machine", "checks,machine"])
 def test_the_nan_is_a_consequence_of_an_earlier_overflow(engines: str) -> None:
     (finding,) = verify(over_steps, X, engines=engines, targets="v5e").findings

@@ -73,7 +73,7 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_alone_they_do_not_fail() -> None:
     real = judged(jnp.array([12]), {"x": X})
     assert by_kind(real) == [("OutOfBoundsRead", ())] * 2

@@ -603,7 +603,7 @@ def test_the_rest_of_a_window_is_not_read_for_a_result() -> None:
     assert verdict.findings == ()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
     x = jnp.ones((32, 128))
     verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 12, 8]), engines=RAN)
@@ -627,7 +627,7 @@ def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_checks_alone_do_not_claim_that_a_result_is_wrong() -> None:
     x = jnp.ones((32, 128))
     verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines="checks")

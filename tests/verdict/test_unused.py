@@ -142,7 +142,7 @@ def test_a_check_knows_what_the_program_around_the_kernel_uses(sanitize: bool) -
         assert not report.ok
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_it_depends_on_the_caller_of_a_program_that_is_no_more_than_python(sanitize: bool) -> None:
     for function, condition in CONDITIONS.items():
