@@ -31,12 +31,15 @@ from pallas_debug.render import finding_text
 
 
 def on_four_devices(kernel: Callable[..., None], **options: Any) -> Callable[[], Any]:
-    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-    rows = PartitionSpec("x")
-
     def block(x: jax.Array) -> Any:
         return launch(kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32), **options)(x)
 
+    return on_mesh(block)
+
+
+def on_mesh(block: Callable[[jax.Array], Any]) -> Callable[[], Any]:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    rows = PartitionSpec("x")
     call = jax.shard_map(block, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
     return lambda: jax.jit(call)(jnp.ones((32, 128), F32))
 
@@ -90,6 +93,43 @@ def test_all_devices_wait_and_each_line_is_told_once() -> None:
 
     seen = Seen(on_four_devices(kernel, scratch_shapes=[REGULAR]), hang_after=60.0)
     assert "; 3 more threads wait, too" in seen.only.message
+
+
+@pytest.mark.parametrize("missing", [(2,), (0, 3)])
+def test_a_device_fails_before_the_kernel(missing: tuple[int, ...]) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...] + 1
+
+    def host(device: Any, x: Any) -> Any:
+        if fails and int(device) in missing:
+            raise ValueError("bad shard")
+        return x
+
+    def block(x: jax.Array) -> Any:
+        x = jax.pure_callback(host, x, lax.axis_index("x"), x)
+        return launch(kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32))(x)
+
+    fails = True
+    call = on_mesh(block)
+    seen = Seen(call)
+    absent = {1: "device 2", 2: "devices 0 and 3"}[len(missing)]
+    assert seen.only.message == (
+        f"{4 - len(missing)} of 4 devices wait to begin the kernel, but {absent} never reached it, "
+        "and the process has been idle for 1 s"
+    )
+    assert seen.only.cause == (
+        f"the program of {absent} has failed before the kernel, waits there, or does not call it"
+    )
+    assert seen.only.advice == (
+        "look for an exception in what runs before the kernel, such as a callback (jax raises it "
+        "only once all devices have ended), and for a branch that only some devices take"
+    )
+    assert "bad shard" in str(seen.error) or finding_text(seen.only) in str(seen.error)
+
+    fails = False
+    again = Seen(call)
+    assert again.findings == []
+    np.testing.assert_array_equal(again.result, 2)
 
 
 @pytest.mark.slow

@@ -283,6 +283,11 @@ def too_slow(place: Place, grid: tuple[int | None, ...], *, seconds: float, call
     return unsupported.too_slow(place.sighting(), "tpu", grid=grid, seconds=seconds, calls=calls)
 
 
+def not_started(place: Place, missing: Sequence[int], *, count: int, seconds: float) -> Finding:
+    """A run of which some devices never begin."""
+    return unsupported.not_started(place.sighting(), missing, count=count, seconds=seconds)
+
+
 def not_interpreted(place: Place, message: str) -> Finding:
     """An error in jax's interpreter that is unrelated to the kernel."""
     return unsupported.interpret_error(place.sighting(), error=message)

@@ -16,7 +16,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import vector_clock
 
-from pallas_debug.bridge.interpret import launched, tpu_flights
+from pallas_debug.bridge.interpret import launched, tpu_flights, tpu_hangs
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.extend.memory import concrete, is_empty
 from pallas_debug.bridge.interpret.extend.semaphores import CopyCounter
@@ -102,7 +102,7 @@ def _cores(run: KernelRun, arguments: Arguments) -> range:
 def meet(run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments) -> Any:
     """Start all devices together; if one has failed, the others fail with its error."""
     try:
-        return call()
+        return tpu_hangs.start_together(run, place, call)
     except threading.BrokenBarrierError:
         run.memory.check_failed()
         raise

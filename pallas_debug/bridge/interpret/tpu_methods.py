@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_run
+from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_hangs, tpu_run
 from pallas_debug.errors import KernelFault
 
 Method = Callable[..., Any]
@@ -55,7 +55,7 @@ def waiting(method: Method) -> Method:
     def wait(semaphore: Any, value: Any, global_core_id: Any, **keywords: Any) -> Any:
         if value == 0:  # for an empty copy, which does not signal
             return None
-        with tpu_run.waiting(semaphore, value, global_core_id):
+        with tpu_hangs.waiting(semaphore, value, global_core_id):
             return method(semaphore, value, global_core_id, **keywords)
 
     return wait
@@ -69,7 +69,7 @@ def failing(method: Method) -> Method:
         if isinstance(failure, KernelFault):
             raise KernelFault(str(failure), failure.finding)
         method(memory)
-        tpu_run.check_hang()
+        tpu_hangs.check_hang()
 
     return check_failed
 

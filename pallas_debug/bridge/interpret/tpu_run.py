@@ -1,6 +1,6 @@
 """State of a kernel run in jax's TPU interpret mode: positions, waiting threads, reporters.
 
-The handlers of `tpu_handlers.py` update the state of a run. Deadlock detection is here too. Used
+The handlers of `tpu_handlers.py` update the state of a run, and `tpu_hangs.py` ends waits. Used
 from jax's host callbacks, in whichever thread XLA runs them.
 """
 
@@ -11,8 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import jax
 import numpy as np
@@ -35,9 +35,6 @@ together."""
 
 SENT_BEFORE = "_pallas_debug_sent_before"
 """Attribute of a DMA object with the DMAs that arrive before it."""
-
-SURE_AFTER = 0.5
-"""Delay in seconds before checking for a deadlock across all cores."""
 
 
 class CopyObserver(Protocol):
@@ -237,7 +234,8 @@ class KernelRun:
     Semaphores are keyed by id and global core, buffers and `flights` by device, core and id; so are
     `layouts`, arrays for which only the addresses of the elements matter. `channels` are DMAs to
     other devices that have not arrived, by sender and receiver. `calls` counts callbacks, and
-    `changes` those that are not loads.
+    `changes` those that are not loads. `not_started` is the fault of a run that some devices never
+    began.
     """
 
     memory: Any
@@ -266,6 +264,7 @@ class KernelRun:
     interrupts: int = field(default_factory=interrupts.count)
     calls: int = 0
     changes: int = 0
+    not_started: KernelFault | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self, *, changes: bool = False) -> None:
@@ -370,51 +369,7 @@ def range_of(transforms: Any) -> Range | None:
     return range_
 
 
-# Hangs.
-
-
-@contextlib.contextmanager
-def waiting(semaphore: Any, value: int, core: int) -> Iterator[None]:
-    """Register this thread as being in `Semaphore.wait`, where it polls `check_hang`."""
-    run, place = current_run(), current_place()
-    if run is None or place is None:
-        yield
-        return
-    waiter = Waiter(place, semaphore, int(core), int(value))
-    before, here.waiter = here.waiter, waiter
-    with run.lock:
-        run.waiters.append(waiter)
-    run.progress()
-    try:
-        yield
-    finally:
-        here.waiter = before
-        with run.lock:
-            run.waiters.remove(waiter)
-        run.progress()
-
-
-def check_hang() -> None:
-    """End a wait that would never end.
-
-    Raises:
-      KernelFault: no thread of the interpreter made progress for as long as the reporters allow,
-        or every core waits for something that none of them can provide.
-    """
-    waiter, run = here.waiter, current_run()
-    if run is not None:
-        interrupts.end_if_since(run.interrupts)
-    limits = [r.hang_after for r in reporters if r.hang_after is not None]
-    if waiter is None or run is None or not limits:
-        return
-    idle = time.monotonic() - run.last_progress
-    limit = min(limits)
-    if idle < min(limit, SURE_AFTER):
-        return
-    with run.lock:
-        waiters = [w for w in run.waiters if w.is_stuck]
-    if waiter in waiters and (idle >= limit or len(waiters) >= run.memory.num_cores):
-        _deadlock(run, waiter, waiters)
+# Time.
 
 
 def check_slow(run: KernelRun, place: Place) -> None:
@@ -446,23 +401,3 @@ def spent_since(begin: tuple[float, float]) -> tuple[float, float]:
     """Seconds of time and of CPU time since `begin`, as returned by `clocks`."""
     now = clocks()
     return now[0] - begin[0], now[1] - begin[1]
-
-
-def _deadlock(run: KernelRun, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
-    findings = {id(w): words.deadlock(_describe(run, w), len(waiters) - 1) for w in waiters}
-    for other in waiters:
-        report(findings[id(other)])
-    raise stop(findings[id(waiter)])
-
-
-def _describe(run: KernelRun, waiter: Waiter) -> words.Wait:
-    at = int(waiter.semaphore.id), waiter.core
-    return words.Wait(
-        place=replace(waiter.place, copy=None),
-        semaphore=run.semaphore(*at),
-        count=int(waiter.semaphore.count_by_core[waiter.core]),
-        value=waiter.value,
-        signal=run.signals.get(at),
-        copies=run.num_copies.get(at, 0),
-        of_copy=waiter.place.copy is not None,
-    )

@@ -12,6 +12,7 @@ from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault, named
 from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Failure, Finding, Kernel
 
 LANES = 128
@@ -275,6 +276,24 @@ def removed_names(
 def interpret_error(seen: Sighting, *, error: str) -> Finding:
     """Report a kernel that jax's interpreter rejects for a reason specific to it."""
     return seen.found(Fault.INTERPRET_ERROR, error)
+
+
+def not_started(seen: Sighting, missing: Sequence[int], *, count: int, seconds: float) -> Finding:
+    """Report a kernel at whose beginning the other devices wait for those in `missing`.
+
+    Args:
+      count: number of devices.
+      seconds: time for which the process has been idle.
+    """
+    absent = f"device{'s' if len(missing) > 1 else ''} {listed(list(map(str, missing)))}"
+    return seen.found(
+        Fault.INTERPRET_ERROR,
+        f"{count - len(missing)} of {count} devices wait to begin the kernel, but {absent} never "
+        f"reached it, and the process has been idle for {seconds:g} s",
+        f"the program of {absent} has failed before the kernel, waits there, or does not call it",
+        "look for an exception in what runs before the kernel, such as a callback (jax raises it "
+        "only once all devices have ended), and for a branch that only some devices take",
+    )
 
 
 def too_slow(
