@@ -291,16 +291,16 @@ TABLE: tuple[Patch, ...] = (
         area=TPU_MODE,
         owner="jax._src.pallas.mosaic.interpret.thread_map",
         name="_run_jaxpr",
-        replacement="pallas_debug.bridge.interpret.threads:sharing",
+        replacement="pallas_debug.bridge.interpret.extend.threads:sharing",
         why="compiles a kernel's body once, not once per thread and launch",
         parameters=("jaxpr", "consts", "args"),
     ),
-    Patch(
-        area=TPU_MODE,
-        owner=f"{_INTERPRETER}:DMA",
-        name="__init__",
-        replacement=f"{_METHODS}:adopting",
-        why="ties a copy to the line that started it",
+    *(
+        Patch(area=TPU_MODE, owner=owner, name=name, replacement=f"{_METHODS}:{ours}", why=why)
+        for owner, name, ours, why in (
+            (f"{_INTERPRETER}:DMA", "__init__", "adopting", "ties a copy to the line of its start"),
+            (_CALLBACK_LOG, "filter", "filtering", "jax logs the stack of each of our findings"),
+        )
     ),
     *(
         Patch(
@@ -333,12 +333,15 @@ TABLE: tuple[Patch, ...] = (
         why="ends waits that nothing will end",
         parameters=("value", "global_core_id"),
     ),
-    Patch(
-        area=TPU_MODE,
-        owner=f"{_MEMORY}:SharedMemory",
-        name="check_failed",
-        replacement=f"{_METHODS}:failing",
-        why="ends every device with the finding, not only the one that failed",
+    *(
+        Patch(
+            area=TPU_MODE,
+            owner=f"{_MEMORY}:SharedMemory",
+            name=name,
+            replacement=f"{_METHODS}:{ours}",
+            why="a finding ends every device that has begun, and waits for no other",
+        )
+        for name, ours in (("check_failed", "failing"), ("set_failed", "failing_alone"))
     ),
     Patch(
         area=TPU_MODE,
@@ -347,13 +350,6 @@ TABLE: tuple[Patch, ...] = (
         replacement=f"{_METHODS}:handing_over",
         why="with many devices, jax waits for ever for the copy of a large array to the callback",
         parameters=("callback",),
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner=_CALLBACK_LOG,
-        name="filter",
-        replacement=f"{_METHODS}:filtering",
-        why="jax logs each exception of a callback with its stack; ours is a finding already",
     ),
     Patch(
         area=TPU_MODE,

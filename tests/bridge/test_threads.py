@@ -12,7 +12,7 @@ from jax._src.pallas.mosaic.interpret import thread_map
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.interpret import threads
+from pallas_debug.bridge.interpret.extend import threads
 from pallas_debug.session import Options, Session
 
 

@@ -146,6 +146,5 @@ def _watch(run: KernelRun, place: Place, limit: float, is_over: threading.Event)
         count = int(memory.num_devices)
         missing = [device for device in range(count) if device not in run.devices]
         run.not_started = stop(words.not_started(place, missing, count=count, seconds=limit))
-        # Those that fail would wait for the missing ones to fail, too.
-        memory.clean_up_barrier = threading.Barrier(1, action=interpreter._clear_shared_memory)
     memory.barrier.abort()
+    interpreter.reset_tpu_interpret_mode_state()  # else done once all devices have ended

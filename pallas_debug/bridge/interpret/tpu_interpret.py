@@ -31,13 +31,12 @@ from pallas_debug.bridge.interpret import (
     endless,
     interpret,
     launched,
-    threads,
     tpu_handlers,
     tpu_methods,
     tpu_run,
 )
 from pallas_debug.bridge.interpret import tpu_findings as words
-from pallas_debug.bridge.interpret.extend import rules
+from pallas_debug.bridge.interpret.extend import rules, threads
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
 from pallas_debug.bridge.interpret.tpu_run import (
     CallbackSite,

@@ -74,6 +74,17 @@ def failing(method: Method) -> Method:
     return check_failed
 
 
+def failing_alone(method: Method) -> Method:
+    @functools.wraps(method)
+    def set_failed(memory: Any, *args: Any, **keywords: Any) -> None:
+        """Called by each device that fails, which then waits for the others to fail or end."""
+        run = getattr(memory, tpu_run.MARK, None)
+        if run is None or run.not_started is None:
+            method(memory, *args, **keywords)
+
+    return set_failed
+
+
 class HostFunction(functools.partial[Any]):
     """Host function of TPU interpret mode that accepts numpy arrays.
 

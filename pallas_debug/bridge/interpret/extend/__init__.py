@@ -1,1 +1,1 @@
-"""Extensions of jax's interpreters: references and primitives that they lack."""
+"""Extensions of jax's interpreters: what they lack, and one compilation for all threads."""
