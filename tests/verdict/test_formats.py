@@ -97,6 +97,13 @@ def test_two_answers_to_one_cell_show_the_worse() -> None:
         assert "rows    FOUND" in text
 
 
+def test_a_long_name_has_a_line_of_its_own() -> None:
+    names = ("rows", "r" * 41)
+    outcomes = tuple(Outcome(kernel=name, engine="static", status="ok") for name in names)
+    text = str(Verdict(name="f", kernels=names, outcomes=outcomes))
+    assert text.splitlines()[:4] == ["kernel  static", "rows    ok", "r" * 41, "        ok"]
+
+
 def test_nothing_found_says_what_that_is_worth(verdict: Verdict) -> None:
     clean = Verdict(name="f", kernels=("rows",))
     assert str(clean) == "f: nothing found in 1 kernel; values not judged (no reference)"

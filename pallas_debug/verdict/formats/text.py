@@ -22,6 +22,9 @@ SIGNS: dict[Status, str] = {
 NO_REFERENCE = "values not judged (no reference)"
 """End of the summary line of a verdict without a reference."""
 
+MAX_NAME = 40
+"""Maximum length of a kernel's name in the first column of the table."""
+
 MAX_REASON = 160
 """Maximum length of a reason in the summary line; the lines above show it in full."""
 
@@ -35,12 +38,20 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def table(verdict: Verdict) -> str:
-    """Render a row per kernel and a column per engine; `compile` has a column per target."""
+    """Render a row per kernel and a column per engine; `compile` has a column per target.
+
+    A name longer than `MAX_NAME` has a line of its own, above its row.
+    """
     columns, answers = cells(verdict)
     if not columns:
         return ""
-    rows = [["kernel", *columns], *([label, *map(_cell, found)] for label, found in answers)]
-    return "\n".join(render.aligned(rows))
+    short = [label if len(label) <= MAX_NAME else "" for label, _ in answers]
+    rows = [[name, *map(_cell, found)] for name, (_, found) in zip(short, answers, strict=True)]
+    heading, *lines = render.aligned([["kernel", *columns], *rows])
+    shown = [heading]
+    for (label, _), name, line in zip(answers, short, lines, strict=True):
+        shown += [line] if name else [label, line]
+    return "\n".join(shown)
 
 
 def cells(verdict: Verdict) -> tuple[list[str], list[tuple[str, list[Outcome | None]]]]:
