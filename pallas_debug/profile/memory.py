@@ -73,7 +73,7 @@ class MemoryMap:
 
     @property
     def is_limit_raisable(self) -> bool:
-        """Whether the core has more VMEM than the kernel's limit."""
+        """True if the core has more VMEM than the kernel's limit."""
         limit, capacity = self.limit.value, self.capacity.value
         return limit is not None and capacity is not None and limit < capacity
 

@@ -118,7 +118,7 @@ class Schedule:
 
     @cached_property
     def is_matched(self) -> bool:
-        """Whether the table has one row for each bundle."""
+        """True if the table has one row for each bundle."""
         return self.table is not None and len(self.table.rows) == len(self.bundles)
 
     @cached_property

@@ -342,7 +342,7 @@ def _share(value: float | None, note: str, origin: Origin = "derived") -> Figure
 
 
 def _has_unknown_loops(cycles: CycleEstimate) -> bool:
-    """Whether bundles run a number of times that is known only at run time."""
+    """Return whether bundles run a number of times that is known only at run time."""
     return bool(cycles.executions) and not cycles.total.is_known
 
 

@@ -433,7 +433,7 @@ class _Order:
         self._anchors = anchors
 
     def fits(self, number: int, span: tuple[int, int]) -> bool:
-        """Whether operations on these lines are between the neighbours of an instruction."""
+        """Return whether operations on these lines are between the neighbours of an instruction."""
         at = bisect.bisect_left(self._anchors, (number,))
         end = bisect.bisect_left(self._anchors, (number + 1,))
         before, after = self._anchors[at - 1 : at] if at else [], self._anchors[end : end + 1]

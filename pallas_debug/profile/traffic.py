@@ -201,9 +201,9 @@ def products_of(
 
 
 def _never_runs(mosaic: Module, line: int) -> bool:
-    """Whether a loop has no iterations, as jax writes one for those that unrolling leaves.
+    """Return whether a loop has no iterations, like the one jax writes after an unrolled loop.
 
-    Such as where it is not unrolled: `scf.for` to `n / 1 * 1`, and another from there to `n`.
+    Without unrolling, it writes an `scf.for` to `n / 1 * 1`, and another from there to `n`.
     """
     head = _FOR.search(mosaic.lines[line])
     if head is None:

@@ -145,18 +145,18 @@ def units_of(opcode: str, text: str = "") -> tuple[str, ...]:
 
 @lru_cache(_MAX_OPCODES)
 def is_vector(opcode: str) -> bool:
-    """Whether an instruction does vector or matrix work, and is neither scalar nor a wait."""
+    """Return whether an instruction does vector or matrix work: no scalar work, no wait."""
     slot = slot_of(opcode)
     return slot in VECTOR and not opcode.startswith(_WAITS)
 
 
 def is_spill(opcode: str, text: str) -> bool:
-    """Whether an instruction spills a register, to VMEM or SMEM."""
+    """Return whether an instruction spills a register, to VMEM or SMEM."""
     return opcode.startswith(("vst", "sst")) and bool(_SPILL.search(text))
 
 
 def is_fill(opcode: str, text: str) -> bool:
-    """Whether an instruction loads a spilled register."""
+    """Return whether an instruction loads a spilled register."""
     return opcode.startswith(("vld", "sld")) and bool(_SPILL.search(text))
 
 
@@ -177,7 +177,7 @@ def shares(table: UnitTable, bundles: Sequence[int] | None = None) -> dict[str, 
 
 
 def is_copy(opcode: str) -> bool:
-    """Whether an instruction starts a copy."""
+    """Return whether an instruction starts a copy."""
     return opcode.startswith("dma.") and not opcode.startswith("dma.done")
 
 

@@ -92,7 +92,7 @@ class AdviceKind:
 
 
 def applies(subject: AdviceSubject, *rules: Rule) -> bool:
-    """Whether one of these rules has advice for a kernel."""
+    """Return whether one of these rules has advice for a kernel."""
     return any(True for rule in rules for _ in rule(subject))
 
 

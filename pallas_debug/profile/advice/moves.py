@@ -4,7 +4,7 @@ _MOVES = ("vperm", "vpop.permute", "vrot", "vcombine", "vbcast", "vcompose")
 
 
 def is_move(opcode: str) -> bool:
-    """Whether an instruction only moves data within or between vector registers.
+    """Return whether an instruction only moves data within or between vector registers.
 
     Transposes do not count.
     """
@@ -12,17 +12,17 @@ def is_move(opcode: str) -> bool:
 
 
 def is_transpose(opcode: str) -> bool:
-    """Whether an instruction feeds a transpose unit or reads its result."""
+    """Return whether an instruction feeds a transpose unit or reads its result."""
     return opcode.startswith(("vxpose", "vpop.trf"))
 
 
 def is_vector_instruction(opcode: str) -> bool:
-    """Whether an instruction works on vector registers."""
+    """Return whether an instruction works on vector registers."""
     return opcode.startswith("v") and not opcode.startswith(("vsync", "vset", "vmov.", "vtrace"))
 
 
 def computes(opcode: str) -> bool:
-    """Whether an instruction works on vector registers, and is neither a load nor a store."""
+    """Return whether an instruction works on vector registers and is no load or store."""
     return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
 
 
@@ -30,5 +30,5 @@ _UNORDERED = ("vadd", "vmax", "vmin", "vand", "vor", "vxor", "vsel", "vmatmul", 
 
 
 def is_one_after_another(opcode: str) -> bool:
-    """Whether a chain of such instructions cannot be reordered, unlike a sum or a maximum."""
+    """Return whether a chain of these instructions cannot be reordered, unlike a sum."""
     return is_vector_instruction(opcode) and not opcode.startswith((*_UNORDERED, *_MOVES))

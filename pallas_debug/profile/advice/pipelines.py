@@ -172,7 +172,7 @@ UNKNOWN_GROWTH = WorkGrowth()
 
 
 def depends(operand: OperandBlocks, axis: int) -> bool | None:
-    """Whether an operand's block changes along an axis of the grid; None if unknown."""
+    """Return whether an operand's block changes along an axis of the grid; None if unknown."""
     if operand.unknown is not None:
         return None
     for dimension in operand.dimensions:
@@ -187,7 +187,7 @@ def depends(operand: OperandBlocks, axis: int) -> bool | None:
 
 
 def has_own_blocks(operand: OperandBlocks, axis: int) -> bool:
-    """Whether an operand has different blocks for each index of an axis."""
+    """Return whether an operand has different blocks for each index of an axis."""
     return any(
         dimension.kind != "element"
         and dimension.strides is not None
@@ -241,7 +241,7 @@ def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -
 
 
 def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | None:
-    """Whether an operand's blocks grow when blocks are enlarged along an axis; None if unclear."""
+    """Return whether an operand's blocks grow with blocks along an axis, or None if unclear."""
     if not depends(operand, axis):
         return depends(operand, axis)
     if simple_dimension(operand, axis, grid) is not None:

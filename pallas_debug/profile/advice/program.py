@@ -125,7 +125,7 @@ class ProgramLoop:
         return self.line < line < self.stop
 
     def passes(self, value: str) -> bool:
-        """Whether a value is the loop's counter or one of its carried values."""
+        """Return whether a value is the loop's counter or one of its carried values."""
         return value == self.counter or value in self.carried
 
 
@@ -294,7 +294,7 @@ class MosaicProgram:
         return tuple(seen.values())
 
     def depends_on(self, value: str, line: int, other: str) -> bool:
-        """Whether a value is computed from another; also true if there is too much to visit."""
+        """Return whether a value is computed from another, or there is too much to visit."""
         sources = self.sources_of(value, line)
         if sources is None:
             return True
@@ -360,7 +360,7 @@ class MosaicProgram:
         return tuple(found)
 
     def is_conditional(self, line: int) -> bool:
-        """Whether a line is inside a branch, such as that of `pl.when`."""
+        """Return whether a line is inside a branch, such as that of `pl.when`."""
         return any(
             operation.line < line < self._stops.get(operation.line, operation.line)
             for operation in self.named("scf.if", "scf.index_switch")

@@ -114,7 +114,7 @@ class AdviceSubject:
 
     @cached_property
     def depends_on_tables(self) -> bool:
-        """Whether the work depends on values of scalar prefetch that are not known."""
+        """True if the work depends on values of scalar prefetch that are not known."""
         known = {s.name for s in self.blocks.scalars} if self.blocks is not None else set()
         tables = self.kernel.of_kind("scalar_prefetch")
         return self.depends_on_data and any(table.name not in known for table in tables)
@@ -144,14 +144,14 @@ class AdviceSubject:
 
     @cached_property
     def is_memory_bound(self) -> bool:
-        """Whether steps wait for copies, so that less computation would not make them faster."""
+        """True if steps wait for copies, so that less computation would not make them faster."""
         if self.step is None or self.ignores_copies:
             return False
         return self.step.compute < self.step.copies
 
     @cached_property
     def is_compute_bound(self) -> bool:
-        """Whether copies complete before the computation, so that fewer bytes would not help."""
+        """True if copies complete before the computation, so that fewer bytes would not help."""
         return self.step is not None and self.step.copies < self.step.compute
 
     @cached_property
@@ -224,7 +224,7 @@ class AdviceSubject:
         return loop.size + sum(self.schedule.delays[loop.start : loop.stop])
 
     def is_of_grid(self, loop: ScheduledLoop) -> bool:
-        """Whether a loop is the grid loop, which is not in the kernel's source."""
+        """Return whether a loop is the grid loop, which is not in the kernel's source."""
         return loop.depth == 0 and any(size != 1 for size in self.kernel.grid)
 
     def inside(self, loop: ScheduledLoop) -> list[PlacedInstruction]:

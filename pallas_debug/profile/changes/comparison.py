@@ -79,7 +79,7 @@ class StatsComparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether no known figure and no line changed."""
+        """True if no known figure and no line changed."""
         return not self.figures and not self.lines
 
     @property

@@ -76,7 +76,7 @@ def given_scalars(schedule: Schedule, scalars: Sequence[ScalarValues]) -> GivenS
 
 
 def _is_load(copy: Instruction) -> bool:
-    """Whether XLA starts this copy to load a scalar operand: the kernel's have a Python line."""
+    """Return whether XLA, rather than the kernel, starts this copy, to load a scalar operand."""
     return copy.opcode.endswith("_to_smem") and not copy.locations and copy.predicate is None
 
 

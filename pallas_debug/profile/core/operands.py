@@ -35,7 +35,7 @@ class CallOperand:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether the operand is a number that is passed in a register."""
+        """True if the operand is a number that is passed in a register."""
         return not self.space
 
 

@@ -113,7 +113,7 @@ def decode(instruction: Instruction) -> DecodedScalar | None:
 
 @functools.cache
 def _takes(function: Callable[..., Scalar], count: int) -> bool:
-    """Whether a function accepts this number of arguments."""
+    """Return whether a function accepts this number of arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -170,7 +170,7 @@ def place_of(instruction: Instruction) -> MemoryPlace | None:
 
 
 def is_by_value(operand: Instruction) -> bool:
-    """Whether an operand of the kernel is a number: `inlined_call_operand.<no memory space>`."""
+    """Return whether an operand is a number: `inlined_call_operand.<no memory space>`."""
     return "<no memory space>" in operand.text
 
 

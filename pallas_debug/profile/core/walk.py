@@ -237,7 +237,7 @@ class _Walker:
         return self._registers.get(source) if isinstance(source, str) else source
 
     def _holds(self, predicate: tuple[str, bool] | None) -> bool | None:
-        """Whether an instruction runs; None if unknown."""
+        """Return whether an instruction runs; None if unknown."""
         if predicate is None:
             return True
         value = self._registers.get(predicate[0])
@@ -337,7 +337,7 @@ class _Walker:
             )
 
     def _repeats(self, loop: ScheduledLoop, runs: bool | None) -> bool:
-        """Whether a loop's branch back is taken, unless the rest of the loop is extrapolated."""
+        """Return whether a loop's branch back is taken, unless the rest is extrapolated."""
         if runs is None and not self._skip:
             starts = self._starts.get(loop.number, [])
             if len(starts) < UNKNOWN_ROUNDS:

@@ -178,12 +178,12 @@ class Pipeline:
 
 
 def _is_ahead(operand: PipelineOperand) -> bool:
-    """Whether an operand's blocks are fetched a step ahead."""
+    """Return whether an operand's blocks are fetched a step ahead."""
     return operand.direction == "in" and operand.buffers > 1
 
 
 def _differs(blocks: list[Block], others: list[Block] | None, number: int) -> bool:
-    """Whether an operand's block differs or may differ."""
+    """Return whether an operand's block differs or may differ."""
     if others is None:
         return True
     block, other = blocks[number], others[number]

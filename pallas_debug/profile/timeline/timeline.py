@@ -343,7 +343,7 @@ class _Maker:
 
     @property
     def _has_own(self) -> bool:
-        """Whether the kernel starts copies itself."""
+        """True if the kernel starts copies itself."""
         return any(origin.is_own for origin in self._origins.values())
 
     # Walk through the schedule

@@ -174,7 +174,7 @@ def _chain(program: MosaicProgram, operation: ProgramOperation) -> tuple[SourceL
 
 
 def _is_one_and_exponential(program: MosaicProgram, operation: ProgramOperation) -> bool:
-    """Whether an operation adds 1 to an exponential."""
+    """Return whether an operation adds 1 to an exponential."""
     if operation.name != "arith.addf":
         return False
     made = [program.origin(value, operation.line) for value in operation.operands]

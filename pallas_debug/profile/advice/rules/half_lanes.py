@@ -83,7 +83,7 @@ def advise_half_lanes(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:
-    """Whether the groups are pairs of halves that fill whole registers, which can be rotated.
+    """Return whether groups are pairs of halves that fill whole registers, and can be rotated.
 
     A rotation of fewer lanes takes as many instructions as moving the halves: on v5e, a rotation of
     64 lanes took 171 % of the cycles of a concatenation.

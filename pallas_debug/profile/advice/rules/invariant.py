@@ -233,7 +233,7 @@ def _columns(
 
 
 def _takes_long(opcode: str) -> bool:
-    """Whether an instruction is for a unit with a latency of 50 cycles or more."""
+    """Return whether an instruction is for a unit with a latency of 50 cycles or more."""
     return opcode.startswith(("vperm", "vrot", "vxpose", "vmat")) or ".xlane." in opcode
 
 
@@ -266,7 +266,7 @@ def _invariant(program: MosaicProgram, loop: ProgramLoop) -> list[ProgramOperati
 
 
 def _is_constant(program: MosaicProgram, load: ProgramOperation, written: set[str]) -> bool:
-    """Whether a load reads an operand that the loop does not write."""
+    """Return whether a load reads an operand that the loop does not write."""
     memory = load.operands[0] if load.operands else ""
     return memory in program.arguments and memory not in written
 

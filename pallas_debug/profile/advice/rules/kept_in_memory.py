@@ -116,7 +116,7 @@ def _kept(subject: AdviceSubject, loop: ProgramLoop) -> list[ProgramOperation]:
 def _depends_on(
     program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation, places: frozenset[Place]
 ) -> bool:
-    """Whether a loop computes a stored value on one of these lines."""
+    """Return whether a loop computes a stored value on one of these lines."""
     remaining, visited = [store], set[int]()
     while remaining:
         operation = remaining.pop()

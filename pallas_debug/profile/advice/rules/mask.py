@@ -126,7 +126,7 @@ class MaskValues:
     known: Mapping[str, int]
 
     def is_everywhere(self, value: str, line: int, *, so: bool = True, depth: int = 0) -> bool:
-        """Whether a mask is known to have the same value everywhere.
+        """Return whether a mask is known to have the same value everywhere.
 
         Args:
           so: the value to test for.
@@ -192,7 +192,7 @@ _OPPOSITES = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "ne": "eq"
 
 
 def _holds(name: str, a: Range, b: Range) -> bool:
-    """Whether a comparison is true for all numbers in two ranges."""
+    """Return whether a comparison is true for all numbers in two ranges."""
     match name:
         case "slt":
             return a[1] < b[0]

@@ -134,7 +134,7 @@ def _source(program: MosaicProgram, chosen: ProgramOperation) -> SourceLine | No
 
 
 def _reads(program: MosaicProgram, chosen: ProgramOperation, counter: str) -> bool:
-    """Whether the mask of a selection depends on a grid index."""
+    """Return whether the mask of a selection depends on a grid index."""
     return program.depends_on(chosen.operands[0], chosen.line, counter)
 
 

@@ -152,7 +152,7 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
 
 
 def _is_loaded(program: MosaicProgram, line: int) -> bool:
-    """Whether the relayout on a line is applied to a value as it was loaded."""
+    """Return whether the relayout on a line is applied to a value as it was loaded."""
     relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
     if relaid is None or not relaid.operands:
         return False
@@ -161,7 +161,7 @@ def _is_loaded(program: MosaicProgram, line: int) -> bool:
 
 
 def _is_stored(program: MosaicProgram, line: int) -> bool:
-    """Whether the result of the relayout on a line is only stored, in the memory's tiling."""
+    """Return whether the result of the relayout on a line is only stored, in memory's tiling."""
     relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
     if relaid is None:
         return False
@@ -170,7 +170,7 @@ def _is_stored(program: MosaicProgram, line: int) -> bool:
 
 
 def _moves(before: re.Match[str], after: re.Match[str]) -> bool:
-    """Whether a relayout moves data; a replicated value can be read at any offset."""
+    """Return whether a relayout moves data; a replicated value can be read at any offset."""
     if before["a"] == before["b"] == "*":
         return False
     if any(before[n] != after[n] for n in ("tile", "bits", "implicit")):

@@ -253,7 +253,7 @@ def affine_index(
 
 
 def _is_gather(program: MosaicProgram, body: list[ProgramOperation]) -> bool:
-    """Whether a row is loaded or stored at an index that the loop reads from memory."""
+    """Return whether a row is loaded or stored at an index that the loop reads from memory."""
     for access in body:
         if access.name not in LOADS + STORES or access.name in _SCALAR:
             continue
@@ -273,12 +273,12 @@ def rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) 
 
 
 def is_straight(body: list[ProgramOperation]) -> bool:
-    """Whether the operations of a loop have no effects, and no loop or branch is among them."""
+    """Return whether a loop's operations have no effects, and include no loop or branch."""
     return not any(o.name in (*_EFFECTS, "scf.for", "scf.if") for o in body)
 
 
 def is_narrow(body: list[ProgramOperation], is_scalar: bool) -> bool:
-    """Whether all loads and stores access one row, or one number, at a time."""
+    """Return whether all loads and stores access one row, or one number, at a time."""
     accesses = [o for o in body if o.name in LOADS or o.name in STORES]
     if is_scalar:
         has_arithmetic = any(o.name.startswith("arith.") and o.name.endswith("f") for o in body)

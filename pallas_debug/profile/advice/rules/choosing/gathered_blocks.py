@@ -115,7 +115,7 @@ def _remedy(operand: OperandBlocks, growing: str, *, is_gather: bool) -> str:
 
 
 def _is_read(subject: AdviceSubject, operand: OperandBlocks) -> bool:
-    """Whether the kernel reads an output, which may hold what an earlier step stored."""
+    """Return whether the kernel reads an output, which may hold what an earlier step stored."""
     program = subject.program
     if not program.operations or operand.reads_back:
         return True
@@ -127,7 +127,7 @@ def _is_read(subject: AdviceSubject, operand: OperandBlocks) -> bool:
 
 
 def _can_grow(others: list[OperandBlocks], axis: int) -> bool:
-    """Whether blocks can be enlarged along an axis; some must, and all outputs."""
+    """Return whether blocks can be enlarged along an axis; some must, and all outputs."""
     can_grow = False
     for operand in others:
         following = []

@@ -222,7 +222,7 @@ def _numbers(
 def _adds(
     program: MosaicProgram, loop: ProgramLoop, store: ProgramOperation, *, named: int = 0
 ) -> bool:
-    """Whether a store adds to the row or number that is at its place, which a table names.
+    """Return whether a store adds to the row or number that is at its place, which a table names.
 
     Args:
       named: number of the index that the table names.

@@ -71,7 +71,7 @@ class Fill:
 
     @property
     def is_narrow_to_reduce(self) -> bool:
-        """Whether the block counts as narrow if it is reduced over its lanes."""
+        """True if the block counts as narrow if it is reduced over its lanes."""
         few = self.lanes <= MAX_REDUCED
         return few and self.registers >= MIN_REGISTERS and self.registers >= 2 * self.full
 
@@ -184,7 +184,7 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
 
 
 def _is_beside_others(store: ProgramOperation) -> bool:
-    """Whether a store writes few lanes of wider memory, so that the narrow dimension matters."""
+    """Return whether a store writes few lanes of wider memory, so that its width matters."""
     memory = _MEMORY.search(store.text)
     vector = shape_of(store.text.partition(" loc(")[0].replace("memref<", ""))
     if memory is None or vector is None or not vector[0]:
@@ -193,7 +193,7 @@ def _is_beside_others(store: ProgramOperation) -> bool:
 
 
 def _is_over_lanes(reduction: ProgramOperation) -> bool:
-    """Whether a reduction is over the last axis alone."""
+    """Return whether a reduction is over the last axis alone."""
     found = _REDUCED.search(reduction.text)
     if found is None:
         return False

@@ -89,7 +89,7 @@ def copy_size(start: ProgramOperation) -> int | None:
 
 
 def is_regular(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether source and target depend only on counters: pages listed in a table are no blocks."""
+    """Return whether source and target depend only on counters, not on a table of pages."""
     for value in (source_value(start), target_value(start)):
         sources = program.sources_of(value, start.line) if value else None
         if sources is None or any(s.name in LOADS for s in sources):
@@ -117,7 +117,7 @@ def is_into_vmem(start: ProgramOperation) -> bool:
 
 
 def is_waited_for(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether the program waits for a copy without any vector work in between."""
+    """Return whether the program waits for a copy without any vector work in between."""
     place = _matched(program, start, _START)
     if place is None:
         return False
@@ -145,7 +145,7 @@ def one_memory(subject: AdviceSubject, value: str) -> str | Operand:
 
 
 def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool | None:
-    """Whether a view moves with the innermost loop around a copy, or else with the grid.
+    """Return whether a view moves with the innermost loop around a copy, or else with the grid.
 
     None if this depends on loaded values, or is not known.
     """
@@ -163,7 +163,7 @@ def varies(subject: AdviceSubject, start: ProgramOperation, value: str) -> bool 
 
 
 def has_own_place(program: MosaicProgram, loop: ProgramLoop, value: str, line: int) -> bool:
-    """Whether each iteration of a loop has its own, disjoint view of the memory.
+    """Return whether each iteration of a loop has its own, disjoint view of the memory.
 
     Two buffers whose slots alternate between iterations do not count.
     """

@@ -74,7 +74,7 @@ def advise_round_trip(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _is_round_trip(subject: AdviceSubject, fetch: ProgramOperation, back: ProgramOperation) -> bool:
-    """Whether a copy fetches what another writes back, and neither place ever changes."""
+    """Return whether a copy fetches what another writes back, and neither place ever changes."""
     program = subject.program
     if back.line <= fetch.line or not is_into_vmem(fetch):
         return False

@@ -197,7 +197,7 @@ def _least(subject: AdviceSubject, now: PipelineCost) -> float:
 
 
 def _selects_by_table(subject: AdviceSubject) -> bool:
-    """Whether the kernel reads memory at a place listed in a table, such as the weights of a group.
+    """Return whether the kernel reads memory at a place from a table, such as a group's weights.
 
     A larger block could then belong to several groups.
     """
@@ -218,7 +218,7 @@ def _selects_by_table(subject: AdviceSubject) -> bool:
 
 
 def _is_repeated(subject: AdviceSubject, now: PipelineCost, chosen: PipelineCost) -> bool:
-    """Whether larger blocks save time mainly by copying fewer bytes repeatedly."""
+    """Return whether larger blocks save time mainly by copying fewer bytes repeatedly."""
     transfer = (now.moved - chosen.moved) / (subject.bytes_per_cycle or 1) / subject.cores
     return transfer >= (now.cycles - chosen.cycles) / 2
 
@@ -281,7 +281,7 @@ def _batched_settings(subject: AdviceSubject, blocks: BlockMap) -> Iterator[dict
 
 
 def _is_batch(blocks: BlockMap, axis: int) -> bool:
-    """Whether blocks have one index along an axis, in a dimension before the last two."""
+    """Return whether blocks have one index along an axis, in a dimension before the last two."""
     found = False
     for operand in blocks.pipelined:
         if not depends(operand, axis):
@@ -300,7 +300,7 @@ def _parts(blocks: BlockMap, cost: PipelineCost) -> str:
 
 
 def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
-    """Whether blocks can grow along an axis and keep a reasonable size.
+    """Return whether blocks can grow along an axis and keep a reasonable size.
 
     A dimension of size 1 is a batch, not a block. Where no input grows, the kernel either uses its
     own addressing, which larger blocks would change, or makes several passes.
@@ -317,7 +317,7 @@ def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
 
 
 def _carries_blocks(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
-    """Whether steps along an axis may carry blocks in scratch, which larger blocks would change.
+    """Return whether steps along an axis may carry blocks in scratch, which must not change.
 
     A sum does not count: it is stored after its last step along an axis that no output depends on.
     """

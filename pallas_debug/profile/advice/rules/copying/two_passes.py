@@ -66,7 +66,7 @@ def advise_two_passes(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
-    """Whether the kernel has an input as a whole and reads another part of it for each result."""
+    """Return whether the kernel has a whole input, and reads another part of it per result."""
     program, axes = subject.program, range(len(blocks.grid))
     if axis >= len(program.counters):
         return False
@@ -109,7 +109,7 @@ def _spanning(
 
 
 def _is_inner(operand: OperandBlocks, blocks: BlockMap, axis: int) -> bool:
-    """Whether an operand follows an axis and is fetched again because of an axis outside of it."""
+    """Return whether an operand follows an axis, and an axis outside makes it be fetched again."""
     return any(blocks.grid[n] > 1 and depends(operand, n) is False for n in range(axis)) and bool(
         depends(operand, axis)
     )

@@ -87,7 +87,7 @@ def advise_vmem_copy(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _works(program: MosaicProgram, operation: ProgramOperation) -> bool:
-    """Whether an operation does vector work other than loads, stores and changes of form."""
+    """Return whether an operation does vector work other than loads, stores and changes of form."""
     if "vector<" not in operation.text or operation.name in ("vector.broadcast", "arith.constant"):
         return False
     return operation.name not in (*LOADS, *STORES, *PASSED_ON)
@@ -108,7 +108,7 @@ def _by_registers(program: MosaicProgram) -> Iterator[_Move]:
 
 
 def _is_same(program: MosaicProgram, load: ProgramOperation, store: ProgramOperation) -> bool:
-    """Whether a value is stored with the shape and type with which it was loaded."""
+    """Return whether a value is stored with the shape and type with which it was loaded."""
     return load.text.rpartition("vector<")[2].partition(">")[0] in store.text
 
 
@@ -132,7 +132,7 @@ def _by_copies(program: MosaicProgram) -> Iterator[_Move]:
 
 
 def _is_aligned(program: MosaicProgram, start: ProgramOperation, of: object) -> bool:
-    """Whether the source or target of a copy starts at the beginning of a register."""
+    """Return whether the source or target of a copy starts at the beginning of a register."""
     value = of(start) if callable(of) else None
     if value is None:
         return False
@@ -183,7 +183,7 @@ def _uses(program: MosaicProgram, memory: str, without: set[int]) -> list[Progra
 
 
 def _writes(program: MosaicProgram, memory: str, without: set[int]) -> bool:
-    """Whether operations other than these may write a memory."""
+    """Return whether operations other than these may write a memory."""
     views = [o for o in program.named("tpu.memref_slice") if o.operands[:1] == (memory,)]
     moves = {o.line for o in program.named("tpu.enqueue_dma") if o.line in without}
     for operation in _uses(program, memory, without):

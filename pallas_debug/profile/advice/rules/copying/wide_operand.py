@@ -136,7 +136,7 @@ def _accesses(
 
 
 def _is_widened(program: MosaicProgram, store: ProgramOperation) -> bool:
-    """Whether the stored value was converted from bf16."""
+    """Return whether the stored value was converted from bf16."""
     vectors = [v for v in store.operands if program.producer(v, store.line)]
     for value in vectors:
         made = program.origin(value, store.line)

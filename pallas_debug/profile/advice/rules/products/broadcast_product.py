@@ -54,7 +54,7 @@ class _Pairs:
 
     @property
     def is_exact(self) -> bool:
-        """Whether both factors are multiplied and were converted from bf16."""
+        """True if both factors are multiplied and were converted from bf16."""
         converted = [o for o in self.origins if o.name == "arith.extf" and "xbf16>" in o.text]
         return not self.is_distance and len(converted) == 2
 

@@ -113,7 +113,7 @@ def _repeated(subject: AdviceSubject) -> list[_Repeated]:
 
 
 def _is_chain(program: MosaicProgram, products: list[ProgramOperation]) -> bool:
-    """Whether the rows of a product depend on the result of another one."""
+    """Return whether the rows of a product depend on the result of another one."""
     lines = {product.line for product in products}
     for product in products:
         sources = program.sources_of(product.operands[0], product.line)

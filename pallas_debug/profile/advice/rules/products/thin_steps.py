@@ -170,7 +170,7 @@ def _products(subject: AdviceSubject, blocks: BlockMap) -> _ThinProducts | None:
 
 
 def _is_thin(operand: OperandBlocks, rows: int, others: int) -> bool:
-    """Whether an operand keeps its blocks for other rows of the product, or also has few rows."""
+    """Return whether an operand keeps its blocks for other rows of the product, or has few rows."""
     changes = operand.visits is None or operand.visits.distinct > others
     return not changes or math.prod(d.size for d in operand.dimensions[:-1]) <= rows
 
@@ -207,7 +207,7 @@ def _inputs(subject: AdviceSubject, product: ProgramOperation, place: int) -> se
 def _is_reset(
     subject: AdviceSubject, blocks: BlockMap, left: OperandBlocks, right: tuple[OperandBlocks, ...]
 ) -> bool:
-    """Whether no data is passed in scratch or outputs between steps with different rows.
+    """Return whether no data is passed in scratch or outputs between steps with different rows.
 
     Values that are kept must be reset in a branch that reads an index inside of the axes that
     select the rows, such as at the first block of keys.

@@ -201,7 +201,7 @@ def _of_columns(
 
 
 def _is_total(program: MosaicProgram, loop: ProgramLoop, add: ProgramOperation, value: str) -> bool:
-    """Whether a value is a sum, carried or kept in a ref, that the loop only adds to.
+    """Return whether a value is a sum, carried or kept in a ref, that the loop only adds to.
 
     This excludes a sum that iterations read, such as the state of linear attention.
     """
@@ -236,7 +236,7 @@ def _spread(program: MosaicProgram, value: str, line: int) -> tuple[int, ...] | 
 def _moves(
     program: MosaicProgram, loop: ProgramLoop, value: str, user: ProgramOperation
 ) -> bool | None:
-    """Whether a value changes in each iteration; None if it depends on earlier iterations."""
+    """Return whether each iteration changes a value, or None if it depends on earlier ones."""
     sources = program.sources_of(value, user.line)
     if sources is None or value in loop.carried:
         return None

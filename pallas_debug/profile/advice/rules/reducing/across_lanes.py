@@ -248,7 +248,7 @@ def _instructions(
 
 
 def _is_along_lanes(operation: ProgramOperation) -> bool:
-    """Whether an operation reduces or rotates a matrix along its lanes only."""
+    """Return whether an operation reduces or rotates a matrix along its lanes only."""
     sizes = _largest(operation)
     if sizes is None or len(sizes) != 2:
         return False

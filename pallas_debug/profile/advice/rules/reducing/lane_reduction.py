@@ -152,7 +152,7 @@ def _elementwise(shape: str) -> int:
 
 
 def _is_only_chosen(program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop) -> bool:
-    """Whether a place is only carried on, if the value there is beyond the one carried so far."""
+    """Return whether a place is carried on only if its value is beyond the one carried so far."""
     users = program.final_users(operation, PASSED_ON | {"arith.addi"})
     if len(users) != 1 or users[0][0].name != "arith.select" or users[0][0].line not in loop:
         return False
@@ -240,7 +240,7 @@ def _axis_from_the_end(operation: ProgramOperation) -> int | None:
 def _is_only_accumulated(
     program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop
 ) -> bool:
-    """Whether a reduction's result is only combined with a value that the loop carries or keeps."""
+    """Return whether a reduction is only combined with a value the loop carries or keeps."""
     found = _REDUCTION.search(operation.text)
     if found is None:
         return False
@@ -266,7 +266,7 @@ def _is_kept(
     combined: ProgramOperation,
     users: list[ProgramOperation],
 ) -> bool:
-    """Whether the result is kept in memory that the loop does not otherwise read."""
+    """Return whether the result is kept in memory that the loop does not otherwise read."""
     loaded = program.origin(before, combined.line)
     if loaded is None or loaded.name not in LOADS or loaded.line not in loop:
         return False

@@ -160,7 +160,7 @@ def _counted(loop: ProgramLoop, runs: float) -> tuple[str, float]:
 
 
 def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOperation) -> bool:
-    """Whether a maximum over the last axis is combined with earlier ones and used at once."""
+    """Return whether a maximum over the last axis is combined with earlier ones and used."""
     if "<maximumf>" not in reduction.text and "<maxnumf>" not in reduction.text:
         return False
     if "[1]" not in reduction.text:
@@ -179,7 +179,7 @@ def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOp
 def _is_from_before(
     program: MosaicProgram, loop: ProgramLoop, value: str, combined: ProgramOperation
 ) -> bool:
-    """Whether a value is carried, or loaded from a place that does not move with the loop."""
+    """Return whether a value is carried, or loaded from a loop-invariant place."""
     if value in loop.carried:
         return True
     origin = program.origin(value, combined.line)

@@ -144,7 +144,7 @@ def _stores_of(
 
 
 def _goes_back(program: MosaicProgram, loop: ProgramLoop, scan: _Scan) -> bool:
-    """Whether the loop runs from the last row to the first."""
+    """Return whether the loop runs from the last row to the first."""
     place = indices_of(program, loop, scan.stores[0])
     return place is not None and place[-2][0] * (loop.step or 1) < 0
 
@@ -287,7 +287,7 @@ class _Rows:
         return self.result(store.operands[at], store.line)
 
     def ends_with(self, last: ProgramOperation) -> bool:
-        """Whether the next iteration continues with this result."""
+        """Return whether the next iteration continues with this result."""
         if self.kept:
             return self.stored(self.kept[-1]) == last
         if self.loop.carried:
@@ -296,7 +296,7 @@ class _Rows:
         return self.stored(self.stores[-1]) == last
 
     def is_own(self, row: str, operation: ProgramOperation) -> bool:
-        """Whether a row does not depend on other rows."""
+        """Return whether a row does not depend on other rows."""
         sources = self.program.sources_of(row, operation.line)
         if sources is None or row in self.loop.carried:
             return False

@@ -49,7 +49,7 @@ class _Rolls:
 
     @property
     def is_doubled(self) -> bool:
-        """Whether doubling steps are equivalent: for a power of two, or for all elements."""
+        """True if doubling steps are equivalent: for a power of two, or for all elements."""
         return (self.count + 1) & self.count == 0 or self.count + 1 >= self.size
 
     @property
@@ -134,7 +134,7 @@ def _in_loops(program: MosaicProgram) -> list[_Rolls]:
 
 
 def _is_carried_on(program: MosaicProgram, roll: ProgramOperation, loop: ProgramLoop) -> bool:
-    """Whether the next iteration rotates this rotation itself, not a value computed from it.
+    """Return whether the next iteration rotates this rotation itself, not a value computed from it.
 
     A recurrence does not count: it combines its state with a rotation of it, and with other data.
     """
@@ -173,7 +173,7 @@ def _combined(
 
 
 def _is_by_place(program: MosaicProgram, user: ProgramOperation) -> bool:
-    """Whether an operation is not a mask, or selects a constant independently of loaded data."""
+    """Return whether an operation is no mask, or selects a constant independently of data."""
     if user.name != "arith.select":
         return True
     mask = program.sources_of(user.operands[0], user.line)

@@ -179,7 +179,7 @@ def _extent(program: MosaicProgram, start: ProgramOperation) -> int:
 
 
 def _is_alone(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Whether the program waits for a copy before it starts another one."""
+    """Return whether the program waits for a copy before it starts another one."""
     if not is_waited_for(program, start):
         return False
     following = (
@@ -192,7 +192,7 @@ def _is_alone(program: MosaicProgram, start: ProgramOperation) -> bool:
 
 
 def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
-    """Whether the source of a copy is known an iteration ahead, as numbers in SMEM are."""
+    """Return whether the source of a copy is known an iteration ahead, as numbers in SMEM are."""
     program, value = subject.program, source_value(start)
     sources = program.sources_of(value, start.line) if value else None
     if sources is None:
@@ -204,7 +204,7 @@ def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
 
 
 def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
-    """Whether the kernel also copies in the other direction, so that copies may depend on others.
+    """Return whether the kernel also copies the other way, so that copies may be dependent.
 
     A fetch may need data that an earlier iteration wrote back. It does not if each iteration
     fetches and writes back a place of its own.

@@ -191,7 +191,7 @@ def _loop_of_loads(
 
 
 def _is_only_for(program: MosaicProgram, copies: _Together) -> bool:
-    """Whether the waits and the work are in the same region, so that each run does both."""
+    """Return whether the waits and the work are in the same region, so that each run does both."""
     around = program.operations_around(copies.start.line)
     outer = around[1:] if copies.loop is not None else around
     waiting = program.operations_around(copies.wait.line)
