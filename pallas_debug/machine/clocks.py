@@ -111,7 +111,7 @@ class Release:
     label: object = None
 
     def is_in(self, clock: Mapping[int, int]) -> bool:
-        """Whether `clock` includes everything up to this release."""
+        """Return whether `clock` includes everything up to this release."""
         return clock.get(self.epoch >> SHIFT, 0) >= self.epoch & _TIMES
 
 

@@ -90,7 +90,7 @@ class Window:
         return tuple(outer), tuple(inner)
 
     def has(self, block: tuple[int, ...]) -> bool:
-        """Whether any part of a block is within the array."""
+        """Return whether any part of a block is within the array."""
         try:
             self.bounds(block)
         except BlockOutOfBounds:

@@ -179,7 +179,7 @@ def require_claimed(machine: Machine) -> None:
 
 
 def _is_same(one: MemoryBuffer, other: MemoryBuffer) -> bool:
-    """Whether two buffers of different cores or devices are the same operand or scratch."""
+    """Return whether two buffers of different cores or devices are the same operand or scratch."""
     if one.kind != other.kind:
         return False
     if one.core == other.core:

@@ -154,7 +154,7 @@ def _strays_matter(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
     beside: Sequence[MachineObserver],
 ) -> bool:  # fmt: skip
-    """Whether results depend on the values of scalar reads outside their tables.
+    """Return whether results depend on the values of scalar reads outside their tables.
 
     Several values are tried: a large number may set the same flags as the nearest one, while
     zero does not. The size of a slice may be negative or zero, which selects nothing.

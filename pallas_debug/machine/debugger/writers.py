@@ -25,7 +25,7 @@ Element = tuple[int, ...]
 
 
 def covers(write: MemoryWrite, element: Element) -> bool:
-    """Whether a write includes an element of its buffer."""
+    """Return whether a write includes an element of its buffer."""
     if write.how == "new" or write.how == "count":
         return True
     if write.region is not None and write.mask is not None and write.region.index is not None:

@@ -70,7 +70,7 @@ def _computed(
 
 
 def _goes_on(loop: ir.Loop, outer: ProgramFrame, carry: Sequence[Any]) -> bool:
-    """Whether the condition of a loop holds."""
+    """Return whether the condition of a loop holds."""
     if isinstance(loop, ir.ScanLoop):
         return True
     given = [outer.registers[reg.number] for reg in loop.condition_constants]

@@ -150,7 +150,7 @@ class MemorySanitizer(MemoryTracker):
                 self._sums.reads(thread, state, region)
 
     def _is_copied_out(self, buffer: MemoryBuffer) -> bool:
-        """Whether any copy to an output has the buffer as its source."""
+        """Return whether any copy to an output has the buffer as its source."""
         name = buffer.name
         known = self._copied_out.get(name)
         if known is None:
@@ -285,14 +285,14 @@ class MemorySanitizer(MemoryTracker):
         return [group[0] for group in needed.values()]
 
     def _is_race(self, suspect: SuspectRead) -> bool:
-        """Whether a read may race with the copy that writes the data it reads."""
+        """Return whether a read may race with the copy that writes the data it reads."""
         if suspect.is_early or not suspect.is_sent_later or self._order is None:
             return suspect.is_early or suspect.is_sent_later
         races = self._order.detector.races.values()
         return any(race.earlier.buffer.name == suspect.buffer.name for race in races)
 
     def _is_return(self, suspect: SuspectRead) -> bool:
-        """Whether a read is the consequence of a revisited output block."""
+        """Return whether a read is the consequence of a revisited output block."""
         return suspect.visited and suspect.buffer.name in self.arrays.returns
 
     def _of_kinds(self, *kinds: ReadKind) -> list[SuspectRead]:
@@ -346,7 +346,7 @@ class MemorySanitizer(MemoryTracker):
         return list(found.values())
 
     def _adds_again(self, suspect: SuspectRead) -> bool:
-        """Whether a read continues a sum, with data that were also copied for its last write."""
+        """Return whether a read continues a sum with data also copied for its last write."""
         writer = suspect.writer
         if writer is None or self._awaited is None:
             return False

@@ -221,7 +221,7 @@ def _is_onto_nothing(race: RaceFact) -> bool:
 
 
 def _between_cores(race: RaceFact, buffer: MemoryBuffer) -> bool:
-    """Whether two threads access memory that the cores of a device share."""
+    """Return whether two threads access memory that the cores of a device share."""
     return race.earlier.thread != race.later.thread and is_far(buffer)
 
 

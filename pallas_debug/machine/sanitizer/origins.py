@@ -91,12 +91,12 @@ def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
 
 
 def has_tables(program: ir.KernelProgram) -> bool:
-    """Whether a program loads anything, as an index map does from scalar prefetch."""
+    """Return whether a program loads anything, as an index map does from scalar prefetch."""
     return any(isinstance(step, ir.LoadStep) for step in program.steps)
 
 
 def is_of_table(program: ir.KernelProgram, number: int) -> bool:
-    """Whether a register of an index map depends on values loaded from scalar prefetch."""
+    """Return whether a register of an index map depends on values loaded from scalar prefetch."""
     match step := program.maker(number):
         case None:
             return False

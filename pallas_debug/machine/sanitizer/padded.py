@@ -53,7 +53,7 @@ def explain(
 
 
 def _has_padding(launch: Launch) -> bool:
-    """Whether an array's shape is not a multiple of its blocks, or of the tile size."""
+    """Return whether an array's shape is not a multiple of its blocks, or of the tile size."""
     for operand in launch.operands:
         shape = operand.type.shape if operand.array is None else operand.array
         if operand.block is not None:

@@ -194,7 +194,7 @@ class BoundsObserver(MachineObserver):
         )
 
     def _is_part(self, window: MemoryBuffer) -> bool:
-        """Whether a window is smaller than its array."""
+        """Return whether a window is smaller than its array."""
         operand = next((o for o in self._launch.operands if o.name == window.name), None)
         if operand is None or operand.array is None:
             return False
@@ -320,7 +320,7 @@ def _writes(step: ir.MachineStep, error: OutOfBounds) -> bool:
 def _are_offsets(
     block: Sequence[int], counts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
 ) -> bool:
-    """Whether block indices look like element offsets: within the array, multiples of blocks."""
+    """Return whether block indices look like element offsets: multiples of blocks, in bounds."""
     return all(
         0 <= at < n and (at < count or (size > 1 and at % size == 0))
         for at, count, size, n in zip(block, counts, sizes, shape, strict=True)

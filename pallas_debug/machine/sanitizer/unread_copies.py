@@ -218,7 +218,7 @@ class UnreadCopies:
                 yield found
 
     def _is_used(self, source: _Source) -> bool:
-        """Whether any copy of a part of a source has been read."""
+        """Return whether any copy of a part of a source has been read."""
         used = self._used.get(source[0], set())
         return source[1] in used or any(first_meeting(source[1], one) for one in used)
 

@@ -56,7 +56,7 @@ class AssumptionsObserver(MachineObserver):
 
     @staticmethod
     def is_needed(launch: Launch) -> bool:
-        """Whether the kernel has such an annotation."""
+        """Return whether the kernel has such an annotation."""
         return any(_of(step) & {NO_STORE, NO_DEPENDENCIES} for step in launch.all_steps())
 
     def findings(self) -> list[Finding]:

@@ -97,7 +97,7 @@ class DecisionLedger:
                     self._found[key] = found
 
     def _is_due(self, key: tuple[int, int]) -> bool:
-        """Whether to look for a comparison's cause: eight times, and then ever less often."""
+        """Return whether to look for a comparison's cause: eight times, then ever less often."""
         if key in self._found:
             return False
         tries = self._tries[key] = self._tries.get(key, 0) + 1
@@ -143,7 +143,7 @@ class _Turned(MachineObserver):
 
 
 def _differ(before: Sequence[Sequence[Any]], after: Sequence[Sequence[Any]]) -> bool:
-    """Whether any element that is not NaN in the second run differs between the two runs."""
+    """Return whether any element that is not NaN in the second run differs between the two runs."""
     for one, other in zip(
         (array for arrays in before for array in arrays),
         (array for arrays in after for array in arrays),

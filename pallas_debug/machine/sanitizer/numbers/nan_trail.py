@@ -33,7 +33,7 @@ _NONE: Facts = frozenset()
 
 
 def holds_bad(value: Any) -> bool:
-    """Whether a value contains a NaN or plus infinity."""
+    """Return whether a value contains a NaN or plus infinity."""
     array = np.asarray(value)
     if array.dtype.kind not in "fc":
         if "float" not in array.dtype.name:  # bfloat16 is of kind "V", as are 4-bit integers

@@ -299,7 +299,7 @@ class NumbersObserver(MachineObserver):
             self._trail.follow(thread, made, outputs)
 
     def _keeps(self, occasion: _Occasion) -> bool:
-        """Whether there is room for the operands of an occasion; counts them while it exists."""
+        """Return whether there is room for an occasion's operands, counted while it exists."""
         size = sum(getattr(value, "nbytes", 8) for value in occasion.values)
         if self._held + size > MAX_HELD:
             return False

@@ -166,7 +166,7 @@ class AwaitedCopies:
         unread[:] = [w for w in unread if first_meeting(parts, boxes(w.copy.destination)) is None]
 
     def come_again(self, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        """Whether both grid points copy the same part of some array to scratch."""
+        """Return whether both grid points copy the same part of some array to scratch."""
         parts = (copies for array in self._copied.values() for copies in array.values())
         return any(
             {one, other} <= {c.point for c in copies if c.destination.buffer.kind != "output"}
@@ -218,7 +218,7 @@ def finding(launch: Launch, wait: MisnamedWait) -> Finding:
 
 
 def _is_array(buffer: MemoryBuffer) -> bool:
-    """Whether a buffer is a whole array, which only copies read."""
+    """Return whether a buffer is a whole array, which only copies read."""
     return buffer.kind in ("input", "output") and buffer.type.space == "hbm"
 
 

@@ -57,7 +57,7 @@ def _finding(
 
 
 def _came_first(fact: UndecidedOrder, other: OrderTracker) -> bool:
-    """Whether the first of two events came first in the other run, but not in the observed one."""
+    """Return whether the first of two events came first in the other run, but not in this one."""
     if fact.of_copies:
         return False  # the observed run performs copies in the order in which they start
     again = other.reads.get(fact.place.step.site.line)

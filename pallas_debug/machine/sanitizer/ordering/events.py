@@ -206,7 +206,7 @@ class OrderTracker(MachineObserver):
         ledger.release(near, far, lane, amount, copy)
 
     def _is_known(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy, when: int) -> bool:
-        """Whether the receiver is known to have entered the kernel."""
+        """Return whether the receiver is known to have entered the kernel."""
         device = copy.destination.device
         if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
             return True

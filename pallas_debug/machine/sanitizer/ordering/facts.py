@@ -58,7 +58,7 @@ class RaceFact:
 
     @property
     def overtakes(self) -> bool:
-        """Whether a DMA replaces data of an earlier DMA for whose arrival a read has waited."""
+        """True if a DMA replaces data of an earlier DMA for whose arrival a read has waited."""
         fills = self.later.copy is not None and self.later.writes and self.later.was_filled
         return fills and self.was_awaited and not self.earlier.writes
 

@@ -178,5 +178,5 @@ class OrderTasks:
 
 
 def is_far(buffer: MemoryBuffer) -> bool:
-    """Whether several cores share a buffer, as for operands in HBM."""
+    """Return whether several cores share a buffer, as for operands in HBM."""
     return buffer.type.space == "hbm" and buffer.kind in ("input", "output", "array")

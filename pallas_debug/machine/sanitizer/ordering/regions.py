@@ -74,7 +74,7 @@ def masked(region: MemoryRegion, mask: np.ndarray) -> tuple[Box, ...]:
 
 
 def selects(index: Sequence[Entry], element: Sequence[int]) -> bool:
-    """Whether an index into a buffer selects an element of it."""
+    """Return whether an index into a buffer selects an element of it."""
     pairs = list(zip(index, element, strict=True))
     arrays = [(entry, n) for entry, n in pairs if isinstance(entry, np.ndarray)]
     if not all(_selects(entry, n) for entry, n in pairs if not isinstance(entry, np.ndarray)):
@@ -141,7 +141,7 @@ def first_meeting(a: Sequence[Box], b: Sequence[Box]) -> Box | None:
 
 
 def covers(a: Sequence[Box], b: Sequence[Box]) -> bool:
-    """Whether each box of `b` is within a box of `a`."""
+    """Return whether each box of `b` is within a box of `a`."""
     return all(any(_holds(outer, inner) for outer in a) for inner in b)
 
 

@@ -146,7 +146,7 @@ class AliasedCopies:
         )  # fmt: skip
 
     def _is_in_place(self, copy: DmaCopy, name: str, output: str) -> bool:
-        """Whether a DMA reads through the input's reference, and its values reach the output."""
+        """Return whether a DMA reads through the input's ref, and its values reach the output."""
         sources = self._flow.copied.get(id(copy.step), frozenset())
         return sources == {name} and output in self._flow.reached(name)
 
@@ -220,7 +220,7 @@ class ChangedInputs:
 
 
 def _is_rounding(old: np.ndarray, new: np.ndarray) -> bool:
-    """Whether values change by no more than if they are normalised twice."""
+    """Return whether values change by no more than if they are normalised twice."""
     tolerance = ROUNDING.get(old.dtype.itemsize, 1e-4)
     wide = np.nan_to_num(old.astype(np.float64))
     difference = np.abs(np.nan_to_num(new.astype(np.float64)) - wide)

@@ -335,7 +335,7 @@ class DroppedSums:
         self._states[key] = kept
 
     def is_sum(self, step: ir.MachineStep, buffer: MemoryBuffer) -> bool:
-        """Whether a store adds to a buffer, and nothing else uses its value."""
+        """Return whether a store adds to a buffer, and nothing else uses its value."""
         return bool(self._is_sum.get((id(step), buffer.name)))
 
     def _leaves(self, key: _Key, part: _Part) -> None:
@@ -346,7 +346,7 @@ class DroppedSums:
             self._used.discard(key)
 
     def _is_constant(self, thread: Thread, step: ir.StoreStep, site: tuple[int, str]) -> bool:
-        """Whether a store's value depends on nothing in memory."""
+        """Return whether a store's value depends on nothing in memory."""
         if site not in self._constant:
             made_of = reach.sources(thread.frames, step.value.number)
             self._constant[site] = next(made_of, None) is None
@@ -366,7 +366,7 @@ class DroppedSums:
         return found
 
     def _is_stored_on_data(self, addition: WriteRecord) -> bool:
-        """Whether data that did not affect an addition decide when outputs are stored."""
+        """Return whether data that did not affect an addition decide when outputs are stored."""
         added = self._on_data.get(id(addition.step), frozenset())
         return not all(conditions <= added for conditions in self._stored_if)
 
@@ -451,7 +451,7 @@ def dropped_by(
 
 
 def _is_in_loop(thread: Thread) -> bool:
-    """Whether the current step is in a loop; iterations of a pipeline count as grid points."""
+    """Return whether the current step is in a loop other than that of a pipeline."""
     loops = [f.caller for f in thread.frames if f.stage in ("body", "condition")]
     return not all(loop is not None and begins_moment(loop) for loop in loops)
 
@@ -474,13 +474,13 @@ def _taken(kept: dict[_Key, dict[_Part, _T]], key: _Key, part: _Part) -> list[_T
 
 
 def is_uniform(value: Any) -> bool:
-    """Whether all elements of a value are equal."""
+    """Return whether all elements of a value are equal."""
     array = np.asarray(value)
     return bool(array.size and (array == array.flat[0]).all())
 
 
 def _is_sum(thread: Thread, step: ir.StoreStep, buffer: MemoryBuffer) -> bool | None:
-    """Whether a store accumulates into its buffer; None if something else also uses the sum."""
+    """Return whether a store accumulates into its buffer, or None if the sum is also used."""
     if step.adds:
         return True
     if not reach.depends_on(thread.frames, step.value.number, buffer):

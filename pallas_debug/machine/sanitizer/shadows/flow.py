@@ -40,7 +40,7 @@ class ValueFlow:
         self._walk(launch.body, given)
 
     def stores_to_others(self, source: str, target: str) -> bool:
-        """Whether values of one operand may be stored or copied to another."""
+        """Return whether values of one operand may be stored or copied to another."""
         return source != target and (source, target) in self.direct
 
     def reached(self, name: str) -> Names:
@@ -56,12 +56,12 @@ class ValueFlow:
         return frozenset(found)
 
     def is_state(self, name: str) -> bool:
-        """Whether an operand's values may be computed from earlier ones of some operand."""
+        """Return whether an operand's values may be computed from earlier ones of some operand."""
         names = {name, *(source for source, _ in self.direct if name in self.reached(source))}
         return any(one in self.reached(one) for one in names)
 
     def is_moved(self, name: str) -> bool:
-        """Whether an operand's values are only copied, without being used in a computation."""
+        """Return whether an operand's values are only copied, not used in a computation."""
         return not any((_COMPUTED, target) in self.direct for target in self.reached(name))
 
     def _walk(

@@ -172,7 +172,7 @@ class ArrayLedger:
                 )
 
     def is_shared(self, name: str) -> bool:
-        """Whether an array of this name is both input and output."""
+        """Return whether an array of this name is both input and output."""
         return any(self._shadows[n].buffer.name == name for n in self._shared)
 
     def result_in(self, buffer: MemoryBuffer) -> str | None:
@@ -183,7 +183,7 @@ class ArrayLedger:
         return None if shared is None else shared.output
 
     def is_same_lane(self, a: Point, b: Point) -> bool:
-        """Whether two grid points have the same coordinates along parallel axes."""
+        """Return whether two grid points have the same coordinates along parallel axes."""
         return all(a[i] == b[i] for i in self._lanes)
 
     # Visits of output blocks
@@ -204,7 +204,7 @@ class ArrayLedger:
         self._seen[id(window), block][1] = point
 
     def has_come_back(self, buffer: MemoryBuffer) -> bool:
-        """Whether the window holds a block that had been written back earlier."""
+        """Return whether the window holds a block that had been written back earlier."""
         return buffer.number in self._came_back
 
     def written_back(
@@ -417,7 +417,7 @@ class ArrayLedger:
             )
 
     def _is_in_plain_loop(self, copy: DmaCopy) -> bool:
-        """Whether no data decide about the iterations of a DMA, and it copies no running state.
+        """Return whether a DMA's iterations depend on no data, and it copies no running state.
 
         If data decide where it writes, the next one may replace what it writes past its rows.
         """
@@ -466,7 +466,7 @@ class ArrayLedger:
 
 
 def _is_line_of(before: WriteRecord, copy: DmaCopy) -> bool:
-    """Whether a write is an earlier copy of a buffer by a line, as in a loop Python unrolls."""
+    """Return whether a write is an earlier copy of a buffer by a line, as in an unrolled loop."""
     last, line = before.copy, copy.step.site.line
     if last is None or line is None or before.step.site.line != line:
         return False
@@ -474,7 +474,7 @@ def _is_line_of(before: WriteRecord, copy: DmaCopy) -> bool:
 
 
 def _is_fill(old: np.ndarray, new: np.ndarray) -> bool:
-    """Whether the replaced values are all equal, as zeros for rows without data, and others not."""
+    """Return whether all replaced values are equal, as for rows without data, and others not."""
     return bool((old == old.flat[0]).all() and (new != new.flat[0]).any())
 
 

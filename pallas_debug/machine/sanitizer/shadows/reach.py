@@ -79,12 +79,12 @@ def _stores(
 
 
 def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer) -> bool:
-    """Whether a register of the innermost frame was computed from the contents of a buffer."""
+    """Return whether a register of the innermost frame was computed from a buffer's contents."""
     return any(found is buffer for found in sources(frames, number))
 
 
 def depends_on_data(frames: Sequence[ProgramFrame]) -> bool:
-    """Whether any condition around the current step depends on values in memory."""
+    """Return whether any condition around the current step depends on values in memory."""
     return next(data_conditions(frames), None) is not None
 
 
@@ -105,7 +105,7 @@ def data_conditions(frames: Sequence[ProgramFrame]) -> Iterator[ir.Branch]:
 
 
 def repeats_on_data(frames: Sequence[ProgramFrame]) -> bool:
-    """Whether values in memory decide when a loop around the current step ends."""
+    """Return whether values in memory decide when a loop around the current step ends."""
     return any(
         _ends_on_data(frames, depth, frame.caller)
         for depth, frame in enumerate(frames)
@@ -114,7 +114,7 @@ def repeats_on_data(frames: Sequence[ProgramFrame]) -> bool:
 
 
 def _ends_on_data(frames: Sequence[ProgramFrame], depth: int, loop: ir.WhileLoop) -> bool:
-    """Whether a loop's condition, or the carry that it sees, depends on values in memory.
+    """Return whether a loop's condition, or the carry that it sees, depends on values in memory.
 
     Args:
       depth: position of the frame of the loop's body.
@@ -185,7 +185,7 @@ def _sources(
 
 
 def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
-    """Whether a store's value is a sum that nothing else in its program uses."""
+    """Return whether a store's value is a sum that nothing else in its program uses."""
     number = store.value.number
     reader: ir.MachineStep = store
     while True:
@@ -204,7 +204,7 @@ def is_sum(program: ir.KernelProgram, store: ir.StoreStep) -> bool:
 
 
 def is_scaled(launch: Launch, store: ir.StoreStep) -> bool:
-    """Whether a store multiplies the previous contents of its buffer, as a decaying state does."""
+    """Return whether a store scales the previous contents of its buffer, like a decaying state."""
     program = _program_of(launch, store)
     if program is None:
         return False
@@ -258,7 +258,7 @@ def _followed(
 
 
 def decided_by_position(launch: Launch, branch: ir.Branch) -> bool:
-    """Whether only the grid point decides about a condition, and nothing in memory."""
+    """Return whether only the grid point decides about a condition, and nothing in memory."""
     program = _program_of(launch, branch)
     return program is not None and _inputs_behind(program, [branch.index.number]) == set()
 
@@ -294,7 +294,7 @@ def _choice(program: ir.KernelProgram, store: ir.StoreStep) -> ir.StepSite | Non
 
 
 def is_total(frames: Sequence[ProgramFrame], number: int) -> bool:
-    """Whether a register of the innermost frame is computed only from reductions of arrays."""
+    """Return whether a register of the innermost frame is computed only from reductions."""
     return _is_total(frames, len(frames) - 1, number)
 
 
@@ -314,7 +314,7 @@ def _is_total(frames: Sequence[ProgramFrame], depth: int, number: int) -> bool:
 
 
 def _is_carried(frame: ProgramFrame, number: int) -> bool:
-    """Whether an input of a loop's body is carried or per iteration, rather than a constant."""
+    """Return whether an input of a loop's body is carried or per iteration, not a constant."""
     position = _position(frame, number)
     if position is None or not isinstance(frame.caller, ir.Loop):
         return False

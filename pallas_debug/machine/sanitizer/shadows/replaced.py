@@ -250,7 +250,7 @@ class ReplacedTotals:
         return not is_state or (is_reset and not site.stays)
 
     def _is_of_inputs(self, name: str, within: frozenset[str] = frozenset()) -> bool:
-        """Whether a buffer is an input, or filled from inputs alone: it is no running state.
+        """Return whether a buffer is an input, or filled from inputs alone: it is no running state.
 
         Args:
           within: buffers that are computed from it.

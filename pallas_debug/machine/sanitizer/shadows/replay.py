@@ -245,7 +245,7 @@ def _padded(source: MemoryRegion) -> list[tuple[int, int]]:
 
 
 def _differ(before: Array, after: Array, sizes: Iterable[tuple[int, int]]) -> bool:
-    """Whether results differ, ignoring the padding of results that consist of whole tiles.
+    """Return whether results differ, ignoring the padding of results that consist of whole tiles.
 
     A kernel for arrays of 255 columns may return 256, and the program drops the last.
 

@@ -78,7 +78,7 @@ def have_run(
     steps: Iterable[ir.MachineStep], histories: Mapping[BufferKey, BufferHistory],
     suspect: shadow.SuspectRead,
 ) -> bool:  # fmt: skip
-    """Whether any of these stores had written elements of a buffer before they were read."""
+    """Return whether any of these stores had written elements of a buffer before they were read."""
     stores = histories[buffer_key(suspect.buffer)].stores
     parts = (stores.get(id(step)) for step in steps)
     return any(p is not None and p.points[:1] and p.points[0] <= suspect.point for p in parts)

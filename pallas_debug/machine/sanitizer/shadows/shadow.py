@@ -312,7 +312,7 @@ def first_in(mask: Mask) -> tuple[int, ...]:
 
 
 def covers(region: MemoryRegion) -> bool:
-    """Whether a region covers its whole buffer."""
+    """Return whether a region covers its whole buffer."""
     index = region.index
     if index is None:
         return False
@@ -335,7 +335,7 @@ def region_shape(region: MemoryRegion) -> tuple[int, ...]:
 
 
 def is_dynamic(step: ir.MachineStep) -> bool:
-    """Whether the elements that a step accesses depend on a value."""
+    """Return whether the elements that a step accesses depend on a value."""
     places = [getattr(step, name, None) for name in ("place", "source", "destination")]
     for place in places:
         for part in () if place is None else place.view:

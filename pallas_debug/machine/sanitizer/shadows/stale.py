@@ -42,7 +42,7 @@ def is_stale(
     suspect: SuspectRead, thread: TrackedThread, history: ElementHistory, launch: Launch, *,
     is_later: bool = False, adds_again: bool = False,
 ) -> bool:  # fmt: skip
-    """Whether a read looks stale; whether it matters is a separate question.
+    """Return whether a read looks stale; whether it matters is a separate question.
 
     Args:
       is_later: whether the step has read values left by another block before. Then the block of
@@ -151,19 +151,19 @@ def _extents(suspect: SuspectRead, thread: TrackedThread, row: int) -> list[int]
 
 
 def _recurs(suspect: SuspectRead, launch: Launch) -> bool:
-    """Whether a state of floats is multiplied at each step."""
+    """Return whether a state of floats is multiplied at each step."""
     step = suspect.writer.step if suspect.writer is not None else None
     is_float = suspect.buffer.content.dtype.kind not in "biu"
     return is_float and isinstance(step, ir.StoreStep) and reach.is_scaled(launch, step)
 
 
 def _differ(blocks: Sequence[Sequence[Block]], one: int, other: int) -> bool:
-    """Whether the two moments compute different blocks of each of these outputs."""
+    """Return whether the two moments compute different blocks of each of these outputs."""
     return bool(blocks) and all(of_output[one] != of_output[other] for of_output in blocks)
 
 
 def _begins_next(events: Sequence[ElementEvent], moment: int) -> bool:
-    """Whether a moment uses a sum, then resets it, and adds to the sum of the next block."""
+    """Return whether a moment uses a sum, then resets it, and adds to the sum of the next block."""
     own = [event for event in events if event.moment == moment]
     last = max((i for i, event in enumerate(own) if event.writes and not event.updates), default=0)
     return last > 0 and not own[last - 1].writes and any(e.updates for e in own[last:])
@@ -172,7 +172,7 @@ def _begins_next(events: Sequence[ElementEvent], moment: int) -> bool:
 def _accumulates(
     events: Sequence[ElementEvent], thread: TrackedThread, outputs: Sequence[int], reader: int
 ) -> bool:
-    """Whether an element is updated at several consecutive steps that compute one block.
+    """Return whether an element is updated at several consecutive steps that compute one block.
 
     If so, the axis along which they differ is that of a sum, and the reader's block has several
     steps. Steps are grid points, or moments if there are several updates at a grid point.
@@ -198,7 +198,7 @@ def _accumulates(
 
 
 def _adds_up(events: Sequence[ElementEvent], reader: int) -> bool:
-    """Whether an element is only updated at a moment, several times, before it is used."""
+    """Return whether an element is only updated at a moment, several times, before it is used."""
     own = [event for event in events if event.moment == reader]
     last = max((i for i, event in enumerate(own) if event.writes), default=0)
     reads, updates = own[:last:2], own[1 : last + 1 : 2]
@@ -209,7 +209,7 @@ def _adds_up(events: Sequence[ElementEvent], reader: int) -> bool:
 def _goes_on(
     events: Sequence[ElementEvent], blocks: Sequence[Sequence[Block]], reader: int
 ) -> bool:
-    """Whether the moment of a read, and the next for its blocks, only add to an element."""
+    """Return whether the moment of a read, and the next for its blocks, only add to an element."""
     if any(reader + 1 >= len(b) or b[reader] is None or b[reader] != b[reader + 1] for b in blocks):
         return False
     added, reset = (
@@ -220,7 +220,7 @@ def _goes_on(
 
 
 def _is_whole_total(events: Sequence[ElementEvent], found: BufferHistory) -> bool:
-    """Whether only the updates use a sum before its last update: a total over all blocks."""
+    """Return whether only the updates use a sum before its last update: a total over all blocks."""
     return bool(found.used_at) and min(found.used_at) >= _updated(events)[-1]
 
 
@@ -241,7 +241,7 @@ def _length(blocks: Sequence[Block], position: int) -> int:
 
 
 def _writes_less(found: BufferHistory, suspect: SuspectRead, before: Point) -> bool:
-    """Whether the store behind a read wrote less at the reader's grid point than the last time."""
+    """Return whether the store behind a read wrote less at the read's grid point than before."""
     assert suspect.writer is not None
     if suspect.operand != "scratch" or suspect.point == before:
         return False
@@ -255,7 +255,7 @@ def _writes_less(found: BufferHistory, suspect: SuspectRead, before: Point) -> b
 
 
 def was_read(conflict: ReplacedWrite, history: ElementHistory) -> bool:
-    """Whether an element was read between two writes to it."""
+    """Return whether an element was read between two writes to it."""
     events = history.buffers[buffer_key(conflict.buffer)].events[conflict.change.element]
     seen_first = False
     for event in events:

@@ -102,7 +102,7 @@ class TiledNumbers:
             yield from np.unique(tile).tolist()
 
     def has(self, number: int) -> bool:
-        """Whether any element has this number."""
+        """Return whether any element has this number."""
         return self.default == number or any((t == number).any() for t in self._tiles.values())
 
     def where(self, number: int) -> Mask:

@@ -103,7 +103,7 @@ class TrackedThread:
 
     @property
     def begins_row(self) -> bool:
-        """Whether more than the last axis along which the grid point moved has moved."""
+        """True if more than the last axis along which the grid point moved has moved."""
         if len(self.points) < 2:
             return False
         before, here = self.points[-2:]
@@ -111,11 +111,11 @@ class TrackedThread:
 
     @property
     def has_pipelines(self) -> bool:
-        """Whether any grid point had several moments."""
+        """True if any grid point had several moments."""
         return len(self.moments) > len(self.points)
 
     def keeps(self, name: str) -> bool:
-        """Whether a buffer may contain values left by an earlier grid point."""
+        """Return whether a buffer may contain values left by an earlier grid point."""
         own = next((i for i, w in enumerate(self.outputs) if w.operand.name == name), None)
         if own is None:
             return len(self.points) > 1
@@ -154,7 +154,7 @@ class TrackedThread:
         return self._reached[name]
 
     def reaches_output(self, name: str) -> bool:
-        """Whether an operand's values go to an output."""
+        """Return whether an operand's values go to an output."""
         return not self._all_outputs().isdisjoint(self._destinations(name))
 
     def may_reach(self, name: str, output: str) -> bool:
@@ -211,7 +211,7 @@ class TrackedThread:
         return [last[position] for position in range(len(self.points))]
 
     def is_in_one_block(self, window: Window, mask: np.ndarray[Any, Any]) -> bool:
-        """Whether the masked elements that are in any block of an output are in the same one."""
+        """Return whether all masked elements that are in a block of an output share one block."""
         found = [window.bounds(block)[0] for block in set(self.blocks[self.outputs.index(window)])]
         return sum(bool(mask[outer].any()) for outer in found) < 2
 
@@ -313,7 +313,7 @@ class OutputStores:
 
 
 def begins_moment(step: ir.MachineStep) -> bool:
-    """Whether the iterations of a loop are moments."""
+    """Return whether the iterations of a loop are moments."""
     return isinstance(step, ir.Loop) and step.of_pipeline
 
 

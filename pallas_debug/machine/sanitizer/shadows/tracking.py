@@ -128,7 +128,7 @@ class MemoryTracker(MachineObserver):
     # The grid
 
     def watches(self, state: TrackedThread, point: Point) -> bool:
-        """Whether a grid point is checked; `point` is the thread's current or an earlier one."""
+        """Return whether a grid point, the thread's current or an earlier one, is checked."""
         if self.watched is None:
             return True
         if self.room.is_exhausted:
@@ -226,7 +226,7 @@ class MemoryTracker(MachineObserver):
             self._suspect("stale", thread, step, region, found, of_block, value)
 
     def _may_carry(self, found: BufferShadow) -> bool:
-        """Whether unwatched grid points may have written `GIVEN` elements."""
+        """Return whether unwatched grid points may have written `GIVEN` elements."""
         if self.watched is None:
             return False
         return found.operand not in ("input", "prefetch") or self.arrays.is_shared(

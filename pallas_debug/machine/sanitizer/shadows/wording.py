@@ -451,5 +451,5 @@ class MemoryWording:
 
 
 def _is_in_place(step: ir.MachineStep) -> bool:
-    """Whether a store writes the same elements whenever it runs."""
+    """Return whether a store writes the same elements whenever it runs."""
     return isinstance(step, ir.StoreStep) and step.place.is_constant
