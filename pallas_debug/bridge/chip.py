@@ -161,7 +161,7 @@ def _is_runner(module: str) -> bool:
 
 
 def _is_in_mesh_of_tpus() -> bool:
-    """Whether the user's code says which TPU; a mesh of simulated devices does not."""
+    """Return whether the user's code says which TPU; a mesh of simulated devices does not."""
     device = mesh_lib.get_abstract_mesh().abstract_device
     return device is not None and device.platform == "tpu"
 

@@ -55,7 +55,7 @@ class Patch:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the installed jax needs this patch."""
+        """True if the installed jax needs this patch."""
         jax = _numbers(versions.installed().get("jax", versions.OLDEST))
         last = _numbers(self.last)
         return jax >= _numbers(self.first) and (

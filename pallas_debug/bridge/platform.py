@@ -50,12 +50,12 @@ def default_backend() -> str:
 
 
 def has_accelerator() -> bool:
-    """Whether programs run on anything but the CPU."""
+    """Return whether programs run on anything but the CPU."""
     return default_backend() != "cpu"
 
 
 def has_tpu() -> bool:
-    """Whether programs run on a TPU."""
+    """Return whether programs run on a TPU."""
     return default_backend() == "tpu"
 
 

@@ -133,7 +133,7 @@ def _answering(original: property, platform: property, answer: Callable[[Target]
 
 
 def _is_jax(frame: FrameType | None) -> bool:
-    """Whether the query comes from jax or from us, rather than from the user's code."""
+    """Return whether the query comes from jax or from us, rather than from the user's code."""
     while frame is not None and frame.f_code is _default_backend:
         frame = frame.f_back
     name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""

@@ -39,7 +39,7 @@ class CallSite:
         return next(iter(sites.values())) if len(sites) == 1 else None
 
     def holds(self, line: SourceLine) -> bool:
-        """Whether a line is in the function that makes the call; if none was found, any line is."""
+        """Return whether a line is in the function that makes the call, or none was found."""
         if self._found is None:
             return True
         file, _, function = self._found

@@ -38,7 +38,7 @@ PARTITIONED = (
 
 
 def is_partitioned(context: Any) -> bool:
-    """Whether jax, and not `shard_map`, partitions the kernel's arrays."""
+    """Return whether jax, and not `shard_map`, partitions the kernel's arrays."""
     axes = context.module_context.axis_context
     return bool(automatic_axes(context)) or getattr(axes, "num_devices", 1) not in (1, None)
 

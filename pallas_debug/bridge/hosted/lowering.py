@@ -66,7 +66,7 @@ class KernelHost(Protocol):
         """Handle a kernel that the host cannot run; `runs` says how it runs instead, if at all."""
 
     def communicates(self, prepared: Any) -> bool:
-        """Whether the devices of its mesh have to run the kernel together."""
+        """Return whether the devices of its mesh have to run the kernel together."""
 
     def run(
         self, prepared: Any, arrays: Sequence[Sequence[Array]], first: int
@@ -94,7 +94,7 @@ def hosting(host: KernelHost) -> contextlib.AbstractContextManager[None]:
 
 
 def has_host() -> bool:
-    """Whether there is an active host."""
+    """Return whether there is an active host."""
     return bool(_hosts)
 
 

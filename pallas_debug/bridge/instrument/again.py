@@ -53,7 +53,7 @@ class SecondRun:
     is_same: bool
 
     def misses(self, tripped: int) -> bool:
-        """Whether the second run failed to reproduce the failure of the first.
+        """Return whether the second run failed to reproduce the failure of the first.
 
         The two programs are compiled separately and may round differently.
         """
@@ -88,7 +88,7 @@ class Again:
         self._memory = _memory(params)
 
     def may_be_unwritten(self, output: np.ndarray) -> bool:
-        """Whether an element of an output equals the fill value of HLO interpret mode."""
+        """Return whether an element of an output equals the fill value of HLO interpret mode."""
         dtype = output.dtype
         if dtype in NARROW:
             return not output.all()
@@ -96,7 +96,7 @@ class Again:
 
     @property
     def reads_narrow(self) -> bool:
-        """Whether the kernel may read uninitialised memory of a type in `NARROW`.
+        """True if the kernel may read uninitialised memory of a type in `NARROW`.
 
         They are filled with zeros, which do not indicate a fault, so only a run with other values
         can tell.
@@ -339,14 +339,14 @@ def _differs(first: np.ndarray, second: np.ndarray) -> Any:
 
 
 def can_be_run_again(params: dict[str, Any]) -> bool:
-    """Whether a kernel is a function of its operands: in HLO interpret mode, without prints."""
+    """Return whether a kernel can be repeated: it is in HLO interpret mode, and has no prints."""
     if not is_hlo(params.get("interpret")) or "grid_mapping" not in params:
         return False
     return all(isinstance(effect, _OWN_EFFECTS) for effect in params["jaxpr"].effects)
 
 
 def is_on_one_cpu(context: Any) -> bool:
-    """Whether the program being lowered runs on a single CPU, where its operands are at hand."""
+    """Return whether the program is lowered for a single CPU, where its operands are at hand."""
     module = context.module_context
     devices = getattr(module.axis_context, "num_devices", None)  # None under `shard_map`
     return tuple(module.platforms) == ("cpu",) and devices == 1

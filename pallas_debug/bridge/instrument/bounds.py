@@ -100,7 +100,7 @@ class _Follower(rewrite.Visitor):
 
 
 def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
-    """Whether a block index is statically known to be within the array."""
+    """Return whether a block index is statically known to be within the array."""
     if not isinstance(index, jax_core.Tracer):
         return 0 <= int(index) <= last
     out = inner.outvars[dim]
@@ -165,12 +165,12 @@ class BoundsChecker(rewrite.Visitor):
 
     @property
     def _trips(self) -> bool:
-        """Whether it is enough to know that there is a NaN."""
+        """True if it is enough to know that there is a NaN."""
         return isinstance(self._recorder, Tripwire)
 
     @property
     def _records(self) -> bool:
-        """Whether elements of arrays are recorded: not in a core's scalar memory."""
+        """True if elements of arrays are recorded: not in a core's scalar memory."""
         return isinstance(self._recorder, Recorder) and self._recorder.vectors
 
     def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:

@@ -31,17 +31,17 @@ def wide(value: Any) -> Any:
 
 
 def is_transformed(value: Any) -> bool:
-    """Whether a value is a transformed view of a ref."""
+    """Return whether a value is a transformed view of a ref."""
     return hasattr(value, "ref") and hasattr(value, "transforms")
 
 
 def is_float(value: Any) -> bool:
-    """Whether a value holds floats of any width."""
+    """Return whether a value holds floats of any width."""
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
 
 
 def may_be_filled(value: Any) -> bool:
-    """Whether a value has a dtype with a fill value: an integer or a boolean."""
+    """Return whether a value has a dtype with a fill value: an integer or a boolean."""
     dtype = jnp.result_type(value)
     return bool(jnp.issubdtype(dtype, jnp.integer)) or dtype == jnp.bool_
 
@@ -57,7 +57,7 @@ def fill_of(dtype: Any) -> int:
 
 
 def has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
-    """Whether a constant in the program text already satisfies `is_bad`.
+    """Return whether a constant in the program text already satisfies `is_bad`.
 
     Evaluated by numpy: jax cannot run operations while it traces the inside of a `shard_map`.
     """
@@ -81,7 +81,7 @@ def one_where(failed: Any, value: Any) -> Any:
 
 
 def is_outside(start: Any, last: int) -> Any:
-    """Whether an index is negative or greater than `last`; computed in its own dtype."""
+    """Return whether an index is negative or greater than `last`, computed in its own dtype."""
     dtype = jnp.result_type(start)
     if jnp.issubdtype(dtype, jnp.floating):  # accepted only by an interpreter
         return (start < 0) | (start > last)
@@ -157,7 +157,7 @@ def element(value: Any, position: Any, shape: Sequence[int]) -> Any:
 
 
 def broadcasts(value: Any, shape: Sequence[int]) -> bool:
-    """Whether an operand of an elementwise operation is a scalar or broadcasts to the result."""
+    """Return whether an operand of an elementwise operation is a scalar or is broadcast."""
     own = jnp.shape(value)
     return not own or (
         len(own) == len(shape) and all(a in (1, b) for a, b in zip(own, shape, strict=True))

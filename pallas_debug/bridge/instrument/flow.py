@@ -59,7 +59,7 @@ class NanFlow:
 
 
 def is_clean_constant(eqn: Any) -> bool:
-    """Whether an equation only fills an array with a constant that is not NaN."""
+    """Return whether an equation only fills an array with a constant that is not NaN."""
     return eqn.primitive.name == "broadcast_in_dim" and all(
         isinstance(atom, jax_core.Literal) and bool(atom.val == atom.val) for atom in eqn.invars
     )

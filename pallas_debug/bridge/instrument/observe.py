@@ -111,12 +111,12 @@ def _innermost(observer: Observer) -> Observer:
 
 
 def is_active() -> bool:
-    """Whether any observer is active."""
+    """Return whether any observer is active."""
     return bool(_observers)
 
 
 def is_lowering() -> bool:
-    """Whether this thread is lowering a kernel that already has its checks."""
+    """Return whether this thread is lowering a kernel that already has its checks."""
     return bool(getattr(_local, "lowering", False))
 
 
@@ -398,7 +398,7 @@ class _Reporter:
     def _may_show_fill(
         self, second: again.Again, tripped: int, results: Sequence[np.ndarray]
     ) -> bool:
-        """Whether an output may contain unwritten memory, or depend on it."""
+        """Return whether an output may contain unwritten memory, or depend on it."""
         if not self._looks_for_nan:
             return False
         fresh = (np.asarray(r) for i, r in enumerate(results) if i not in self._aliased)

@@ -146,7 +146,7 @@ def _unformatted_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
 
 
 def _formats_floats() -> bool:
-    """Whether the installed jax passes value types to the recorder, as it does from 0.12 on."""
+    """Return whether jax passes value types to the recorder, as it does from 0.12 on."""
     return hasattr(lowering, "_aval_to_log_format_spec")
 
 

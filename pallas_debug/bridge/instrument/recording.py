@@ -202,7 +202,7 @@ class CheckGroup:
         return self.bits & _or(are_confirmed)
 
     def flags(self, bits: Any) -> Any:
-        """Whether each check failed, `int32[count]`."""
+        """Return which checks failed, as zeros and ones in an `int32[count]`."""
         return lax.shift_right_logical(self._spread(bits), self._numbers()) & np.int32(1)
 
     def values(self, bits: Any) -> Any:
@@ -301,7 +301,7 @@ class Tripwire:
 
 
 def any_of(condition: Any) -> Any:
-    """Whether any element is set."""
+    """Return whether any element is set."""
     if np.ndim(condition) == 1:
         # v4 can reduce a vector of one entry per row only as a column of floats.
         column = lax.broadcast_in_dim(condition.astype("float32"), (*condition.shape, 1), (0,))

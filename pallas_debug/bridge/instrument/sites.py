@@ -128,7 +128,7 @@ class RecordLayout:
         return list(self.rows or range(len(self.sites)))
 
     def checks(self, check: str) -> bool:
-        """Whether any site belongs to this check."""
+        """Return whether any site belongs to this check."""
         return any(site.check == check for site in self.sites)
 
     def read(self, rows: np.ndarray) -> list[SiteFailure]:

@@ -286,7 +286,7 @@ _HIDDEN = ("prng", "callback", "semaphore", "dma", "infeed", "rng_bit")
 
 
 def _is_closed(eqn: Any, cond: Any, body: Any, refs: frozenset[Any]) -> bool:
-    """Whether a loop changes nothing on which its condition depends, except carried values."""
+    """Return whether a loop changes nothing its condition depends on, except carried values."""
     n_cond = eqn.params["cond_nconsts"]
     for jaxpr, first in ((cond, 0), (body, n_cond)):
         for effect in jaxpr.effects:
@@ -427,7 +427,7 @@ def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) 
 
 
 def _is_alone(run: tpu_run.KernelRun | None) -> bool:
-    """Whether the kernel runs on a single core of a single device."""
+    """Return whether the kernel runs on a single core of a single device."""
     return run is not None and len(run.devices) <= 1 and run.memory.num_cores <= 1
 
 

@@ -212,7 +212,7 @@ def _or_refused(interpreted: Callable[..., Any], params: Mapping[str, Any]) -> C
 
 
 def is_for_another_platform(context: Any) -> bool:
-    """Whether a program is lowered for devices on which this process does not run it.
+    """Return whether a program is lowered for devices on which this process does not run it.
 
     This is the case for `jax.export` and `lower(lowering_platforms=…)`.
 
@@ -237,7 +237,7 @@ def lower_as_written(
 
 
 def sanitizes() -> bool:
-    """Whether the sanitizer judges the kernels that this thread lowers."""
+    """Return whether the sanitizer judges the kernels that this thread lowers."""
     asked = _current()
     return asked is not None and asked.mode.sanitizes
 
@@ -364,7 +364,7 @@ def wait_for_runs() -> None:
 
 
 def is_of_a_kernel(error: BaseException) -> bool:
-    """Whether a kernel, rather than pallas-debug, raised an exception in `wait_for_runs`."""
+    """Return whether a kernel, rather than pallas-debug, raised an exception in `wait_for_runs`."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is wait_for_runs.__code__ for frame, _ in frames)
 

@@ -229,7 +229,7 @@ def _at(eqn: Any) -> str:
 
 
 def _is_of_sparse_core(primitive: jax_core.Primitive) -> bool:
-    """Whether a primitive is one of `pallas.tpu_sc`; some have the names of others."""
+    """Return whether a primitive is one of `pallas.tpu_sc`; some have the names of others."""
     module = sys.modules.get("jax._src.pallas.mosaic.sc_primitives")
     return module is not None and primitive in _primitives_in(module)
 

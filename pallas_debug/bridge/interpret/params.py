@@ -103,12 +103,12 @@ class Mode:
 
     @property
     def sanitizes(self) -> bool:
-        """Whether the sanitizer judges kernels."""
+        """True if the sanitizer judges kernels."""
         return bool(self.params.get("sanitize"))
 
     @property
     def judges(self) -> bool:
-        """Whether this mode looks for faults: the sanitizer or the race detector is on."""
+        """True if this mode looks for faults: the sanitizer or the race detector is on."""
         return self.sanitizes or bool(self.params.get("detect_races"))
 
     @property
@@ -178,12 +178,12 @@ def substitute(value: Any) -> Any:
 
 
 def is_substitute(value: Any) -> bool:
-    """Whether a kernel's parameter `interpret` was set by us."""
+    """Return whether a kernel's parameter `interpret` was set by us."""
     return isinstance(value, Substitute | SubstituteParams)
 
 
 def is_hlo(value: Any) -> bool:
-    """Whether a kernel's parameter `interpret` means HLO interpret mode."""
+    """Return whether a kernel's parameter `interpret` means HLO interpret mode."""
     return value is True or value is Substitute.HLO
 
 

@@ -315,7 +315,7 @@ def key(range_: Range) -> tuple[tuple[int | None, ...], ...]:
 
 
 def overlap(one: Range, other: Range, shape: tuple[int, ...]) -> bool:
-    """Whether two ranges of a buffer overlap; steps other than 1 are ignored."""
+    """Return whether two ranges of a buffer overlap; steps other than 1 are ignored."""
     whole = [slice(0, size) for size in shape]
     pairs = itertools.zip_longest(one, other)
     for axis, (a, b) in enumerate(pairs):

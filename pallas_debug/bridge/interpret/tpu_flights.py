@@ -60,7 +60,7 @@ class Flight:
 
     @property
     def is_over(self) -> bool:
-        """Whether the kernel waited for the copy, or the interpreter has performed it."""
+        """True if the kernel waited for the copy, or the interpreter has performed it."""
         if self.copy.bytes_left <= 0 or self.copy.is_polled or self.copy.dma is None:
             return True
         state = self.copy.dma.state

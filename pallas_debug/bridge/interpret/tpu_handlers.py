@@ -465,7 +465,7 @@ def _follow(clock: Any, other: Any) -> None:
 
 
 def _was_filled(touch: Touch, clock: Any, earlier: Touch, then: Any, before: list[Any]) -> bool:
-    """Whether a write is ordered before the read of a race."""
+    """Return whether a write is ordered before the read of a race."""
     reader, at = (earlier, then) if touch.writes else (touch, clock)
     return not reader.writes and any(
         other.writes

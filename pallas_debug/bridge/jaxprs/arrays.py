@@ -62,7 +62,7 @@ def key(seed: int, *, is_raw: bool, is_abstract: bool) -> Any:
 
 
 def is_abstract(leaf: Any) -> bool:
-    """Whether an argument is a shape and dtype without values."""
+    """Return whether an argument is a shape and dtype without values."""
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
@@ -93,7 +93,7 @@ class AbstractLeaf:
 
     @property
     def may_be_index(self) -> bool:
-        """Whether it is of integers or bools, so that indices or conditions may depend on it."""
+        """True if it has integers or bools, so that indices or conditions may depend on it."""
         return self.values in ("zeros", "random")
 
 

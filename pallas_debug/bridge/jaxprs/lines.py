@@ -207,7 +207,7 @@ def of_caller() -> SourceLine | None:
 
 
 def is_internal(line: SourceLine) -> bool:
-    """Whether a line is in jax's implementation, such as that of `emit_pipeline`."""
+    """Return whether a line is in jax's implementation, such as that of `emit_pipeline`."""
     return f"{os.sep}{_INTERNAL}{os.sep}" in line.file
 
 
@@ -218,7 +218,7 @@ def source_at(eqn: Any, place: Any) -> SourceLine | None:
 
 
 def is_of_pipeline(eqn: Any) -> bool:
-    """Whether jax's `emit_pipeline` made an equation, and not a function that it calls."""
+    """Return whether jax's `emit_pipeline` made an equation, and not a function that it calls."""
     for frame in eqn.source_info.traceback.frames:
         if source_info_util.is_user_filename(frame.file_name):
             return False

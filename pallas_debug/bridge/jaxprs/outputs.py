@@ -42,7 +42,7 @@ def reached(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Result
 
 
 def is_effect(results: Results) -> bool:
-    """Whether a value is used for something other than results, such as a print."""
+    """Return whether a value is used for something other than results, such as a print."""
     return _EFFECT in results
 
 
@@ -135,7 +135,7 @@ def _either(a: Sequence[Results], b: Sequence[Results]) -> list[Results]:
 
 
 def _has_effect(eqn: Any) -> bool:
-    """Whether an equation other than a call, branch or loop has an effect besides its results."""
+    """Return whether an equation, other than a call, branch or loop, has a side effect."""
     named = getattr(jax_core, "NamedAxisEffect", ())
     effects = [effect for effect in eqn.effects if not isinstance(effect, named)]
     return bool(effects) and not nested.within(eqn.params)

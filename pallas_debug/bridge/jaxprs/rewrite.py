@@ -77,7 +77,7 @@ class Visitor:
         """Called with the buffers of a `run_scoped`, and their names in the user's function."""
 
     def wants(self, jaxpr: Any) -> bool:
-        """Whether it adds anything to the condition of a `while_loop`.
+        """Return whether to add anything to the condition of a `while_loop`.
 
         A condition cannot write, so it is then evaluated a second time where writes are possible.
         """

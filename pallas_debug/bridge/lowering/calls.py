@@ -130,7 +130,7 @@ def recording(recorder: CallRecorder) -> contextlib.AbstractContextManager[None]
 
 
 def is_active() -> bool:
-    """Whether any recorder is active."""
+    """Return whether any recorder is active."""
     return bool(_recorders)
 
 
@@ -167,7 +167,7 @@ def _recorded(recorder: CallRecorder, digest: str, count: int) -> Callable[..., 
 
 
 def is_key(dtype: Any) -> bool:
-    """Whether the elements of an operand are random keys, which are kept as their integers."""
+    """Return whether an operand's elements are random keys, which are kept as their integers."""
     return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 

@@ -171,7 +171,7 @@ def _is_of_python(frame: types.FrameType) -> bool:
 
 
 def _is_installed(frame: types.FrameType) -> bool:
-    """Whether a frame is in an installed package."""
+    """Return whether a frame is in an installed package."""
     return tracebacks.is_installed(frame.f_code.co_filename)
 
 

@@ -71,7 +71,7 @@ def _without_keys(result: Any) -> Any:
 
 
 def is_traced(args: Any) -> bool:
-    """Whether any argument is a tracer, that is, the call is within jit, vmap, grad or the like."""
+    """Return whether any argument is a tracer: the call is within jit, vmap, grad or the like."""
     return any(_is_tracer(leaf) for leaf in jax.tree.leaves(args))
 
 

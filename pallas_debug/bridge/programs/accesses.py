@@ -55,7 +55,7 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
 
 
 def _is_assumption(transform: Any) -> bool:
-    """Whether a transform comes from `pltpu.annotate` (jax 0.12): a hint, which selects nothing."""
+    """Return whether a transform is the hint of `pltpu.annotate` (jax 0.12), selecting nothing."""
     return type(transform).__name__ == "AccessAssumptionTransform"
 
 

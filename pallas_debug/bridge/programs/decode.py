@@ -296,7 +296,7 @@ PLAIN_INSIDE: set[Any] = {conditionals.cond_p, loops.scan_p}
 
 
 def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
-    """Whether jax can evaluate an equation on its own: no refs, no effects, no endless loop.
+    """Return whether jax can evaluate an equation on its own: no refs, no effects, no endless loop.
 
     Args:
       is_inner: whether it is in a jaxpr of another equation, where XLA must support it.
@@ -317,7 +317,7 @@ def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
 
 
 def _is_special(atom: Any) -> bool:
-    """Whether jax has no value of this type outside a kernel: a ref, or a key of the TPU."""
+    """Return whether jax has no value of this type outside a kernel: a ref, or a key of the TPU."""
     return nested.is_ref(atom) or is_tpu_key(atom.aval)
 
 
@@ -363,7 +363,7 @@ def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
 
 
 def _is_counted(params: Any) -> bool:
-    """Whether a `while_loop` is a `fori_loop`: `i < bound`, `i + 1`, and an unchanged bound."""
+    """Return whether a `while_loop` is a `fori_loop`: `i < bound`, `i + 1`, a fixed bound."""
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     before = condition.invars[params["cond_nconsts"] :]
     inputs = body.invars[params["body_nconsts"] :]

@@ -183,7 +183,7 @@ class Launch:
         return tuple(own.index(axis) for axis in axes if axis in own)
 
     def is_before(self, name: str, element: Sequence[int]) -> bool:
-        """Whether an element of a block lies in padding that precedes the array (`pl.Element`)."""
+        """Return whether an element of a block is in padding before the array (`pl.Element`)."""
         for operand in self.operands:
             if operand.name == name and operand.block is not None:
                 block = operand.block
@@ -285,7 +285,7 @@ def _decoded(
 
 
 def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
-    """Whether the kernel receives a whole array in place; under `vmap` it receives a part.
+    """Return whether the kernel receives a whole array in place; under `vmap` it receives a part.
 
     An array that another kernel has left in VMEM is used in place.
     """

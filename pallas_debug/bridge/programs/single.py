@@ -47,7 +47,7 @@ def evaluator(unit: Unit) -> Evaluate:
 
 
 def _is_wide(unit: Unit) -> bool:
-    """Whether a kernel was traced with 64-bit values, which jax would otherwise truncate."""
+    """Return whether a kernel was traced with 64-bit values, which jax would otherwise truncate."""
     (eqn,) = unit.eqns
     names = {str(getattr(atom.aval, "dtype", "")) for atom in (*eqn.invars, *eqn.outvars)}
     return not names.isdisjoint({"float64", "int64", "uint64", "complex128"})

@@ -163,7 +163,7 @@ def _alone(eqn: Any, params: Any) -> Callable[..., Any]:
 
 
 def _is_numeric_mask(eqn: Any) -> bool:
-    """Whether an equation casts a mask to a float."""
+    """Return whether an equation casts a mask to a float."""
     return bool(
         eqn.primitive.name == "convert_element_type"
         and eqn.invars[0].aval.dtype == bool
@@ -284,7 +284,7 @@ _POSITIONS = {"argmax": -np.inf, "argmin": np.inf}
 
 
 def may_decide(eqn: Any) -> bool:
-    """Whether an equation compares floats or is an argmax; `x != x`, a test for NaN, is neither."""
+    """Return whether an equation compares floats, other than `x != x`, or is an argmax."""
     name, atoms = eqn.primitive.name, eqn.invars
     if name not in COMPARISONS and name not in _POSITIONS:
         return False
@@ -294,7 +294,7 @@ def may_decide(eqn: Any) -> bool:
 
 
 def sees_nan(inputs: Sequence[Any]) -> Any:
-    """Whether any operand contains a NaN."""
+    """Return whether any operand contains a NaN."""
     found = [jnp.any(jnp.isnan(x)) for x in inputs]
     return found[0] if len(found) == 1 else found[0] | found[1]
 

@@ -113,7 +113,7 @@ class RefPlace:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the view refers to no register."""
+        """True if the view refers to no register."""
         known: bool | None = self.located.get("is_constant")
         if known is None:
             known = all(

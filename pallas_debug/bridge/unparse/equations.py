@@ -132,13 +132,13 @@ def _equation(block: Writer, eqn: Any) -> None:
 
 
 def _changes_nothing(eqn: Any) -> bool:
-    """Whether a conversion keeps the dtype of its operand, and only removed a weak type."""
+    """Return whether a conversion keeps the dtype of its operand, and only removed a weak type."""
     is_conversion = eqn.primitive is lax.convert_element_type_p
     return is_conversion and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
 
 
 def _is_another(eqn: Any) -> bool:
-    """Whether this is a primitive of `lax` named like a Pallas primitive in the table."""
+    """Return whether this is a primitive of `lax` named like a Pallas primitive in the table."""
     return eqn.primitive is getattr(lax, f"{eqn.primitive.name}_p", None)
 
 
@@ -220,7 +220,7 @@ _OPERATORS = {
 
 
 def _is_plain(eqn: Any) -> bool:
-    """Whether Python's operator on jax arrays produces exactly this equation."""
+    """Return whether Python's operator on jax arrays produces exactly this equation."""
     kinds = {atom.aval.dtype for atom in eqn.invars}
     if len(kinds) != 1 or _given(eqn.params):
         return False

@@ -108,7 +108,7 @@ def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str])
 
 
 def _is_whole(page: Page, block: Any) -> bool:
-    """Whether the block is the whole array at every grid point, which is the default."""
+    """Return whether the block is the whole array at every grid point, which is the default."""
     sizes = [getattr(d, "block_size", None) for d in block.block_shape]
     jaxpr, _ = opened(block.index_map_jaxpr)
     return (

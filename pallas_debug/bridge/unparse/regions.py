@@ -83,7 +83,7 @@ def _scan(block: Writer, eqn: Any, write: Write) -> None:
 
 
 def _is_counted(block: Writer, eqn: Any, num_consts: int, num_carry: int) -> bool:
-    """Whether a loop is a `fori_loop` with known bounds."""
+    """Return whether a loop is a `fori_loop` with known bounds."""
     jaxpr, _ = nested.opened(eqn.params["jaxpr"])
     plain = len(eqn.outvars) == num_carry == len(eqn.invars) - num_consts
     if not plain or not num_carry or eqn.params["reverse"]:

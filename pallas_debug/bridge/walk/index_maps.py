@@ -41,7 +41,7 @@ class BlockDim:
 
     @property
     def counts_blocks(self) -> bool:
-        """Whether the index map returns block numbers rather than elements."""
+        """True if the index map returns block numbers rather than elements."""
         return self.kind == "blocked"
 
     @property
@@ -185,7 +185,7 @@ UNSIZED = "its grid has a dimension whose size is known only at run time"
 
 
 def is_unsized(captured: Capture) -> bool:
-    """Whether the size of a kernel's grid is known only at run time."""
+    """Return whether the size of a kernel's grid is known only at run time."""
     mapping = captured.params.get("grid_mapping")
     return mapping is not None and any(not isinstance(size, int) for size in mapping.grid)
 

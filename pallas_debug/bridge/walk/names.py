@@ -14,7 +14,7 @@ _ALIASES = {PALLAS: "pl", f"{PALLAS}.tpu": "pltpu"}
 
 
 def is_pallas(module: str) -> bool:
-    """Whether a module is Pallas, or one of its submodules."""
+    """Return whether a module is Pallas, or one of its submodules."""
     return module == PALLAS or module.startswith(f"{PALLAS}.")
 
 
@@ -53,7 +53,7 @@ def _has(module: str, name: str) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """Whether a module exists, whether or not it is imported or importable here."""
+    """Return whether a module exists, even if it is neither imported nor importable here."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the part before the last dot is not a package

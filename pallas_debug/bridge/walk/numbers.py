@@ -32,13 +32,13 @@ def compute(eqn: Any, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def is_number(aval: Any) -> bool:
-    """Whether numpy has this dtype, unlike jax's own (keys, semaphores) and small floats."""
+    """Return whether numpy has this dtype, unlike jax's own (keys, semaphores) and small floats."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
 def too_large(*values: np.ndarray) -> bool:
-    """Whether the broadcast result has too many elements."""
+    """Return whether the broadcast result has too many elements."""
     if all(value.size == 1 for value in values):
         return False
     size = 1

@@ -205,7 +205,7 @@ _BOOLEAN = {"and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge"}
 
 
 def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
-    """Whether the result certainly is one row of lanes, as loaded.
+    """Return whether the result certainly is one row of lanes, as loaded.
 
     The result of a reduction or an index along another dimension may lie along the sublanes, where
     it is already a column.
@@ -230,8 +230,10 @@ def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
 
 
 def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
-    """Whether a row of bools becomes a column. One of two known releases of libtpu rejects it, and
-    the other crashes. Numbers are fine."""
+    """Return whether a row of bools becomes a column.
+
+    One of two known releases of libtpu rejects it, and the other crashes. Numbers are fine.
+    """
     if eqn.primitive.name not in ("broadcast_in_dim", "reshape"):
         return False
     given, made = eqn.invars[0], eqn.outvars[0].aval

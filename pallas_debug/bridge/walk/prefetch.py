@@ -222,7 +222,7 @@ def _compute(steps: Sequence[_Step], wanted: Sequence[_Known]) -> list[np.ndarra
 
 
 def _is_computable(eqn: Any) -> bool:
-    """Whether an equation can be computed on the CPU, and quickly."""
+    """Return whether an equation can be computed on the CPU, and quickly."""
     name = eqn.primitive.name
     if eqn.effects or eqn.primitive in hook.PRIMITIVES.values() or eqn.primitive is loops.while_p:
         return False
@@ -241,7 +241,7 @@ def _is_computable(eqn: Any) -> bool:
 
 
 def _is_exact(eqn: Any) -> bool:
-    """Whether an equation gives the same result on every chip."""
+    """Return whether an equation gives the same result on every chip."""
     inner = nested.within(eqn.params)
     if inner:
         return all(_is_exact(e) for closed in inner for e in nested.opened(closed)[0].eqns)

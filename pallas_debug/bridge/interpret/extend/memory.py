@@ -132,7 +132,7 @@ def _is_padding(memory_space: Any, transforms: Any) -> bool:
 
 
 def is_empty(transforms: Any) -> bool:
-    """Whether an access selects nothing; jax calls it out of bounds at the end of an array."""
+    """Return whether an access selects nothing; at the end of an array, jax rejects it."""
     return any(
         isinstance(index, indexing.Slice) and int(index.size) == 0
         for transform in transforms

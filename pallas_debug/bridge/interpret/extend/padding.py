@@ -22,7 +22,7 @@ TILE = (8, 128)
 
 
 def reaches_padding(memory_space: Any, transforms: Sequence[Any]) -> bool:
-    """Whether an access is outside its array in HBM, but within the tiles that the array occupies.
+    """Return whether an access is outside its array in HBM, but within the array's tiles.
 
     Args:
       transforms: with concrete values.
@@ -78,7 +78,7 @@ def _stop(index: Any) -> int:
 
 
 def _keeps(transforms: Sequence[Any], from_the_end: int) -> bool:
-    """Whether transforms keep the memory layout of the last dimensions."""
+    """Return whether transforms keep the memory layout of the last dimensions."""
     for transform in transforms:
         if isinstance(transform, ReshapeTransform) and from_the_end == 1:
             continue  # jax compares the size of the last dimension, and pads it

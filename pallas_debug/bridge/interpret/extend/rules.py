@@ -317,7 +317,7 @@ def _for_get(eqn: Any) -> Rule | None:
 
 
 def _repeats(transform: Any) -> bool:
-    """Whether a transform repeats elements, by a slice of stride 0."""
+    """Return whether a transform repeats elements, by a slice of stride 0."""
     return isinstance(transform, NDIndexer) and any(map(_is_repeating, transform.indices))
 
 

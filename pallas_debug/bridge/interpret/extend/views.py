@@ -42,7 +42,7 @@ class OutOfView(IndexError):
 
 
 def is_plain(transforms: Sequence[Any]) -> bool:
-    """Whether jax's interpreter supports this chain of transforms itself."""
+    """Return whether jax's interpreter supports this chain of transforms itself."""
     return all(isinstance(transform, indexing.NDIndexer) for transform in transforms)
 
 
@@ -85,7 +85,7 @@ def num_elements(index: slice) -> int:
 
 
 def holds(shape: Sequence[int], range_: tuple[Any, ...]) -> bool:
-    """Whether a range is within an array of this shape."""
+    """Return whether a range is within an array of this shape."""
     for index, size in zip(range_, shape, strict=True):
         if isinstance(index, int):
             if not 0 <= index < size:
@@ -214,7 +214,7 @@ class RefView:
             self._content[...] = _join(self._memory, self._width, self._content.dtype)
 
     def shares(self, other: RefView) -> bool | None:
-        """Whether this view and another view of the same memory have elements in common.
+        """Return whether this view and another view of the same memory have elements in common.
 
         None if their elements have to be compared one by one: numpy can express only one of the
         views as strides, or cannot decide in a reasonable time.

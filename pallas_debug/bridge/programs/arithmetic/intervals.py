@@ -88,12 +88,12 @@ def exact(eqn: Any, ranges: Sequence[Interval | None]) -> Interval | None:
 
 
 def within(bounds: Interval | None, low: int, high: int) -> bool:
-    """Whether bounds known before the run lie in a range."""
+    """Return whether bounds known before the run lie in a range."""
     return is_static(bounds) and low <= bounds[0] and bounds[1] <= high  # type: ignore[index]
 
 
 def excludes(bounds: Interval | None, number: int) -> bool:
-    """Whether bounds known before the run exclude a number."""
+    """Return whether bounds known before the run exclude a number."""
     return is_static(bounds) and (number < bounds[0] or bounds[1] < number)  # type: ignore[index]
 
 

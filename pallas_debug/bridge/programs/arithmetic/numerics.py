@@ -160,7 +160,7 @@ def without_ties(unit: units.Unit, values: Sequence[Any], equation: int) -> list
 
 
 def is_tied(unit: units.Unit, values: Sequence[Any], equation: int) -> bool:
-    """Whether a comparison has another outcome if infinities are distinguished."""
+    """Return whether a comparison has another outcome if infinities are distinguished."""
     runs = [_compared(unit, values, equation, apart=apart) for apart in (False, True)]
     return bool((runs[0] != runs[1]).any())
 
@@ -226,7 +226,7 @@ def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 def is_signed(value: Any) -> bool:
-    """Whether a value has a signed integer dtype."""
+    """Return whether a value has a signed integer dtype."""
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.signedinteger))
 
 
@@ -298,7 +298,7 @@ def _narrowing(value: Any, result: Any, bounds: intervals.Interval | None) -> An
 def _overflow(
     eqn: Any, inputs: Sequence[Any], result: Any, ranges: Sequence[intervals.Interval | None]
 ) -> Any:
-    """Whether signed integers may have wrapped."""
+    """Return whether signed integers may have wrapped."""
     exact = _EXACT.get(eqn.primitive.name)
     if exact is None:
         return None
@@ -322,7 +322,7 @@ def _narrow(result: Any) -> bool:
 
 
 def _differs(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
-    """Whether the value is different in int32."""
+    """Return whether the value is different in int32."""
     wide = [jnp.asarray(x).astype("int32") for x in inputs]
     if "preferred_element_type" in eqn.params:
         eqn = eqn.replace(params={**eqn.params, "preferred_element_type": np.dtype("int32")})

@@ -26,7 +26,7 @@ NARROW = frozenset({"bfloat16", "float16"})
 
 
 def accumulates(eqns: Sequence[Any], source: Any, target: Any) -> bool:
-    """Whether a value that is loaded is stored again with something added to it.
+    """Return whether a value that is loaded is stored again with something added to it.
 
     Args:
       source: variable of what is loaded, a 16-bit float.
@@ -43,7 +43,7 @@ def accumulates(eqns: Sequence[Any], source: Any, target: Any) -> bool:
 
 
 def is_narrow(unit: Unit, source: int) -> bool:
-    """Whether an input of a unit is a 16-bit float."""
+    """Return whether an input of a unit is a 16-bit float."""
     return _name(unit.invars[source]) in NARROW
 
 

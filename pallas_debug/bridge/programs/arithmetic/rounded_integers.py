@@ -182,7 +182,7 @@ class _Wider:
         return lossy, np.where(wrong, results[0], result).astype(result.dtype)
 
     def _matters(self, equation: int, instead: Any) -> bool:
-        """Whether an output differs with another result of an equation."""
+        """Return whether an output differs with another result of an equation."""
         known = nested.JaxprValues(self._known, self._known.values())
         known[self._eqns[equation].outvars[0]] = instead
         for eqn in self._eqns[equation + 1 :]:
@@ -219,7 +219,7 @@ class _Wider:
 
 
 def _compares_integers(name: str, twins: Sequence[_Twin], operands: int) -> bool:
-    """Whether a comparison is one of positions, or of two numbers for equality.
+    """Return whether a comparison is one of positions, or of two numbers for equality.
 
     An order of other rounded numbers, such as scores, is only less precise.
     """

@@ -43,7 +43,7 @@ def tests(
 
 
 def _is_rounded(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Whether a cast to a float changes any number; float32 is compared by magnitude."""
+    """Return whether a cast to a float changes any number; float32 is compared by magnitude."""
     (value,), (result,) = inputs, outputs
     if jnp.result_type(value) == result.dtype:
         return jnp.array(False)
@@ -73,7 +73,7 @@ def _used_casts(eqns: Sequence[Any]) -> set[int]:
 
 
 def casts_integer(eqn: Any) -> bool:
-    """Whether an equation casts an integer to a float."""
+    """Return whether an equation casts an integer to a float."""
     return bool(
         eqn.primitive.name == CAST
         and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.integer)
