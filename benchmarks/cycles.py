@@ -67,7 +67,7 @@ class Row:
 
     @property
     def assumes_data(self) -> bool:
-        """Whether the values that the kernel reads decide which regions or copies run."""
+        """True if the values that the kernel reads decide which regions or copies run."""
         texts = self.stats.cycles.assumptions
         return any("depends on data" in text or AS_CALLED in text for text in texts)
 

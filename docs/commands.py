@@ -134,7 +134,7 @@ def rewritten(page: Path, scratch: Path) -> str:
 
 
 def agree(shown: str, printed: str) -> bool:
-    """Whether the output of a command agrees with the page."""
+    """Return whether the output of a command agrees with the page."""
     pattern = ""
     for line in _tolerant(shown).splitlines():
         if line == "…":
@@ -256,7 +256,7 @@ def scratch_directory(python: str = sys.executable) -> Iterator[Path]:
 
 
 def _plugin_is_installed() -> bool:
-    """Whether pytest finds the plugin by itself; not so if the sources are only on the path."""
+    """Return whether pytest finds the plugin itself, without the sources on the path."""
     return bool(metadata.entry_points(group="pytest11", name="pallas_debug_pytest"))
 
 

@@ -285,7 +285,7 @@ def count() -> int:
 
 
 def is_pressed() -> bool:
-    """Whether ctrl+c has been pressed, including signals that no thread has counted yet."""
+    """Return whether ctrl+c has been pressed, including signals that no thread has counted yet."""
     return _listener is not None and _listener.drain() > 0
 
 
@@ -306,7 +306,7 @@ def end_if_since(begin: int) -> None:
 
 
 def is_cause(error: BaseException, begin: int) -> bool:
-    """Whether ctrl+c since `count` returned `begin` caused an error of jax.
+    """Return whether ctrl+c since `count` returned `begin` caused an error of jax.
 
     Exceptions of other modules, such as the user's, are never attributed to it.
     """

@@ -226,7 +226,7 @@ class Failure:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the kernel was not judged: no compiler, one that was killed, too little time."""
+        """True if the kernel was not judged: no compiler, one that was killed, too little time."""
         was_killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
         return was_killed or self.stage in ("setup", "timeout")
 
@@ -375,7 +375,7 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether this is certainly a fault; otherwise it is shown, but fails nothing."""
+        """True if this is certainly a fault; otherwise it is shown, but fails nothing."""
         return not self.made_up and self.only_if is None
 
     @property

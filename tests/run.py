@@ -194,7 +194,7 @@ def report(run: Run) -> None:
 
 
 def is_path(argument: str) -> bool:
-    """Whether an argument for pytest names a file or folder; then all of its tests run."""
+    """Return whether a pytest argument names a file or folder; then all of its tests run."""
     return not argument.startswith("-") and (ROOT / argument.partition("::")[0]).exists()
 
 

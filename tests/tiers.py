@@ -183,7 +183,7 @@ def turns(item: pytest.Item) -> int:
 
 
 def is_whole(item: pytest.Item) -> bool:
-    """Whether a test's file, or a folder that it is in, is among the paths of `--whole`."""
+    """Return whether a test's file, or a folder above it, is among the paths of `--whole`."""
     return _is_in(item.path, item.config.rootpath / "tests", item.config.getoption("whole"))
 
 

@@ -44,7 +44,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether everything was checked and nothing failed."""
+        """True if everything was checked and nothing failed."""
         return not any(f.counts for f in self.findings) and not self.gaps
 
     @property

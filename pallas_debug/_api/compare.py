@@ -52,7 +52,7 @@ class ComparisonReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every element was compared and none differs by more than the tolerance."""
+        """True if every element was compared and none differs by more than the tolerance."""
         return not self.findings and not self.gaps
 
     @property

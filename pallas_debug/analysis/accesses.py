@@ -138,7 +138,7 @@ def _outside(
 
 
 def _reads_scalars(subject: Subject, event: Event) -> bool:
-    """Whether the kernel loads a scalar from SMEM before this event; the index may come from it."""
+    """Return whether a scalar that may be the index is loaded from SMEM before this event."""
     return any(
         one.what == "read"
         and one.number < event.number

@@ -61,7 +61,7 @@ def _dtypes(subject: Subject, block: Block, result: Result) -> None:
 
 
 def _is_wide(subject: Subject, block: Block) -> bool:
-    """Whether the compiler receives an index map that returns 64-bit integers.
+    """Return whether the compiler receives an index map that returns 64-bit integers.
 
     It receives none if there is no grid, or for operands that stay in HBM.
     """
@@ -123,7 +123,7 @@ def _bounds(
 
 
 def _is_offset(dim: BlockDim, index: np.ndarray) -> bool:
-    """Whether the indices look like element offsets of the array's blocks."""
+    """Return whether the indices look like element offsets of the array's blocks."""
     if dim.kind != "blocked" or dim.size < 2 or index.size < 2:
         return False
     inside = (index >= 0) & (index < dim.bound)

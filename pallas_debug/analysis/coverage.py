@@ -96,7 +96,7 @@ def _without_points(subject: Subject, result: Result) -> None:
 
 
 def _is_partial(events: list[Event]) -> bool:
-    """Whether any store writes less than its whole buffer."""
+    """Return whether any store writes less than its whole buffer."""
     return any(not dim.is_whole for e in events if e.view for dim in e.view.box or ())
 
 

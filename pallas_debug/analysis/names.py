@@ -144,7 +144,7 @@ class _Source:
         }
 
     def is_guarded(self, node: ast.AST, name: str) -> bool:
-        """Whether the code around a name, or elsewhere in the file, may handle its absence."""
+        """Return whether code around a name, or elsewhere in the file, may handle its absence."""
         if name in self._strings or name in self._set:
             return True
         child: ast.AST | None = node
@@ -156,7 +156,7 @@ class _Source:
         return False
 
     def _guards(self, above: ast.AST, child: ast.AST) -> bool:
-        """Whether a statement may prevent its child from being reached."""
+        """Return whether a statement may prevent its child from being reached."""
         match above:
             case ast.Try() | ast.TryStar():
                 return bool(above.handlers) and child not in above.finalbody
@@ -182,7 +182,7 @@ class _Source:
         return False
 
     def _asks(self, test: ast.AST, deep: bool = True) -> bool:
-        """Whether a condition may depend on the installed jax.
+        """Return whether a condition may depend on the installed jax.
 
         Follows assigned values and functions one level; any name imported from elsewhere counts.
         """

@@ -44,7 +44,7 @@ class _Extent:
     is_in_loop: bool
 
     def meets(self, cut: _Cut) -> bool:
-        """Whether any block overlaps the unread elements."""
+        """Return whether any block overlaps the unread elements."""
         return bool(((self.starts < cut.stop) & (self.starts + self.size > cut.start)).any())
 
 
@@ -68,7 +68,7 @@ class _Cut:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the unread part is a whole block rather than a partial one."""
+        """True if the unread part is a whole block rather than a partial one."""
         return self.stop - self.start == self.size
 
 
@@ -339,7 +339,7 @@ def _most_beside(copies: list[_BlockCopy], others: list[_BlockCopy], dim: int) -
 
 
 def _is_slower(subject: Subject, output: Block, together: list[_Cut]) -> bool:
-    """Whether a pipeline copies an output less often than each of the inputs, as for a sum."""
+    """Return whether an output is copied less often than each of the inputs, as for a sum."""
     written = len(_fetched(subject, output))
     read = [len(_fetched(subject, cut.block)) for cut in together]
     return 0 < written < min(read)
@@ -452,7 +452,7 @@ def _cuts(block: Block, extents: list[list[_Extent]]) -> Iterator[_Cut]:
 
 
 def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]]]) -> bool:
-    """Whether another operand that may be the same array reads the rest.
+    """Return whether another operand that may be the same array reads the rest.
 
     Such an operand has the same shape and dtype. With aliasing, an output may be the input, updated
     in place, and keep the unread elements.
@@ -471,7 +471,7 @@ def _reads_on(subject: Subject, cut: _Cut, extents: dict[int, list[list[_Extent]
 
 
 def _fits(block: Block, extents: list[list[_Extent]] | None, steps: int, size: int) -> bool:
-    """Whether an output has the size of the part that is read, or is written in as many steps."""
+    """Return whether an output has the size of the part read, or is written in as many steps."""
     if extents is None or {steps, steps * size} & set(block.shape):
         return True
     return any(

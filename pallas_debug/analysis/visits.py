@@ -51,7 +51,7 @@ class _Visit:
 
     @functools.cached_property
     def is_injective(self) -> bool:
-        """Whether each step of the dimensions it depends on has a different block."""
+        """True if each step of the dimensions it depends on has a different block."""
         return self.seen is not None and int(np.count_nonzero(self.seen)) == self.ids.size
 
 
@@ -101,7 +101,7 @@ def _count(dim: BlockDim) -> int:
 
 
 def _is_pipelined(block: Block) -> bool:
-    """Whether blocks are pipelined with the grid; the kernel itself handles operands in HBM."""
+    """Return whether blocks are pipelined with the grid, not copied from HBM by the kernel."""
     return block.space in ("default", "vmem", "smem") and 0 not in block.shape
 
 
@@ -201,7 +201,7 @@ class _Passage:
 
     @property
     def is_one_short(self) -> bool:
-        """Whether only the last block is missing.
+        """True if only the last block is missing.
 
         The last block is partial with `size // block` steps, and whole with `size // block - 1`.
         """
@@ -414,7 +414,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
 
 
 def _serves_as_scratch(subject: Subject, block: Block) -> bool:
-    """Whether an output is read, but always written first wherever a core may start."""
+    """Return whether an output is read, but always written first wherever a core may start."""
     position = len(subject.grid.tables) + block.position
     reads = [
         event

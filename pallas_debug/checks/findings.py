@@ -32,14 +32,14 @@ def findings(run: CheckedRun) -> tuple[Finding, ...]:
 
 
 def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
-    """Whether a failure is a fault."""
+    """Return whether a failure is a fault."""
     if failure.site.check == "nan":
         return _nan_matters(failure, run)
     return failure.site.check != "uninitialized" or _read_matters(failure, run)
 
 
 def _nan_matters(failure: SiteFailure, run: CheckedRun) -> bool:
-    """Whether a NaN may have changed a result.
+    """Return whether a NaN may have changed a result.
 
     It has not if no output contains a NaN, unless it went into a comparison or an integer. If
     outputs contain NaNs, a masked NaN is their origin only if there is no other.
@@ -54,7 +54,7 @@ def _nan_matters(failure: SiteFailure, run: CheckedRun) -> bool:
 
 
 def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
-    """Whether a NaN that was read is a fault: only if it is kept and has no other origin.
+    """Return whether a NaN that was read is a fault: only if it is kept and has no other origin.
 
     Interpreters fill memory that was never written, and the padding of a ragged last block, with
     NaN. A kernel may read this and mask it, and may even store padding into the padding of an
@@ -94,17 +94,17 @@ _OF_NAN = ("nan", "uninitialized")
 
 
 def _is_window(failure: SiteFailure) -> bool:
-    """Whether a buffer is a window of jax's `emit_pipeline`, which may contain a partial block."""
+    """Return whether a buffer is a window of `emit_pipeline`, maybe of a partial block."""
     return (failure.site.operand or "").endswith(".window_ref")
 
 
 def _is_masked(failure: SiteFailure) -> bool:
-    """Whether the value passed through a `where`."""
+    """Return whether the value passed through a `where`."""
     return bool(failure.site.details.get("masked"))
 
 
 def _is_unwritten(run: CheckedRun) -> bool:
-    """Whether a NaN in an output can only be the interpreter's own fill value."""
+    """Return whether a NaN in an output can only be the interpreter's own fill value."""
     failed = [f for f in run.failures if not f.site.details.get("integer")]
     return not run.inputs and not any(f.site.check in _OF_NAN for f in failed)
 

@@ -72,7 +72,7 @@ class RunObserver:
         return self._collector.findings
 
     def is_of(self, finding: Finding, digest: str) -> bool:
-        """Whether a finding may be of this kernel, and not only of another one of its name."""
+        """Return whether a finding may be of this kernel, not only of another with its name."""
         with self._lock:
             known = self._digests.get(key(finding), set())
             return not known or "" in known or digest in known

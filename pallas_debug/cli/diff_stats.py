@@ -66,7 +66,7 @@ class CostSide:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the kernel runs on a SparseCore, whose schedule is not read."""
+        """True if the kernel runs on a SparseCore, whose schedule is not read."""
         return is_there(self.stored.named(SPARSECORE).path)
 
     @functools.cached_property

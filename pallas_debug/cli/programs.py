@@ -444,7 +444,7 @@ def print_their_traceback(error: BaseException) -> None:
 
 
 def _is_by_jax(error: BaseException) -> bool:
-    """Whether jax raised an exception, and removed its own frames from the traceback."""
+    """Return whether jax raised an exception, and removed its own frames from the traceback."""
     notes: list[str] = getattr(error, "__notes__", [])
     cause = type(error.__cause__).__module__.partition(".")[0]
     return cause == "jax" or any("JAX has removed its internal frames" in note for note in notes)

@@ -146,7 +146,7 @@ def _write(timeline: Timeline, to: Path) -> None:
 
 
 def _is_unicode() -> bool:
-    """Whether standard output can encode the characters of a strip."""
+    """Return whether standard output can encode the characters of a strip."""
     try:
         "█░▼▲·┊×µ".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

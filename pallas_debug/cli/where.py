@@ -70,7 +70,7 @@ def either(prefix: str | None, name: str | None) -> str | None:
 
 
 def _holds_dumps(folder: Path) -> bool:
-    """Whether a folder is a dump directory or contains raw dumps directly."""
+    """Return whether a folder is a dump directory or contains raw dumps directly."""
     try:
         children = list(folder.iterdir())
     except OSError:

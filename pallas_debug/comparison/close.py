@@ -57,7 +57,7 @@ class Closeness:
 
     @staticmethod
     def compares(a: np.ndarray, b: np.ndarray) -> bool:
-        """Whether two arrays can be compared: both contain floats, or both integers."""
+        """Return whether two arrays can be compared: both contain floats, or both integers."""
         return _is_inexact(a) == _is_inexact(b) and not (a.dtype.names or b.dtype.names)
 
     @staticmethod

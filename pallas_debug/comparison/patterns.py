@@ -219,7 +219,7 @@ def _transposed(pair: Pair) -> Relation | None:
 
 
 def _is_few(pair: Pair) -> bool:
-    """Whether the differing elements are too few, or too similar, to recognise them elsewhere."""
+    """Return whether the differing elements are too few or too similar to recognise elsewhere."""
     if pair.bad.sum() < MIN_ELEMENTS:
         return True
     return len(np.unique(pair.b[pair.bad][:SAMPLES])) < MIN_ELEMENTS

@@ -292,7 +292,7 @@ def behind(load: LoadedMemory, stored: Write, element: Point) -> tuple[Write, ..
 
 
 def is_overwritten(write: Write, later: Sequence[Write]) -> bool:
-    """Whether a part of the data of a write may have been overwritten."""
+    """Return whether a part of the data of a write may have been overwritten."""
     return any(not one.updates and _overlap(one.region, write.region) for one in later)
 
 
@@ -332,7 +332,7 @@ def _offset(region: MemoryRegion, element: Point) -> Point | None:
 
 
 def _reset(writes: Mapping[Any, Write], known: Write) -> bool:
-    """Whether a part of what a step wrote has been set since."""
+    """Return whether a part of what a step wrote has been set since."""
     return any(
         not write.updates and write.number > known.number and _overlap(write.region, known.region)
         for write in writes.values()
@@ -340,7 +340,7 @@ def _reset(writes: Mapping[Any, Write], known: Write) -> bool:
 
 
 def _overlap(a: MemoryRegion, b: MemoryRegion) -> bool:
-    """Whether two regions may have an element in common."""
+    """Return whether two regions may have an element in common."""
     if a.index is None or b.index is None:
         return True
     return all(
@@ -367,5 +367,5 @@ def _key(region: MemoryRegion) -> int | None:
 
 
 def _selects(region: MemoryRegion, element: Point) -> bool:
-    """Whether an element is in a region; True if unknown."""
+    """Return whether an element is in a region; True if unknown."""
     return region.index is None or selects(region.index, element)

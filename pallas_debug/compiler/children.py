@@ -54,7 +54,7 @@ class Child(Protocol):
     def alive(self) -> bool: ...
 
     def usable(self) -> bool:
-        """Whether the child is alive and has its files."""
+        """Return whether the child is alive and has its files."""
 
     def stop(self) -> None:
         """Kill the process without waiting for its end."""
@@ -130,7 +130,7 @@ class Lease(Generic[C]):
         self._children.release(self, stop=stop)
 
     def wants_another(self, of_key: list[C]) -> bool:
-        """Whether waiting for one of these children takes longer than starting another.
+        """Return whether waiting for one of these children takes longer than starting another.
 
         A child costs half a second of a core before it compiles anything, which pays off only if
         the queued kernels keep the present children busy for longer.

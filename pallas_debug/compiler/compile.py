@@ -133,7 +133,7 @@ def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[st
 
 
 def _is_cause(finding: Finding, failure: Failure) -> bool:
-    """Whether a faulty print may be the cause: the message must fit, and the line if known."""
+    """Return whether a faulty print may be the cause: message and any known line must fit."""
     if failure.stage != "lowering" and not _OF_A_PRINT.search(failure.message):
         return False
     if failure.source is None or finding.source is None:

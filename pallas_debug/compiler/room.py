@@ -35,7 +35,7 @@ class RoomCheck:
         self._faults: dict[object, Finding | None] = {}
 
     def has_room(self, captured: Capture, targets: Sequence[Target]) -> bool:
-        """Whether a kernel fits on one of the targets; without targets, on the chip or any TPU."""
+        """Return whether a kernel fits on a target; without targets, on the chip or any TPU."""
         if not self._is_asked():
             return True
         kernel = captured.kernel
@@ -51,7 +51,7 @@ class RoomCheck:
         return not self.is_refused(kernel.digest)
 
     def is_refused(self, token: object) -> bool:
-        """Whether a kernel was found not to fit."""
+        """Return whether a kernel was found not to fit."""
         return self._faults.get(token) is not None
 
     def refusal(self, token: object, found: Callable[[Finding], None]) -> KernelFault | None:

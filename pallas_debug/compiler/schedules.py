@@ -96,7 +96,7 @@ def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files
 
 
 def _is_estimate(name: str, operation: str | None) -> bool:
-    """Whether a file is the estimate of an operation.
+    """Return whether a file is the estimate of an operation.
 
     It is `<operation>_static_…`; from libtpu 0.0.50 on, `<operation>_<device kind>_static_…`, and
     for operations of XLA's own the name of an operand may come before the kind.

@@ -76,11 +76,11 @@ class Stages:
         return (*patterns, *(name for name, is_kept in others.items() if is_kept))
 
     def takes_pass(self, name: str) -> bool:
-        """Whether an LLO pass was requested."""
+        """Return whether an LLO pass was requested."""
         return any(matches(pattern, name) for pattern in self.llo)
 
     def covers(self, other: Stages) -> bool:
-        """Whether a compilation with these stages also has those of `other`."""
+        """Return whether a compilation with these stages also has those of `other`."""
         has_llo = "*" in self.llo or set(other.llo) <= set(self.llo)
         return has_llo and self.bundles >= other.bundles and self.estimate >= other.estimate
 
@@ -206,7 +206,7 @@ def child_flags(stages: Stages) -> ChildFlags:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern of LLO passes matches this pass."""
+    """Return whether a pattern of LLO passes matches this pass."""
     return re.fullmatch(_regex(pattern), name) is not None
 
 

@@ -141,7 +141,7 @@ def lowering_settings(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_recorded(names: Iterable[str], flags: Iterable[str]) -> bool:
-    """Whether a TPU would show what kernels print, by a switch or by a libtpu flag.
+    """Return whether a TPU would show what kernels print, by a switch or by a libtpu flag.
 
     Args:
       flags: libtpu flags for all compilations.

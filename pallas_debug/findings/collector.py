@@ -103,7 +103,7 @@ def merged(
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
-    """Whether two findings, from two engines or for two targets, are the same fault."""
+    """Return whether two findings, from two engines or for two targets, are the same fault."""
     if (a.kind, a.kernel) != (b.kind, b.kernel):
         return False
     engines = (*a.engines[:1], *b.engines[:1])
@@ -134,13 +134,13 @@ def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
 
 
 def _is_on_same_semaphore(a: Finding, b: Finding) -> bool:
-    """Whether two engines found the same semaphore raised; each reports one of the starts."""
+    """Return whether two engines found the same semaphore raised, each naming one of the starts."""
     ours, theirs = (one.witness.values.get("semaphore") for one in (a, b))
     return ours is not None and ours == theirs and a.engines[:1] != b.engines[:1]
 
 
 def _is_same_place(a: Finding, b: Finding) -> bool:
-    """Whether two findings of a line concern the same elements in HBM, whatever their operands.
+    """Return whether two findings of a line are of the same elements in HBM, of any operand.
 
     jax's interpreter uses one buffer for an output and the input that it is aliased to.
     """
@@ -287,7 +287,7 @@ def _first_cause(finding: Finding, cause_of: Mapping[int, Finding]) -> Finding:
 
 
 def _is_made_by(finding: Finding, cause: Finding) -> bool:
-    """Whether a finding follows from one of the kinds that it names, such as an infinity."""
+    """Return whether a finding follows from one of the kinds that it names, such as an infinity."""
     if cause.kernel != finding.kernel:
         return False
     if is_of_same_dimension(finding, cause):

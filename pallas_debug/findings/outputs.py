@@ -51,12 +51,12 @@ class OutputUse:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the program computes nothing from them."""
+        """True if the program computes nothing from them."""
         return not self.results and not self.is_certain
 
     @property
     def is_used(self) -> bool:
-        """Whether they are used: every result that the program returns depends on them."""
+        """True if they are used: every result that the program returns depends on them."""
         return self.is_certain or 0 < len(self.results) == self.count
 
     @property
@@ -85,7 +85,7 @@ def most(uses: Sequence[OutputUse]) -> OutputUse:
 
 
 def is_unread(finding: Finding, read: Box | None) -> bool:
-    """Whether a finding is about elements of an output that the program never reads.
+    """Return whether a finding is about elements of an output that the program never reads.
 
     Args:
       read: box that contains all that the program reads of the output; None if that is unknown.

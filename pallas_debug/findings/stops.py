@@ -55,7 +55,7 @@ def finding_of(error: BaseException | None) -> Finding | None:
 
 
 def is_stop(finding: Finding, error: BaseException | None) -> bool:
-    """Whether a program was stopped at a finding, or at a consequence of it."""
+    """Return whether a program was stopped at a finding, or at a consequence of it."""
     fault = finding_of(error)
     return fault is not None and key(fault) in map(key, (finding, *finding.consequences))
 

@@ -65,7 +65,7 @@ def _array(spec: ArraySpec, *, values: bool) -> Any:
 
 
 def _may_be_table(shape: Sequence[int], dtype: np.dtype[Any] | None) -> bool:
-    """Whether this is the type of a small array of integers or bools."""
+    """Return whether this is the type of a small array of integers or bools."""
     return dtype is not None and dtype.kind in "biu" and math.prod(shape) <= MAX_TABLE
 
 

@@ -334,5 +334,5 @@ def _results(form: str) -> int:
 
 
 def _begins_block(form: str) -> bool:
-    """Whether a block with arguments may start: `for % = … {`, `^bb0(%: …`, `{ lambda ; %:…`."""
+    """Return whether a block with arguments may start: `for % = … {`, `^bb0(%…`, `{ lambda …`."""
     return form.endswith("{") or form.lstrip().startswith("^") or "{ lambda " in form

@@ -52,7 +52,7 @@ class Query:
 
     @property
     def folds(self) -> bool:
-        """Whether to ignore case."""
+        """True if case is ignored."""
         if self.ignore_case is None:
             letters = self.text if self.literal else _ESCAPE.sub("", self.text)
             return not any(c.isupper() for c in letters)

@@ -58,13 +58,13 @@ class Values:
 
     @cached_property
     def is_result(self) -> NDArray[Any]:
-        """Whether each mention is a result of its line."""
+        """For each mention, whether it is a result of its line."""
         found: NDArray[Any] = self.place < self.results.repeat(self.counts)
         return found
 
     @cached_property
     def defines(self) -> NDArray[Any]:
-        """Whether each mention defines its name."""
+        """For each mention, whether it defines its name."""
         found: NDArray[Any] = self.is_result | self.arguments
         return found
 

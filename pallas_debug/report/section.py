@@ -159,7 +159,7 @@ def _summary(
 
 
 def _was_scheduled(made: Compilation | None, profile: StoredProfile) -> bool:
-    """Whether there are figures to show: a failed compilation may have none."""
+    """Return whether there are figures to show: a failed compilation may have none."""
     failed = made is not None and made.failure is not None
     return not failed or profile.profile.stats.bundles.is_known
 

@@ -175,7 +175,7 @@ class Session:
 
     @property
     def pretends(self) -> bool:
-        """Whether jax's devices answer as the session's chip."""
+        """True if jax's devices answer as the session's chip."""
         return bool(self.options.pretend) and not platform.has_accelerator()
 
     @property

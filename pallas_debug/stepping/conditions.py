@@ -79,7 +79,7 @@ class Expression:
             raise ConditionFailed(f"`{self.text}` cannot be evaluated: {message}") from error
 
     def holds(self, names: Names) -> bool:
-        """Whether a condition is true.
+        """Return whether a condition is true.
 
         Raises:
           ConditionFailed: it cannot be evaluated, or is an array of several elements.

@@ -191,7 +191,7 @@ def _statistics(prompt: CommandPrompt, name: str, value: object) -> describe.Val
 
 
 def is_memory(values: Sequence[NamedValue], name: str) -> bool:
-    """Whether a name refers to memory, not to a variable."""
+    """Return whether a name refers to memory, not to a variable."""
     return any(value.name == name and value.kind != "variable" for value in values)
 
 

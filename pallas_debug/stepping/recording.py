@@ -168,7 +168,7 @@ def encode_array(value: Any) -> bytes:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether there is a recording, or the remains of one, at a path."""
+    """Return whether there is a recording, or the remains of one, at a path."""
     with contextlib.suppress(OSError):
         return (path / FILE).is_file() or path.name == FILE
     return False

@@ -213,7 +213,7 @@ class StepSession:
         return "the end of the run"
 
     def _is_stop(self, place: StepPlace, until: Until) -> bool:
-        """Whether a movement stops at a place.
+        """Return whether a movement stops at a place.
 
         Backwards, places are tried in the order of the run, and the last one counts.
         """
@@ -225,7 +225,7 @@ class StepSession:
         return False
 
     def _stops(self, place: StepPlace) -> bool:
-        """Whether a breakpoint stops at a place."""
+        """Return whether a breakpoint stops at a place."""
         if getattr(self.track, "at_breakpoint", False):
             self._reason = "pallas_debug.breakpoint()"
             return True

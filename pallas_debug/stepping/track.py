@@ -222,5 +222,5 @@ def names_of(track: Track) -> Names:
 
 
 def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays are equal, also where they are NaN."""
+    """Return whether two arrays are equal, also where they are NaN."""
     return a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -43,7 +43,7 @@ def like(shape: tuple[int, ...], others: Array) -> Array:
 
 
 def holds(dtype: np.dtype[Any], number: float) -> bool:
-    """Whether an integer dtype can represent a number."""
+    """Return whether an integer dtype can represent a number."""
     if dtype.kind not in "iu" or number != number // 1:  # also true of NaN and infinity
         return False
     info = np.iinfo(dtype)

@@ -77,7 +77,7 @@ class RawCompile:
 
     @property
     def whole(self) -> bool:
-        """Whether the compile ran to completion, in success or failure."""
+        """True if the compile ran to completion, in success or failure."""
         return any(p.failed or p.name == LAST for p in self.passes)
 
 

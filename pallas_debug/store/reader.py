@@ -63,7 +63,7 @@ class DumpReader:
 
     @property
     def _is_kernel(self) -> bool:
-        """Whether `root` is the folder of a single kernel."""
+        """True if `root` is the folder of a single kernel."""
         return files.is_there(self.root / KERNEL)
 
     def names(self) -> list[str]:

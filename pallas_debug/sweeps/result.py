@@ -34,7 +34,7 @@ class SettingFailure:
 
     @property
     def is_final(self) -> bool:
-        """Whether running the same setting again would fail in the same way."""
+        """True if running the same setting again would fail in the same way."""
         return self.stage in ("tracing", "lowering", "compile")
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class SweepResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every setting was tried, and one compiled for each target."""
+        """True if every setting was tried, and one compiled for each target."""
         is_whole = not self.unfinished and not self.problems and not self.undecided
         return is_whole and all(self.compiled(target) for target in self.targets)
 

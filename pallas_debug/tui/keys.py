@@ -178,7 +178,7 @@ class Keymap:
     notes: tuple[str, ...] = ()
 
     def has_priority(self, action: Action) -> bool:
-        """Whether a key of an action takes precedence over the focused widget."""
+        """Return whether a key of an action takes precedence over the focused widget."""
         return action.priority or not self.over_panes.isdisjoint(_split(self.keys[action.name]))
 
     def bindings(self, actions: Mapping[str, Action]) -> Iterator[Binding]:

@@ -215,7 +215,7 @@ class Shell(App[None], inherit_bindings=False):
 
     @property
     def _takes_keys_in_order(self) -> bool:
-        """Whether a key runs its action immediately.
+        """True if a key runs its action immediately.
 
         Textual sends a key through the queues of the focused widget and its ancestors before it
         looks for an action, except for priority keys, which thus overtake earlier keys when the

@@ -35,7 +35,7 @@ MIN_COLORS = 8
 
 
 def has_colors(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal has colours and `NO_COLOR` is not set."""
+    """Return whether the terminal has colours and `NO_COLOR` is not set."""
     if environment.get("NO_COLOR"):
         return False
     import curses
@@ -212,7 +212,7 @@ def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
 
 
 def takes_line(words: Sequence[str]) -> bool:
-    """Whether `edit_command` can pass the line to an editor."""
+    """Return whether `edit_command` can pass the line to an editor."""
     return edit_command(words, Path("/f"), 1) != [*words, "/f"]
 
 

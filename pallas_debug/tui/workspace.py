@@ -132,7 +132,7 @@ class Workspace(Shell):
 
     @property
     def is_composed(self) -> bool:
-        """Whether the panes exist; messages may still arrive after the app has removed them."""
+        """True if the panes exist; messages may still arrive after the app has removed them."""
         return self.kernels.is_attached
 
     @property
@@ -142,7 +142,7 @@ class Workspace(Shell):
 
     @property
     def is_file(self) -> bool:
-        """Whether a single file is shown instead of a dump."""
+        """True if a single file is shown instead of a dump."""
         return isinstance(self.browser, SingleFile)
 
     # The current place.
@@ -166,7 +166,7 @@ class Workspace(Shell):
 
     @property
     def has_values(self) -> bool:
-        """Whether there is a recording of the shown kernel."""
+        """True if there is a recording of the shown kernel."""
         entry, recorded = self.entry, self.recorded
         return bool(recorded and entry and kernel_name(entry.name) == recorded.kernel)
 

@@ -301,7 +301,7 @@ def _removed(findings: Sequence[Finding]) -> Seen:
 
 
 def takes_tables(kernel: Kernel) -> bool:
-    """Whether a call passes scalar prefetch or grid sizes."""
+    """Return whether a call passes scalar prefetch or grid sizes."""
     return bool(kernel.of_kind("scalar_prefetch") or kernel.of_kind("dynamic_grid"))
 
 

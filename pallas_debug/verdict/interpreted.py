@@ -233,7 +233,7 @@ def _in_a_line(error: BaseException) -> str:
 
 
 def _are_small(kernels: Iterable[Kernel]) -> bool:
-    """Whether compiling these kernels for an interpreter takes longer than running them."""
+    """Return whether compiling these kernels for an interpreter takes longer than running them."""
     elements = 0
     for kernel in kernels:
         blocks = [operand.block_shape or operand.shape for operand in kernel.operands]

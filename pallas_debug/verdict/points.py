@@ -35,7 +35,7 @@ def require(watch: str | None, kernels: Sequence[Kernel]) -> None:
 
 
 def _has(kernel: Kernel, part: WatchedPart) -> bool:
-    """Whether a kernel may have some of the grid points; the size of an axis may be unknown."""
+    """Return whether a kernel may have some of the grid points; axis sizes may be unknown."""
     if len(part.entries) != len(kernel.grid):
         return False
     return None in kernel.grid or all(part.ranges([size or 0 for size in kernel.grid]))

@@ -95,7 +95,7 @@ class Suppressed:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether the kernels of a function work, and on which chips.
+    """Verdict on the kernels of a function: whether they work, and on which chips.
 
     Attributes:
       name: name of what was verified.
@@ -123,7 +123,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether everything requested was judged and no finding counts."""
+        """True if everything requested was judged and no finding counts."""
         return not self.counted and self.complete
 
     @property
@@ -133,7 +133,7 @@ class Verdict:
 
     @property
     def complete(self) -> bool:
-        """Whether everything requested was done."""
+        """True if everything requested was done."""
         return not self.unjudged and not self.problems
 
     @property

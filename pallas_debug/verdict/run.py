@@ -52,7 +52,7 @@ class Request:
 
     @property
     def by_name(self) -> bool:
-        """Whether engines were requested by name; each of them must then judge every kernel."""
+        """True if engines were requested by name; each of them must then judge every kernel."""
         return self.engines is not None
 
     @property

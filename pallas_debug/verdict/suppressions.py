@@ -39,7 +39,7 @@ class Suppression:
     operand: str | None = None
 
     def fits(self, finding: Finding) -> bool:
-        """Whether the rule matches a finding."""
+        """Return whether the rule matches a finding."""
         return (
             named(self.kind) is finding.kind
             and (self.kernel is None or fnmatch.fnmatchcase(finding.kernel, self.kernel))

@@ -68,7 +68,7 @@ def with_separate_inputs(
     problems += map(str, failed)
 
     def are_separate(captured: Capture, names: Sequence[str | None]) -> bool:
-        """Whether two operands are different arrays in each call of a kernel."""
+        """Return whether two operands are different arrays in each call of a kernel."""
         operands = [o.name for o in captured.kernel.operands if o.kind in _PASSED]
         if not set(names).issubset(operands):
             return False

@@ -36,7 +36,7 @@ class Marks:
 
     @property
     def asks(self) -> bool:
-        """Whether the markers need a session, or change one."""
+        """True if the markers need a session, or change one."""
         return any(one is not None for one in (self.interpret, self.check, self.pretend))
 
 

@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def watches(self) -> bool:
-        """Whether the whole run is watched, not only tests with a marker or a fixture."""
+        """True if the whole run is watched, not only tests with a marker or a fixture."""
         asked = (
             self.dump,
             self.interpret,
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def judges(self) -> bool:
-        """Whether kernels should be compiled or checked, not just run."""
+        """True if kernels should be compiled or checked, not just run."""
         return bool(self.dump or self.verify or self.checks or self.sanitize)
 
     @property
@@ -78,7 +78,7 @@ class Settings:
 
     @property
     def speaks(self) -> bool:
-        """Whether the run has a header."""
+        """True if the run has a header."""
         return self.watches or self.flags is not None or self.names_target
 
 

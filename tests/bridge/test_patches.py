@@ -31,7 +31,7 @@ def test_a_row_fits_the_installed_jax(patch: patches.Patch) -> None:
 
 @pytest.fixture
 def without_checkify() -> Iterator[None]:
-    """Whether some other test has imported `pallas_debug.checkify` in this process or not."""
+    """Undo the patches of `pallas_debug.checkify`, which another test may have imported."""
     was_installed = checkify_rule._installed.is_set()
     checkify_rule.uninstall()
     yield

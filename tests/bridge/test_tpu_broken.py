@@ -19,7 +19,7 @@ NOT_AT_THE_MARKER = {
 
 
 def is_found(kernel: BrokenKernel, engine: JaxEngine) -> bool:
-    """Whether jax raises, prints or hangs, or leaves a copy that is never awaited unreported."""
+    """Return whether jax raises, prints, hangs, or leaves a copy that is never awaited."""
     speaks = (Reaction.RAISES, Reaction.PRINTS, Reaction.HANGS)
     reaction = kernel.expectation(engine).reaction
     return reaction in speaks or kernel.fault == Fault.DMA_NOT_AWAITED

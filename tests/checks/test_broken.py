@@ -54,7 +54,7 @@ def expected(kernel: BrokenKernel, mode: str) -> Fault | None:
 
 
 def is_run(kernel: BrokenKernel, mode: str) -> bool:
-    """Whether a mode runs it to an end."""
+    """Return whether a mode runs it to an end."""
     reaction = kernel.expectation(JaxEngine(mode)).reaction
     return reaction not in (Reaction.NOT_APPLICABLE, Reaction.HANGS)
 

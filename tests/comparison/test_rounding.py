@@ -1,4 +1,4 @@
-"""Whether an error is the size of rounding: only then is precision named as its cause."""
+"""Precision is named as the cause of an error only if the error is the size of rounding."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture(scope="session")
 def is_running() -> Callable[[int], bool]:
-    """Whether a process runs; one that is dead and waits for its parent to look does not."""
+    """Predicate of process ids: True if the process runs and is not a zombie."""
 
     def running(pid: int) -> bool:
         try:

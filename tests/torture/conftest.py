@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def is_full(pytestconfig: pytest.Config) -> bool:
-    """Whether the whole of each torture test was asked for, rather than a sample."""
+    """True if the whole of each torture test was requested, rather than a sample."""
     return bool(pytestconfig.getoption("--torture") == "full")
 
 

@@ -83,7 +83,7 @@ def test_the_childs_children_end_with_it(tmp_path: Path) -> None:
 
 
 def _ends(pid: str) -> bool:
-    """Whether a process that was killed is gone soon, or waits for nothing but its parent."""
+    """Return whether a killed process is soon gone, or waits only for its parent."""
     for _ in range(1200):
         try:
             state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]

@@ -72,7 +72,7 @@ def at_fault(kernel: BrokenKernel, verdict: Verdict) -> list[Finding]:
 
 
 def is_wrong_here(kernel: BrokenKernel) -> bool:
-    """Whether the installed jax and libtpu mind: some only fail to compile, in some releases."""
+    """Return whether a kernel is wrong here; some only fail to compile, in some releases."""
     if kernel.machine_only:
         return False  # only the kernel machine finds it
     return any(

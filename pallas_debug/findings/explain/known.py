@@ -40,7 +40,7 @@ class KnownIssue:
     links: tuple[str, ...] = ()
 
     def concerns(self, versions: Mapping[str, str], targets: Iterable[str]) -> bool:
-        """Whether these versions and targets have the bug; False for an unknown version."""
+        """Return whether these versions and targets have the bug; False for an unknown version."""
         version = versions.get(self.package)
         if version is None:
             return False
@@ -58,7 +58,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def has(jaxpr: str, primitive: str) -> bool:
-    """Whether a jaxpr's text applies a primitive."""
+    """Return whether a jaxpr's text applies a primitive."""
     return re.search(rf"(?:^\s*|= ){primitive}\b", jaxpr, re.MULTILINE) is not None
 
 
@@ -88,7 +88,7 @@ def _writes_prefetch_beside_a_single_buffer(kernel: Kernel, jaxpr: str) -> bool:
 
 
 def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
-    """Whether a one-dimensional mask is given a last dimension of 1."""
+    """Return whether a one-dimensional mask is given a last dimension of 1."""
     return re.search(r"bool\[\d+,1\] = (?:broadcast_in_dim|reshape)\b", jaxpr) is not None
 
 

@@ -99,7 +99,7 @@ def parse(text: str) -> Layout | None:
 
 
 def holds_layouts(text: str) -> bool:
-    """Whether a text contains a layout."""
+    """Return whether a text contains a layout."""
     return _LAYOUT.search(text) is not None or _NO_LAYOUT.search(text) is not None
 
 

@@ -251,7 +251,7 @@ def axes(operand: Operand) -> tuple[int | None, ...]:
 
 
 def _is_constant(operand: Operand) -> bool:
-    """Whether the index map returns only constants, so that there is a single block."""
+    """Return whether the index map returns only constants, so that there is a single block."""
     result = _RESULT.search(operand.index_map or "")
     if operand.index_map is None or result is None:
         return True

@@ -259,7 +259,7 @@ def block_out_of_bounds(
 
 
 def _is_multiplied(point: Sequence[int], value: int, block_size: int) -> bool:
-    """Whether an index may be a program id times the block size, and is no program id itself."""
+    """Return whether an index may be a program id times the block size, not just a program id."""
     return not _axes(point, value) and (not point or value // block_size in point)
 
 

@@ -92,7 +92,7 @@ class RoundingError:
 
     @property
     def explains(self) -> bool:
-        """Whether rounding may explain the whole mismatch."""
+        """True if rounding may explain the whole mismatch."""
         return self.units <= self.most
 
 

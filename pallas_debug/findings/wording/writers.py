@@ -60,7 +60,7 @@ class OutputBlock:
         return when_zero(self.steps) if self.steps else None
 
     def is_same(self, a: Point, b: Point) -> bool:
-        """Whether two grid points compute the same block, according to their axes."""
+        """Return whether two grid points compute the same block, according to their axes."""
         steps = self.steps or ()
         return all(
             i == j for axis, (i, j) in enumerate(zip(a, b, strict=True)) if axis not in steps

@@ -38,7 +38,7 @@ class Node:
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is a function executed in place, under a condition."""
+        """True if this is a function executed in place, under a condition."""
         return self.is_function and bool(self.head)
 
     @property

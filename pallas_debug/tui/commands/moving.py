@@ -267,6 +267,6 @@ class MovingActions(Workspace):
 
 
 def _is_path(name: str, typed: str) -> bool:
-    """Whether the typed text is this path, or the end of it."""
+    """Return whether the typed text is this path, or the end of it."""
     wanted = PurePath(typed).parts
     return bool(wanted) and PurePath(name).parts[-len(wanted) :] == wanted

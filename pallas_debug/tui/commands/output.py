@@ -323,7 +323,7 @@ def _without_controls(line: str) -> str:
 
 
 def _has_content(disk: Path, content: bytes) -> bool:
-    """Whether a file has this content.
+    """Return whether a file has this content.
 
     Files of a different size are not read, as a dump may name any file.
     """

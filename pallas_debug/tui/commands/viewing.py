@@ -299,7 +299,7 @@ class ViewingActions(Workspace):
         self.update_status()
 
     def _can_show_values(self) -> bool:
-        """Whether there are values to show; otherwise shows a message with the reason."""
+        """Return whether there are values to show; if not, show a message with the reason."""
         if self.recorded is None:
             self.show_message(
                 "no recording: `pallas-debug step WHAT --record FOLDER` makes one, "

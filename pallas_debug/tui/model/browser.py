@@ -69,7 +69,7 @@ class KernelStep:
 
     @property
     def changed(self) -> bool:
-        """Whether the step has a text of its own."""
+        """True if the step has a text of its own."""
         return self.pass_ is None or self.pass_.changed
 
     @property
@@ -78,7 +78,7 @@ class KernelStep:
 
     @property
     def of_kernel(self) -> bool:
-        """Whether the step's text is a form of the kernel, not a message or a log."""
+        """True if the step's text is a form of the kernel, not a message or a log."""
         return self.label not in (ERROR, LOG, *TABLES)
 
 

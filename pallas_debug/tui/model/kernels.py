@@ -119,7 +119,7 @@ class KernelFilter:
 
     @property
     def reads(self) -> bool:
-        """Whether the filter needs the rows of kernels."""
+        """True if the filter needs the rows of kernels."""
         return self.target is not None or self.status is not None
 
     def takes_name(self, name: str) -> bool:
@@ -127,7 +127,7 @@ class KernelFilter:
         return all(word in low for word in self.words)
 
     def takes_row(self, row: KernelRow) -> bool:
-        """Whether a matching target has the wanted status."""
+        """Return whether a matching target has the wanted status."""
         if not self.reads:
             return True
         statuses = [
@@ -261,7 +261,7 @@ class KernelList:
             self.learn(entry)
 
     def failed(self, line: KernelLine) -> bool:
-        """Whether a kernel is known to have failed, in either directory."""
+        """Return whether a kernel is known to have failed, in either directory."""
         return not self._failed.isdisjoint(line.entries)
 
     @property
@@ -271,7 +271,7 @@ class KernelList:
 
     @property
     def whole(self) -> bool:
-        """Whether all rows have been read."""
+        """True if all rows have been read."""
         return self.read >= self.total
 
     @property

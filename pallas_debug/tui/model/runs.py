@@ -77,7 +77,7 @@ class Runs:
         self._stamp = self._times()
 
     def stale(self) -> bool:
-        """Whether the records have changed since they were read."""
+        """Return whether the records have changed since they were read."""
         return self._times() != self._stamp
 
     def _times(self) -> list[int]:

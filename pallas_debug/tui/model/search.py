@@ -100,7 +100,7 @@ class DumpSearch:
 
     @property
     def active(self) -> bool:
-        """Whether something has been searched for."""
+        """True if something has been searched for."""
         return bool(self.text)
 
     def stop(self) -> bool:

@@ -239,7 +239,7 @@ class DiffPane(FindView):
 
     @property
     def comparing(self) -> bool:
-        """Whether the diff is being computed."""
+        """True if the diff is being computed."""
         return not self._diff and not self._note
 
     @property
@@ -253,7 +253,7 @@ class DiffPane(FindView):
 
     @property
     def is_split(self) -> bool:
-        """Whether old and new are currently shown side by side."""
+        """True if old and new are currently shown side by side."""
         return self.size.width >= SPLIT_COLUMNS if self.split is None else self.split
 
     @property

@@ -160,7 +160,7 @@ class TextPane(FindView):
 
     @property
     def linked(self) -> bool:
-        """Whether values, regions and Python lines are known."""
+        """True if values, regions and Python lines are known."""
         return bool(self.module.lines)
 
     def _begin(self, keep: int = 0) -> None:
@@ -318,7 +318,7 @@ class TextPane(FindView):
 
     @property
     def narrowed(self) -> bool:
-        """Whether only lines with hits and their context are shown."""
+        """True if only lines with hits and their context are shown."""
         return self._only is not None
 
     def narrow(self, wanted: bool) -> None:
@@ -409,7 +409,7 @@ class TextPane(FindView):
         return sorted(marks)
 
     def _is_same(self, name: str, line: int) -> bool:
-        """Whether a name refers to a value of the cursor's line."""
+        """Return whether a name refers to a value of the cursor's line."""
         base = name.partition("#")[0]
         if base not in self._values:
             return False
@@ -487,5 +487,5 @@ class TextPane(FindView):
 
     @property
     def has_many_origins(self) -> bool:
-        """Whether lines come from several unrelated Python lines, as bundles do."""
+        """True if lines come from several unrelated Python lines, as bundles do."""
         return self._kind == "bundles"

@@ -101,7 +101,7 @@ class TrailPane(LineView):
 
     @property
     def following(self) -> bool:
-        """Whether the trail is being computed."""
+        """True if the trail is being computed."""
         return not self._shown and bool(self._note)
 
     def follow(self, load: Loader, labels: Sequence[str], position: int, line: int) -> None:

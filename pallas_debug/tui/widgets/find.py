@@ -122,7 +122,7 @@ class FindView(LineView):
 
     @property
     def searching(self) -> bool:
-        """Whether there may be more hits."""
+        """True if there may be more hits."""
         return self._search is not None
 
     @property

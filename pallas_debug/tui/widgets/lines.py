@@ -292,7 +292,7 @@ class HitLines:
         return at >= 0 and line < self._stops[at]
 
     def opens(self, line: int) -> bool:
-        """Whether lines are omitted immediately before this line."""
+        """Return whether lines are omitted immediately before this line."""
         at = bisect.bisect_left(self._starts, line)
         return line > 0 and at < len(self._starts) and self._starts[at] == line
 

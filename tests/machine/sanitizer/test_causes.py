@@ -553,7 +553,7 @@ def states(x: jax.Array, *, rows: int) -> list[jax.Array]:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_state_whose_outputs_differ_in_when_they_move_on(rows: int) -> None:
-    """Whether each row has a state of its own shows in none of them."""
+    """None of the outputs shows whether each row has a state of its own."""
     x = np.ones((8 * rows, 384), np.float32)
     (finding,) = found(lambda x: states(x, rows=rows), x)
     assert (finding.kind, finding.operand) == ("UninitializedRead", "carry_ref")
