@@ -144,12 +144,12 @@ _METHODS = "pallas_debug.bridge.interpret.tpu_methods"
 _CALLBACK_LOG = "jax._src.callback:logger"
 
 _SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap and grad"
-_NO_FASTPATH = "jax's dispatch in C++ forgets Python once it knows a program"
+_NO_FASTPATH = "jax's C++ dispatch bypasses Python once it knows a program"
 _BINDS = "jax reads the interpret mode when `pallas_call` is made, not when it is called"
-_NO_CHIP = "without a TPU, code that asks for its chip while it is traced fails"
-_GATES = "code queries its device before it calls a kernel; jax itself gets the truth"
-_CHECKIFY = "since 0.10.1 checkify reports no error in a kernel"
-_ACCESSES = "names what a copy reads and writes"
+_NO_CHIP = "without a TPU, code that queries its chip while it is traced fails"
+_GATES = "code queries its device before it calls a kernel; jax itself gets the real values"
+_CHECKIFY = "since 0.10.1, checkify reports no errors in kernels"
+_ACCESSES = "records what a copy reads and writes"
 _FINDS_RACES = "reports races with line and operand"
 
 TABLE: tuple[Patch, ...] = (
@@ -178,7 +178,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.callback",
         name="emit_python_callback",
         replacement=f"{_HOOK}:without_callbacks",
-        why="jax does not lower a callback for a TPU that is absent, and a program may have some",
+        why="jax cannot lower a program's callbacks for an absent TPU",
         parameters=("ctx", "callback", "token", "operands", "operand_avals", "result_avals"),
     ),
     Patch(
@@ -193,7 +193,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.pjit",
         name="_pjit_call_impl_python",
         replacement=f"{_HOOK}:following",
-        why="notes which programs with kernels run",
+        why="records which programs with kernels run",
         parameters=("jaxpr",),
     ),
     Patch(
@@ -216,7 +216,7 @@ TABLE: tuple[Patch, ...] = (
         for primitive, why, last in (
             ("pallas_call:pallas_call_p", _BINDS, versions.NEWEST),
             ("mpmd:mpmd_map_p", _BINDS, versions.NEWEST),
-            ("core:core_map_p", "must know its effects, as of those that it becomes", "0.10"),
+            ("core:core_map_p", "must have the effects of the kernel it becomes", "0.10"),
         )
     ),
     *(
@@ -241,7 +241,7 @@ TABLE: tuple[Patch, ...] = (
             replacement="pallas_debug.bridge.interpret.extend.elementwise:lowering",
             args=(name,),
             is_optional=True,
-            why="only Mosaic can lower it, and the interpreters run on the CPU",
+            why="only Mosaic can lower it, and interpreters run on the CPU",
         )
         for name in ("pack_elementwise", "unpack_elementwise", "stochastic_round")
     ),
@@ -250,7 +250,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.pallas.primitives",
         name="uninitialized_value",
         replacement="pallas_debug.bridge.instrument.again:filling",
-        why="tells unwritten integers from written ones, by a second run with another value",
+        why="a second run with another fill value tells unwritten integers from written ones",
         parameters=("shape", "dtype"),
     ),
     Patch(
@@ -258,14 +258,14 @@ TABLE: tuple[Patch, ...] = (
         owner=_INTERPRETER,
         name="callback",
         replacement=f"{_OURS}:observed_callbacks",
-        why="gives each callback what is known only while the kernel is traced",
+        why="passes facts to callbacks that are known only while the kernel is traced",
     ),
     Patch(
         area=TPU_MODE,
         owner=_INTERPRETER,
         name="interpret_pallas_call",
         replacement=f"{_OURS}:tracing_kernels",
-        why="learns the kernel, its operands and its index maps",
+        why="records the kernel, its operands and its index maps",
         parameters=("jaxpr", "grid_mapping", "name"),
     ),
     Patch(
@@ -273,7 +273,7 @@ TABLE: tuple[Patch, ...] = (
         owner=_INTERPRETER,
         name="_interpret_jaxpr",
         replacement=f"{_OURS}:tracing_jaxprs",
-        why="adds equations that jax lacks; learns which value is which operand, and the loops",
+        why="evaluates primitives that jax lacks; records loops, and the operand behind a value",
         parameters=("jaxpr", "args", "ctx", "token"),
     ),
     *(
@@ -282,7 +282,7 @@ TABLE: tuple[Patch, ...] = (
             owner=_INTERPRETER,
             name=name,
             replacement=f"pallas_debug.bridge.interpret.extend.memory:{replacement}",
-            why="reads and writes references that are reshaped, bitcast or transposed",
+            why="supports references that are reshaped, bitcast or transposed",
             parameters=("token", "buffer_id", "transforms"),
         )
         for name, replacement in (("get", "reading"), ("store", "storing"), ("swap", "swapping"))
@@ -292,13 +292,13 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.pallas.mosaic.interpret.thread_map",
         name="_run_jaxpr",
         replacement="pallas_debug.bridge.interpret.extend.threads:sharing",
-        why="compiles a kernel's body once, not once per thread and launch",
+        why="compiles a kernel's body once instead of once per thread and launch",
         parameters=("jaxpr", "consts", "args"),
     ),
     *(
         Patch(area=TPU_MODE, owner=owner, name=name, replacement=f"{_METHODS}:{ours}", why=why)
         for owner, name, ours, why in (
-            (f"{_INTERPRETER}:DMA", "__init__", "adopting", "ties a copy to the line of its start"),
+            (f"{_INTERPRETER}:DMA", "__init__", "adopting", "records the line that started a copy"),
             (_CALLBACK_LOG, "filter", "filtering", "jax logs the stack of each of our findings"),
         )
     ),
@@ -330,7 +330,7 @@ TABLE: tuple[Patch, ...] = (
         owner=f"{_MEMORY}:Semaphore",
         name="wait",
         replacement=f"{_METHODS}:waiting",
-        why="ends waits that nothing will end",
+        why="ends waits for semaphores that nothing will signal",
         parameters=("value", "global_core_id"),
     ),
     *(
@@ -339,7 +339,7 @@ TABLE: tuple[Patch, ...] = (
             owner=f"{_MEMORY}:SharedMemory",
             name=name,
             replacement=f"{_METHODS}:{ours}",
-            why="a finding ends every device that has begun, and waits for no other",
+            why="a finding stops every device that has begun, without waiting for others",
         )
         for name, ours in (("check_failed", "failing"), ("set_failed", "failing_alone"))
     ),
@@ -348,7 +348,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.callback",
         name="io_callback_impl",
         replacement=f"{_METHODS}:handing_over",
-        why="with many devices, jax waits for ever for the copy of a large array to the callback",
+        why="with many devices, jax waits forever for a large array to be copied to the callback",
         parameters=("callback",),
     ),
     Patch(
@@ -356,7 +356,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.dispatch:RuntimeTokenSet",
         name="get_token_input",
         replacement=f"{_METHODS}:waiting_first",
-        why="a program would fail for the one before it that was ended",
+        why="a program would fail because an earlier one was stopped",
     ),
     *(
         Patch(
@@ -379,7 +379,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax.experimental.pallas.tpu",
         name="is_tpu_device",
         replacement="pallas_debug.bridge.chip:asking_for_tpu",
-        why="the queries of a chip are answered, but there is no TPU unless we pretend so",
+        why="answering queries of a chip must not make code take its TPU path on a CPU",
     ),
     Patch(
         area=CHIP,
@@ -387,7 +387,7 @@ TABLE: tuple[Patch, ...] = (
         name="num_cores",
         replacement="pallas_debug.bridge.pretend:answering_cores",
         is_optional=True,
-        why="meshes of cores ask a device for their number, which only TPUs have",
+        why="a mesh of cores queries their number, which only TPU devices have",
     ),
     *(
         Patch(
@@ -396,7 +396,7 @@ TABLE: tuple[Patch, ...] = (
             name=name,
             replacement="pallas_debug.bridge.pretend:counting_cores",
             is_optional=True,
-            why="under `shard_map`, meshes of cores ask an abstract device for their number",
+            why="under `shard_map`, a mesh of cores queries an abstract device for their number",
             first=first,
             last=last,
         )
@@ -427,7 +427,7 @@ TABLE: tuple[Patch, ...] = (
             replacement="pallas_debug.bridge.pretend:answering_place",
             args=(name,),
             is_optional=True,
-            why="code orders the devices of a mesh by their place, which only TPUs have",
+            why="code orders a mesh's devices by coordinates, which only TPUs have",
         )
         for name in ("coords", "core_on_chip")
     ),
@@ -436,7 +436,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.xla_bridge",
         name="_get_backend_uncached",
         replacement="pallas_debug.bridge.pretend:finding_backends",
-        why='`jax.devices("tpu")` are the simulated devices',
+        why='`jax.devices("tpu")` returns the simulated devices',
         parameters=("platform",),
     ),
     Patch(
@@ -444,7 +444,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax.experimental.mosaic",
         name="lower_module_to_custom_call",
         replacement="pallas_debug.bridge.lowering.lower:collecting",
-        why="here the module is whole; from 0.11 on its locations are kept apart afterwards",
+        why="the module is complete here; newer versions of jax then move its locations out",
         parameters=("module",),
     ),
     *(
@@ -467,7 +467,7 @@ TABLE: tuple[Patch, ...] = (
         name="tpu",
         replacement=f"{__name__}:absent",
         is_optional=True,
-        why="loading libtpu for nothing takes half a second and prints a page; never undone",
+        why="loading libtpu without a TPU takes 0.5 s and prints a page of warnings; never undone",
     ),
     *(
         Patch(
@@ -480,7 +480,7 @@ TABLE: tuple[Patch, ...] = (
             why=why,
         )
         for area, name, value, why in (
-            (FRAMES, "traceback_filtering", "off", "the frames taken out know the equation"),
+            (FRAMES, "traceback_filtering", "off", "jax's own frames name the equation"),
             (QUICK, "disable_most_optimizations", True, "compiling takes longer than one run"),
         )
     ),
