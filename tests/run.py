@@ -54,6 +54,7 @@ WHOLE = (
     "machine/test_beyond.py",
     "machine/test_pipelines.py",
     "session/test_doctor.py",
+    "verdict/test_traced_errors.py",
     "verdict/test_truth.py",
 )
 """Files of tests/ of which the second Python runs what the first does, every unmarked test and a quarter

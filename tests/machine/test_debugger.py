@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import stepped
 from jax.experimental import pallas as pl
 from pallas_debug_kernels import flash_attention
 
@@ -26,135 +24,7 @@ from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.prompt import CommandPrompt, summary, written
 from pallas_debug.stepping.session import SteppingError, StepSession
 
-SOURCE = """
-import jax, jax.numpy as jnp
-import pallas_debug
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-
-@jax.jit
-def doubled(x):
-    twice = x * 2
-    return jnp.where(twice > 100, twice, twice)
-
-def scaled(x):
-    inner = doubled(x)
-    return inner + 1
-
-def sums_kernel(x_ref, o_ref, acc_ref):
-    @pl.when(pl.program_id(1) == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)  # reset
-    def body(j, carry):
-        total, last = carry
-        total = total + x_ref[j]  # add
-        return total, x_ref[j]
-    total, last = jax.lax.fori_loop(0, 4, body, (acc_ref[0], acc_ref[0]))
-    acc_ref[0] = total  # keep
-    result = scaled(total + 0 * last)  # scale
-    o_ref[...] = result[None]  # out
-
-def sums(x):
-    return pl.pallas_call(
-        sums_kernel, grid=(2, 3),
-        in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
-        out_specs=pl.BlockSpec((1, 128), lambda i, k: (i, 0)),
-        out_shape=jax.ShapeDtypeStruct((2, 128), x.dtype),
-        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)],
-    )(x)
-
-def copies_kernel(x_ref, o_ref, buffer, done):
-    copy = pltpu.make_async_copy(x_ref.at[pl.ds(1, 1)], buffer, done)
-    copy.start()  # start
-    value = jnp.float32(1)
-    copy.wait()  # wait
-    o_ref[...] = buffer[...] + value  # out of the buffer
-
-def copies(x):
-    return pl.pallas_call(
-        copies_kernel, out_shape=jax.ShapeDtypeStruct((1, 128), x.dtype),
-        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
-        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype), pltpu.SemaphoreType.DMA],
-    )(x)
-
-def waits_kernel(x_ref, o_ref, never):
-    o_ref[...] = x_ref[...]
-    pl.semaphore_wait(never, 2)  # deadlock
-
-def waits(x):
-    return pl.pallas_call(
-        waits_kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR])(x)
-
-def endless_kernel(x_ref, o_ref):
-    def body(n):
-        return n + 1
-    n = jax.lax.while_loop(lambda n: n < 200, body, jnp.int32(0))  # endless
-    o_ref[...] = x_ref[...] + n
-
-def endless(x):
-    return pl.pallas_call(endless_kernel, out_shape=x)(x)
-
-def marked_kernel(x_ref, o_ref):
-    total = x_ref[...] * 2
-    @pl.when(pl.program_id(0) == 1)
-    def _():
-        pallas_debug.breakpoint()  # marked
-        o_ref[...] = total
-    @pl.when(pl.program_id(0) != 1)
-    def _():
-        o_ref[...] = x_ref[...]
-
-def marked(x):
-    pallas_debug.breakpoint()
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        marked_kernel, grid=(3,), in_specs=[block], out_specs=block, out_shape=x)(x)
-
-def stale_kernel(x_ref, o_ref, acc_ref):
-    @pl.when(pl.program_id(0) + pl.program_id(1) == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-    acc_ref[...] += x_ref[0:1]  # stale
-    o_ref[...] = acc_ref[...]
-
-def stale(x):
-    return pl.pallas_call(
-        stale_kernel, grid=(2, 3),
-        in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
-        out_specs=pl.BlockSpec((1, 128), lambda i, k: (0, i)),
-        out_shape=jax.ShapeDtypeStruct((1, 256), x.dtype),
-        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)], name="stale",
-    )(x)
-
-def narrowed_kernel(x_ref, o_ref):
-    tripled = x_ref[...].astype(jnp.int32) * 300
-    narrow = tripled.astype(jnp.int8)  # narrowed
-    o_ref[...] = narrow
-
-def narrowed(x):
-    return pl.pallas_call(
-        narrowed_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.int8))(x)
-
-def helper(x_ref, o_ref):
-    @pl.when(pl.program_id(0) == 1)
-    def _():
-        def row(j, _):
-            value = x_ref[j] * 2
-            o_ref[j] = value  # in a helper's loop
-        jax.lax.fori_loop(0, 8, row, None)
-
-def helped_kernel(*refs):
-    helper(*refs)  # call of the helper
-
-def helped(x):
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        helped_kernel, grid=(3,), in_specs=[block], out_specs=block, out_shape=x)(x)
-
-def both(x):
-    y = sums(x)
-    return copies(y + 1), sums(x * 2)
-"""
+SOURCE = Path(stepped.__file__).read_text()
 
 
 def line(comment: str) -> int:
@@ -162,24 +32,12 @@ def line(comment: str) -> int:
     return 1 + next(i for i, t in enumerate(SOURCE.splitlines()) if t.endswith(f"# {comment}"))
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    path = tmp_path_factory.mktemp("debugger") / "stepped.py"
-    path.write_text(SOURCE)
-    spec = importlib.util.spec_from_file_location("stepped", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 X = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128) % 7
 
 
 @pytest.fixture
-def session(kernels: ModuleType) -> StepSession:
-    return stepper.capture(lambda: kernels.sums(X)).session
+def session() -> StepSession:
+    return stepper.capture(lambda: stepped.sums(X)).session
 
 
 def at(session: StepSession) -> tuple[Any, ...]:
@@ -407,8 +265,8 @@ def test_who_wrote_an_element(session: StepSession) -> None:
 
 
 @pytest.mark.slow
-def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
-    captured = stepper.capture(lambda: kernels.both(X), kernel="copies_kernel")
+def test_dmas_in_flight_and_calls_by_number() -> None:
+    captured = stepper.capture(lambda: stepped.both(X), kernel="copies_kernel")
     session = captured.session
     session.to_line(line("wait"))
     (copy,) = session.track.copies()
@@ -429,18 +287,18 @@ def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
     assert len(session.track.copies()) == 1
     assert np.isnan(session.evaluate("buffer[0, 9]"))
 
-    second = stepper.capture(lambda: kernels.both(X), kernel="sums_kernel", call=2).session
+    second = stepper.capture(lambda: stepped.both(X), kernel="sums_kernel", call=2).session
     np.testing.assert_array_equal(second.evaluate("whole(x_ref)"), np.asarray(X) * 2)
     with pytest.raises(UsageError, match=r"`sums_kernel` was called 2 times: there is no call 3"):
-        stepper.capture(lambda: kernels.both(X), kernel="sums_kernel", call=3)
+        stepper.capture(lambda: stepped.both(X), kernel="sums_kernel", call=3)
     with pytest.raises(UsageError, match=r"no kernel named 'sum_kernel' was called.*'sums_kernel'"):
-        stepper.capture(lambda: kernels.both(X), kernel="sum_kernel")
+        stepper.capture(lambda: stepped.both(X), kernel="sum_kernel")
     with pytest.raises(UsageError, match="no Pallas kernel was called"):
         stepper.capture(lambda: X + 1)
 
 
-def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) -> None:
-    session = stepper.capture(lambda: kernels.waits(X)).session
+def test_a_fault_stops_the_run_and_can_be_left_backwards() -> None:
+    session = stepper.capture(lambda: stepped.waits(X)).session
     message = session.run()
     assert message == (
         "the run stops here: deadlock: nothing can run. the kernel waits until `never` is 2, but "
@@ -454,11 +312,9 @@ def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) ->
     assert session.step() == message
 
 
-def test_a_loop_stops_at_the_limit_with_its_line(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_stops_at_the_limit_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "MAX_SIMULATED_STEPS", 50)  # it counts to a bound
-    session = stepper.capture(lambda: kernels.endless(X)).session
+    session = stepper.capture(lambda: stepped.endless(X)).session
     message = session.run()
     assert message == (
         f"the run stops here: endless loop: the `while_loop` at line {line('endless')} has not "
@@ -471,10 +327,8 @@ def test_a_loop_stops_at_the_limit_with_its_line(
 
 
 @pytest.mark.slow
-def test_breakpoints_in_a_kernel_stop_the_debugger_alone(
-    kernels: ModuleType, tmp_path: Path
-) -> None:
-    session = stepper.capture(lambda: kernels.marked(X)).session
+def test_breakpoints_in_a_kernel_stop_the_debugger_alone(tmp_path: Path) -> None:
+    session = stepper.capture(lambda: stepped.marked(X)).session
     assert session.run() == "pallas_debug.breakpoint()"
     assert at(session) == ((1,), (), line("marked"))
     assert session.run() == "the end of the run"
@@ -484,14 +338,14 @@ def test_breakpoints_in_a_kernel_stop_the_debugger_alone(
     want[8:16] *= 2
     for mode in ("hlo", "tpu", "machine"):
         with pallas_debug.interpret(mode):
-            np.testing.assert_array_equal(jax.jit(kernels.marked)(X), want)
-            stacked = jax.vmap(kernels.marked)(jnp.stack([X, X]))
+            np.testing.assert_array_equal(jax.jit(stepped.marked)(X), want)
+            stacked = jax.vmap(stepped.marked)(jnp.stack([X, X]))
             np.testing.assert_array_equal(stacked[1], want)
-    (dump,) = pallas_debug.dump(kernels.marked, X, to=tmp_path, targets="v5e")
+    (dump,) = pallas_debug.dump(stepped.marked, X, to=tmp_path, targets="v5e")
     assert [compilation.failure for compilation in dump.compilations] == [None]
 
 
-def test_a_breakpoint_in_the_prompt_and_its_errors(kernels: ModuleType) -> None:
+def test_a_breakpoint_in_the_prompt_and_its_errors() -> None:
     commands = f"""
 b {line("keep")} if j == 1
 c
@@ -507,7 +361,7 @@ q
 never read
 """
     given, out = io.StringIO(commands.lstrip()), io.StringIO()
-    plain.interact(stepper.capture(lambda: kernels.sums(X)).session, given, out)
+    plain.interact(stepper.capture(lambda: stepped.sums(X)).session, given, out)
     text = out.getvalue()
     assert f"breakpoint 1, stepped.py:{line('keep')} if j == 1" in text
     assert f"sums_kernel · grid point (0, 1) of (2, 3) · stepped.py:{line('keep')}" in text
@@ -526,10 +380,8 @@ never read
     assert "never read" not in text
 
 
-def test_a_line_of_another_file_is_named_with_the_file(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = stepper.capture(lambda: kernels.sums(X)).session
+def test_a_line_of_another_file_is_named_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = stepper.capture(lambda: stepped.sums(X)).session
     prompt, keep = CommandPrompt(session), line("keep")
     assert prompt.execute(f"b stepped.py:{keep}") == [f"breakpoint 1: stepped.py:{keep}"]
     assert prompt.execute(f"until stepped.py:{keep}")[-1].endswith("# keep")
@@ -543,34 +395,34 @@ def test_a_line_of_another_file_is_named_with_the_file(
     assert prompt.execute("u a/rows.py:3") == ["error: rows.py has no line 3: it has 0"]
 
 
-def test_step_as_a_function(kernels: ModuleType, capsys: Any, monkeypatch: Any) -> None:
+def test_step_as_a_function(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\nq\n"))
-    result = pallas_debug.step(kernels.sums, plain=True)(X)
+    result = pallas_debug.step(stepped.sums, plain=True)(X)
     np.testing.assert_array_equal(result, kernels_result(X))
     out = capsys.readouterr().out
     assert out.startswith("sums_kernel · grid point (0, 0) of (2, 3)")
     monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
-    pallas_debug.step(kernels.waits, plain=True, post_mortem=True)(X)
+    pallas_debug.step(stepped.waits, plain=True, post_mortem=True)(X)
     shown = capsys.readouterr()
     assert shown.err.startswith("note: Deadlock in kernel `waits_kernel`")
     assert "# deadlock" in shown.out
 
 
 @pytest.mark.slow
-def test_post_mortem_opens_at_the_first_finding(kernels: ModuleType) -> None:
-    captured = stepper.capture(lambda: kernels.stale(X), post_mortem=True)
+def test_post_mortem_opens_at_the_first_finding() -> None:
+    captured = stepper.capture(lambda: stepped.stale(X), post_mortem=True)
     assert captured.notes[0].startswith("StaleRead in kernel `stale`, grid point (1, 0)")
     assert at(captured.session) == ((1, 0), (), line("stale"))
-    without_grid = stepper.capture(lambda: kernels.narrowed(X), post_mortem=True)
+    without_grid = stepper.capture(lambda: stepped.narrowed(X), post_mortem=True)
     assert without_grid.notes[0] == "NarrowingLoss in kernel `narrowed_kernel`"
     assert at(without_grid.session) == ((), (), line("narrowed"))
-    whole = stepper.capture(lambda: kernels.sums(X), post_mortem=True)
+    whole = stepper.capture(lambda: stepped.sums(X), post_mortem=True)
     assert whole.notes == ("the run ends without a finding: opened at its end",)
     assert whole.session.place.ended
 
 
-def test_lines_in_branches_and_loops_of_a_helper(kernels: ModuleType) -> None:
-    session = stepper.capture(lambda: kernels.helped(X)).session
+def test_lines_in_branches_and_loops_of_a_helper() -> None:
+    session = stepper.capture(lambda: stepped.helped(X)).session
     session.add_breakpoint(line("in a helper's loop"), "max(refs[0]) > 1 and iteration == 3")
     assert str(session.run()).startswith("breakpoint 1, stepped.py:")
     assert at(session) == ((1,), (3,), line("in a helper's loop"))
@@ -584,7 +436,7 @@ def test_lines_in_branches_and_loops_of_a_helper(kernels: ModuleType) -> None:
 
 def test_breakpoint_at_a_line_without_an_operation(session: StepSession) -> None:
     prompt = CommandPrompt(session)
-    wanted = line("add") - 1  # `total, last = carry`
+    wanted = line("add") - 1  # `total, _ = carry`
     assert prompt.execute(f"break {wanted}") == [
         f"breakpoint 1: stepped.py:{line('add')}",
         f"(line {wanted} has no operation of the kernel; the next one is in line {line('add')})",
@@ -596,9 +448,8 @@ def test_breakpoint_at_a_line_without_an_operation(session: StepSession) -> None
 
 
 def test_command_makes_up_arrays_of_which_the_shape_is_given(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "stepped", kernels)
     monkeypatch.setattr("sys.stdin", io.StringIO("print shape(x_ref)\n"))
     words = ["step", "stepped:sums", "--arg", "f32[24,128]"]
     commands.main(words, standalone_mode=False)
