@@ -75,15 +75,13 @@ def type_ahead() -> Iterator[Settings | None]:
             termios.tcsetattr(fileno, termios.TCSANOW, before)
 
 
-def watch(gone: Callable[[], object]) -> threading.Thread:
+def watch(gone: Callable[[], object]) -> None:
     """Call a function, in another thread, when the terminal on standard input is gone.
 
     Textual would busy-loop reading from such a terminal, and block forever writing to it. So output
     is discarded from then on, and the process is terminated after `GRACE`.
     """
-    thread = threading.Thread(target=_watch, args=(gone,), name="terminal", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=_watch, args=(gone,), name="terminal", daemon=True).start()
 
 
 def _watch(gone: Callable[[], object]) -> None:

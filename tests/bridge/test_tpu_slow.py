@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tpu_interpreted import PLAIN, ROWS, Seen, X, launch
 
-from pallas_debug.bridge.interpret import tpu_findings, tpu_run
+from pallas_debug.bridge.interpret import tpu_run
 from pallas_debug.bridge.interpret.tpu_findings import Place
+from pallas_debug.findings.wording import unsupported
 from pallas_debug.render import finding_text
 
 
@@ -57,7 +58,8 @@ def test_how_far_it_got(
     grid: tuple[int | None, ...], point: tuple[int, ...] | None, reached: str
 ) -> None:
     place = Place(kernel="slow", source=None, grid_point=point)
-    found = tpu_findings.too_slow(place, grid, seconds=30.0, calls=4500)
+    seen = place.sighting()
+    found = unsupported.too_slow(seen, "tpu", grid=grid, seconds=30.0, calls=4500)
     *_, message, cause, advice = finding_text(found).splitlines()
     assert message == (
         f"  stopped after 30 s in TPU interpret mode{reached}; 4,500 calls of the interpreter, 150 "

@@ -273,21 +273,6 @@ def direct_access(place: Place, operand: Operand | None) -> Finding:
     return unsupported.direct_hbm_access(seen)
 
 
-def check_refused(place: Place) -> Finding:
-    """A `checkify.check` in a kernel."""
-    return unsupported.unsupported_check(place.sighting())
-
-
-def too_slow(place: Place, grid: tuple[int | None, ...], *, seconds: float, calls: int) -> Finding:
-    """A run that exceeds its time limit."""
-    return unsupported.too_slow(place.sighting(), "tpu", grid=grid, seconds=seconds, calls=calls)
-
-
-def not_started(place: Place, missing: Sequence[int], *, count: int, seconds: float) -> Finding:
-    """A run of which some devices never begin."""
-    return unsupported.not_started(place.sighting(), missing, count=count, seconds=seconds)
-
-
 def not_interpreted(place: Place, message: str) -> Finding:
     """An error in jax's interpreter that is unrelated to the kernel."""
     return unsupported.interpret_error(place.sighting(), error=message)

@@ -24,6 +24,7 @@ from pallas_debug.bridge.interpret.tpu_run import (
     reporters,
     stop,
 )
+from pallas_debug.findings.wording import unsupported
 
 SURE_AFTER = 0.5
 """Delay in seconds before checking for a deadlock across all cores."""
@@ -145,6 +146,7 @@ def _watch(run: KernelRun, place: Place, limit: float, is_over: threading.Event)
             return
         count = int(memory.num_devices)
         missing = [device for device in range(count) if device not in run.devices]
-        run.not_started = stop(words.not_started(place, missing, count=count, seconds=limit))
+        found = unsupported.not_started(place.sighting(), missing, count=count, seconds=limit)
+        run.not_started = stop(found)
     memory.barrier.abort()
     interpreter.reset_tpu_interpret_mode_state()  # else done once all devices have ended

@@ -46,6 +46,7 @@ from pallas_debug.bridge.interpret.tpu_run import (
 )
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.errors import PallasDebugWarning
+from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Operand, SourceLine
 
 _epoch = contexts.make()
@@ -321,7 +322,7 @@ def _report_checks(trace: _Trace, jaxpr: Any) -> None:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "check" and not eqn.params.get("debug"):
             place = Place(kernel=trace.kernel.name, source=_line(eqn.source_info.traceback))
-            tpu_run.report(words.check_refused(place))
+            tpu_run.report(unsupported.unsupported_check(place.sighting()))
 
 
 class _Callbacks:

@@ -21,11 +21,11 @@ from jax._src.pallas.mosaic.interpret import utils
 
 from pallas_debug import interrupts
 from pallas_debug.bridge.active import ActiveStack
-from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.errors import KernelFault
 from pallas_debug.findings import stops as stopped
 from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, SourceLine
 from pallas_debug.render import finding_text
 
@@ -384,7 +384,10 @@ def check_slow(run: KernelRun, place: Place) -> None:
         return
     seconds = spent_since(run.begin)
     if min(seconds) >= limit:
-        raise stop(words.too_slow(place, run.kernel.grid, seconds=seconds[0], calls=run.calls))
+        seen, grid = place.sighting(), run.kernel.grid
+        raise stop(
+            unsupported.too_slow(seen, "tpu", grid=grid, seconds=seconds[0], calls=run.calls)
+        )
 
 
 def time_limit() -> float | None:

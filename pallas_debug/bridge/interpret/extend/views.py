@@ -157,7 +157,6 @@ class RefView:
             *(dtypes.itemsize_bits(t.dtype) for t in transforms if isinstance(t, BitcastTransform)),
         ]
         self._content = content
-        self._logical_shape = shape
         self._width = min(widths)
         self._memory = _split(content, self._width)
         self._is_copy = self._width < 8 and self._width < widths[0]
