@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -39,38 +40,30 @@ REPLIES = [
 ]
 
 
-def test_requests() -> None:
+both = pytest.mark.parametrize(
+    "write, read, messages",
+    [(write_request, read_request, REQUESTS), (write_reply, read_reply, REPLIES)],
+    ids=["requests", "replies"],
+)
+
+
+@both
+def test_messages(write: Any, read: Any, messages: list[Any]) -> None:
     pipe = io.BytesIO()
-    for request in REQUESTS:
-        write_request(pipe, request)
+    for message in messages:
+        write(pipe, message)
     pipe.seek(0)
-    assert [read_request(pipe) for _ in REQUESTS] == REQUESTS
-    assert read_request(pipe) is None
+    assert [read(pipe) for _ in messages] == messages
+    assert read(pipe) is None
 
 
-def test_replies() -> None:
+@both
+def test_a_message_that_ends_anywhere(write: Any, read: Any, messages: list[Any]) -> None:
     pipe = io.BytesIO()
-    for reply in REPLIES:
-        write_reply(pipe, reply)
-    pipe.seek(0)
-    assert [read_reply(pipe) for _ in REPLIES] == REPLIES
-    assert read_reply(pipe) is None
-
-
-def test_a_request_that_ends_anywhere() -> None:
-    pipe = io.BytesIO()
-    write_request(pipe, REQUESTS[0])
+    write(pipe, messages[1])
     whole = pipe.getvalue()
     for length in range(len(whole)):
-        assert read_request(io.BytesIO(whole[:length])) is None
-
-
-def test_a_reply_that_ends_anywhere() -> None:
-    pipe = io.BytesIO()
-    write_reply(pipe, REPLIES[1])
-    whole = pipe.getvalue()
-    for length in range(len(whole)):
-        assert read_reply(io.BytesIO(whole[:length])) is None
+        assert read(io.BytesIO(whole[:length])) is None
 
 
 @pytest.mark.parametrize(
