@@ -10,9 +10,11 @@ whole logs, `known.py` lists bugs in releases of jax and libtpu.
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
+from pallas_debug.errors import UsageError
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 
 if TYPE_CHECKING:
@@ -137,11 +139,26 @@ def entry(name: str) -> Explanation:
     """Look up an entry by its id or XLA error code.
 
     Raises:
-      UsageError: there is no such entry.
+      UsageError: there is none; the message suggests similar ids.
     """
-    from pallas_debug.findings.explain import recognise
+    import difflib
 
-    return recognise.entry(name, entries())
+    from pallas_debug.findings.explain.catalogue.general import STATUSES
+
+    code, known = name.upper(), entries()
+    if code in {status for status, _ in STATUSES}:
+        name = "xla-status"
+    for found in known:
+        if name == found.id or code == found.code:
+            return found
+    if re.fullmatch(r"E\d{4}", code):
+        codes = ", ".join(sorted(e.code for e in known if e.code))
+        raise UsageError(f"unknown code {code}; the known ones are {codes}")
+    near = difflib.get_close_matches(name, [e.id for e in known], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(
+        f"there is no entry {name!r}; {hint}`pallas-debug explain --list` lists all of them"
+    )
 
 
 def _first(text: str, *, in_context: bool) -> Explanation | None:

@@ -7,18 +7,14 @@ class: those change from release to release.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 
-from pallas_debug.errors import UsageError
 from pallas_debug.findings.explain.catalogue import CATALOGUE
-from pallas_debug.findings.explain.catalogue.general import STATUSES
 from pallas_debug.model import Explanation
 
 CONTEXT = re.compile(r"[Pp]allas|[Mm]osaic|tpu_custom_call|libtpu|\btpu\b|\bTPU\b")
 """Words that, near a message which other programs print too, tie it to a kernel."""
-
-_CODE = re.compile(r"E\d{4}")
 
 
 def matches(
@@ -57,30 +53,6 @@ def first(
 
 def _last(entry: Explanation, text: str) -> int:
     return max((m.start() for m in compiled(entry.pattern).finditer(text)), default=-1)
-
-
-def entry(name: str, catalogue: Sequence[Explanation]) -> Explanation:
-    """Look up an entry by its id or XLA error code.
-
-    Raises:
-      UsageError: there is none; the message suggests similar ids.
-    """
-    code = name.upper()
-    if code in {status for status, _ in STATUSES}:
-        name = "xla-status"
-    for known in catalogue:
-        if name == known.id or code == known.code:
-            return known
-    if _CODE.fullmatch(code):
-        codes = ", ".join(sorted(e.code for e in catalogue if e.code))
-        raise UsageError(f"unknown code {code}; the known ones are {codes}")
-    import difflib
-
-    near = difflib.get_close_matches(name, [e.id for e in catalogue], n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(
-        f"there is no entry {name!r}; {hint}`pallas-debug explain --list` lists all of them"
-    )
 
 
 @cache
