@@ -262,13 +262,16 @@ def _memory(stats: Stats) -> Iterator[str]:
 
 
 def _advice(stats: Stats) -> Iterator[str]:
-    from pallas_debug.profile.advice.text import advice_lines
-
     if stats.advice:
         yield "advice"
     for advice in stats.advice:
-        for line in advice_lines(advice):
-            yield f"  {line[: len(line) - len(line.lstrip())]}{one_line(line.lstrip())}"
+        place = f" at {advice.source}" if advice.source is not None else ""
+        yield f"  {one_line(f'{advice.kind}{place}: {advice.message}')}"
+        if advice.source is not None and advice.source.text:
+            yield f"      {one_line(advice.source.text.strip())}"
+        for evidence in advice.evidence:
+            yield f"      {one_line(f'- {evidence}')}"
+        yield f"      {one_line(f'remedy: {advice.remedy}')}"
     if stats.hidden:
         yield (
             "hidden by copies: saving this computation would hardly make the kernel faster, "
