@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError, UsageError, meant
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Boundary = Literal["hook", "capture", "lower", "store", "summary", "report", "engine"]
 """Names of the boundaries: jax calls us (`hook`), a kernel is described (`capture`) or compiled
@@ -128,6 +132,34 @@ def check_arguments(
         f"{what} cannot call {name} with these arguments: {reason}. Its signature: "
         f"{name}{signature}{of_ours}"
     )
+
+
+def naming_keywords(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that a wrong keyword argument raises an error with the closest one.
+
+    Args:
+      what: name of the object whose methods are decorated; begins the message.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            __tracebackhide__ = True
+            for word in kwargs:
+                if word not in known:
+                    name = f"{what}.{function.__name__}"
+                    own = [name for name in known if name != "self"]
+                    raise UsageError(
+                        f"{name} has no argument {word!r}{meant(word, own)}; its arguments are "
+                        f"{', '.join(own)}"
+                    )
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def refused_call(

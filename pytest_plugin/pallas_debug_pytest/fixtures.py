@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from pallas_debug.errors import UnknownTargetError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
+from pallas_debug.guards import check_arguments, check_function, naming_keywords
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
@@ -37,9 +39,6 @@ from pallas_debug_pytest.watcher import Watcher
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Stats
     from pallas_debug_pytest.performance import Performance
-
-if TYPE_CHECKING:
-    pass
 
 
 class Pallas:
@@ -96,6 +95,9 @@ class Pallas:
           targets: names of targets; by default the marker's, or the run's.
           stages: stages to keep, as for `pallas_debug.dump`; by default the run's.
         """
+        check_function("pallas.compile", function)
+        own = inspect.signature(self.compile).parameters
+        check_arguments("pallas.compile", function, args, kwargs, own)
         settings = self._watcher.settings
         made = api.dump(
             function,
@@ -128,6 +130,9 @@ class Pallas:
           For each kernel and target: bundles, estimated cycles, spills, memory, cost by line.
         """
         __tracebackhide__ = True
+        check_function("pallas.stats", function)
+        own = inspect.signature(self.stats).parameters
+        check_arguments("pallas.stats", function, args, kwargs, own)
         return self._performance.stats(function, args, kwargs, targets)
 
     def assert_no_spills(self, *stats: Stats) -> None:
@@ -139,15 +144,17 @@ class Pallas:
         __tracebackhide__ = True
         self._performance.assert_no_spills(stats)
 
-    def assert_fits(self, target: str | None = None) -> None:
+    @naming_keywords("pallas")
+    def assert_fits(self, targets: str | Iterable[str] | None = None) -> None:
         """Fail the test if a profiled kernel does not compile for a target.
 
         Args:
-          target: one or several names of targets; by default the marker's, or the run's.
+          targets: names of targets; by default those of the marker, or else those of the run.
         """
         __tracebackhide__ = True
-        self._performance.assert_fits(target)
+        self._performance.assert_fits(targets)
 
+    @naming_keywords("pallas")
     def assert_cycles_within(
         self, baseline: str | Path, margin: str | float = "5%", *stats: Stats
     ) -> None:
@@ -219,10 +226,12 @@ class Pallas:
             report.throw()
         return report
 
+    @naming_keywords("pallas")
     def interpret(self, mode: str) -> AbstractContextManager[None]:
         """Run kernels called within the block in this mode."""
         return self._running.session.interpreting(mode)
 
+    @naming_keywords("pallas")
     @contextlib.contextmanager
     def expect(
         self, kind: str, *, kernel: str | None = None, match: str | None = None

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from pallas_debug import render
-from pallas_debug.errors import CannotRunError
+from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.changes import baselines
 from pallas_debug.profile.changes.baselines import Baseline, BaselineCost, BaselineRow
@@ -103,6 +103,7 @@ class Performance:
 
     def assert_no_spills(self, stats: Sequence[Stats]) -> None:
         __tracebackhide__ = True
+        _check_stats("assert_no_spills", stats)
         wrong = []
         for this in self._chosen(stats):
             where = f"{this.kernel} on {this.target}"
@@ -116,12 +117,20 @@ class Performance:
             )
             pytest.fail("\n".join([*wrong, advice]), pytrace=False)
 
-    def assert_fits(self, target: str | None) -> None:
+    def assert_fits(self, targets: str | Iterable[str] | None) -> None:
         __tracebackhide__ = True
         self._has_calls()
+        if targets is not None and not isinstance(targets, str):
+            targets = tuple(targets) if isinstance(targets, Iterable) else (targets,)
+            for one in targets:
+                if not isinstance(one, str):
+                    raise UsageError(
+                        f"pallas.assert_fits takes names of targets, not {_kind(one)}: it "
+                        "compiles all calls that this test has passed to pallas.stats"
+                    )
         wrong = []
         for call in self._calls:
-            for dump in self._compile(call.function, *call.args, targets=target, **call.kwargs):
+            for dump in self._compile(call.function, *call.args, targets=targets, **call.kwargs):
                 wrong += [_refusal(dump, made) for made in dump.compilations if not made.ok]
         if wrong:
             pytest.fail("\n".join(wrong), pytrace=False)
@@ -130,6 +139,12 @@ class Performance:
         self, baseline: str | Path, margin: str | float, stats: Sequence[Stats]
     ) -> None:
         __tracebackhide__ = True
+        if not isinstance(baseline, str | Path):
+            raise UsageError(
+                "pallas.assert_cycles_within takes the name of a baseline first, such as "
+                f'"attention", not {_kind(baseline)}'
+            )
+        _check_stats("assert_cycles_within", stats)
         allowed = baselines.margin(margin)
         file = self._file(baseline)
         chosen = self._chosen(stats)
@@ -232,6 +247,30 @@ class Performance:
         if path.suffix != ".json":
             path = Path(FOLDER) / path.parent / f"{path.name}.json"
         return self._request.path.parent / path
+
+
+def _check_stats(name: str, stats: Sequence[object]) -> None:
+    """Check that an assertion was given stats, if anything.
+
+    Raises:
+      UsageError: it was given something else, such as the whole result of `pallas.stats`.
+    """
+    for given in stats:
+        if not isinstance(given, Stats):
+            several = isinstance(given, tuple | list) and all(isinstance(s, Stats) for s in given)
+            remedy = (
+                "unpack what pallas.stats returns, as *stats"
+                if several
+                else "pass what pallas.stats(function, *args) returns, unpacked with *, or nothing "
+                "for all kernels of this test"
+            )
+            raise UsageError(f"pallas.{name} takes Stats, not {_kind(given)}: {remedy}")
+
+
+def _kind(value: object) -> str:
+    """Return an article and the name of a value's type: `a tuple`."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _profiled(dump: Dump, made: Compilation) -> Stats:

@@ -7,12 +7,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
+import jax
 import pytest
-from pallas_debug_pytest.performance import Performance
+from pallas_debug_pytest.fixtures import Pallas
+from pallas_debug_pytest.performance import Performance, ProfiledCall
 
+from pallas_debug.errors import UsageError
 from pallas_debug.profile.changes import baselines
 from pallas_debug.profile.changes.baselines import BaselineCost, BaselineRow
+from pallas_debug.profile.stats import Stats
 
 Child = Callable[..., pytest.RunResult]
 Run = Callable[..., pytest.RunResult]
@@ -184,6 +189,97 @@ class Workers:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(baselines, "compare", lambda *_: [row(cycles)])
             (performance or self.performance(test)).assert_cycles_within("log", "5%", [None])
+
+
+def scaled(x: jax.Array, factor: float = 2.0) -> jax.Array:
+    return x * factor
+
+
+STATS = object.__new__(Stats)
+CALL = ProfiledCall(function=scaled, args=(), kwargs={})
+SLIPS: list[tuple[Callable[[Any], object], str]] = [
+    (
+        lambda pallas: pallas.stats(scaled, 1.0, target="v5e"),
+        "pallas.stats has no argument 'target' (did you mean 'targets'?)",
+    ),
+    (
+        lambda pallas: pallas.compile(scaled, 1.0, stage="llo"),
+        "pallas.compile has no argument 'stage' (did you mean 'stages'?)",
+    ),
+    (
+        lambda pallas: pallas.stats(scaled, 1.0, factors=3.0),
+        "pallas.stats cannot call scaled with these arguments: got an unexpected keyword argument "
+        "'factors'. Its signature: scaled(x: 'jax.Array', factor: 'float' = 2.0) -> 'jax.Array'",
+    ),
+    (
+        lambda pallas: pallas.stats(scaled(1.0)),
+        "pallas.stats takes a function, not 2.0",
+    ),
+    (
+        lambda pallas: pallas.compile(scaled(1.0)),
+        "pallas.compile takes a function, not 2.0",
+    ),
+    (
+        lambda pallas: pallas.assert_fits(target="v5e"),
+        "pallas.assert_fits has no argument 'target' (did you mean 'targets'?); its arguments are "
+        "targets",
+    ),
+    (
+        lambda pallas: pallas.assert_cycles_within("a", margins="5%"),
+        "pallas.assert_cycles_within has no argument 'margins' (did you mean 'margin'?); its "
+        "arguments are baseline, margin, stats",
+    ),
+    (
+        lambda pallas: pallas.expect("NanProduced", kernels="rows"),
+        "pallas.expect has no argument 'kernels' (did you mean 'kernel'?); its arguments are kind, "
+        "kernel, match",
+    ),
+    (
+        lambda pallas: pallas.assert_fits((STATS,)),
+        "pallas.assert_fits takes names of targets, not a Stats: it compiles all calls that this "
+        "test has passed to pallas.stats",
+    ),
+    (
+        lambda pallas: pallas.assert_fits(STATS),
+        "pallas.assert_fits takes names of targets, not a Stats: it compiles all calls that this "
+        "test has passed to pallas.stats",
+    ),
+    (
+        lambda pallas: pallas.assert_no_spills((STATS,)),
+        "pallas.assert_no_spills takes Stats, not a tuple: unpack what pallas.stats returns, as "
+        "*stats",
+    ),
+    (
+        lambda pallas: pallas.assert_no_spills(scaled, 1.0),
+        "pallas.assert_no_spills takes Stats, not a function: pass what pallas.stats(function, "
+        "*args) returns, unpacked with *, or nothing for all kernels of this test",
+    ),
+    (
+        lambda pallas: pallas.assert_cycles_within("a", "5%", [STATS]),
+        "pallas.assert_cycles_within takes Stats, not a list: unpack what pallas.stats returns, as "
+        "*stats",
+    ),
+    (
+        lambda pallas: pallas.assert_cycles_within(STATS),
+        'pallas.assert_cycles_within takes the name of a baseline first, such as "attention", not '
+        "a Stats",
+    ),
+    (
+        lambda pallas: pallas.assert_cycles_within("a", (1,)),
+        "a margin is written as '5%' or 0.05, not as (1,)",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, message", SLIPS)
+def test_wrong_arguments_are_named(call: Callable[[Any], object], message: str) -> None:
+    pallas = Pallas(*cast(Any, (None, None, None)))
+    performance = Performance(cast(Any, None), cast(Any, None), update=False)
+    performance._calls.append(CALL)
+    vars(pallas)["_performance"] = performance
+    with pytest.raises(UsageError) as raised:
+        call(pallas)
+    assert str(raised.value).endswith(message)
 
 
 def row(cycles: int) -> BaselineRow:

@@ -122,7 +122,7 @@ def margin(text: str | float) -> float:
         found = _PERCENT.fullmatch(text)
         if found is not None:
             return float(found[1]) / 100
-    elif text >= 0:
+    elif isinstance(text, int | float) and text >= 0:
         return float(text)
     raise UsageError(f"a margin is written as '5%' or 0.05, not as {text!r}")
 
