@@ -68,6 +68,11 @@ class UnitTable:
     capacity: tuple[int, ...]
     rows: tuple[tuple[int, ...], ...]
 
+    @property
+    def capacities(self) -> dict[str, int]:
+        """Capacity of each column, by name."""
+        return dict(zip(self.names, self.capacity, strict=True))
+
     def column(self, name: str) -> tuple[int, ...] | None:
         """Return the counts of a unit for each bundle; None if there is no such column."""
         if name not in self.names:

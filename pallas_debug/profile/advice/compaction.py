@@ -15,6 +15,32 @@ from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import slot_of
 
+MIN_USE = 0.8
+"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
+
+MIN_LESS = 0.15
+"""Minimum share of a loop's bundles by which its busiest slot must need fewer."""
+
+MIN_BUNDLES = 0.1
+"""Minimum share of the executed bundles that belong to a loop for which a slot is the limit."""
+
+
+def bundles_less(
+    subject: AdviceSubject, loop: ScheduledLoop, less: Mapping[str, int]
+) -> tuple[int, int] | None:
+    """Return the bundles that a loop's busiest issue slot needs, now and with fewer slots used.
+
+    None if no slot limits the loop, or if the difference is small.
+
+    Args:
+      less: slots that would not be used, by column.
+    """
+    slots = subject.slots(loop)
+    now, then = subject.busiest(slots), subject.busiest(slots, less)
+    if now < MIN_USE * loop.size or now - then < MIN_LESS * loop.size:
+        return None
+    return now, then
+
 
 def compacted(
     subject: AdviceSubject,
@@ -32,7 +58,7 @@ def compacted(
     table, inside = subject.schedule.table, subject.inside(loop)
     if table is None:
         return 0
-    capacity = dict(zip(table.names, table.capacity, strict=True))
+    capacity = table.capacities
     latencies = minimum_latencies(subject, loop, places)
     ready: dict[str, int] = {}
     used: dict[str, Counter[int]] = defaultdict(Counter)

@@ -8,7 +8,6 @@ not understood is assumed to grow along every axis.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +16,6 @@ from dataclasses import dataclass
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.moves import is_vector_instruction
 from pallas_debug.profile.advice.pipelines import (
-    LANES,
-    SUBLANES,
     Axes,
     Powers,
     WorkGrowth,
@@ -32,6 +29,7 @@ from pallas_debug.profile.advice.program import (
     ProgramOperation,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import registers_for
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.profile.units import VECTOR, units_of
 
@@ -301,12 +299,7 @@ def _shapes(operation: ProgramOperation) -> list[Sizes]:
 
 def _registers(operation: ProgramOperation) -> int:
     """Count the registers of the largest vector that an operation reads or writes."""
-    most = 1
-    for shape in _shapes(operation):
-        rows, columns = (1, 1, *shape)[-2:]
-        count = -(-rows // SUBLANES) * -(-columns // LANES) * math.prod(shape[:-2])
-        most = max(most, count)
-    return most
+    return max((registers_for(shape) for shape in _shapes(operation)), default=1)
 
 
 def _is_known(operation: ProgramOperation) -> bool:

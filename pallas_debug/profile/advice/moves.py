@@ -22,7 +22,7 @@ def is_vector_instruction(opcode: str) -> bool:
 
 
 def computes(opcode: str) -> bool:
-    """Return whether an instruction works on vector registers and is no load or store."""
+    """Return whether an instruction computes with vector registers: not a load or store."""
     return is_vector_instruction(opcode) and not opcode.startswith(("vld", "vst"))
 
 
@@ -30,5 +30,5 @@ _UNORDERED = ("vadd", "vmax", "vmin", "vand", "vor", "vxor", "vsel", "vmatmul", 
 
 
 def is_one_after_another(opcode: str) -> bool:
-    """Return whether a chain of these instructions cannot be reordered, unlike a sum."""
+    """Return whether a chain of such instructions has a fixed order, unlike a sum."""
     return is_vector_instruction(opcode) and not opcode.startswith((*_UNORDERED, *_MOVES))

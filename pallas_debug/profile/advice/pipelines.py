@@ -13,9 +13,6 @@ from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_in
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 
-LANES = 128
-SUBLANES = 8
-
 Axes = frozenset[int]
 """Numbers of axes of the grid."""
 
@@ -241,7 +238,7 @@ def simple_dimension(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -
 
 
 def grows(operand: OperandBlocks, axis: int, grid: tuple[int, ...]) -> bool | None:
-    """Return whether an operand's blocks grow with blocks along an axis, or None if unclear."""
+    """Return whether an operand's blocks grow with blocks along an axis; None if unclear."""
     if not depends(operand, axis):
         return depends(operand, axis)
     if simple_dimension(operand, axis, grid) is not None:

@@ -294,7 +294,7 @@ class MosaicProgram:
         return tuple(seen.values())
 
     def depends_on(self, value: str, line: int, other: str) -> bool:
-        """Return whether a value is computed from another, or there is too much to visit."""
+        """Return whether a value is computed from another; true if too much has to be visited."""
         sources = self.sources_of(value, line)
         if sources is None:
             return True

@@ -31,7 +31,7 @@ Point = tuple[int, ...]
 
 
 def has_skips(blocks: BlockMap) -> bool:
-    """Return whether an index map skips blocks: mostly follows a grid axis, but is not affine."""
+    """Return whether an index map skips blocks: it mostly follows an axis, but is not affine."""
     return any(_skips(d, blocks.grid) for o in blocks.pipelined for d in o.dimensions)
 
 

@@ -8,18 +8,10 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
+from pallas_debug.profile.advice.compaction import MIN_BUNDLES, MIN_LESS, MIN_USE, bundles_less
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.units import VALU
-
-MIN_GAIN = 0.15
-"""Minimum share of a loop's bundles by which its busiest slot would need fewer."""
-
-MIN_USE = 0.8
-"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
-
-MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that belong to the loop."""
 
 OF_ROOTS = 6
 """VALU instructions saved per register by multiplying by a reciprocal square root instead of
@@ -49,7 +41,7 @@ _ROOTS = {0.5: "jnp.sqrt(x)", -0.5: "lax.rsqrt(x)", 1.5: "x * jnp.sqrt(x)"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Dear:
+class _Costly:
     """Expression for which there is a cheaper equivalent.
 
     Attributes:
@@ -72,34 +64,32 @@ def advise_arithmetic(subject: AdviceSubject) -> Iterator[Advice]:
     if subject.is_memory_bound:
         return
     found = {}
-    dears = (_dear(program, operation) for operation in program.named(*_OPERATIONS))
-    for dear in dict.fromkeys(d for d in dears if d is not None):
+    candidates = (_costly(program, operation) for operation in program.named(*_OPERATIONS))
+    for costly in dict.fromkeys(c for c in candidates if c is not None):
         # The compiler may attribute instructions to the line of a helper or of its call.
-        lines = [subject.at(source) for source in dear.chain]
-        opcode = dear.opcodes[0]
+        lines = [subject.at(source) for source in costly.chain]
+        opcode = costly.opcodes[0]
         placed = next((line for line in lines if _count(line, opcode)), [])
         loop = subject.loop_of([p for p in placed if p.opcode.startswith(opcode)])
         if loop is None:
             continue
         line = [p for p in placed if p.bundle in loop]
-        if dear.needs and not _count(line, dear.needs):
+        if costly.needs and not _count(line, costly.needs):
             continue
-        registers = min(_count(line, name) for name in dear.opcodes)
-        slots = subject.slots(loop)
-        less = {VALU: dear.saved * registers, "EUP": (len(dear.opcodes) - 1) * registers}
-        now, without = subject.busiest(slots), subject.busiest(slots, less)
+        registers = min(_count(line, name) for name in costly.opcodes)
+        less = {VALU: costly.saved * registers, "EUP": (len(costly.opcodes) - 1) * registers}
+        limits = bundles_less(subject, loop, less)
         share = subject.share(subject.inside(loop))
-        if now < MIN_USE * loop.size or now - without < MIN_GAIN * loop.size:
+        if limits is None or share < MIN_BUNDLES:
             continue
-        if share < MIN_BUNDLES:
-            continue
-        found[dear.chain[0]] = KIND.advice(
-            source=dear.chain[0],
+        now, without = limits
+        found[costly.chain[0]] = KIND.advice(
+            source=costly.chain[0],
             message=(
-                f"{dear.what}, for {registers} registers in a loop of {loop.size} bundles, whose "
+                f"{costly.what}, for {registers} registers in a loop of {loop.size} bundles, whose "
                 f"busiest slot needs {now} of them, but at most {without} without it"
             ),
-            remedy=dear.remedy,
+            remedy=costly.remedy,
             evidence=(
                 counted("registers of the expression in the loop", registers),
                 counted("bundles of the loop", loop.size),
@@ -115,7 +105,7 @@ def _count(instructions: list[PlacedInstruction], opcode: str) -> int:
     return sum(placed.opcode.startswith(opcode) for placed in instructions)
 
 
-def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
+def _costly(program: MosaicProgram, operation: ProgramOperation) -> _Costly | None:
     chain = _chain(program, operation)
     if not chain or len(operation.operands) < 2 or "vector<" not in operation.text:
         return None
@@ -123,7 +113,7 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
     if other is None:
         return None
     if operation.name == "arith.divf" and other.name == "math.sqrt":
-        return _Dear(
+        return _Costly(
             chain=chain,
             opcodes=("vrsqrt", "vrcp"),
             saved=OF_ROOTS,
@@ -134,7 +124,7 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
             ),
         )
     if operation.name == "arith.divf" and _is_one_and_exponential(program, other):
-        return _Dear(
+        return _Costly(
             chain=chain,
             opcodes=("vrcp",),
             saved=OF_SIGMOIDS,
@@ -149,7 +139,7 @@ def _dear(program: MosaicProgram, operation: ProgramOperation) -> _Dear | None:
     exponent = float(splat["value"]) if splat is not None else None
     if exponent is None or exponent not in _ROOTS:
         return None
-    return _Dear(
+    return _Costly(
         chain=chain,
         opcodes=("vrsqrt",),
         saved=OF_POWERS,
@@ -192,7 +182,7 @@ KIND = AdviceKind(
         "A division by a square root, a power with exponent 0.5, -0.5 or 1.5, or a sigmoid "
         "computed by an exponential and a division, on chips that refine reciprocals; the busiest "
         f"issue slot of its loop needs at least {MIN_USE:.0%} of the loop's bundles, and at least "
-        f"{MIN_GAIN:.0%} fewer with the cheaper expression."
+        f"{MIN_LESS:.0%} fewer with the cheaper expression."
     ),
     remedy="Multiply by `lax.rsqrt`; compute roots with `jnp.sqrt` or `lax.rsqrt`, and a sigmoid "
     "with `jnp.tanh`.",

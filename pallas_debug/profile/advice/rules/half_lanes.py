@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_VISITED,
@@ -20,6 +19,7 @@ from pallas_debug.profile.advice.program import (
 )
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, starting
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES
 from pallas_debug.profile.units import XLU
 
 MIN_GAIN = 0.15
@@ -83,7 +83,7 @@ def advise_half_lanes(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _fills_registers(groups: _Groups, width: int, lanes: int) -> bool:
-    """Return whether groups are pairs of halves that fill whole registers, and can be rotated.
+    """Return whether the groups are pairs of halves that fill registers, which can be rotated.
 
     A rotation of fewer lanes takes as many instructions as moving the halves: on v5e, a rotation of
     64 lanes took 171 % of the cycles of a concatenation.
@@ -139,7 +139,7 @@ def _advice(
     turns = [p for p in moves if p.bundle in loop]
     every = starting(inside, _TURN)
     table, slots = subject.schedule.table, subject.slots(loop)
-    capacity = dict(zip(table.names, table.capacity, strict=True)) if table is not None else {}
+    capacity = table.capacities if table is not None else {}
     width = shape[-1]
     side_by_side = LANES // (2 * width)
     registers = math.prod(shape[:-2]) * -(-shape[-2] // SUBLANES) * groups // side_by_side

@@ -157,10 +157,7 @@ def _place(subject: AdviceSubject, loop: ScheduledLoop, placed: PlacedInstructio
 
 def _slots(subject: AdviceSubject) -> int:
     table = subject.schedule.table
-    capacities: Iterator[tuple[str, int]] = (
-        zip(table.names, table.capacity, strict=True) if table is not None else iter(())
-    )
-    return max(dict(capacities).get(VALU, 1), 1)
+    return max(table.capacities.get(VALU, 1), 1) if table is not None else 1
 
 
 KIND = AdviceKind(

@@ -161,7 +161,7 @@ def _is_loaded(program: MosaicProgram, line: int) -> bool:
 
 
 def _is_stored(program: MosaicProgram, line: int) -> bool:
-    """Return whether the result of the relayout on a line is only stored, in memory's tiling."""
+    """Return whether the result of a line's relayout is only stored, in the memory's tiling."""
     relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
     if relaid is None:
         return False

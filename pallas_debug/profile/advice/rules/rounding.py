@@ -9,18 +9,10 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.compaction import MIN_BUNDLES, MIN_LESS, MIN_USE, bundles_less
 from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
 from pallas_debug.profile.units import VALU
-
-MIN_GAIN = 0.15
-"""Minimum share of a loop's bundles by which its busiest slot would need fewer."""
-
-MIN_USE = 0.8
-"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
-
-MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that belong to the loop."""
 
 _PACK, _UNPACK = "vpack.c.", "vunpack.c."
 """Opcode prefixes; `vpack.c.bf16` of libtpu 0.0.42 is `vpack.c.f32.bf16` in 0.0.50."""
@@ -61,16 +53,11 @@ def advise_rounding(subject: AdviceSubject) -> Iterator[Advice]:
                 unpacks, line.needless_unpacks, line.unpacks
             )
         needless = sum(saved.values())
-        slots = subject.slots(loop)
-        if not needless or not slots:
-            continue
-        now, without = subject.busiest(slots), subject.busiest(slots, {VALU: needless})
+        limits = bundles_less(subject, loop, {VALU: needless}) if needless else None
         inside = subject.inside(loop)
-        share = subject.share(inside)
-        if now < MIN_USE * loop.size or now - without < MIN_GAIN * loop.size:
+        if limits is None or subject.share(inside) < MIN_BUNDLES:
             continue
-        if share < MIN_BUNDLES:
-            continue
+        now, without = limits
         source = max(saved, key=lambda line: saved[line])
         yield KIND.advice(
             source=source,
@@ -166,7 +153,7 @@ KIND = AdviceKind(
     condition=(
         "Values are converted to bf16 and back, by the program or because the chip has no "
         f"arithmetic in bf16; the busiest issue slot of the loop needs at least {MIN_USE:.0%} of "
-        f"its bundles, and at least {MIN_GAIN:.0%} fewer without these conversions."
+        f"its bundles, and at least {MIN_LESS:.0%} fewer without these conversions."
     ),
     remedy="Convert to f32 once, after loads, and to bf16 once, before stores.",
     rule=advise_rounding,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.pipelines import LANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_DEPTH,
@@ -16,6 +15,7 @@ from pallas_debug.profile.advice.program import (
     shape_of,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction, starting
+from pallas_debug.profile.advice.tiles import LANES
 
 MIN_TRIPS = 8
 """Minimum iterations of a loop over rows: as many as a vector register has sublanes."""
@@ -273,7 +273,7 @@ def rows_at_once(body: list[ProgramOperation], inside: list[PlacedInstruction]) 
 
 
 def is_straight(body: list[ProgramOperation]) -> bool:
-    """Return whether a loop's operations have no effects, and include no loop or branch."""
+    """Return whether the operations of a loop have no effects and include no loop or branch."""
     return not any(o.name in (*_EFFECTS, "scf.for", "scf.if") for o in body)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator
 
@@ -15,12 +14,12 @@ from pallas_debug.profile.advice.advice import (
     derived_share,
     percent,
 )
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import ProgramLoop, ProgramOperation, shape_of
 from pallas_debug.profile.advice.rules.products.thin_product import advise_thin_product
 from pallas_debug.profile.advice.rules.products.vector_product import loops_of_products
 from pallas_debug.profile.advice.rules.row_loop import independent_stores, is_narrow
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
+from pallas_debug.profile.advice.tiles import registers_for
 from pallas_debug.profile.schedule import ScheduledLoop
 
 MIN_TRIPS = 8
@@ -108,10 +107,9 @@ def _registers(store: ProgramOperation) -> int:
     values = [kind for kind in kinds if kind is not None and kind[1] != "i1"]
     if not values:
         return 0
-    (*outer, rows, columns), kind = (1, 1, *values[-1][0]), values[-1][1]
+    sizes, kind = values[-1]
     found = re.match(r"[a-z]+(\d+)", kind)
-    bits = int(found[1]) if found else 32
-    return math.prod(outer) * -(-rows * bits // (SUBLANES * 32)) * -(-columns // LANES)
+    return registers_for(sizes, int(found[1]) if found else 32)
 
 
 def _busiest(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[float, str]:

@@ -7,19 +7,11 @@ from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.compaction import MIN_BUNDLES, MIN_LESS, MIN_USE, bundles_less
 from pallas_debug.profile.advice.rules.products.vector_product import loops_of_products
 from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import FILL, LOAD, SPILL, STORE, is_fill, is_spill
-
-MIN_GAIN = 0.15
-"""Minimum share of a loop's bundles by which its busiest slot would need fewer without spills."""
-
-MIN_USE = 0.8
-"""Minimum share of a loop's bundles that its busiest slot needs; below it, the slot is no limit."""
-
-MIN_BUNDLES = 0.1
-"""Minimum share of the executed bundles that belong to the loop."""
 
 
 def advise_spills(subject: AdviceSubject) -> Iterator[Advice]:
@@ -33,8 +25,6 @@ def advise_spills(subject: AdviceSubject) -> Iterator[Advice]:
         if limits is None:
             continue
         with_spills, without = limits
-        if with_spills < MIN_USE * loop.size or with_spills - without < MIN_GAIN * loop.size:
-            continue
         inside = [p for p in subject.inside(loop) if subject.schedule.loop_at(p.bundle) is loop]
         # Each slice would wait for its own reductions over lanes, while a block overlaps them:
         # slices of layer_norm_backward (v5p) and softmax_backward (v4) take 1.0 to 2.7 times as
@@ -77,12 +67,14 @@ def advise_spills(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _limits(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[int, int] | None:
-    """Return the bundles of a loop's busiest issue slot, with and without spills and fills."""
+    """Return the bundles of a loop's busiest issue slot, with and without spills and fills.
+
+    None if they are not the limit.
+    """
     totals = subject.slots(loop)
     if SPILL not in totals or FILL not in totals:
         return None
-    less = {LOAD: totals[FILL], STORE: totals[SPILL]}
-    return subject.busiest(totals), subject.busiest(totals, less)
+    return bundles_less(subject, loop, {LOAD: totals[FILL], STORE: totals[SPILL]})
 
 
 def _is_vector(placed: PlacedInstruction) -> bool:
@@ -120,7 +112,7 @@ KIND = AdviceKind(
     title="Spilled vector registers determine the length of a loop",
     condition=(
         f"The busiest issue slot of a loop needs at least {MIN_USE:.0%} of its bundles, and at "
-        f"least {MIN_GAIN:.0%} fewer without spills and fills. The loop does not reduce over "
+        f"least {MIN_LESS:.0%} fewer without spills and fills. The loop does not reduce over "
         "lanes, since slices would wait for each reduction."
     ),
     remedy="Process the block in smaller slices, so that fewer values are live at once.",

@@ -27,6 +27,7 @@ from pallas_debug.profile.advice.rules.row_loop import (
 )
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
 from pallas_debug.profile.peaks import peaks_of
+from pallas_debug.profile.units import MXU
 
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the product must save."""
@@ -162,10 +163,9 @@ def _numbers_advised(
 def _on_mxu(subject: AdviceSubject, sums: _Sums) -> float | None:
     """Return the cycles of a product with a one-hot matrix; None for an unknown chip."""
     peaks, table = peaks_of(subject.schedule.chip), subject.schedule.table
-    if peaks is None or table is None or "MXU" not in table.names:
+    if peaks is None or table is None or MXU not in table.names:
         return None
-    units = table.capacity[table.names.index("MXU")]
-    tile = 256 if units <= LARGE_UNITS else 128
+    tile = 256 if table.capacities[MXU] <= LARGE_UNITS else 128
     segments, rows, columns = sums.sizes
     padded = segments * math.ceil(rows / tile) * math.ceil(columns / tile) * tile * tile
     per_cycle = peaks.flops["bf16"] / 2 / peaks.clock

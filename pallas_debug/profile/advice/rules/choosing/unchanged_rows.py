@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from pallas_debug.model import Operand
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.pipelines import SUBLANES, copies, idle_bundles, size_text
+from pallas_debug.profile.advice.pipelines import copies, idle_bundles, size_text
 from pallas_debug.profile.advice.program import LOADS, STORES, ProgramOperation, shape_of
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import SUBLANES
 from pallas_debug.profile.blocks import OperandBlocks
 from pallas_debug.profile.timeline.parts import Direction
 

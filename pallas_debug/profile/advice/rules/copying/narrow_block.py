@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     MAX_VISITED,
@@ -21,6 +20,7 @@ from pallas_debug.profile.advice.program import (
 )
 from pallas_debug.profile.advice.rules.products.broadcast_product import places_of_pairs
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES, registers_for
 from pallas_debug.profile.blocks import OperandBlocks
 
 MAX_LANES = 32
@@ -121,13 +121,10 @@ def advise_narrow_block(subject: AdviceSubject) -> Iterator[Advice]:
 
 def _fill(operand: OperandBlocks) -> Fill:
     sizes = [d.size for d in operand.dimensions]
-    rows = SUBLANES * max(32 // operand.bits, 1)
-    columns, lanes = -(-sizes[-1] // LANES), min(sizes[-1], LANES)
-    outer = math.prod(sizes[:-2])
     return Fill(
-        registers=outer * -(-sizes[-2] // rows) * columns,
-        full=-(-math.prod(sizes) // (rows * LANES)),
-        lanes=lanes,
+        registers=registers_for(sizes, operand.bits),
+        full=-(-math.prod(sizes) * operand.bits // (SUBLANES * LANES * 32)),
+        lanes=min(sizes[-1], LANES),
         sublanes=min(sizes[-2], SUBLANES),
     )
 
@@ -184,7 +181,7 @@ def uses_of(subject: AdviceSubject, made: list[ProgramOperation], fill: Fill) ->
 
 
 def _is_beside_others(store: ProgramOperation) -> bool:
-    """Return whether a store writes few lanes of wider memory, so that its width matters."""
+    """Return whether a store writes few lanes of wider memory: the narrow dimension matters."""
     memory = _MEMORY.search(store.text)
     vector = shape_of(store.text.partition(" loc(")[0].replace("memref<", ""))
     if memory is None or vector is None or not vector[0]:

@@ -89,7 +89,10 @@ def copy_size(start: ProgramOperation) -> int | None:
 
 
 def is_regular(program: MosaicProgram, start: ProgramOperation) -> bool:
-    """Return whether source and target depend only on counters, not on a table of pages."""
+    """Return whether source and target depend only on counters.
+
+    Pages listed in a table are no blocks.
+    """
     for value in (source_value(start), target_value(start)):
         sources = program.sources_of(value, start.line) if value else None
         if sources is None or any(s.name in LOADS for s in sources):

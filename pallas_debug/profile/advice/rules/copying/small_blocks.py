@@ -197,7 +197,7 @@ def _least(subject: AdviceSubject, now: PipelineCost) -> float:
 
 
 def _selects_by_table(subject: AdviceSubject) -> bool:
-    """Return whether the kernel reads memory at a place from a table, such as a group's weights.
+    """Return whether the kernel reads memory at a place from a table, such as weights of a group.
 
     A larger block could then belong to several groups.
     """
@@ -317,7 +317,7 @@ def _is_allowed(blocks: BlockMap, axis: int, factor: int) -> bool:
 
 
 def _carries_blocks(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
-    """Return whether steps along an axis may carry blocks in scratch, which must not change.
+    """Return whether steps along an axis may keep blocks in scratch, which larger ones change.
 
     A sum does not count: it is stored after its last step along an axis that no output depends on.
     """

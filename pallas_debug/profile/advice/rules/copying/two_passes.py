@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
 from pallas_debug.profile.advice.pipelines import (
-    LANES,
-    SUBLANES,
     copies,
     depends,
     has_own_blocks,
     size_text,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
 ROOM = 0.75
@@ -66,7 +65,7 @@ def advise_two_passes(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
-    """Return whether the kernel has a whole input, and reads another part of it per result."""
+    """Return whether the kernel reads another part of a whole input for each result."""
     program, axes = subject.program, range(len(blocks.grid))
     if axis >= len(program.counters):
         return False
@@ -109,7 +108,7 @@ def _spanning(
 
 
 def _is_inner(operand: OperandBlocks, blocks: BlockMap, axis: int) -> bool:
-    """Return whether an operand follows an axis, and an axis outside makes it be fetched again."""
+    """Return whether an operand follows an axis and is fetched again for an axis outside of it."""
     return any(blocks.grid[n] > 1 and depends(operand, n) is False for n in range(axis)) and bool(
         depends(operand, axis)
     )

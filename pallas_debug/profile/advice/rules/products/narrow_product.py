@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.moves import is_vector_instruction
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.rules.copying.narrow_block import MAX_REDUCED, Fill, uses_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES, registers_for
 
 MIN_SHARE = 0.3
 """Minimum share of the executed bundles that work on the result and not on the product. Swapping
@@ -26,7 +26,7 @@ def advise_narrow_product(subject: AdviceSubject) -> Iterator[Advice]:
             continue
         rows, columns = shape[0]
         fill = Fill(
-            registers=-(-rows // SUBLANES) * -(-columns // LANES),
+            registers=registers_for((rows, columns)),
             full=-(-rows * columns // (SUBLANES * LANES)),
             lanes=min(columns, LANES),
             sublanes=min(rows, SUBLANES),

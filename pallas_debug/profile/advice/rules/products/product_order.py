@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
-from pallas_debug.profile.advice.pipelines import LANES
 from pallas_debug.profile.advice.program import PASSED_ON, MosaicProgram, ProgramOperation, shape_of
 from pallas_debug.profile.advice.steady import cycles_of_compute
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import LANES
 
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that the other order must save."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived, derived_share
-from pallas_debug.profile.advice.pipelines import SUBLANES
 from pallas_debug.profile.advice.program import LOADS, PASSED_ON, MosaicProgram, ProgramOperation
 from pallas_debug.profile.advice.rules.products.thin_steps import MIN_MATRIX, product_sizes
 from pallas_debug.profile.advice.rules.row_loop import index_values, memory_of
 from pallas_debug.profile.advice.steady import cycles_of_compute
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import SUBLANES
 
 MIN_GAIN = 0.25
 """Minimum share of the estimated cycles that the change must save."""

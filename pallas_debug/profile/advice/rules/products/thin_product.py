@@ -153,7 +153,7 @@ def _shapes(
 
 
 def _can_be_one(program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop) -> bool:
-    """Return whether the right operand is loop-invariant, and the left needs no other iteration."""
+    """Return whether the right operand is loop-invariant and the left one of this iteration."""
     if len(operation.operands) < 2:
         return False
     body = program.body(loop)

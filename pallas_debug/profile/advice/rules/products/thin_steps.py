@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
-from pallas_debug.profile.advice.pipelines import SUBLANES, depends
+from pallas_debug.profile.advice.pipelines import depends
 from pallas_debug.profile.advice.program import LOADS, STORES, ProgramOperation, shape_of
 from pallas_debug.profile.advice.rules.row_loop import memory_of
 from pallas_debug.profile.advice.steady import SteadyOperand, steady_cycles
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import SUBLANES
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 
 MIN_GAIN = 0.25

@@ -236,7 +236,7 @@ def _spread(program: MosaicProgram, value: str, line: int) -> tuple[int, ...] | 
 def _moves(
     program: MosaicProgram, loop: ProgramLoop, value: str, user: ProgramOperation
 ) -> bool | None:
-    """Return whether each iteration changes a value, or None if it depends on earlier ones."""
+    """Return whether a value changes in each iteration; None if it depends on earlier ones."""
     sources = program.sources_of(value, user.line)
     if sources is None or value in loop.carried:
         return None

@@ -16,7 +16,7 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
-from pallas_debug.profile.advice.pipelines import FILLED, LANES, SUBLANES, idle_bundles
+from pallas_debug.profile.advice.pipelines import FILLED, idle_bundles
 from pallas_debug.profile.advice.program import (
     LOADS,
     PASSED_ON,
@@ -33,6 +33,7 @@ from pallas_debug.profile.advice.rules.reducing.narrow_slices import advise_narr
 from pallas_debug.profile.advice.rules.reducing.narrow_values import advise_narrow_values
 from pallas_debug.profile.advice.rules.reducing.single_rolls import advise_single_rolls
 from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES, registers_for
 
 MIN_USED = 0.25
 """Minimum share of the cross-lane units' slots that are used."""
@@ -198,7 +199,7 @@ def _turned(subject: AdviceSubject, program: MosaicProgram) -> _Turned | None:
             if source is None:
                 return None
             rows, columns = sizes
-            registers = -(-rows // SUBLANES) * -(-columns // LANES)
+            registers = registers_for((rows, columns))
             if registers < MIN_REGISTERS:
                 continue
             reductions += 0 if operation.name == "tpu.dynamic_rotate" else times
@@ -279,7 +280,7 @@ def _largest(operation: ProgramOperation) -> tuple[int, ...] | None:
 def _registers(sizes: tuple[int, ...]) -> int:
     """Return the registers of a matrix after it is transposed."""
     rows, columns = (1, 1, *sizes)[-2:]
-    return -(-columns // SUBLANES) * -(-rows // LANES)
+    return registers_for((columns, rows))
 
 
 KIND = AdviceKind(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
 from pallas_debug.profile.advice.compaction import compacted
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     PASSED_ON,
@@ -19,6 +17,7 @@ from pallas_debug.profile.advice.program import (
 )
 from pallas_debug.profile.advice.rules.invariant import MIN_CYCLES
 from pallas_debug.profile.advice.subject import AdviceSubject, selected, starting
+from pallas_debug.profile.advice.tiles import LANES, registers_for
 from pallas_debug.profile.units import VALU
 
 MIN_GAIN = 0.15
@@ -146,13 +145,12 @@ def _of_places(subject: AdviceSubject) -> Iterator[Advice]:
 
 def _elementwise(shape: str) -> int:
     """Return the cycles to compare a block with the values and iterations that are kept."""
-    *outer, rows, columns = [1, *(int(n) for n in shape.split("x"))]
-    registers = math.prod(outer) * -(-rows // SUBLANES) * -(-columns // LANES)
+    registers = registers_for([int(n) for n in shape.split("x")])
     return registers * (SPILLED if 2 * registers > MAX_REGISTERS else 2)
 
 
 def _is_only_chosen(program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop) -> bool:
-    """Return whether a place is carried on only if its value is beyond the one carried so far."""
+    """Return whether a place is only carried on if its value is beyond the one carried so far."""
     users = program.final_users(operation, PASSED_ON | {"arith.addi"})
     if len(users) != 1 or users[0][0].name != "arith.select" or users[0][0].line not in loop:
         return False
@@ -190,7 +188,7 @@ def _of_sublanes(
     if loop is None or reduced is None:
         return
     rows, columns = [int(n) for n in reduced["shape"].split("x")][-2:]
-    registers = -(-rows // SUBLANES) * -(-columns // LANES)
+    registers = registers_for((rows, columns))
     if registers > MAX_REGISTERS or columns < LANES:
         return
     inside = subject.inside(loop)
@@ -240,7 +238,7 @@ def _axis_from_the_end(operation: ProgramOperation) -> int | None:
 def _is_only_accumulated(
     program: MosaicProgram, operation: ProgramOperation, loop: ProgramLoop
 ) -> bool:
-    """Return whether a reduction is only combined with a value the loop carries or keeps."""
+    """Return whether a reduction's result is only combined with what the loop carries or keeps."""
     found = _REDUCTION.search(operation.text)
     if found is None:
         return False

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     STORES,
@@ -19,6 +17,7 @@ from pallas_debug.profile.advice.program import (
 from pallas_debug.profile.advice.rules.invariant import CHEAP
 from pallas_debug.profile.advice.rules.row_loop import indices_of, is_straight, vectors_of
 from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.advice.tiles import SUBLANES, registers_for
 from pallas_debug.profile.schedule import ScheduledLoop
 from pallas_debug.profile.units import EUP, FILL, LOAD, MXU, SPILL, STORE, VALU
 
@@ -160,7 +159,7 @@ def _counted(loop: ProgramLoop, runs: float) -> tuple[str, float]:
 
 
 def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOperation) -> bool:
-    """Return whether a maximum over the last axis is combined with earlier ones and used."""
+    """Return whether a maximum over the last axis is combined with earlier ones and then used."""
     if "<maximumf>" not in reduction.text and "<maxnumf>" not in reduction.text:
         return False
     if "[1]" not in reduction.text:
@@ -179,7 +178,7 @@ def _is_rescaled(program: MosaicProgram, loop: ProgramLoop, reduction: ProgramOp
 def _is_from_before(
     program: MosaicProgram, loop: ProgramLoop, value: str, combined: ProgramOperation
 ) -> bool:
-    """Return whether a value is carried, or loaded from a loop-invariant place."""
+    """Return whether a value is carried, or loaded from a place that is fixed in the loop."""
     if value in loop.carried:
         return True
     origin = program.origin(value, combined.line)
@@ -247,8 +246,7 @@ def _wider(
 def _registers(operation: ProgramOperation) -> int:
     """Count the vector registers of an f32 result; a column takes as many as 128 columns."""
     shape = operation.shape
-    *outer, rows, columns = (1, 1, *(shape[0] if shape is not None else ()))
-    return math.prod(outer) * -(-rows // SUBLANES) * -(-columns // LANES)
+    return registers_for(shape[0] if shape is not None else ())
 
 
 def _further(subject: AdviceSubject, slots: dict[str, int], wider: float) -> float:

@@ -16,11 +16,11 @@ from pallas_debug.profile.advice.advice import (
     derived,
     derived_share,
 )
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import LOADS, PASSED_ON, STORES, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.narrow_block import advise_narrow_block
 from pallas_debug.profile.advice.rules.row_loop import memory_of
 from pallas_debug.profile.advice.subject import AdviceSubject, Place
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES, registers_for
 
 MIN_SHARE = 0.5
 """Minimum share of the executed bundles that work on such values.
@@ -65,7 +65,7 @@ class _Narrow:
 
     @property
     def registers(self) -> int:
-        return math.prod(self.shape[:-2]) * -(-self.shape[-2] // SUBLANES)
+        return registers_for(self.shape)
 
     @property
     def full(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, derived_share
-from pallas_debug.profile.advice.pipelines import LANES, SUBLANES
 from pallas_debug.profile.advice.program import (
     LOADS,
     PASSED_ON,
@@ -27,6 +26,7 @@ from pallas_debug.profile.advice.rules.row_loop import (
     vectors_of,
 )
 from pallas_debug.profile.advice.subject import AdviceSubject, starting
+from pallas_debug.profile.advice.tiles import LANES, SUBLANES
 
 MIN_GAIN = 0.25
 """Minimum share of the executed bundles that the change must save."""

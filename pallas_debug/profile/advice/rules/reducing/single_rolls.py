@@ -173,7 +173,7 @@ def _combined(
 
 
 def _is_by_place(program: MosaicProgram, user: ProgramOperation) -> bool:
-    """Return whether an operation is no mask, or selects a constant independently of data."""
+    """Return whether an operation is no mask, or selects a constant whatever was loaded."""
     if user.name != "arith.select":
         return True
     mask = program.sources_of(user.operands[0], user.line)

@@ -204,7 +204,7 @@ def _can_be_prefetched(subject: AdviceSubject, start: ProgramOperation) -> bool:
 
 
 def _is_of_both(subject: AdviceSubject, start: ProgramOperation) -> bool:
-    """Return whether the kernel also copies the other way, so that copies may be dependent.
+    """Return whether the kernel also copies the other way, so that copies may depend on others.
 
     A fetch may need data that an earlier iteration wrote back. It does not if each iteration
     fetches and writes back a place of its own.
