@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from slow_kernels.memory import largest_in_place
 
 import pallas_debug
 
@@ -186,3 +187,10 @@ def test_loops_that_wait_for_memory_or_are_unrolled_stay(is_carried: bool) -> No
     x = jax.ShapeDtypeStruct((256, 512), jnp.float32)
     function = functools.partial(filtered, is_carried=is_carried)
     assert pallas_debug.stats(function, x, target="v5e", estimate=False).advice == ()
+
+
+@pytest.mark.slow
+def test_rows_wider_than_a_register_are_updated_one_after_another() -> None:
+    """Unrolling would save 8 %: each load waits for the store before it."""
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    assert pallas_debug.stats(largest_in_place, x, target="v6e", estimate=False).advice == ()

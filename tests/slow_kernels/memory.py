@@ -120,6 +120,43 @@ def returns_unrolled(x: jax.Array) -> jax.Array:
     return _returns(x, 8)
 
 
+def _largest(x: jax.Array, unroll: int, *, is_in_place: bool) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        values = out_ref if is_in_place else x_ref
+        if is_in_place:
+            out_ref[...] = x_ref[: out_ref.shape[0], :]
+
+        def step(i: jax.Array, largest: jax.Array) -> jax.Array:
+            value = values[pl.ds(i, 1), :]
+            is_new = x_ref[pl.ds(out_ref.shape[0] + i, 1), :] > 0.0
+            largest = jnp.where(is_new, value, jnp.maximum(largest, value))
+            out_ref[pl.ds(i, 1), :] = largest
+            return largest
+
+        zero = jnp.zeros((1, x_ref.shape[1]), F32)
+        lax.fori_loop(0, out_ref.shape[0], step, zero, unroll=unroll)  # SLOW
+
+    return _again(kernel, x, (x.shape[0] // 2, x.shape[1]))
+
+
+def largest_row_by_row(x: jax.Array) -> jax.Array:
+    """The addresses of rows take longer than the maximum."""
+    return _largest(x, 1, is_in_place=False)
+
+
+def largest_unrolled(x: jax.Array) -> jax.Array:
+    return _largest(x, 8, is_in_place=False)
+
+
+def largest_in_place(x: jax.Array) -> jax.Array:
+    """Each iteration updates a row of its own."""
+    return _largest(x, 1, is_in_place=True)
+
+
+def largest_in_place_unrolled(x: jax.Array) -> jax.Array:
+    return _largest(x, 8, is_in_place=True)
+
+
 def input_copied_to_scratch(x: jax.Array) -> jax.Array:
     """The whole block is copied before a loop works on it."""
 
@@ -209,6 +246,25 @@ KERNELS = (
             "although the next one could begin after about 4",
             "pass unroll=8 to the loop, or 8 times its present unroll",
         ),
+    ),
+    SlowKernel(
+        advice="rolled-loop",
+        summary="A maximum since the last reset, which waits for addresses of rows.",
+        function=largest_row_by_row,
+        remedied=largest_unrolled,
+        helper=_largest,
+        args=(jax.ShapeDtypeStruct((512, 512), F32),),
+        parts=("although the next one could begin after about 7",),
+        targets=("v6e",),
+    ),
+    SlowKernel(
+        advice="rolled-loop",
+        summary="A maximum since the last reset, in place, in rows of one register.",
+        function=largest_in_place,
+        remedied=largest_in_place_unrolled,
+        helper=_largest,
+        args=(jax.ShapeDtypeStruct((512, 128), F32),),
+        targets=("v5e",),
     ),
     SlowKernel(
         advice="vmem-copy",
