@@ -9,12 +9,12 @@ from jax.experimental.pallas import tpu as pltpu
 from .slow import SlowKernel
 
 F32, BF16 = jnp.float32, jnp.bfloat16
-ROWS, COLUMNS = 256, 128
+ROWS, LONG, COLUMNS = 256, 512, 128
 
 
-def _angles() -> jax.Array:
-    row = lax.broadcasted_iota(jnp.int32, (ROWS, COLUMNS), 0).astype(F32)
-    column = lax.broadcasted_iota(jnp.int32, (ROWS, COLUMNS), 1).astype(F32)
+def _angles(rows: int = ROWS, first: jax.Array | int = 0) -> jax.Array:
+    row = (first + lax.broadcasted_iota(jnp.int32, (rows, COLUMNS), 0)).astype(F32)
+    column = lax.broadcasted_iota(jnp.int32, (rows, COLUMNS), 1).astype(F32)
     return row * jnp.exp(-0.07 * column)
 
 
@@ -41,6 +41,46 @@ def cosines_in_every_step_remedied(x: jax.Array, table: jax.Array) -> jax.Array:
         out_ref[...] = x_ref[...] * table_ref[...]
 
     return _all_steps(kernel, x, table)
+
+
+def _rotated(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    return x * cos + pltpu.roll(x, COLUMNS // 2, 1) * sin
+
+
+def rotated_by_angles(x: jax.Array) -> jax.Array:
+    """Rotates each head by angles that only depend on the position."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        angles = _angles(LONG, pl.program_id(0) * LONG)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)  # SLOW
+        out_ref[0] = _rotated(x_ref[0], cos, sin)
+
+    heads, rows, _ = x.shape
+    block = pl.BlockSpec((1, LONG, COLUMNS), lambda i, head: (head, i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(rows // LONG, heads), in_specs=[block], out_specs=block
+    )(x)
+
+
+def rotated_by_angles_remedied(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, cos_ref: jax.Ref, sin_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[0] = _rotated(x_ref[0], cos_ref[...], sin_ref[...])
+
+    heads, rows, _ = x.shape
+    block = pl.BlockSpec((1, LONG, COLUMNS), lambda i, head: (head, i, 0))
+    table = pl.BlockSpec((LONG, COLUMNS), lambda i, head: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(rows // LONG, heads),
+        in_specs=[block, table, table],
+        out_specs=block,
+    )(x, cos, sin)
+
+
+def _with_tables(x: jax.Array) -> tuple[jax.Array, ...]:
+    angles = _angles(x.shape[1])
+    return x, jnp.cos(angles), jnp.sin(angles)
 
 
 def _causal(q: jax.Array, k: jax.Array, v: jax.Array, *, skips: bool) -> jax.Array:
@@ -186,5 +226,18 @@ KERNELS = (
         rearrange=lambda x: (x, jnp.cos(_angles())),
         args=(jax.ShapeDtypeStruct((ROWS, COLUMNS), F32),),
         parts=("each of the 64 grid steps", "of 128 KiB"),
+    ),
+    SlowKernel(
+        advice="step-invariant",
+        summary="Angles of positions that are computed again for each head.",
+        function=rotated_by_angles,
+        remedied=rotated_by_angles_remedied,
+        rearrange=_with_tables,
+        args=(jax.ShapeDtypeStruct((8, 2048, COLUMNS), F32),),
+        parts=(
+            "each of the 32 grid steps recomputes values that depend only on axis 0 of the grid",
+            "only depends on axis 0 of the grid, in blocks of 512 KiB",
+            "in the first of 8 steps",
+        ),
     ),
 )

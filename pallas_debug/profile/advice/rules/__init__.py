@@ -7,14 +7,12 @@ from pallas_debug.profile.advice.rules import (
     invariant,
     kept_in_memory,
     mask,
-    masked_steps,
     one_core,
     relayout,
     rounding,
     row_loop,
     short_iterations,
     spills,
-    step_invariant,
     transpose,
 )
 from pallas_debug.profile.advice.rules.choosing import gathered_blocks, segment_sum, unchanged_rows
@@ -50,6 +48,7 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
+from pallas_debug.profile.advice.rules.steps import masked_steps, step_invariant
 from pallas_debug.profile.advice.rules.waiting import (
     copy_latency,
     copy_wait,

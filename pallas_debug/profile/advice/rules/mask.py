@@ -125,22 +125,25 @@ class MaskValues:
     program: MosaicProgram
     known: Mapping[str, int]
 
-    def is_everywhere(self, value: str, line: int, *, so: bool = True, depth: int = 0) -> bool:
+    def is_everywhere(self, value: str, line: int, *, is_true: bool = True, depth: int = 0) -> bool:
         """Return whether a mask is known to have the same value everywhere.
 
         Args:
-          so: the value to test for.
+          is_true: the value to test for.
         """
         found = self.program.producer(value, line)
         if found is None or depth > MAX_DEPTH:
             return False
         if found.name in _SAME and found.operands:
-            return self.is_everywhere(found.operands[0], found.line, so=so, depth=depth + 1)
+            return self.is_everywhere(
+                found.operands[0], found.line, is_true=is_true, depth=depth + 1
+            )
         if found.name in ("arith.andi", "arith.ori"):
             parts = (
-                self.is_everywhere(o, found.line, so=so, depth=depth + 1) for o in found.operands
+                self.is_everywhere(o, found.line, is_true=is_true, depth=depth + 1)
+                for o in found.operands
             )
-            return all(parts) if so == (found.name == "arith.andi") else any(parts)
+            return all(parts) if is_true == (found.name == "arith.andi") else any(parts)
         how = _COMPARE.search(found.text)
         if how is None or len(found.operands) != 2:
             return False
@@ -152,7 +155,7 @@ class MaskValues:
             if a[0] < 0 or b[0] < 0:
                 return False
             name = f"s{name[1:]}"
-        return _holds(name if so else _OPPOSITES.get(name, ""), a, b)
+        return _holds(name if is_true else _OPPOSITES.get(name, ""), a, b)
 
     def range(self, value: str, line: int, depth: int = 0) -> Range | None:
         """Return the smallest and largest element of an integer value; None if unknown."""

@@ -98,9 +98,9 @@ def _masked_points(
     grid = blocks.grid
     mask, one, other = chosen.operands[:3]
     if _is_masking(program, other, chosen.line):
-        so = False
+        is_true = False
     elif _is_masking(program, one, chosen.line):
-        so = True
+        is_true = True
     else:
         return 0, 0
     axes = [n for n, name in enumerate(program.counters) if _reads(program, chosen, name)]
@@ -117,7 +117,7 @@ def _masked_points(
         place = tuple(point[axis] for axis in axes)
         if place not in known:
             values = MaskValues(program, dict(zip(names, place, strict=True)))
-            known[place] = values.is_everywhere(mask, chosen.line, so=so)
+            known[place] = values.is_everywhere(mask, chosen.line, is_true=is_true)
         count += known[place]
         runs += known[place] and not was_masked
         was_masked = known[place]

@@ -1,0 +1,1 @@
+"""Rules about work that some grid steps repeat, or do in vain."""
