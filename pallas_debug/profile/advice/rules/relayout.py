@@ -17,7 +17,14 @@ from pallas_debug.profile.advice.advice import (
     percent,
 )
 from pallas_debug.profile.advice.moves import is_move, is_vector_instruction
-from pallas_debug.profile.advice.program import LOADS, MAX_LINES, STORES, MosaicProgram, shape_of
+from pallas_debug.profile.advice.program import (
+    LOADS,
+    MAX_LINES,
+    PASSED_ON,
+    STORES,
+    MosaicProgram,
+    shape_of,
+)
 from pallas_debug.profile.advice.rules.products.broadcast_product import places_of_pairs
 from pallas_debug.profile.advice.rules.reducing.narrow_values import places_of_narrow
 from pallas_debug.profile.advice.subject import AdviceSubject, Place, selected
@@ -152,11 +159,14 @@ def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
 
 
 def _is_loaded(program: MosaicProgram, line: int) -> bool:
-    """Return whether the relayout on a line is applied to a value as it was loaded."""
+    """Return whether the relayout on a line is applied to a value as it was loaded.
+
+    A slice of an image, such as `x[:, 1:33]`, is moved to the first row before its tiles change.
+    """
     relaid = next((o for o in program.named("tpu.relayout") if o.line == line), None)
     if relaid is None or not relaid.operands:
         return False
-    origin = program.origin(relaid.operands[0], line)
+    origin = program.origin(relaid.operands[0], line, PASSED_ON | {"tpu.relayout"})
     return origin is not None and origin.name in LOADS
 
 
