@@ -219,6 +219,31 @@ def results_in_f32_remedied(x: jax.Array) -> jax.Array:
     return _scaled(x, BF16)
 
 
+def _selected(x: jax.Array, mask: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, mask_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        is_kept = mask_ref[...].astype(jnp.int32) != 0  # SLOW
+        out_ref[0] = jnp.where(is_kept, x_ref[0], jnp.zeros((), x.dtype))
+
+    heads, rows, columns = x.shape
+    block = pl.BlockSpec((1, 256, columns), lambda i, head: (head, i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(rows // 256, heads),
+        in_specs=[block, pl.BlockSpec((256, columns), lambda i, head: (i, 0))],
+        out_specs=block,
+    )(x, mask)
+
+
+def mask_in_int32(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """A number of 32 bits is fetched for each value that is kept or not."""
+    return _selected(x, mask)
+
+
+def mask_in_int32_remedied(x: jax.Array, mask: jax.Array) -> jax.Array:
+    return _selected(x, mask)
+
+
 def sigmoid_by_division(x: jax.Array) -> jax.Array:
     """x times its sigmoid, as it is often written."""
 
@@ -262,6 +287,22 @@ KERNELS = (
         helper=_scaled,
         args=(jax.ShapeDtypeStruct((8192, 512), BF16),),
         parts=("out_ref is written in f32, 16.0 MiB in total", "make out_ref a bf16 array"),
+    ),
+    SlowKernel(
+        advice="wide-mask",
+        summary="A mask in int32.",
+        function=mask_in_int32,
+        remedied=mask_in_int32_remedied,
+        helper=_selected,
+        rearrange=lambda x, mask: (x, (mask != 0).astype(jnp.int8)),
+        args=(
+            jax.ShapeDtypeStruct((1, 4096, 1024), BF16),
+            jax.ShapeDtypeStruct((4096, 1024), jnp.int32),
+        ),
+        parts=(
+            "16.0 MiB in total, although it is only compared with a constant",
+            "store it in int8",
+        ),
     ),
     SlowKernel(
         advice="arithmetic",

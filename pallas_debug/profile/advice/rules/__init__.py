@@ -27,6 +27,7 @@ from pallas_debug.profile.advice.rules.copying import (
     two_passes,
     vmem_copy,
     whole_operand,
+    wide_mask,
     wide_operand,
 )
 from pallas_debug.profile.advice.rules.products import (
@@ -73,6 +74,7 @@ KINDS: tuple[AdviceKind, ...] = (
     copy_latency.KIND,
     vmem_copy.KIND,
     wide_operand.KIND,
+    wide_mask.KIND,
     narrow_block.KIND,
     narrow_product.KIND,
     one_hot.KIND,

@@ -31,7 +31,7 @@ def advise_wide_operand(subject: AdviceSubject) -> Iterator[Advice]:
     for operand in blocks.pipelined:
         if operand.kind != "input" or operand.bits != 32 or operand.name in subject.resident:
             continue
-        loads = _accesses(subject, operand, LOADS)
+        loads = accesses_of(subject, operand, LOADS)
         if not loads or not all(_is_rounded(program, load) for load in loads):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
@@ -80,7 +80,7 @@ def _outputs(subject: AdviceSubject, copies_take: float, computing: float) -> It
     for operand in blocks.pipelined:
         if operand.kind != "output" or operand.bits != 32 or operand.name in subject.resident:
             continue
-        stores = _accesses(subject, operand, STORES, beside=LOADS)
+        stores = accesses_of(subject, operand, STORES, ignored=LOADS)
         if not stores or not all(_is_widened(program, store) for store in stores):
             continue
         count = operand.visits.copies if operand.visits else copies(operand, blocks.grid)
@@ -108,26 +108,28 @@ def _outputs(subject: AdviceSubject, copies_take: float, computing: float) -> It
         )
 
 
-def _accesses(
+def accesses_of(
     subject: AdviceSubject,
     operand: OperandBlocks,
     wanted: Container[str],
-    beside: Container[str] = (),
+    ignored: Container[str] = (),
+    dtypes: Container[str] = ("float32",),
 ) -> list[ProgramOperation]:
-    """Return the loads or stores of an f32 operand; empty if it has other accesses, such as copies.
+    """Return the loads or stores of an operand; empty if it has other accesses, such as copies.
 
     Args:
       wanted: names of the operations to return.
-      beside: names of operations to ignore.
+      ignored: names of operations to ignore.
+      dtypes: element types of operands to consider; there is nothing to return for others.
     """
     program = subject.program
     found = []
     for value in program.arguments:
         accessed = subject.operand(value)
-        if accessed is None or accessed.name != operand.name or accessed.dtype != "float32":
+        if accessed is None or accessed.name != operand.name or accessed.dtype not in dtypes:
             continue
         for operation in program.operations:
-            if value not in operation.operands or operation.name in beside:
+            if value not in operation.operands or operation.name in ignored:
                 continue
             if operation.name not in wanted:
                 return []
