@@ -83,6 +83,50 @@ def _with_tables(x: jax.Array) -> tuple[jax.Array, ...]:
     return x, jnp.cos(angles), jnp.sin(angles)
 
 
+def _mixed(x: jax.Array, w: jax.Array, *, is_normalised: bool, once: bool = False) -> jax.Array:
+    """Product with a softmax of weights, of which `w` are the logarithms, or the result."""
+
+    def softmax(w_ref: jax.Ref) -> jax.Array:
+        return jax.nn.softmax(w_ref[...].astype(F32), axis=0).astype(BF16)  # SLOW
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref, *kept: jax.Ref) -> None:
+        if once:
+            (kept_ref,) = kept
+
+            @pl.when(pl.program_id(0) == 0)
+            def _() -> None:
+                kept_ref[...] = softmax(w_ref)
+
+            weights = kept_ref[...]
+        else:
+            weights = w_ref[...] if is_normalised else softmax(w_ref)
+        out_ref[...] = jnp.dot(x_ref[...], weights, preferred_element_type=F32)
+
+    rows = pl.BlockSpec((128, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), F32),
+        grid=(x.shape[0] // 128,),
+        in_specs=[rows, pl.BlockSpec(w.shape, lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((128, w.shape[1]), lambda i: (i, 0)),
+        scratch_shapes=[pltpu.VMEM(w.shape, BF16)] * once,
+    )(x, w)
+
+
+def mixed_by_softmax(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Each step computes the same softmax."""
+    return _mixed(x, w, is_normalised=False)
+
+
+def mixed_by_softmax_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    return _mixed(x, w, is_normalised=True)
+
+
+def mixed_by_softmax_once(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The softmax is computed in the first step."""
+    return _mixed(x, w, is_normalised=False, once=True)
+
+
 def _causal(q: jax.Array, k: jax.Array, v: jax.Array, *, skips: bool) -> jax.Array:
     """Attention in blocks of 512, of which those above the diagonal are masked, or left out."""
     size = 512
@@ -226,6 +270,19 @@ KERNELS = (
         rearrange=lambda x: (x, jnp.cos(_angles())),
         args=(jax.ShapeDtypeStruct((ROWS, COLUMNS), F32),),
         parts=("each of the 64 grid steps", "of 128 KiB"),
+    ),
+    SlowKernel(
+        advice="same-block",
+        summary="A softmax of weights that each grid step computes again.",
+        function=mixed_by_softmax,
+        remedied=mixed_by_softmax_remedied,
+        helper=_mixed,
+        rearrange=lambda x, w: (x, jax.nn.softmax(w.astype(F32), axis=0).astype(BF16)),
+        args=(jax.ShapeDtypeStruct((1024, 512), BF16), jax.ShapeDtypeStruct((512, 512), BF16)),
+        parts=(
+            "works only on w_ref, whose block stays the same for 8 steps",
+            "in the first of the 8 steps",
+        ),
     ),
     SlowKernel(
         advice="step-invariant",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pallas_debug.profile.advice.pipelines import depends
 from pallas_debug.profile.advice.program import LOADS, STORES, ProgramOperation
 from pallas_debug.profile.advice.subject import AdviceSubject
@@ -86,3 +88,8 @@ def repeated_operations(
         and not program.loops_around(operation.line)
         and not program.is_conditional(operation.line)
     ]
+
+
+def steps_of_each(blocks: BlockMap, axes: GridAxes) -> int:
+    """Return the number of consecutive steps with the same values."""
+    return math.prod(blocks.grid[max(axes, default=-1) + 1 :])

@@ -49,7 +49,7 @@ from pallas_debug.profile.advice.rules.reducing import (
     running_sum,
     single_rolls,
 )
-from pallas_debug.profile.advice.rules.steps import masked_steps, step_invariant
+from pallas_debug.profile.advice.rules.steps import masked_steps, same_block, step_invariant
 from pallas_debug.profile.advice.rules.waiting import (
     copy_latency,
     copy_wait,
@@ -97,6 +97,7 @@ KINDS: tuple[AdviceKind, ...] = (
     kept_in_memory.KIND,
     invariant.KIND,
     step_invariant.KIND,
+    same_block.KIND,
     spills.KIND,
     mask.KIND,
     masked_steps.KIND,

@@ -20,6 +20,7 @@ from pallas_debug.profile.advice.constancy import (
     GridAxes,
     axes_of_values,
     repeated_operations,
+    steps_of_each,
 )
 from pallas_debug.profile.advice.moves import computes, is_vector_instruction
 from pallas_debug.profile.advice.program import STORES, MosaicProgram, ProgramOperation
@@ -84,7 +85,7 @@ def advise_step_invariant(subject: AdviceSubject) -> Iterator[Advice]:
     kib = f"{found.size // 1024:,} KiB"
     numbers = [str(axis) for axis in sorted(found.axes)]
     of_axes = f"{'axis' if len(numbers) == 1 else 'axes'} {' and '.join(numbers)} of the grid"
-    runs = _steps_of_each(blocks, found.axes)
+    runs = steps_of_each(blocks, found.axes)
     if not found.axes:
         cause = "neither on inputs nor on the grid point"
         how = f"stays at one block, of {kib}"
@@ -126,11 +127,6 @@ def _distinct(blocks: BlockMap, axes: GridAxes) -> int:
     return math.prod(blocks.grid[axis] for axis in axes)
 
 
-def _steps_of_each(blocks: BlockMap, axes: GridAxes) -> int:
-    """Return the number of consecutive steps with the same values."""
-    return math.prod(blocks.grid[max(axes, default=-1) + 1 :])
-
-
 def _rank(repeated: _Repeated) -> tuple[int, int]:
     return repeated.saved, -len(repeated.axes)
 
@@ -143,7 +139,7 @@ def _repeated(
     operations = repeated_operations(subject, known, axes)
     if not operations or subject.core_points < MIN_STEPS * _distinct(blocks, axes):
         return None
-    varying = _varying_instructions(program, operations)
+    varying = varying_instructions(program, operations)
     instructions = [p for line in varying for p in subject.at(line)]
     loop = subject.loop_of(instructions)
     if loop is None or not subject.is_of_grid(loop):
@@ -175,12 +171,12 @@ def _pays(subject: AdviceSubject, blocks: BlockMap, found: _Repeated) -> bool:
         return False
     if (subject.vmem or 0) + 2 * found.size > (subject.vmem_limit or math.inf):
         return False
-    copies = step.copies + found.size / rate / _steps_of_each(blocks, found.axes)
+    copies = step.copies + found.size / rate / steps_of_each(blocks, found.axes)
     compute = step.compute * (1 - found.share * found.saved / found.instructions)
     return max(copies, compute) < (1 - MIN_GAIN) * step.total
 
 
-def _varying_instructions(
+def varying_instructions(
     program: MosaicProgram, operations: list[ProgramOperation]
 ) -> dict[SourceLine, int]:
     """Return the lines of the operations, each with the instruction count of its other operations.
