@@ -337,10 +337,6 @@ def lost_copy(
     )
 
 
-_STORED_BEFORE = "{block} was stored before that addition but not after it"
-_STORE_LAST = "store it at the last step of each block, after the last addition"
-
-
 def dropped_sum(
     seen: Sighting,
     *,
@@ -350,31 +346,38 @@ def dropped_sum(
     element: WrittenElement,
     slip: Literal["late", "early", "unstored", "always", "state", "replaced"] = "late",
     is_again: bool = False,
+    stored: Access | None = None,
+    reset_in: int | str = "?",
 ) -> Finding:
     """Report a sum that loses a part: it is reset after an addition and before any read.
 
     Args:
-      seen: sighting with the reset as `source`, and the addition as `other`.
+      seen: sighting with the reset as `source`, or the last store to the output if it came too
+        early; and the addition as `other`.
       block: block of both, if any.
-      reset: last store to the output, if the slip is `unstored`.
       slip: kind of mistake: the sum is reset after the addition; stored before it, and not after;
         reset by each grid point, as a running state; replaced by the next part.
       is_again: whether the line had already reset it at this grid point.
+      stored: last store to the output, if it came too early.
+      reset_in: line of the reset.
     """
     name = seen.witness.operand
-    if slip == "unstored":
+    now, change = number(element.value), ""
+    if element.before == element.before:  # a NaN marks unwritten memory here
+        change = f": {element.name(name)} was {number(element.before)} and is now {now}"
+    if stored is not None:
+        then = f"line {reset_in} discards it at {_at(reset)} before anything reads it{change}"
+        if slip == "unstored":
+            element_name = element.name(name)
+            then = f"nothing reads {name} after that addition; {element_name} is {now} at the end"
+        output = block or "the output"
         return _other(seen, lost, element.facts(name)).found(
             Fault.LOST_WRITE,
-            f"what {_at(lost)} added to {name} is lost: {block or 'the output'} was stored at "
-            f"{_at(reset)}, and nothing reads {name} after that addition; {element.name(name)} is "
-            f"{number(element.value)} at the end",
-            _STORED_BEFORE.format(block=block or "the output"),
-            _STORE_LAST,
+            f"what {_at(lost)} added to {name} is lost: {output} was stored at {_at(stored)}, and "
+            f"{then}",
+            f"{output} was stored before that addition but not after it",
+            "store it at the last step of each block, after the last addition",
         )
-    change = ""
-    if element.before == element.before:  # a NaN marks unwritten memory here
-        change = f": {element.name(name)} was {number(element.before)} and is now "
-        change += number(element.value)
     count = f" in {element.count()}" if element.count() else ""
     is_here = (lost.grid_point, lost.loop) == (reset.grid_point, reset.loop)
     where = "at the same grid point" if is_here else f"at {_at(reset)}"
@@ -390,9 +393,6 @@ def dropped_sum(
         cause += "the sum" if slip == "always" else "what earlier ones left"
         advice = "put it under a condition that holds where a sum begins, such as "
         advice += "@pl.when(pl.program_id(axis) == 0)"
-    elif slip == "early":
-        cause = _STORED_BEFORE.format(block=block or "the output")
-        advice = _STORE_LAST
     elif is_here:
         line = seen.witness.other
         adding = "the line that adds" if line is None else f"line {line.line}, which adds"

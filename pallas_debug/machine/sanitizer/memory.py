@@ -139,7 +139,7 @@ class MemorySanitizer(MemoryTracker):
             is_output = found.operand == "output"
             if is_output or self._is_copied_out(region.buffer):
                 self._sums.stores_output(thread, state, step, region.buffer, written)
-                self._groups.stores_output(thread, state, step)
+                self._groups.stores_output(thread, step, written)
             self._totals.stores(thread, state, step, region, value, written, is_output=is_output)
             if step.mask is None:
                 self._sums.stores(thread, state, step, region, value, written, is_output=is_output)

@@ -213,7 +213,7 @@ def test_output_stored_before_the_last_addition(step: int) -> None:
         assert not findings
         return
     (finding,) = findings
-    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (0, 1))
     assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
     assert finding.cause == (
         "block (0, 0) of out_ref was stored before that addition but not after it"

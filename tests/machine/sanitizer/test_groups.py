@@ -94,6 +94,8 @@ def sums(
 def test_a_sum_that_is_stored_before_its_last_addition(function: Callable[..., Any]) -> None:
     (finding,) = found(function, X)
     assert (finding.kind, finding.operand) == ("LostWrite", "acc")
+    assert finding.source is not None
+    assert finding.source.text == "o_ref[...] = acc[...]"
     assert finding.cause == "block (0, 0) of o_ref was stored before that addition but not after it"
     assert finding.advice == "store it at the last step of each block, after the last addition"
     assert finding.other is not None

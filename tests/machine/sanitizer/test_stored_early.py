@@ -44,8 +44,18 @@ def test_sum_that_is_not_stored_in_the_rows_that_have_one(stored_at: int) -> Non
         assert lost == ()
         return
     (finding,) = lost
-    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", (1, 0))
-    assert finding.message.startswith("what grid point (0, 2) added to acc_ref is lost")
+    at = (0, 1 if stored_at == 1 else 0)  # where it last stored the sum, or zeros
+    assert (finding.kind, finding.operand, finding.grid_point) == ("LostWrite", "acc_ref", at)
+    assert finding.source is not None
+    assert finding.source.text is not None
+    assert finding.source.text.startswith("out_ref[...] = ")
+    reset = finding.source.line + (1 if stored_at == 3 else -8)
+    assert finding.message.startswith(
+        "what grid point (0, 2) added to acc_ref is lost: block (0, 0) of out_ref was stored at grid "
+        f"point {at}, and line {reset} discards it at grid point (1, 0) before anything reads it: "
+        "acc_ref[0, 0] was "
+    )
+    assert finding.message.endswith(" and is now 0")
     assert finding.cause == (
         "block (0, 0) of out_ref was stored before that addition but not after it"
     )
@@ -205,7 +215,7 @@ def test_stores_to_an_output_that_does_not_receive_the_sum(how: str, stored_at: 
         return
     (lost,) = findings
     assert (lost.kind, lost.operand) == ("LostWrite", "acc_ref")
-    assert lost.grid_point == ((1, 1) if how == "once" else (1, 0))
+    assert lost.grid_point == ((1, 1) if how == "once" else (0, 1))
     assert lost.cause == (
         "block (0, 0) of out_ref was stored before that addition but not after it"
     )

@@ -39,14 +39,14 @@ class _Group:
       added: number of moments with an addition.
       kept: number of those before the last store, or at its moment.
       last: the last addition.
-      stored: moment of the last store.
+      stored: the last store.
     """
 
     begins: int
     added: int = 0
     kept: int = 0
     last: WriteRecord | None = None
-    stored: int = -1
+    stored: WriteRecord | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +84,8 @@ class GroupedSums:
                 return
             if now.last is None or now.last.moment != written.moment:
                 now.added += 1
-                now.kept += now.stored == written.moment  # the sum before it is meant
+                is_kept = now.stored is not None and now.stored.moment == written.moment
+                now.kept += is_kept  # the sum before it is meant
             now.last = written
             return
         if not is_uniform(value) or not thread.point:
@@ -96,26 +97,28 @@ class GroupedSums:
             self._ends(state, name, now)
             if found.dropped is None and now.last is not None and 0 < now.kept < now.added:
                 found.dropped = dropped_by(thread, state, step, region, value, now.last, "early")
+                if found.dropped is not None:
+                    found.dropped.stored = now.stored
         self._now[thread.number, name] = _Group(thread.point[-1])
         found.groups.append(self._now[thread.number, name])
         found.reset_on |= _decided_by(thread)
 
-    def stores_output(self, thread: Thread, state: TrackedThread, step: ir.StoreStep) -> None:
+    def stores_output(self, thread: Thread, step: ir.StoreStep, written: WriteRecord) -> None:
         """Handle a store to an output, or to a buffer that is copied to one."""
         for (number, name), now in self._now.items():
             if number != thread.number or not now.added:
                 continue
             buffers = reach.sources(thread.frames, step.value.number)
             if any(buffer.name == name for buffer in buffers):
-                now.kept, now.stored = now.added, state.moment
+                now.kept, now.stored = now.added, written
                 self._sums[name].stored_on |= _decided_by(thread)
 
     def _ends(self, state: TrackedThread, name: str, group: _Group) -> None:
-        if group.last is None or group.stored < 0:
+        if group.last is None or group.stored is None:
             return
         for output in state.outputs_of(name):
             blocks = state.blocks_at_moments(output)
-            self._sums[name].is_vague |= blocks[group.last.moment] != blocks[group.stored]
+            self._sums[name].is_vague |= blocks[group.last.moment] != blocks[group.stored.moment]
 
     def faults(self) -> Iterator[DroppedSum]:
         """Yield the first lost addition to each sum, once the run has ended."""

@@ -56,9 +56,9 @@ Point = tuple[int, ...]
 _T = TypeVar("_T")
 
 Slip = Literal["late", "early", "unstored", "always", "state", "replaced"]
-"""Kind of slip: the sum is reset after the addition; the output is stored before the addition, and
-the reset is for another block, or missing; each grid point resets it, or a running state; its next
-part replaces it."""
+"""Kind of slip: reset after the addition; the output is stored before the addition, and the reset
+is for another block, or missing; each grid point resets it, or a running state; replaced by the
+next part."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,8 +67,7 @@ class DroppedSum:
 
     Attributes:
       before: write record of the addition.
-      step, point, iterations: those of the reset; of the last store to an output, if it came too
-        early.
+      step, point, iterations: those of the reset.
       moment: moment of the thread at the reset.
       change: elements whose values changed, of those that were reset.
       is_one_visit: whether all outputs had the same blocks at both, or each grid point resets an
@@ -76,6 +75,7 @@ class DroppedSum:
       slip: kind of mistake.
       conditions: identities of the conditions around the reset.
       is_again: whether the same line had already reset the buffer at that moment, as in a loop.
+      stored: last store to an output, if it came too early.
     """
 
     buffer: MemoryBuffer
@@ -90,6 +90,7 @@ class DroppedSum:
     is_one_visit: bool = False
     conditions: frozenset[int] = frozenset()
     is_again: bool = False
+    stored: WriteRecord | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -135,14 +136,14 @@ class _Addition:
     """The last addition to the part `index` of a buffer, not read so far.
 
     Attributes:
-      is_stored: whether an output was stored before it, since the block of the addition began.
+      stored: last store to an output before it, since the block of the addition began.
       is_running: whether outputs were stored at several moments before it, since the sum began.
     """
 
     index: int
     record: WriteRecord
     buffer: MemoryBuffer
-    is_stored: bool
+    stored: WriteRecord | None
     is_running: bool
 
 
@@ -242,12 +243,13 @@ class DroppedSums:
             if not step.adds and self._stored and not shadow.changes(region, value):
                 self._leaves(key, part)  # as for masked blocks
                 return
-            last = self._stored.last(thread.number, state, buffer.name)
-            is_stored = last is not None and last.number >= block_begins(state, buffer.name)
+            stored = self._stored.last(thread.number, state, buffer.name)
+            if stored is not None and stored.number < block_begins(state, buffer.name):
+                stored = None
             begun = self._begun.get((key, part))
             is_running = self._stored.is_repeated(thread.number, state, buffer.name, begun)
             index = shadow.index_key(region)
-            addition = _Addition(index, written, buffer, is_stored, is_running)
+            addition = _Addition(index, written, buffer, stored, is_running)
             self._added.setdefault(key, {})[part] = addition
             self._used.discard(key)
             self._used_if.discard(key)
@@ -310,7 +312,8 @@ class DroppedSums:
             site.always = site.always or dropped
         else:
             site.unused += 1
-            if added.is_stored:  # otherwise, the output was not written
+            dropped.stored = added.stored
+            if added.stored is not None:  # otherwise, the output was not written
                 site.early = site.early or dropped
 
     def _stores_state(
@@ -407,13 +410,11 @@ class DroppedSums:
             number, _ = key
             for part, added in parts.items():
                 stored = self._stored.last(number, threads[number], added.buffer.name)
-                if stored is None:
-                    continue
                 begun = self._begun.get((key, part))
-                if begun is not None and begun.number > stored.number:
+                if stored is None or (begun is not None and begun.number > stored.number):
                     continue
                 is_beside = self._stored.latest(number) >= added.record.moment
-                if is_beside and (added.is_running or not added.is_stored):
+                if is_beside and (added.is_running or added.stored is None):
                     continue
                 if reach.choice_in(launch, added.record.step) is not None:
                     continue  # a `jnp.where` may begin the sum
@@ -429,7 +430,7 @@ class DroppedSums:
                 yield DroppedSum(
                     buffer, added.record, stored.step, number, stored.point, stored.iterations,
                     stored.moment, WriteChange(first, value, value, content.size, content.size),
-                    slip="unstored",
+                    slip="unstored", stored=stored,
                 )  # fmt: skip
 
 

@@ -180,9 +180,9 @@ class MemoryWording:
     def dropped(self, found: DroppedSum) -> Finding:
         """Report a sum that a reset drops, or with additions after the last store to an output."""
         thread = self._run.threads[found.thread]
-        line = found.before.step.site.line
-        seen = self._seen(found, found.buffer, other=line)
-        moment = found.before.moment if found.slip == "early" else found.moment
+        line, reset = found.before.step.site.line, found.step.site.line
+        seen = self._seen(found.stored or found, found.buffer, other=line)
+        moment = found.moment if found.stored is None else found.before.moment
         return writers.dropped_sum(
             seen,
             block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
@@ -191,6 +191,8 @@ class MemoryWording:
             lost=access_of(found.before, found.before.copy),
             reset=access_of(found),
             element=found.change.written,
+            stored=None if found.stored is None else access_of(found.stored),
+            reset_in="?" if reset is None else reset.line,
         )
 
     def _writes(self, suspect: SuspectRead, *, as_resets: bool) -> tuple[Reset, ...]:
