@@ -323,6 +323,16 @@ def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
     return (is_array and is_of_same_output(finding, cause)) or _is_of_scalars(cause)
 
 
+def _is_read_there(finding: Finding, cause: Finding) -> bool:
+    """Return whether a condition that is too narrow keeps a line from reading one operand into
+    another.
+    """
+    line, read = finding.source, cause.source
+    if line is None or read is None or bounds.ONLY_AT not in finding.values:
+        return False
+    return (line.file, str(line.line)) == (read.file, cause.values.get(contents.WRITTEN_IN))
+
+
 def _is_signalled_alike(finding: Finding, cause: Finding) -> bool:
     """Return whether a line signals two semaphores too often, by the same number."""
     lines = [one.other and one.other.place for one in (finding, cause)]
@@ -446,6 +456,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.UNINITIALIZED_READ, Fault.UNINITIALIZED_READ): _is_of_one_condition,
     (Fault.INPUT_NOT_READ, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.INPUT_NOT_READ, Fault.WAIT_SOURCE_MISMATCH): _is_of_same_input,
+    (Fault.INPUT_NOT_READ, Fault.UNINITIALIZED_READ): _is_read_there,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
     (Fault.UNINITIALIZED_READ, Fault.DATA_RACE): _is_left_out,
     (Fault.CONFLICTING_WRITES, Fault.DATA_RACE): _share_copies,

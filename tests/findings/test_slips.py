@@ -286,6 +286,16 @@ STATIC = ("static",)
             finding("UninitializedRead", "dv", 6, values={"written under": "i == 1 at (1,)"}),
         ),
         (
+            finding("UninitializedRead", "h", 5, values={"written in line": "3"}),
+            finding("InputNotRead", "h0_ref", 3, values={"only at": "pl.program_id(0) == 0"}),
+            finding("InputNotRead", "h0_ref", 4, values={"only at": "pl.program_id(0) == 0"}),
+        ),
+        (
+            finding("UninitializedRead", "h", 5, values={"written in line": "3"}),
+            finding("InputNotRead", "h0_ref", 3, values={"only at": "pl.program_id(0) == 0"}),
+            finding("InputNotRead", "h0_ref", 3),
+        ),
+        (
             ARRIVAL,
             finding("ConflictingWrites", "slots", 9),
             finding("ConflictingWrites", "slots", 7),

@@ -20,6 +20,9 @@ SIZES = "sizes"
 GRID_AXIS = "grid dimension"
 """Name in a witness: the grid dimension that a block index equals."""
 
+ONLY_AT = "only at"
+"""Name in a witness: the condition under which alone an input is read."""
+
 _NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
 
 
@@ -417,7 +420,7 @@ def input_read_once(seen: Sighting, *, axis: int, output: str) -> Finding:
       output: output that moves along the dimension as well, and is stored at all of its steps.
     """
     name = seen.witness.operand
-    return seen.found(
+    return seen.with_values({ONLY_AT: f"pl.program_id({axis}) == 0"}).found(
         Fault.INPUT_NOT_READ,
         f"{name} is read only at step 0 of dimension {axis} of the grid, although its block "
         f"changes along it, as that of {output} does: its other blocks are never read",

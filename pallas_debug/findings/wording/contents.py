@@ -43,6 +43,9 @@ Before = Literal["none", "branches", "some"]
 WRITTEN_UNDER = "written under"
 """Name in a witness: only condition under which the data read is written, and where that ran."""
 
+WRITTEN_IN = "written in line"
+"""Name in a witness: line that writes the data read, if only one does, and under a condition."""
+
 
 def uninitialized_read(
     seen: Sighting,
@@ -86,7 +89,7 @@ def uninitialized_read(
     begins = f"write it where its sum begins: {when_zero(sum_axes)}" if sum_axes is not None else ""
     at = seen.witness.source
     if (under := condition_of(writes or resets)) is not None:
-        seen = seen.with_values({WRITTEN_UNDER: under})
+        seen = seen.with_values({WRITTEN_UNDER: under, WRITTEN_IN: str((writes or resets)[0].line)})
     if not_reset is not None:
         cause, advice = not_reset
     elif other_core is not None:
