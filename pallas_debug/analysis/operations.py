@@ -12,7 +12,7 @@ from pallas_debug.analysis.subject import Result, Subject, over_loops
 from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
-from pallas_debug.bridge.walk.dataflow.same_values import SameValues
+from pallas_debug.bridge.walk.dataflow.same_values import RefUses, SameValues
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.findings.sighting import Sighting
@@ -71,12 +71,17 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
                 stores=[line.line for line in stores],
             )
     for position, found in {one.ref: one for one in reversed(values.cancelled)}.items():
-        if position < len(operands):
+        if position < len(operands) and _is_state(operands[position].kind, values.refs[position]):
             yield stored.cancelled(
                 _of_operand(subject, position, source=found.source, other=found.stored),
                 divides=found.operation == "div",
                 stored=None if found.stored is None else found.stored.line,
             )
+
+
+def _is_state(kind: str, uses: RefUses) -> bool:
+    """Return whether a ref can have a previous value: scratch that is stored to once cannot."""
+    return kind != "scratch" or not uses.is_known or len(uses.stores) > 1
 
 
 def _is_turned_off(subject: Subject, name: str, stores: Sequence[SourceLine]) -> bool:
