@@ -199,3 +199,37 @@ def test_what_cannot_be_checked_is_said_once(
     with pytest.raises(ChecksFailed, match="was not checked"):
         report.throw()
     assert capfd.readouterr().err.count(sentence) <= 1
+
+
+def without_masked_rows(x: jax.Array, valid: int) -> jax.Array:
+    """Subtract the maximum of each row, of 12 copied as 16; rows from `valid` on are masked."""
+
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any, in_ref: Any, out_ref: Any, sem: Any) -> None:
+        rows = pl.ds(0, pl.multiple_of((n_ref[0] + 7) // 8 * 8, 8))
+        pltpu.make_async_copy(x_ref.at[rows, :], in_ref.at[rows, :], sem).start()
+        pltpu.make_async_copy(x_ref.at[rows, :], in_ref.at[rows, :], sem).wait()
+        is_valid = lax.broadcasted_iota(jnp.int32, (16, 128), 0) < valid
+        masked = jnp.where(is_valid, in_ref[...], -jnp.inf)
+        out_ref[...] = masked - jnp.max(masked, axis=1, keepdims=True)
+        pltpu.make_async_copy(out_ref.at[rows, :], o_ref.at[rows, :], sem).start()
+        pltpu.make_async_copy(out_ref.at[rows, :], o_ref.at[rows, :], sem).wait()
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(1,),
+        in_specs=[anywhere],
+        out_specs=anywhere,
+        scratch_shapes=[*[pltpu.VMEM((16, 128), F32)] * 2, pltpu.SemaphoreType.DMA],
+    )
+    return call(kernel, jnp.array([12]), x[:12], shape=(12, 128), grid_spec=spec)
+
+
+def test_a_nan_that_reaches_no_output_on_the_machine() -> None:
+    """Where copies include the padding of an array's tiles, `auto` runs kernels there."""
+    for mode in ("auto", "machine"):
+        assert not checked(lambda x: without_masked_rows(x, 12), X, errors="all", mode=mode)[0]
+    finding = one(lambda x: without_masked_rows(x, 9), X, mode="auto")
+    assert (finding.kind, finding.kernel) == ("NanProduced", "kernel")
+    assert finding.witness.source is not None
+    assert finding.witness.source.text.startswith("out_ref[...] = masked - jnp.max(masked")

@@ -287,7 +287,9 @@ def _looked_at(
     assert made.layout is not None
     if made.trips:
         return [*nodes, *results], [*context.avals_in, *context.avals_out]
-    if not made.params.get("interpret") or not _looks_for_nan(made.layout):
+    # The kernel machine interprets kernels that are not marked so; a CPU cannot do otherwise.
+    is_interpreted = made.params.get("interpret") or again.is_on_cpus(context)
+    if not is_interpreted or not _looks_for_nan(made.layout):
         return [], []
     inputs = len(instrument.array_names(made.params)[0])
     nodes, avals = nodes[len(nodes) - inputs :], context.avals_in[len(nodes) - inputs :]
