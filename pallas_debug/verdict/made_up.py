@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pallas_debug import guards
-from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.model import Finding, SourceLine, Target
-from pallas_debug.verdict.engines import Call, Seen
+from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import Outcome
 
 _IN_A_RUN = frozenset({"checks", "machine", "tpu interpret"})
@@ -61,7 +60,7 @@ def marked(
     findings: Sequence[Finding],
     call: Call,
     named: Mapping[int, str],
-    captures: Sequence[Capture],
+    traced: Traced,
     target: Target,
     problems: list[str],
 ) -> tuple[Finding, ...]:
@@ -69,6 +68,8 @@ def marked(
 
     Args:
       named: arguments with made-up values, by their number among the leaves.
+      traced: the kernels for each target.
+      target: the one whose kernels ran.
       problems: receives a sentence if the dependence could not be determined; then every finding of
         a run is assumed to rest on these values.
     """
@@ -80,8 +81,10 @@ def marked(
         known = dependence.dependences(call.function, call.args, call.kwargs, named, target)
     problems += map(str, failed)
     digests: dict[str, list[str]] = {}
-    for captured in captures:
-        digests.setdefault(captured.kernel.name, []).append(captured.kernel.digest)
+    for captured in traced.captures:
+        kernel = captured.kernel
+        if target in traced.targets[kernel.digest]:
+            digests.setdefault(kernel.name, []).append(kernel.digest)
 
     def names(finding: Finding) -> tuple[str, ...]:
         if not _may_rest(finding):

@@ -277,7 +277,7 @@ def verify_function(
     )
     seen = made_up.without_idle_loops(seen, values.integers)
     judging.mark = lambda findings: made_up.marked(
-        findings, call, values.named, found.captures, session.targets[0], judging.problems
+        findings, call, values.named, found, session.targets[0], judging.problems
     )
     return judging.verdict(call.name, seen)
 

@@ -203,6 +203,23 @@ def under_vmap(n: Any, x: Any) -> Any:
     return jax.vmap(lambda y: call(body, n, y))(jnp.stack([x, x]))
 
 
+def a_pipeline(n: Any, x: Any) -> Any:
+    """Of blocks that exceed their array; the pipeline closes over values."""
+
+    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        first = x_ref[0, :]
+
+        def add(block_ref: Any, out_ref: Any) -> None:
+            out_ref[...] = block_ref[...] + first[None]
+
+        rows = pl.BlockSpec((16, 128), lambda i: (i, 0))
+        pltpu.emit_pipeline(add, grid=(1,), in_specs=[rows], out_specs=[rows])(x_ref, o_ref)  # here
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return pl.pallas_call(body, in_specs=[smem, anywhere], out_specs=anywhere, out_shape=X)(n, x)
+
+
 @pytest.mark.parametrize(
     "function, values, accesses",
     [
@@ -224,6 +241,7 @@ def under_vmap(n: Any, x: Any) -> Any:
         (a_scan_of_the_program, "x", ""),
         (a_loop_of_the_program, "nx", "n"),
         (under_vmap, "nx", "n"),
+        (a_pipeline, "x", ""),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
