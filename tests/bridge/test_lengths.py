@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import interpret
+from pallas_debug.bridge.interpret import lengths, tpu_interpret
 from pallas_debug.errors import InterpretModeError
+from pallas_debug.model import Finding
 from pallas_debug.verdict import verify
 
 X = jnp.ones((8, 128))
@@ -120,3 +124,69 @@ def test_what_is_too_long_is_not_judged() -> None:
     (gap,) = verdict.gaps
     assert gap.engine == "checks"
     assert "too long to be interpreted: its grid (1024, 1048576)" in gap.reason
+
+
+def stopped(function: Callable[[Any], Any], after: float) -> Finding | None:
+    """The finding of a kernel in HLO interpret mode that ran longer than the limit."""
+    found: list[Finding] = []
+    with (
+        tpu_interpret.reporting(found.append, hang_after=None, stop_after=after),
+        contextlib.suppress(jax.errors.JaxRuntimeError),
+        interpret("hlo"),
+    ):
+        jax.block_until_ready(function(X))
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def nested_loops(outer: int, inner: int) -> Callable[..., None]:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        def body(i: Any, total: Any) -> Any:
+            def inner_body(j: Any, total: Any) -> Any:
+                return total + o_ref[0, 0] + j
+
+            return lax.fori_loop(0, inner, inner_body, total)
+
+        o_ref[...] = x_ref[...]
+        o_ref[0, 0] = lax.fori_loop(0, outer, body, jnp.float32(0))
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "kernel, grid, line, iteration",
+    [
+        (counted(5), (), "lax.fori_loop(0, iterations, body, 0)", "1 of 5"),
+        (counted(300), (64,), "lax.fori_loop(0, iterations, body, 0)", "1 of 300"),
+        (counted(300), (65,), "lax.fori_loop(0, iterations, body, 0)", "65 of 300"),
+        (nested_loops(1, 300), (), "lax.fori_loop(0, inner, inner_body, total)", "65 of 300"),
+    ],
+)
+def test_a_loop_of_fixed_length_at_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: Callable[..., None],
+    grid: tuple[int, ...],
+    line: str,
+    iteration: str,
+) -> None:
+    """Inner loops, and those of many grid points, look at the time from iteration 65 on."""
+    monkeypatch.setattr(lengths, "_looking", lambda *_: lambda *ids: np.int32(0))
+    found = stopped(launch(kernel, grid=grid), 0.0)
+    assert found is not None
+    assert found.witness.source is not None
+    assert line in found.witness.source.text
+    assert found.message == f"stopped after 0 s in HLO interpret mode, at iteration {iteration}"
+
+
+def test_loops_within_the_limit() -> None:
+    def several(x_ref: Any, o_ref: Any) -> None:
+        for first in (0, 7):
+            o_ref[...] = x_ref[...]
+            end = lax.fori_loop(first, first + 200, lambda i, t: t + i, jnp.int32(0), unroll=4)
+            o_ref[0, 0] = o_ref[0, 0] + end.astype(jnp.float32)
+        nested_loops(3, 70)(x_ref, o_ref)
+
+    assert stopped(launch(several), 600.0) is None
+    found = stopped(launch(several), 0.0)
+    assert found is not None
+    assert "in HLO interpret mode" in found.message

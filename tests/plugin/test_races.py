@@ -57,8 +57,14 @@ def test_loop(mode):
     call(counts, jnp.array([300]))
 
 @mode("hlo")
-def test_without_a_grid(mode):
+def test_without_a_loop(mode):
     log(GOOD)
+
+@mode("hlo")
+def test_of_fixed_length(mode):
+    def adds(x_ref, o_ref):
+        o_ref[...] = jax.lax.fori_loop(0, 300, lambda i, x: x + i, jnp.zeros(OUT.shape))
+    call(adds, X)
 """
 COPIES = """
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -130,9 +136,9 @@ def test_a_failure_names_the_race_behind_it(child: Child) -> None:
 
 @pytest.mark.slow
 def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
-    """In every mode; in HLO interpret mode at a grid point, or in a loop of unknown length."""
+    """In every mode; in HLO interpret mode at a grid point or in a loop."""
     result = child(SLOW, "--pallas-interpret", "--pallas-stop-after=1e-6", "--tb=short")
-    result.assert_outcomes(failed=5, passed=1)
+    result.assert_outcomes(failed=6, passed=1)
     text = result.stdout.str()
     for mode, where in (
         ("auto", "in HLO interpret mode, at grid point 1 of 2\n"),
@@ -142,15 +148,22 @@ def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
         of_test = text.partition(f" test_slow[{mode}] ")[2].partition("\n____")[0]
         assert "InterpretError in kernel `doubles`" in of_test
         assert re.search(rf"stopped after 0 s {re.escape(where)}", of_test), of_test
-    for cause in (
-        "the kernel runs as an ordinary jax program on the CPU, one grid point after the other",
-        "the machine executes each load, store, copy and wait of the kernel in Python",
+    for number, cause in (
+        (
+            3,
+            "the kernel runs as an ordinary jax program on the CPU, one grid point after the other",
+        ),
+        (2, "the machine executes each load, store, copy and wait of the kernel in Python"),
     ):
-        assert text.count(f"E     cause: {cause}\nE     try: use smaller arguments, or raise") == 2
+        advice = f"E     cause: {cause}\nE     try: use smaller arguments, or raise"
+        assert text.count(advice) == number
     for mode, where in (("hlo", "in HLO interpret mode\n"), ("machine", "on the kernel machine")):
         of_test = text.partition(f" test_loop[{mode}] ")[2].partition("\n____")[0]
         assert "InterpretError in kernel `counts`" in of_test
         assert re.search(rf"stopped after 0 s {re.escape(where)}", of_test), of_test
+    of_test = text.partition(" test_of_fixed_length[hlo] ")[2].partition("\n____")[0]
+    assert "InterpretError in kernel `adds`" in of_test
+    assert re.search(r"HLO interpret mode, at iteration \d+ of 300", of_test), of_test
 
 
 def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> None:

@@ -118,10 +118,7 @@ class _Guard:
 
     def jaxpr(self, jaxpr: Any) -> Any:
         """Return a jaxpr with guards; the same object if there is no loop in it."""
-        eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
-        if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
-            return jaxpr
-        return jaxpr.replace(eqns=eqns)
+        return nested.replaced(jaxpr, self._equation)
 
     def index_maps(self, mapping: Any) -> Any:
         """Return a grid mapping with guards in its index maps; the same object without loops."""
@@ -132,26 +129,12 @@ class _Guard:
         return mapping.replace(block_mappings=tuple(new))
 
     def _block(self, block: Any) -> Any:
-        guarded_map = self._inner(block.index_map_jaxpr)
+        guarded_map = nested.replaced_within(block.index_map_jaxpr, self._equation)
         if guarded_map is block.index_map_jaxpr:
             return block
         return block.replace(index_map_jaxpr=guarded_map)
 
-    def _inner(self, value: Any) -> Any:
-        if isinstance(value, (tuple, list)) and any(map(nested.is_jaxpr, value)):
-            inner = [self._inner(one) for one in value]
-            is_same = all(new is old for new, old in zip(inner, value, strict=True))
-            return value if is_same else type(value)(inner)
-        if not nested.is_jaxpr(value):
-            return value
-        old, _ = nested.opened(value)
-        new = self.jaxpr(old)
-        return value if new is old else _closed_as(value, new)
-
-    def _equation(self, eqn: Any) -> Any:
-        inner = {name: self._inner(value) for name, value in eqn.params.items()}
-        if any(inner[name] is not value for name, value in eqn.params.items()):
-            eqn = eqn.replace(params=inner)
+    def _equation(self, eqn: Any, _: int) -> Any:
         return self._loop(eqn) if eqn.primitive is loops.while_p else eqn
 
     def _loop(self, eqn: Any) -> Any:
@@ -190,19 +173,21 @@ class _Guard:
         holds = {goes_on.invars[0]: cond.outvars[0]}
         ends, _ = nested.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))
         new_body = _extended(
-            body, guard.invars[:2], [*_renamed(guard, known), *body.eqns], guard.outvars
+            body, guard.invars[:2], [*nested.renamed(guard, known), *body.eqns], guard.outvars
         )
-        new_cond = _extended(cond, goes_on.invars[1:], [*cond.eqns, *_renamed(goes_on, holds)])
+        new_cond = _extended(
+            cond, goes_on.invars[1:], [*cond.eqns, *nested.renamed(goes_on, holds)]
+        )
         zero = jax_core.Literal(np.int32(0), _I32)
         return eqn.replace(
             invars=[*eqn.invars, zero, zero],
             outvars=[*eqn.outvars, *ends.invars],
             params={
                 **params,
-                "cond_jaxpr": _closed_as(
+                "cond_jaxpr": nested.closed_as(
                     params["cond_jaxpr"], new_cond.replace(outvars=list(goes_on.outvars))
                 ),
-                "body_jaxpr": _closed_as(params["body_jaxpr"], new_body),
+                "body_jaxpr": nested.closed_as(params["body_jaxpr"], new_body),
             },
         )
 
@@ -226,20 +211,6 @@ def _extended(
             result_paths=paths and (*paths, *("" for _ in outvars)),
         ),
     )
-
-
-def _renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
-    """Equations of a jaxpr with some of its inputs replaced."""
-
-    def now(atom: Any) -> Any:
-        return atom if isinstance(atom, jax_core.Literal) else known.get(atom, atom)
-
-    return [eqn.replace(invars=[now(atom) for atom in eqn.invars]) for eqn in jaxpr.eqns]
-
-
-def _closed_as(value: Any, jaxpr: Any) -> Any:
-    """Return `jaxpr` in the form of `value`, which up to jax 0.11 may be closed."""
-    return jaxpr if isinstance(value, jax_core.Jaxpr) else value.replace(jaxpr=jaxpr)
 
 
 @dataclass(frozen=True, kw_only=True)

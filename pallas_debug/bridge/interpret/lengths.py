@@ -4,8 +4,8 @@ A `fori_loop` with known bounds is a `scan`. It always ends, unlike the loops of
 possibly only after days. Loops whose length depends on data are counted as they run.
 
 A kernel in HLO interpret mode is also stopped if it takes longer than `stop_after`: it checks the
-time at each grid point, and `endless` in each loop whose length depends on data. `tpu_run` and the
-kernel machine do so in the other modes.
+time at each grid point and in each `fori_loop` of fixed length, and `endless` in each loop whose
+length depends on data. `tpu_run` and the kernel machine do so in the other modes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import loops
 from jax._src.pallas.primitives import program_id_p
@@ -31,6 +32,13 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Witness
 from pallas_debug.render import quoted
+
+FEW_POINTS = 64
+"""Number of grid points up to which one of them may take so long that every loop is timed."""
+
+FIRST, EVERY = 64, 1024
+"""An inner loop checks the time at each power of two from `FIRST` on, and at multiples of `EVERY`;
+an outer one of a kernel with few grid points also at those before, as an iteration may be long."""
 
 _I32 = jax_core.ShapedArray((), np.dtype("int32"))
 
@@ -94,12 +102,14 @@ def limited(params: Mapping[str, Any]) -> dict[str, Any]:
     mapping = params.get("grid_mapping")
     if mapping is None or tpu_run.time_limit() is None:
         return dict(params)
+    known = [size if isinstance(size, int) else FEW_POINTS for size in mapping.grid]
+    timer = _Timer(kernel=name_of(params), is_long=math.prod(known) <= FEW_POINTS)
+    jaxpr = nested.replaced(params["jaxpr"], timer.loop)
     mapped = set(getattr(mapping, "vmapped_dims", ()))
     sizes = [size for axis, size in enumerate(mapping.grid) if axis not in mapped]
     if not sizes:
-        return dict(params)
+        return {**params, "jaxpr": jaxpr}
     grid = () if mapped else tuple(n if isinstance(n, int) else None for n in sizes)
-    jaxpr = params["jaxpr"]
     ids = [jax_core.Var(_I32) for _ in sizes]
     guard, _ = nested.opened(
         jax.make_jaxpr(lambda *point: look_p.bind(*point, look=_looking(jaxpr, params, grid)))(
@@ -112,6 +122,68 @@ def limited(params: Mapping[str, Any]) -> dict[str, Any]:
     ]
     looks = [eqn.replace(invars=ids) for eqn in guard.eqns]
     return {**params, "jaxpr": jaxpr.replace(eqns=[*numbers, *looks, *jaxpr.eqns])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timer:
+    """Adds checks of the time to the loops of fixed length of a kernel.
+
+    Attributes:
+      is_long: whether a single iteration of an outer loop may take long.
+    """
+
+    kernel: str
+    is_long: bool
+
+    def loop(self, eqn: Any, depth: int) -> Any:
+        """Return a loop of fixed length that checks the time; other equations as they are."""
+        first = 0 if self.is_long and depth == 0 else FIRST
+        if eqn.primitive is not loops.scan_p or eqn.params["length"] <= max(first, 1):
+            return eqn
+        if nested.loop_counter(eqn.params) is None:
+            if any(map(nested.is_ref, nested.scan_operands(eqn.params, eqn.invars)[2])):
+                return eqn  # its effects name positions behind the counter's
+            eqn = nested.with_counter(eqn)
+        counter = nested.loop_counter(eqn.params)
+        body, _ = nested.opened(eqn.params["jaxpr"])
+        look = self._looking(eqn)
+
+        def check(i: Any) -> Any:
+            is_power = (i & (i - np.int32(1))) == 0
+            is_due = (is_power & (i >= first)) | ((i & np.int32(EVERY - 1)) == 0) & (i > 0)
+            return lax.cond(is_due, lambda: look_p.bind(i, look=look), lambda: np.int32(0))
+
+        guard, _ = nested.opened(jax.make_jaxpr(check)(jax.ShapeDtypeStruct((), "int32")))
+        checks = nested.renamed(guard, {guard.invars[0]: counter})
+        timed = nested.closed_as(eqn.params["jaxpr"], body.replace(eqns=[*checks, *body.eqns]))
+        return eqn.replace(params={**eqn.params, "jaxpr": timed})
+
+    def _looking(self, eqn: Any) -> Callable[..., np.ndarray[Any, Any]]:
+        """Return the host function that a loop calls with its counter."""
+        source, length = lines.source_of(eqn), int(eqn.params["length"])
+        _, (start, *_), _ = nested.scan_operands(eqn.params, eqn.invars)
+        is_from_zero = isinstance(start, jax_core.Literal) and start.val == 0
+        begin, first, last = tpu_run.clocks(), 0, math.inf
+
+        def look(i: Any) -> np.ndarray[Any, Any]:
+            nonlocal begin, first, last
+            done, limit = int(np.asarray(i)), tpu_run.time_limit()
+            if done <= last:  # the loop has begun again
+                begin, first = tpu_run.clocks(), done
+            last = done
+            seconds = tpu_run.spent_since(begin)
+            if limit is not None and min(seconds) >= limit:
+                witness = Witness(source=source, loop=(done,))
+                seen = Sighting(kernel=self.kernel, engine="checks", witness=witness)
+                total = length if is_from_zero else None
+                raise tpu_run.stop(
+                    unsupported.too_slow(
+                        seen, "hlo", seconds=seconds[0], iterations=total, timed=done - first
+                    )
+                )
+            return np.asarray(0, np.int32)
+
+        return look
 
 
 def _looking(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 from jax._src import ad_checkpoint, custom_derivatives, pjit
 from jax._src import core as jax_core
+from jax._src.lax import lax
+from jax._src.lax.control_flow import loops
 
 T = TypeVar("T")
 
@@ -45,6 +48,55 @@ def primitives(jaxpr: Any) -> set[str]:
     return {eqn.primitive.name for eqn in equations(jaxpr)}
 
 
+def replaced(jaxpr: Any, equation: Callable[[Any, int], Any], depth: int = 0) -> Any:
+    """Return a jaxpr with each equation replaced; the same object if none changes.
+
+    Args:
+      equation: takes an equation, in whose jaxprs equations are already replaced, and the number
+        of loops around it.
+      depth: number of loops around the jaxpr.
+    """
+    eqns = [equation(_with_inner(eqn, equation, depth), depth) for eqn in jaxpr.eqns]
+    if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
+        return jaxpr
+    return jaxpr.replace(eqns=eqns)
+
+
+def _with_inner(eqn: Any, equation: Callable[[Any, int], Any], depth: int) -> Any:
+    depth += eqn.primitive in (loops.scan_p, loops.while_p)
+    inner = {name: replaced_within(v, equation, depth) for name, v in eqn.params.items()}
+    if all(inner[name] is value for name, value in eqn.params.items()):
+        return eqn
+    return eqn.replace(params=inner)
+
+
+def replaced_within(value: Any, equation: Callable[[Any, int], Any], depth: int = 0) -> Any:
+    """The same as `replaced` for each jaxpr in a parameter of an equation; other values as is."""
+    if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
+        inner = [replaced_within(one, equation, depth) for one in value]
+        is_same = all(new is old for new, old in zip(inner, value, strict=True))
+        return value if is_same else type(value)(inner)
+    if not is_jaxpr(value):
+        return value
+    old, _ = opened(value)
+    new = replaced(old, equation, depth)
+    return value if new is old else closed_as(value, new)
+
+
+def renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
+    """Equations of a jaxpr with some of its inputs replaced."""
+
+    def now(atom: Any) -> Any:
+        return atom if isinstance(atom, jax_core.Literal) else known.get(atom, atom)
+
+    return [eqn.replace(invars=[now(atom) for atom in eqn.invars]) for eqn in jaxpr.eqns]
+
+
+def closed_as(value: Any, jaxpr: Any) -> Any:
+    """Return `jaxpr` in the form of `value`, which up to jax 0.11 may be closed."""
+    return jaxpr if isinstance(value, jax_core.Jaxpr) else value.replace(jaxpr=jaxpr)
+
+
 def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     """Return the jaxpr of an equation that only calls it, with its constants; otherwise None."""
     if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
@@ -72,6 +124,64 @@ def scan_operands(
     consts, carry = scan_sizes(params)
     every = list(operands)
     return every[:consts], every[consts : consts + carry], every[consts + carry :]
+
+
+def loop_counter(params: Mapping[str, Any]) -> Any:
+    """Return the variable that counts iterations in the body of a `scan`; None if there is none.
+
+    It is the first value that a `fori_loop` carries.
+    """
+    (num_consts, num_carry), jaxpr = scan_sizes(params), opened(params["jaxpr"])[0]
+    if not num_carry:
+        return None
+    variable, out = jaxpr.invars[num_consts], jaxpr.outvars[0]
+    if variable.aval.shape != () or str(variable.aval.dtype) != "int32":
+        return None
+    for eqn in jaxpr.eqns:
+        if eqn.outvars and eqn.outvars[0] is out:
+            adds_one = eqn.primitive is lax.add_p and any(
+                isinstance(a, jax_core.Literal) and a.val == 1 for a in eqn.invars
+            )
+            return variable if adds_one and variable in eqn.invars else None
+    return None
+
+
+def with_counter(eqn: Any) -> Any:
+    """Return a `scan` that first carries the number of iterations done, from zero.
+
+    jax drops the counter of a `fori_loop` whose body does not use it.
+    """
+    num_consts, num_carry = scan_sizes(eqn.params)
+    old, _ = opened(eqn.params["jaxpr"])
+    counting, _ = opened(jax.make_jaxpr(lambda i: i + np.int32(1))(np.int32(0)))
+    names = old.debug_info.arg_names
+    info = old.debug_info._replace(
+        arg_names=names and (*names[:num_consts], "i", *names[num_consts:]), result_paths=None
+    )
+    body = old.replace(
+        invars=[*old.invars[:num_consts], *counting.invars, *old.invars[num_consts:]],
+        outvars=[*counting.outvars, *old.outvars],
+        eqns=[*counting.eqns, *old.eqns],
+        debug_info=info,
+    )
+    params = {**eqn.params, "jaxpr": closed_as(eqn.params["jaxpr"], body)}
+    if "num_consts" in params:  # up to jax 0.11
+        params["num_carry"] = num_carry + 1
+        if (linear := params.get("linear")) is not None:
+            params["linear"] = (*linear[:num_consts], False, *linear[num_consts:])
+    else:
+        from jax._src import flattree
+
+        consts, carry, stacked = params["ft_in"].unpack()
+        carried, results = params["ft_out"].unpack()
+        params["ft_in"] = flattree.pack((consts, (flattree.nones(1), carry), stacked))
+        params["ft_out"] = flattree.pack(((flattree.nones(1), carried), results))
+    zero = jax_core.Literal(np.int32(0), counting.invars[0].aval)
+    return eqn.replace(
+        invars=[*eqn.invars[:num_consts], zero, *eqn.invars[num_consts:]],
+        outvars=[jax_core.Var(counting.outvars[0].aval), *eqn.outvars],
+        params=params,
+    )
 
 
 def while_operands(

@@ -224,7 +224,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
 def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = eqn.params
     consts, carry, xs = nested.scan_operands(params, inputs)
-    counter = _loop_counter(params["jaxpr"], len(consts), carry)
+    counter = None if nested.loop_counter(params) is None else 0
     begins = place.step
 
     def body(carried: Any, x: Any) -> Any:
@@ -300,21 +300,6 @@ _RULES: dict[Any, Callable[[_Replay, Any, list[Any], ProgramPoint], Sequence[Any
 
 _COMBINING = ("scatter", "reduce", "select_and_scatter")
 """Primitives whose jaxpr only combines two numbers."""
-
-
-def _loop_counter(inner: Any, num_consts: int, carry: Sequence[Any]) -> int | None:
-    """Index of the carried value that counts iterations: the first one of a `fori_loop`."""
-    jaxpr, _ = nested.opened(inner)
-    if not carry or not _is_int_scalar(carry[0]):
-        return None
-    variable, out = jaxpr.invars[num_consts], jaxpr.outvars[0]
-    for eqn in jaxpr.eqns:
-        if eqn.outvars[0] is out:
-            adds_one = eqn.primitive is lax.add_p and any(
-                isinstance(a, jax_core.Literal) and a.val == 1 for a in eqn.invars
-            )
-            return 0 if adds_one and variable in eqn.invars else None
-    return None
 
 
 def _is_int_scalar(value: Any) -> bool:

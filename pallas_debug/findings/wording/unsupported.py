@@ -300,23 +300,32 @@ def too_slow(
     seen: Sighting,
     mode: Literal["hlo", "tpu", "machine"],
     *,
-    grid: Sequence[int | None],
+    grid: Sequence[int | None] = (),
     seconds: float,
     calls: int = 0,
+    iterations: int | None = None,
+    timed: int = 0,
 ) -> Finding:
     """Report a kernel that was stopped because its interpretation takes too long.
 
     Args:
       mode: where it ran.
       grid: sizes of the grid; None for sizes that only the call determines.
-      seconds: time since the kernel began.
+      seconds: time since the kernel, or the loop in which it was stopped, began.
       calls: number of loads, stores, copies, waits and similar operations so far; 0 if unknown.
+      iterations: length of the loop in which it was stopped; None if unknown.
+      timed: number of iterations that took the time.
     """
     where, operations, cause, otherwise = _SLOW[mode]
+    if iterations is None:
+        reached = _reached(seen, grid, seconds)
+    else:
+        done = int(seen.witness.loop[-1])
+        reached = f", at iteration {_progress(done, iterations, timed, seconds)}"
     pace = f"; {calls:,} {operations}, {calls / seconds:,.0f} per second" if calls else ""
     return seen.found(
         Fault.INTERPRET_ERROR,
-        f"stopped after {seconds:,.0f} s {where}{_reached(seen, grid, seconds)}{pace}",
+        f"stopped after {seconds:,.0f} s {where}{reached}{pace}",
         cause,
         f"use smaller arguments{otherwise} or raise the limit (--pallas-stop-after)",
     )
@@ -355,10 +364,13 @@ def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:
     done = 0
     for at, size in zip(point, sizes, strict=True):
         done = done * size + at
-    points = math.prod(sizes)
-    pace = seconds / done if done else 0.0
-    rest = f" ({pace:,.2g} s each: the rest takes about {pace * (points - done):,.0f} s)"
-    return f", at grid point {done + 1:,} of {points:,}{rest if done else ''}"
+    return f", at grid point {_progress(done, math.prod(sizes), done, seconds)}"
+
+
+def _progress(done: int, total: int, timed: int, seconds: float) -> str:
+    pace = seconds / timed if timed else 0.0
+    rest = f" ({pace:,.2g} s each: the rest takes about {pace * (total - done):,.0f} s)"
+    return f"{done + 1:,} of {total:,}{rest if timed else ''}"
 
 
 def failed(
