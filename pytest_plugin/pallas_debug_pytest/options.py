@@ -268,7 +268,8 @@ OPTIONS = (
         metavar="SECONDS",
         check=_seconds,
         help="seconds of both time and CPU time after which an interpreted kernel is stopped even "
-        "if it makes progress, reporting the grid point that it reached (default: no limit)",
+        "if it makes progress, reporting the grid point or iteration that it reached; a test that "
+        "XLA compiles for longer is named (default: no limit)",
     ),
     Option(
         name="flags",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LISTENER = "pallas_debug_listener"
 WATCHER = "pallas_debug_watcher"
+COMPILE_TIME = "pallas_debug_compile_time"
 
 
 def start(config: pytest.Config) -> None:
@@ -54,7 +55,13 @@ def start(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     if settings.watches and not _is_controller(config):
         with lost_if_it_fails(config, "opening the session of the run"):
-            watch(config).open()
+            watcher = watch(config)
+            watcher.open()
+            if settings.stop_after is not None:
+                from pallas_debug_pytest.compile_time import CompileTime
+
+                compile_time = CompileTime(settings.stop_after, watcher.notices.append)
+                config.pluginmanager.register(compile_time, COMPILE_TIME)
 
 
 @contextlib.contextmanager
