@@ -103,7 +103,9 @@ def merged(
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
-    """Return whether two findings, from two engines or for two targets, are the same fault."""
+    """Whether two findings, from two engines or for two targets, are the same fault."""
+    if a.kind is b.kind is Fault.REMOVED_NAME and NO_KERNEL in (a.kernel, b.kernel):
+        return a.witness.line == b.witness.line  # reading the source does not show the kernel
     if (a.kind, a.kernel) != (b.kind, b.kernel):
         return False
     engines = (*a.engines[:1], *b.engines[:1])
@@ -171,6 +173,7 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
     )
     return replace(
         first,
+        kernel=other.kernel if first.kernel == NO_KERNEL else first.kernel,
         witness=witness,
         engines=tuple(dict.fromkeys((*first.engines, *other.engines))),
         targets=tuple(dict.fromkeys((*first.targets, *other.targets))),

@@ -62,6 +62,13 @@ def test_one_that_the_trace_stumbles_over_is_said_once(verified: Any) -> None:
     assert findings[0]["advice"] == "write pltpu.CompilerParams"
 
 
+def test_one_in_a_kernel_is_said_once_and_with_the_kernel(verified: Any) -> None:
+    text = DOUBLE.replace("pltpu.TPUCompilerParams() if old else ", "")
+    findings, _ = verified(text, "double:double", "--arg", "f32[8,128]", "--arg", "old=True")
+    assert where(findings) == [("RemovedName", 9, "static, trace")]
+    assert findings[0]["kernel"] == "kernel"
+
+
 @pytest.mark.parametrize("arguments", [["double.py"], ["-m", "double"]])
 def test_a_whole_script_or_module_is_looked_at(verified: Any, arguments: list[str]) -> None:
     findings, _ = verified(DOUBLE, *arguments)
