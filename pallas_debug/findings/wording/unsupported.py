@@ -240,7 +240,7 @@ REPLACEMENTS = {
     "store": "write to the ref: ref[index] = value; with a mask, pltpu.store",
     "swap": "read the ref, then write to it: ref[index] = value",
     "dot": "write jnp.dot",
-    "repeat": "write jnp.repeat or jnp.tile",
+    "repeat": "write jnp.tile, as in jnp.tile(x, (n, 1)) for axis 0; jnp.repeat has another order",
     "ANY": "write pl.ANY",
     "TPUCompilerParams": "write pltpu.CompilerParams",
     "TPUMemorySpace": "write pltpu.MemorySpace, and pl.ANY for TPUMemorySpace.ANY",

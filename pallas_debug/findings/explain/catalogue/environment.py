@@ -119,7 +119,7 @@ ENTRIES = (
         cause="it was renamed, moved or removed, or is newer than this jax",
         advice="TPUCompilerParams is CompilerParams, TPUMemorySpace is MemorySpace; pltpu.ANY and "
         "pltpu.MemorySpace.ANY are pl.ANY; pl.load and pl.store are ref[…]; pltpu.repeat is "
-        "jnp.repeat or jnp.tile; pl.dot is jnp.dot; semaphore_signal and semaphore_wait are in pl",
+        "jnp.tile; pl.dot is jnp.dot; semaphore_signal and semaphore_wait are in pl",
         versions="TPUCompilerParams until jax 0.8, pl.load until 0.9, pltpu.repeat until 0.10.1, "
         "pl.dot until 0.11",
         links=(PALLAS + "CHANGELOG.html",),
