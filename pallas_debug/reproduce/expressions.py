@@ -29,12 +29,17 @@ _UNARY: dict[type[ast.unaryop], str] = {ast.USub: "-", ast.Invert: "~"}
 
 
 class Refused(Exception):
-    """Part of a program that the grammar does not allow."""
+    """Part of a program that the grammar does not allow.
 
-    def __init__(self, why: str, line: int | None = None) -> None:
+    Attributes:
+      what_to_do: the end of the message; empty for a form that programs never have.
+    """
+
+    def __init__(self, why: str, line: int | None = None, what_to_do: str = "") -> None:
         super().__init__(why)
         self.why = why
         self.line = line
+        self.what_to_do = what_to_do
 
 
 class Scope:
@@ -176,7 +181,13 @@ class Expressions:
                 name = key.value if isinstance(key, ast.Constant) else None
                 set_to = value.value if isinstance(value, ast.Constant) else None
                 if not isinstance(name, str) or not flags.is_known(name.lower(), str(set_to)):
-                    raise refused(f"the flag {name!r} is not one that a script sets", node)
+                    raise Refused(
+                        f"the flag {name!r} is not one that a script sets",
+                        node.lineno,
+                        "A script sets only flags from a closed list, as others can name a file to "
+                        "write to. Remove it from the kernel's compiler_params, and dump the "
+                        "kernel again",
+                    )
 
     def _lambda(self, node: ast.Lambda) -> str:
         any_number = node.args.vararg

@@ -31,6 +31,7 @@ KNOWN: Mapping[str, re.Pattern[str]] = {
             "xla_tpu_enable_data_parallel_all_reduce_opt",
             "xla_tpu_enable_latency_hiding_scheduler",
             "xla_tpu_enable_log_recorder",
+            "xla_tpu_force_lp_llo_scheduler",
             "xla_tpu_megacore_fusion_allow_ags",
             "xla_tpu_overlap_compute_collective_tc",
             "xla_tpu_spmd_rng_bit_generator_unsafe",

@@ -79,10 +79,12 @@ def _sentence(error: Refused, program: str) -> str:
         lines = program.split("\n")
         line = lines[error.line - 1].strip() if 0 < error.line <= len(lines) else ""
         where, quoted = f" at line {error.line}", f" in `{one_line(line[:80])}`"
+    what_to_do = error.what_to_do or (
+        "pallas-debug does not write such programs: the file was changed, or written by another "
+        "version. Dump the kernel again"
+    )
     return (
-        f"the dump's program is refused{where}: {one_line(error.why)[:300]}{quoted}. pallas-debug "
-        "does not write such programs: the file was changed, or written by another version. Dump "
-        "the kernel again"
+        f"the dump's program is refused{where}: {one_line(error.why)[:300]}{quoted}. {what_to_do}"
     )
 
 
