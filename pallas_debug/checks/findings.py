@@ -272,6 +272,7 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
         stride=stride,
         entry=_entry(failure),
         computed=details.get("computed"),
+        is_masked=details.get("masked", False),
     )
 
 

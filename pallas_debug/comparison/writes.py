@@ -12,7 +12,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.comparison.dataflow import Dataflow
 from pallas_debug.machine.copies import DmaCopy
-from pallas_debug.machine.grid import Window
+from pallas_debug.machine.grid import PlacedBlock, Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import origins
@@ -144,7 +144,7 @@ class WriteObserver(MachineObserver):
             if isinstance(item, Window):
                 self._window = item
             else:
-                self._array = item.buffer
+                self._array = item.window.array if isinstance(item, PlacedBlock) else item.buffer
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         if not iteration % 64 and time.monotonic() > self._deadline:
@@ -164,9 +164,10 @@ class WriteObserver(MachineObserver):
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
-        assert isinstance(step, ir.StoreStep)
+        assert isinstance(step, ir.StoreStep | ir.AtomicStep)
         sources = self._sources(thread, step)
-        is_update = step.adds or step.mask is not None
+        is_masked = step.mask is not None and not region.is_masked
+        is_update = isinstance(step, ir.AtomicStep) or step.adds or is_masked
         is_update |= any(source.buffer is region.buffer for source in sources)
         others = tuple(source for source in sources if source.buffer is not region.buffer)
         self._note(step, region, is_update, thread.point, thread.iterations, others)
@@ -245,12 +246,15 @@ class WriteObserver(MachineObserver):
         if len(writes) > MAX_WRITES:
             del writes[next(iter(writes))]
 
-    def _sources(self, thread: Thread, step: ir.StoreStep) -> tuple[LoadedMemory, ...]:
+    def _sources(
+        self, thread: Thread, step: ir.StoreStep | ir.AtomicStep
+    ) -> tuple[LoadedMemory, ...]:
         frames = thread.frames
-        key = (*(id(frame.program) for frame in frames), step.value.number)
+        value = step.values[-1] if isinstance(step, ir.AtomicStep) else step.value
+        key = (*(id(frame.program) for frame in frames), value.number)
         behind = self._behind.get(key)
         if behind is None:
-            behind = self._behind[key] = self._flow.loads(frames, step.value)
+            behind = self._behind[key] = self._flow.loads(frames, value)
         found: dict[int, LoadedMemory] = {}
         for load in behind:
             loaded = self._loaded.get((thread.number, load))

@@ -9,6 +9,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine import matrices, places, subcores, transfers
+from pallas_debug.machine.gpu import accesses
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, access, concrete
 from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.stepping import unwritten
@@ -31,6 +32,9 @@ def compute(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Comp
 
 def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadStep) -> None:
     registers = frame.registers
+    if registers[step.place.ref.number].buffer.type.space == "gmem":
+        accesses.load(machine, thread, frame, step)
+        return
     if step.mask is not None:
         _masked_load(machine, thread, frame, step)
         return
@@ -85,6 +89,9 @@ def _masked_load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir
 
 def store(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.StoreStep) -> None:
     registers = frame.registers
+    if registers[step.place.ref.number].buffer.type.space == "gmem":
+        accesses.store(machine, thread, frame, step)
+        return
     region = access(frame.registers, step.place)
     value = np.asarray(registers[step.value.number])
     before = None
@@ -363,6 +370,7 @@ BY_KIND: dict[type, Any] = {
     ir.Compute: compute,
     ir.LoadStep: load,
     ir.StoreStep: store,
+    ir.AtomicStep: accesses.update,
     ir.Branch: branch,
     ir.WhileLoop: while_,
     ir.ScanLoop: scan,

@@ -67,6 +67,11 @@ class Window:
     def current(self) -> MemoryBuffer:
         return self.slots[self.slot]
 
+    @property
+    def is_pointer(self) -> bool:
+        """Whether a block is an address, as on a GPU: only what is accessed has to exist."""
+        return self.array.type.space == "gmem"
+
     def bounds(self, block: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Return the part of the array that a block covers, and its position in the window.
 
@@ -118,13 +123,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlock:
-    """A block of an operand that the kernel accesses in place, in HBM."""
+    """A block of an operand that the kernel accesses in place, in HBM or on a GPU."""
 
     window: Window
 
     def ref(self, block: tuple[int, ...]) -> Ref:
         spec, array = self.window.spec, self.window.array
-        outer, _ = self.window.bounds(block)
+        if self.window.is_pointer:
+            starts = [index * unit for index, unit in zip(block, spec.unit, strict=True)]
+            outer = tuple(slice(n, n + size) for n, size in zip(starts, spec.sizes, strict=True))
+        else:
+            outer, _ = self.window.bounds(block)
         entries = tuple(
             part.start if squeezed else part
             for part, squeezed in zip(outer, spec.squeezed, strict=True)
@@ -160,7 +169,8 @@ class GridWalk:
     def block(self, machine: Machine, thread: Thread, window: Window, position: int) -> Any:
         point = grid_point(self.grid, position)
         block = _projected(window.spec.projection, point)
-        if block is not None and (block == window.block or window.has(block)):
+        is_known = window.is_pointer or block == window.block
+        if block is not None and (is_known or window.has(block)):
             return block
         index_map = window.spec.index_map
         ids = [np.int32(i) for i in point]
@@ -168,7 +178,7 @@ class GridWalk:
             thread, index_map, [*ids, *self.prefetch], index_map_of=window.operand.name, point=point
         )
         block = tuple(int(frame.registers[reg.number]) for reg in index_map.outputs)
-        if block != window.block:
+        if block != window.block and not window.is_pointer:
             try:
                 window.bounds(block)
             except BlockOutOfBounds:
@@ -176,6 +186,11 @@ class GridWalk:
                 thread.point = point
                 raise
         return block
+
+    def pointed(self, name: str) -> Window | None:
+        """The operand of a GPU's kernel with this name, if the kernel accesses it by block."""
+        windows = (item.window for item in self.refs if isinstance(item, PlacedBlock))
+        return next((w for w in windows if w.is_pointer and w.operand.name == name), None)
 
     def advance(self, machine: Machine, thread: Thread) -> list[Ref] | None:
         """Finish a grid point and begin the next; return the body's refs, None after the last."""
@@ -192,6 +207,8 @@ class GridWalk:
     def _ref(self, machine: Machine, thread: Thread, item: Any) -> Ref:
         if isinstance(item, PlacedBlock):
             block = self.block(machine, thread, item.window, self.position)
+            if item.window.is_pointer:
+                item.window.block = block
             return item.ref(block)
         return Ref(item.current) if isinstance(item, Window) else item
 

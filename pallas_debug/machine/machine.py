@@ -194,7 +194,7 @@ class Machine:
                 refs.append(array.content[()] if operand.is_value else whole)
                 if operand.kind == "prefetch":
                     prefetch.append(Ref(array))
-            elif operand.type.space == "hbm":
+            elif operand.type.space in ir.OF_ARRAYS:
                 refs.append(PlacedBlock(Window(operand, array, [])))
             else:
                 slots = [
@@ -437,4 +437,5 @@ class Machine:
 
 def _in_hbm(operand: LaunchOperand) -> ir.RefType:
     assert operand.array is not None
-    return ir.RefType(operand.array, operand.type.dtype, "hbm", operand.type.semaphore)
+    space: ir.Space = "gmem" if operand.type.space == "gmem" else "hbm"
+    return ir.RefType(operand.array, operand.type.dtype, space, operand.type.semaphore)

@@ -133,6 +133,7 @@ class MemoryRegion:
       shape: shape of the value; if the view repeats elements, `index` selects each once.
       existing: positions in the value of the elements that `index` selects, for a copy that
         includes the padding of an array's tiles; None if all elements are in the buffer.
+      is_masked: whether these are only the elements for which the mask of an access is true.
     """
 
     buffer: MemoryBuffer
@@ -141,6 +142,7 @@ class MemoryRegion:
     shape: tuple[int, ...] = ()
     existing: tuple[slice, ...] | None = None
     _view: RefView | None = field(default=None)
+    is_masked: bool = False
 
     def read(self) -> Array:
         """Return a copy of the elements."""

@@ -54,6 +54,9 @@ class MachineObserver:
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         """Handle a read, after it."""
 
+    def undefined(self, thread: Thread, step: ir.MachineStep, value: Any, where: Any) -> None:
+        """Handle a load on a GPU that leaves elements undefined: those of `value` at `where`."""
+
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:

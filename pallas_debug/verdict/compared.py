@@ -18,8 +18,8 @@ from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Finding, Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import interpreted
-from pallas_debug.verdict.engines import Call, Seen, outcome_of
-from pallas_debug.verdict.result import Outcome
+from pallas_debug.verdict.engines import Call, Seen
+from pallas_debug.verdict.result import Outcome, outcome_of
 
 NO_RESULT = "the function returned no result to compare: see `checks`"
 NOT_KNOWN_WHOSE = (

@@ -18,6 +18,7 @@ from pallas_debug import guards
 from pallas_debug.analysis import analyze, memory, names
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.compile import needs_others
@@ -30,7 +31,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Compilation, Finding, Gap, Kernel, SourceLine, Target
 from pallas_debug.session import Session
-from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
+from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status, outcome_of
 
 MAX_CALLS = 8
 """Maximum number of calls per kernel, with different scalar prefetch, analysed statically."""
@@ -454,14 +455,6 @@ def each(
     return tuple(outcome_of(kernel, engine, status, reason) for kernel in kernels)
 
 
-def outcome_of(
-    kernel: Kernel, engine: Engine, status: Status, reason: str | None = None
-) -> Outcome:
-    return Outcome(
-        kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
-    )
-
-
 def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
     """Kernels whose every call the sanitizer judged, and the faults that it found in each.
 
@@ -496,5 +489,6 @@ def known_issues(captured: Capture, targets: Sequence[Target], asked: Collection
         f"known issue {issue.id} of the installed {issue.package}, in {issue.engine}, may affect "
         f"kernel `{kernel.name}`: {issue.title}; {issue.advice}"
         for issue in found
+        if not (gpu_backend(captured.params) and issue.engine.startswith("tpu"))
         if issue.id != "debug-check-ignored" or not {"checks", "machine"} & set(asked)
     ]

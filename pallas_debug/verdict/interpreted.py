@@ -26,8 +26,8 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import diverging
 from pallas_debug.model import Finding, Gap, Kernel, Witness
 from pallas_debug.session import Options, Session, sanitizing
-from pallas_debug.verdict.engines import Call, Seen, each, not_traced, outcome_of, own_problems
-from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
+from pallas_debug.verdict.engines import Call, Seen, each, not_traced, own_problems
+from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status, outcome_of
 
 MAX_POINTS = 4096
 """Maximum grid points of a kernel in TPU interpret mode, where they take about a minute."""

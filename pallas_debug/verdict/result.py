@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pallas_debug.model import Finding, Gap
+from pallas_debug.model import Finding, Gap, Kernel
 
 Engine = Literal["trace", "static", "compile", "checks", "machine", "races", "values"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
@@ -83,6 +83,15 @@ class Outcome:
             for one in left_out
         ]
         return replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
+
+
+def outcome_of(
+    kernel: Kernel, engine: Engine, status: Status, reason: str | None = None
+) -> Outcome:
+    """Outcome of an engine for a kernel."""
+    return Outcome(
+        kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

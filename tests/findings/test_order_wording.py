@@ -296,7 +296,7 @@ def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
     ],
 )
 def test_a_remote_copy_before_any_handshake(facts: dict[str, Any], cause: str, advice: str) -> None:
-    found = order.remote_copy_too_early(
+    found = semaphores.remote_copy_too_early(
         SEEN, copy=("x_ref", "out_ref"), what="out_ref[0:8]", sender=0, receiver=1, **facts
     )
     assert found.kind is Fault.DATA_RACE

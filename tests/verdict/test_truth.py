@@ -106,19 +106,30 @@ def test_a_finding_is_of_one_of_two_kernels_of_a_name() -> None:
     assert {o.engine for o in found.outcomes if o.status == "ok"} >= {"checks", "machine"}
 
 
-def test_a_kernel_for_a_gpu_is_not_judged() -> None:
+def test_a_module_that_is_not_there_is_to_be_installed() -> None:
+    def fails(x: Any) -> Any:
+        import no_such_module
+
+        return no_such_module.scale(x)
+
+    finding = one(fails, X, engines="static")
+    assert finding.message == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert finding.advice == "install the package that the message names, or correct the import"
+
+
+def test_a_kernel_for_a_gpu_is_judged_where_it_can_run() -> None:
     from jax.experimental.pallas import triton
 
     kernel = called(compiler_params=triton.CompilerParams(num_warps=4))
     verdict = verify(kernel, X, targets="v5e", engines="static,compile,checks,machine,races")
     assert verdict.findings == ()
     assert not verdict.ok
-    assert {o.engine for o in verdict.outcomes if o.status == "ok"} == {"trace", "checks"}
+    assert {o.engine for o in verdict.outcomes if o.status == "ok"} == {
+        "trace", "checks", "machine",
+    }  # fmt: skip
     assert {gap.engine: gap.reason for gap in verdict.gaps} == {
         "static": "it is a kernel for a GPU (Triton)",
         "v5e": "copy is a kernel for a GPU (Triton). Kernels are compiled for TPUs here",
-        "machine": "it runs in HLO interpret mode instead, because kernel `copy` is for a GPU "
-        "(Triton), but the kernel machine runs kernels as a TPU does",
         "races": "kernel `copy` is for a GPU (Triton), but TPU interpret mode runs kernels as a "
         "TPU does",
     }

@@ -123,6 +123,7 @@ class BoundsChecker(rewrite.Visitor):
       recorder: records failures.
       fills: whether to look for the integers with which HLO interpret mode fills unwritten memory.
       index_lines: of the kernel.
+      default_space: memory of operands without a memory space.
     """
 
     def __init__(
@@ -133,8 +134,10 @@ class BoundsChecker(rewrite.Visitor):
         *,
         fills: bool = False,
         index_lines: IndexLines,
+        default_space: str = "vmem",
     ) -> None:
         self._index_lines = index_lines
+        self._default_space = default_space
         self._fills = fills
         self._checks = frozenset(checks)
         self._operands = operands
@@ -167,6 +170,11 @@ class BoundsChecker(rewrite.Visitor):
     def _trips(self) -> bool:
         """True if it is enough to know that there is a NaN."""
         return isinstance(self._recorder, Tripwire)
+
+    @property
+    def _is_interpreted(self) -> bool:
+        """Whether the kernel runs in an interpreter, which has every operation."""
+        return self._recorder is not None and self._recorder.vectors
 
     @property
     def _records(self) -> bool:
@@ -207,12 +215,14 @@ class BoundsChecker(rewrite.Visitor):
         if "index" not in self._checks:
             return
         what, first = ACCESSES[eqn.primitive]
+        mask = None
         if first is None:
-            ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+            ref, transforms, *rest = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+            mask = rest[0 if what == "read" else 1]
         else:
             ref = inputs[0]
             transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
-        self._indices(eqn, ref, transforms, what)
+        self._indices(eqn, ref, transforms, what, mask if self._is_interpreted else None)
 
     def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
         source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
@@ -236,7 +246,10 @@ class BoundsChecker(rewrite.Visitor):
         (source,) = sources
         return source.name if source.kind in ("output", "scratch") else None
 
-    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
+    def _indices(
+        self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str, mask: Any = None
+    ) -> None:
+        """Check the indices of an access; elements for which the mask is false are not accessed."""
         known = self._operands.get(id(ref))
         aval = jax_core.typeof(ref)
         view = ""
@@ -256,6 +269,11 @@ class BoundsChecker(rewrite.Visitor):
                 if not isinstance(size, int) or not isinstance(stride, int):
                     continue
                 last = bound - 1 - (size - 1) * stride
+                failed = conditions.is_outside(start, last)
+                if mask is not None:
+                    if transform is not transforms[-1]:
+                        continue  # a slice of which the mask selects elements
+                    failed = conditions.reaches_outside(transform, dim, mask)
                 source = lines.source_at(eqn, self._place)
                 self._add_index(
                     Site(
@@ -272,11 +290,12 @@ class BoundsChecker(rewrite.Visitor):
                             "stride": stride,
                             "shape": tuple(transform.shape),
                             "dtype": str(aval.dtype),
-                            "space": conditions.space(aval),
+                            "space": conditions.space(aval, self._default_space),
                             "computed": self._index_lines.of(source, dim),
+                            "masked": mask is not None,
                         },
                     ),
-                    conditions.is_outside(start, last),
+                    failed,
                     functools.partial(conditions.first_outside, start, last),
                     self._origins.entry(start),
                 )
@@ -291,8 +310,7 @@ class BoundsChecker(rewrite.Visitor):
         """Check the index arrays of a gather. A clipped gather is assumed to be within bounds."""
         operand, indices = inputs
         # A core supports few gather patterns, which further operations on the indices would break.
-        is_interpreted = self._recorder is not None and self._recorder.vectors
-        if not is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
+        if not self._is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
             return
         sizes = eqn.params["slice_sizes"]
         for column, dim in enumerate(eqn.params["dimension_numbers"].start_index_map):

@@ -276,7 +276,7 @@ class Checker(BoundsChecker):
                 details={
                     "shape": tuple(aval.shape),
                     "dtype": str(aval.dtype),
-                    "space": conditions.space(aval),
+                    "space": conditions.space(aval, self._default_space),
                     "conditional": self._place.branches > 0,
                     "scoped": known.is_scoped,
                     "begins before": known.begins_before,

@@ -90,6 +90,24 @@ def is_outside(start: Any, last: int) -> Any:
     return above if limits.min == 0 else (start < np.array(0, dtype)) | above
 
 
+def reaches_outside(transform: Any, dim: int, mask: Any) -> Any:
+    """Whether a masked access selects elements outside a dimension where the mask is true."""
+    index, bound = transform.indices[dim], transform.shape[dim]
+    common = tuple(transform.int_indexer_shape)
+    slices = [isinstance(one, indexing.Slice) for one in transform.indices]
+    shape = (*common, *(one.size for one in transform.indices if isinstance(one, indexing.Slice)))
+    if slices[dim]:
+        axis = len(common) + sum(slices[:dim])
+        along = [index.size if n == axis else 1 for n in range(len(shape))]
+        start = jnp.asarray(index.start).astype(jnp.int32)
+        positions = start + lax.broadcasted_iota(jnp.int32, along, axis) * index.stride
+    else:
+        positions = jnp.asarray(index)
+        positions = positions.reshape(*positions.shape, *[1] * sum(slices))
+    outside = is_outside(positions, bound - 1)
+    return jnp.any(jnp.broadcast_to(outside, shape) & jnp.broadcast_to(mask, shape))
+
+
 def first_outside(start: Any, last: int) -> list[Any]:
     """Return a scalar index; of an array, the maximum if too large, otherwise the minimum."""
     if jnp.ndim(start) == 0:
@@ -131,10 +149,10 @@ def dims(transform: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def space(aval: Any) -> str:
+def space(aval: Any, default: str) -> str:
     space = getattr(aval, "memory_space", None)
     name = str(getattr(space, "value", space or "default")).lower()
-    return "vmem" if name == "default" else name  # Pallas puts blocks in VMEM by default
+    return default if name == "default" else name
 
 
 def first_true(mask: Any) -> Any:

@@ -25,6 +25,7 @@ from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
 from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
 from pallas_debug.bridge.jaxprs import nested, rewrite
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
+from pallas_debug.bridge.jaxprs.params import gpu_backend
 
 MAX_BYTES = 256 << 20
 """Maximum size in bytes of the checks output."""
@@ -179,6 +180,7 @@ class _Rewriting:
         self._trips = trips
         self._name = str(params.get("name") or self._jaxpr.debug_info.func_name)
         self._vectors = bool(params.get("interpret"))
+        self._default_space = "gmem" if gpu_backend(params) else "vmem"
         self.sites: tuple[Any, ...] = ()
         self.rows: tuple[int, ...] = ()
         self.changed = False
@@ -227,6 +229,7 @@ class _Rewriting:
                 recorder,
                 fills=self._fills,
                 index_lines=IndexLines([self._jaxpr]),
+                default_space=self._default_space,
             )
             printer = printing.Printer(self._name, point, self._printed) if self._printed else None
             checker.blocks(mapping, point, refs[mapping.slice_index_ops])

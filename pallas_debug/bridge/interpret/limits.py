@@ -7,12 +7,10 @@ jax is tested in `tests/bridge/test_interpret.py`, kernel by kernel.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from jax._src import core as jax_core
@@ -24,8 +22,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import versions
-from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of, semaphores_of
+from pallas_debug.bridge.jaxprs import lines, triton
+from pallas_debug.bridge.jaxprs import nested as nested_jaxprs
+from pallas_debug.bridge.jaxprs.params import gpu_backend, jaxprs_of, name_of, semaphores_of
 from pallas_debug.errors import InterpretModeError
 
 _BY_NAME = {
@@ -93,6 +92,8 @@ def why_machine(params: Mapping[str, Any]) -> str | None:
     lack = _shared_lack(params)
     if lack is not None:
         return lack.why
+    if gpu_backend(params) == "Triton":  # TPU interpret mode is no alternative
+        return why_not_hlo(params)
     for jaxpr in jaxprs_of(params):
         for eqn, _ in _equations(jaxpr):
             if str(eqn.primitive) == "prng_random_bits":
@@ -231,12 +232,7 @@ def _at(eqn: Any) -> str:
 def _is_of_sparse_core(primitive: jax_core.Primitive) -> bool:
     """Return whether a primitive is one of `pallas.tpu_sc`; some have the names of others."""
     module = sys.modules.get("jax._src.pallas.mosaic.sc_primitives")
-    return module is not None and primitive in _primitives_in(module)
-
-
-@functools.cache
-def _primitives_in(module: ModuleType) -> frozenset[jax_core.Primitive]:
-    return frozenset(v for v in vars(module).values() if isinstance(v, jax_core.Primitive))
+    return module is not None and primitive in nested_jaxprs.primitives_in(module)
 
 
 def _is_tpu_key(atom: Any) -> bool:
@@ -375,6 +371,8 @@ def _lacking(eqn: Any, axes: frozenset[object], *, nested: bool) -> str | None:
         return "axis index of a grid or of a mesh of cores"
     if name in _OF_THE_GRID and nested:
         return f"{name} within loops and branches"
+    if (atomic := triton.unsupported_atomic(eqn)) is not None:
+        return atomic
     written = refs[1:2] if name == "dma_start" else refs if "swap" in name else ()
     return _lacking_transform(_transforms(refs)) or _lacking_write(_transforms(written))
 

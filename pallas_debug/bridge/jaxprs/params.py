@@ -10,7 +10,7 @@ import numpy as np
 from jax._src import dtypes
 from jax._src.pallas import core as pallas_core
 
-from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.jaxprs import nested, triton
 
 
 def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -53,7 +53,8 @@ _OF_GPUS = {"triton": "Triton", "mosaic_gpu": "Mosaic GPU"}
 def gpu_backend(params: Mapping[str, Any]) -> str | None:
     """Back end of a kernel that is written for a GPU; None unless its parameters say so.
 
-    These are its compiler parameters, its mesh, and the memory spaces of its operands and scratch.
+    These are its compiler parameters, its mesh, the memory spaces of its operands and scratch, and
+    operations that only Triton has, such as atomic ones.
     """
     refs = (variable for jaxpr in jaxprs_of(params) for variable in jaxpr.invars)
     stated = (
@@ -63,7 +64,10 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
         *(getattr(ref.aval, "memory_space", None) for ref in refs),
     )
     packages = (name for value in stated for name in type(value).__module__.split("."))
-    return next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
+    found = next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
+    if found is None and triton.has_operations(jaxprs_of(params)):
+        return "Triton"
+    return found
 
 
 _LOADS = ("get", "masked_load")

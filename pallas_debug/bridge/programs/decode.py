@@ -260,14 +260,20 @@ def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
                 )
         elif isinstance(step, ir.StoreStep):
             used.update(_regs((step.place, step.value, step.mask)))
+        elif isinstance(step, ir.AtomicStep):
+            used.update(_regs((step.place, step.values, step.mask)))
         else:
             used.update(_regs(step))
     return used
 
 
 def _without_unused(step: Any, used: set[int]) -> Any:
-    """A store that returns the previous value only if that is read, although jax always swaps."""
-    if isinstance(step, ir.StoreStep) and step.output and step.output.number not in used:
+    """A write that returns the previous value only if that is read, although jax always does."""
+    if (
+        isinstance(step, ir.StoreStep | ir.AtomicStep)
+        and step.output
+        and step.output.number not in used
+    ):
         return replace(step, output=None)
     return step
 

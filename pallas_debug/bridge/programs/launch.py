@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -39,6 +40,7 @@ class OperandBlock:
       buffers: number of buffers of the pipeline.
       line: line of the index map; None if jax made it.
       revisits: whether blocks of an output are read back when they are visited again.
+      clips: on a GPU, whether accesses are masked where the block reaches past its array.
     """
 
     sizes: tuple[int, ...]
@@ -49,6 +51,7 @@ class OperandBlock:
     buffers: int = 2
     line: SourceLine | None = None
     revisits: bool = False
+    clips: bool = False
 
     @functools.cached_property
     def projection(self) -> tuple[tuple[int | None, int], ...] | None:
@@ -70,8 +73,8 @@ class LaunchOperand:
     Attributes:
       type: type of the ref that the kernel receives.
       array: shape of the whole array; None for scratch.
-      block: None if the kernel receives the whole array in place. In HBM, a block is a view of the
-        array, and is not copied.
+      block: None if the kernel receives the whole array in place. In HBM, and in the memory of a
+        GPU, a block is a view of the array, and is not copied.
       alias: for an output, position of the input among the call's arrays that it shares.
       is_value: whether the kernel receives the array itself, a scalar that it closes over.
       core_mesh: number of the mesh whose cores have this scratch; None if all have.
@@ -124,6 +127,8 @@ class Launch:
       body: program that takes a ref for each operand.
       mapped: axes of the grid that `vmap` added.
       mesh: sizes of the device mesh's axes; empty for a single device.
+      is_gpu: whether the kernel is for a GPU: its grid points run at the same time, and access
+        arrays in place.
       calls: files and lines of the user's frames that lead to the kernel's call.
       index_lines: lines that compute the indices of its accesses.
       meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
@@ -142,6 +147,7 @@ class Launch:
     meshes: tuple[CoreMesh, ...] = ()
     calls: frozenset[tuple[str, int]] = frozenset()
     mapped: tuple[int, ...] = ()
+    is_gpu: bool = False
 
     def block_line(self, operand: LaunchOperand) -> SourceLine | None:
         """The line that determines the blocks of an operand; reads the user's source."""
@@ -171,6 +177,17 @@ class Launch:
     def all_steps(self) -> Iterator[ir.MachineStep]:
         """All steps of the kernel, on all cores."""
         return (step for program in self.programs() for step in program.all_steps())
+
+    @functools.cached_property
+    def clipped(self) -> Mapping[str, tuple[bool, ...]]:
+        """Dimensions of operands along which no access goes past the array (`clips`)."""
+        return {
+            operand.name: tuple(
+                n % size != 0 for n, size in zip(operand.array, operand.block.sizes, strict=True)
+            )
+            for operand in self.operands
+            if operand.array is not None and operand.block is not None and operand.block.clips
+        }
 
     @functools.cached_property
     def axes(self) -> tuple[int, ...]:
@@ -210,18 +227,23 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
       MachineError: the machine cannot run it.
     """
     params = captured.params
-    if backend := gpu_backend(params):
+    backend = gpu_backend(params)
+    if backend not in (None, "Triton"):
         raise MachineError(
             f"kernel `{captured.kernel.name}` is for a GPU ({backend}), but the kernel machine "
-            "runs kernels as a TPU does"
+            "runs kernels as a TPU does, or those of Triton"
         )
+    if backend is not None:
+        _triton()
     with jax.enable_x64(captured.enable_x64):
         if "grid_mapping" in params:
-            return _launch(captured, params, fuse, opens or not fuse)
+            return _launch(captured, params, fuse, opens or not fuse, backend is not None)
         return _on_cores(captured, params, fuse, opens or not fuse)
 
 
-def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
+def _launch(
+    captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool, is_gpu: bool
+) -> Launch:
     mapping = params["grid_mapping"]
     jaxpr, consts = nested.opened(params["jaxpr"])
     names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
@@ -231,6 +253,8 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
     operands = []
     for position, (name, aval) in enumerate(zip(names, avals, strict=True)):
         kind = decode.ref_type(aval)
+        if is_gpu:
+            kind = replace(kind, space="gmem")
         if position < prefetch:
             operands.append(
                 LaunchOperand(name=name, kind="prefetch", type=kind, array=tuple(kind.shape))
@@ -248,14 +272,14 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
                 kind="input" if output < 0 else "output",
                 type=kind,
                 array=tuple(int(n) for n in block.array_aval.shape),
-                block=None if _is_in_place(kind, block) else _block(name, block),
+                block=None if _is_in_place(kind, block) else _block(name, block, is_gpu),
                 alias=aliases.get(output) if output >= 0 else None,
             )
         )
     semantics = captured.kernel.dimension_semantics or ()
     grid = captured.kernel.grid
     parallel = [s in ("parallel", "core_parallel", "subcore_parallel") for s in semantics]
-    parallel += [False] * (len(grid) - len(parallel))
+    parallel += [is_gpu] * (len(grid) - len(parallel))
     return Launch(
         name=captured.kernel.name,
         grid=grid,
@@ -268,6 +292,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
         calls=captured.calls,
         index_lines=IndexLines(jaxprs_of(captured.params)),
         mapped=tuple(mapping.vmapped_dims),
+        is_gpu=is_gpu,
     )
 
 
@@ -290,7 +315,7 @@ def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
     An array that another kernel has left in VMEM is used in place.
     """
     own = getattr(mapping.array_aval, "memory_space", None)
-    if kind.space not in ("hbm", "semaphore", str(getattr(own, "value", own)).lower()):
+    if kind.space not in ("hbm", "gmem", "semaphore", str(getattr(own, "value", own)).lower()):
         return False
     return all(
         getattr(dim, "block_size", dim) == n
@@ -361,7 +386,7 @@ def _mesh_of(space: Any, meshes: Sequence[Any]) -> int | None:
     return next((number for number, known in enumerate(meshes) if known == mesh), None)
 
 
-def _block(name: str, mapping: Any) -> OperandBlock:
+def _block(name: str, mapping: Any, is_gpu: bool) -> OperandBlock:
     sizes, squeezed, unit = [], [], []
     padding: list[tuple[int, int]] = []
     for dim in mapping.block_shape:
@@ -393,7 +418,13 @@ def _block(name: str, mapping: Any) -> OperandBlock:
         buffers=buffer_count(mode) or 2,
         line=None if line is None or line.function == "default_index_map" else line,
         revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
+        clips=is_gpu and _triton().masks_blocks(),
     )
+
+
+def _triton() -> Any:
+    """The rules for Triton's operations, which only its kernels need."""
+    return importlib.import_module("pallas_debug.bridge.programs.triton")
 
 
 def dynamic_axes(launch: Launch) -> int:

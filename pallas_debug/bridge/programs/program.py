@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.bridge.programs.views import KEY as KEY
+from pallas_debug.bridge.programs.views import OF_ARRAYS as OF_ARRAYS
 from pallas_debug.bridge.programs.views import Dtype as Dtype
 from pallas_debug.bridge.programs.views import Index as Index
 from pallas_debug.bridge.programs.views import Number as Number
@@ -71,6 +72,23 @@ class StoreStep(MachineStep):
     output: Reg | None = None
     mask: Reg | None = None
     adds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomicStep(MachineStep):
+    """Update the elements of a view, where `mask` is true, each in one indivisible step.
+
+    Attributes:
+      values: operands of the update; each has the shape of the view, or is a scalar.
+      update: takes previous elements and `values`; returns the new elements.
+      output: register for the previous elements; None if nothing uses it.
+    """
+
+    place: RefPlace
+    values: tuple[Reg, ...]
+    update: Callable[..., Any]
+    output: Reg | None = None
+    mask: Reg | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,12 @@ import numpy as np
 from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
-Space = Literal["hbm", "vmem", "smem", "semaphore", "acc", "shared"]
-"""Memory space: "acc" is a matrix unit's accumulators, initially zero, "shared" a SparseCore's."""
+Space = Literal["hbm", "gmem", "vmem", "smem", "semaphore", "acc", "shared"]
+"""Memory space: "gmem" is the global memory of a GPU, "acc" a matrix unit's accumulators, initially
+zero, "shared" a SparseCore's."""
+
+OF_ARRAYS: frozenset[Space] = frozenset({"hbm", "gmem"})
+"""Memory spaces of whole arrays, which all cores share."""
 
 KEY: Dtype = np.dtype([("words", np.uint32, (1, 2))])
 """A key of the TPU's random number generator."""

@@ -31,7 +31,8 @@ def out_of_bounds(
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
     is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
     is_rounded: bool = False, tables: Sequence[str] = (), is_fetched: bool = False,
-    entries: Sequence[str] = (), computed: SourceLine | None = None,
+    entries: Sequence[str] = (), computed: SourceLine | None = None, is_masked: bool = False,
+    is_ragged: bool = False,
 ) -> Finding:  # fmt: skip
     """Report a load, store or copy out of bounds.
 
@@ -49,6 +50,8 @@ def out_of_bounds(
       is_fetched: whether a line of the kernel starts the copy that reads past the end.
       entries: entries from which the index comes, like `entry`, if there are several.
       computed: the line that computes the index, if it is another one than that of the access.
+      is_masked: whether the access has a mask, which is true for elements out of bounds.
+      is_ragged: whether a block reaches past its array, and the installed jax does not mask that.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -64,6 +67,12 @@ def out_of_bounds(
             "`emit_pipeline` rounds the size of a slice up to whole tiles and assumes that the "
             f"slice begins at a tile; this one begins at {start}{origin}, and its size is rounded "
             f"to {size}"
+        )
+    elif is_masked:
+        cause = f"the mask is true for elements outside dimension {dim}, which has size {bound}"
+    elif is_ragged:
+        cause = (
+            "the block reaches past the end of its array, and jax before 0.12 does not mask that"
         )
     elif entry is not None:
         cause = f"the index comes from {entry}, and nothing keeps it within bounds"
@@ -94,6 +103,10 @@ def out_of_bounds(
         keep = "use index 0, the only one"
     if is_rounded:
         keep = "begin each slice at a tile boundary"
+    elif is_masked:
+        keep = f"let the mask be false for these elements, as in `index < {bound}`"
+    elif is_ragged:
+        keep = f"mask the access, as in `plt.load({at.operand}, mask=index < {bound}, other=0)`"
     elif last < 0:
         keep = f"access at most {bound} elements"
     return seen.found(

@@ -225,6 +225,17 @@ def output_not_written(
     )
 
 
+def undefined_elements(seen: Sighting, *, count: int, total: int) -> Finding:
+    """Report a masked load on a GPU whose undefined elements, `count` of `total`, matter."""
+    return seen.found(
+        Fault.UNINITIALIZED_READ,
+        f"{count} of the {total} elements that are loaded from {seen.witness.operand} are "
+        "undefined, as the mask is false for them, and a result depends on them",
+        "a load under a mask without `other` leaves the rest of its result undefined",
+        "pass `other`, such as `other=0.0` for a sum or `other=-jnp.inf` for a maximum",
+    )
+
+
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
     element: WrittenElement | None = None, hidden: WrittenElement | None = None,

@@ -104,6 +104,11 @@ _RACES = {
         "the grid points of a parallel axis may run on several cores at once (v4 and v5p have two)",
         'give each grid point its own block, or make the axis "arbitrary" in dimension_semantics',
     ),
+    "programs": (
+        "the grid points of a kernel run at the same time on a GPU, in any order",
+        "give each grid point its own elements, or make all accesses of shared ones atomic "
+        "(plt.atomic_add), with initial values from outside of the kernel (input_output_aliases)",
+    ),
     "devices": (
         "two devices access the same memory",
         "let one side signal a semaphore that the other waits for",
@@ -132,6 +137,7 @@ def data_race(
     seen: Sighting, *, what: str, here: Access, there: Access, was_filled: bool = False,
     axes: tuple[int, ...] = (), overlap: str | None = None, waited: tuple[str, ...] | None = None,
     alike: int = 1, heard_cores: frozenset[int] | None = None, was_empty: bool = False,
+    is_gpu: bool = False,
 ) -> Finding:  # fmt: skip
     """Report two unordered accesses.
 
@@ -147,6 +153,7 @@ def data_race(
       heard_cores: cores whose signals the core of `here` has waited for, if `there` is on another
         core of the device.
       was_empty: whether the memory is not known to have held anything before the writing copy.
+      is_gpu: whether the grid points run at the same time on a GPU.
     """
     why = "parallel" if axes else _why(here, there, was_filled)
     cause, advice = _RACES[why]
@@ -157,7 +164,9 @@ def data_race(
     if why == "copies" and there.is_next and here.semaphore:
         cause = f"the copy is still in flight when the pipeline {there.action}"
         advice = f"wait for {here.semaphore} before the grid point ends"
-    if axes:
+    if axes and is_gpu:
+        cause, advice = _RACES["programs"]
+    elif axes:
         cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
     copy = here if here.copy else there if there.copy else None
     if copy is not None and why != "copies":
@@ -329,49 +338,6 @@ def _wrong_wait(
 
 def _array(semaphore: str) -> str:
     return semaphore.partition("[")[0]
-
-
-def remote_copy_too_early(
-    seen: Sighting, *, copy: tuple[str, str], what: str, sender: int, receiver: int,
-    heard_from: tuple[int, ...] = (), has_barrier: bool = False,
-    unheard: tuple[int, int] | None = None,
-) -> Finding:  # fmt: skip
-    """Report a copy to a device that may not have entered the kernel yet.
-
-    Args:
-      copy: source and destination.
-      what: slice of the destination, with its shape.
-      heard_from: devices whose signals the sender waited for beforehand.
-      has_barrier: whether the kernel uses the barrier semaphore at all.
-      unheard: sums of all signals and waits of the sender's barrier semaphore, if the receiver has
-        signalled it too.
-    """
-    others = [device for device in heard_from if device != receiver]
-    if others:
-        names = ", ".join(map(str, others))
-        known = f"device {sender} has waited only for signals from device {names}"
-    else:
-        known = f"device {sender} has not waited for a signal from another device"
-    advice = (
-        f"let device {receiver} also signal device {sender}, and wait for all signals"
-        if has_barrier
-        else "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour "
-        "and wait for as many signals; this requires collective_id in compiler_params"
-    )
-    if unheard is not None:
-        known += f", although device {receiver} signals it"
-        advice = (
-            "wait for all signals before the copy: the signals of the barrier semaphore on device "
-            f"{sender} add up to {unheard[0]}, the waits to {unheard[1]}"
-        )
-    return seen.with_values({"sender": f"device {sender}", "receiver": f"device {receiver}"}).found(
-        Fault.DATA_RACE,
-        f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
-        "may not have entered the kernel yet",
-        f"{known}: until device {receiver} enters the kernel, its memory may be in use for "
-        "something else",
-        advice,
-    )
 
 
 def _why(

@@ -399,3 +399,46 @@ def deadlock_of_lanes(
         f'make grid dimension {dimension} "arbitrary", or start each copy and wait for it on '
         "the same core",
     )
+
+
+def remote_copy_too_early(
+    seen: Sighting, *, copy: tuple[str, str], what: str, sender: int, receiver: int,
+    heard_from: tuple[int, ...] = (), has_barrier: bool = False,
+    unheard: tuple[int, int] | None = None,
+) -> Finding:  # fmt: skip
+    """Report a copy to a device that may not have entered the kernel yet.
+
+    Args:
+      copy: source and destination.
+      what: slice of the destination, with its shape.
+      heard_from: devices whose signals the sender waited for beforehand.
+      has_barrier: whether the kernel uses the barrier semaphore at all.
+      unheard: sums of all signals and waits of the sender's barrier semaphore, if the receiver has
+        signalled it too.
+    """
+    others = [device for device in heard_from if device != receiver]
+    if others:
+        names = ", ".join(map(str, others))
+        known = f"device {sender} has waited only for signals from device {names}"
+    else:
+        known = f"device {sender} has not waited for a signal from another device"
+    advice = (
+        f"let device {receiver} also signal device {sender}, and wait for all signals"
+        if has_barrier
+        else "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour "
+        "and wait for as many signals; this requires collective_id in compiler_params"
+    )
+    if unheard is not None:
+        known += f", although device {receiver} signals it"
+        advice = (
+            "wait for all signals before the copy: the signals of the barrier semaphore on device "
+            f"{sender} add up to {unheard[0]}, the waits to {unheard[1]}"
+        )
+    return seen.with_values({"sender": f"device {sender}", "receiver": f"device {receiver}"}).found(
+        Fault.DATA_RACE,
+        f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
+        "may not have entered the kernel yet",
+        f"{known}: until device {receiver} enters the kernel, its memory may be in use for "
+        "something else",
+        advice,
+    )

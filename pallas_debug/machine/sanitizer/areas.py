@@ -8,6 +8,7 @@ from typing import Any
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
+from pallas_debug.machine.gpu.undefined import UndefinedElements
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
@@ -47,11 +48,13 @@ def observers(
       watched: grid points to check; None for all.
     """
     order = OrderSanitizer(launch, devices=len(arrays))
+    call = KernelCall(launch, arrays, {"first": first})
     return [
         order,
         MemorySanitizer(launch, arrays, order=order, first=first, watched=watched),
         ClaimsObserver(launch),
         *([AssumptionsObserver(launch)] if AssumptionsObserver.is_needed(launch) else []),
         RandomBitsObserver(launch),
-        NumbersObserver(launch, watched, rerun=KernelCall(launch, arrays, {"first": first}).run),
+        *([UndefinedElements(launch, call)] if launch.is_gpu and watched is None else []),
+        NumbersObserver(launch, watched, rerun=call.run),
     ]

@@ -176,6 +176,7 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         alike=race.alike,
         heard_cores=_heard(run, race),
         was_empty=_is_onto_nothing(race),
+        is_gpu=run.launch.is_gpu,
     )
 
 
@@ -270,7 +271,7 @@ def _line(access: MemoryAccess) -> SourceLine | None:
 def _name(access: MemoryAccess) -> str:
     """Return the buffer's name in the access."""
     if access.names is None:
-        return access.buffer.name
+        return access.operand or access.buffer.name
     name = access.names[access.writes]
     is_sliced = bool(access.buffer.content.shape) and name.endswith("]")
     return name.rpartition("[")[0] if is_sliced else name  # the name may have an index: refs[1]
@@ -330,7 +331,7 @@ def _overlapping(run: OrderTracker, found: OverlappingCopy) -> Finding:
 def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
     copy = early.copy
     sender, receiver = copy.place.device, copy.destination.device
-    return wording.remote_copy_too_early(
+    return semaphores.remote_copy_too_early(
         of_copy(run, copy, count=early.count),
         copy=copy.names,
         what=f"{copy.names[1]}, {shape_text(copy.destination)},",

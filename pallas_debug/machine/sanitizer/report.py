@@ -149,7 +149,10 @@ class BoundsObserver(MachineObserver):
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         dim, start, size, stride = _first_outside(error.index, error.shape)
-        if thread.index_map_of:
+        window = self._window_of(thread, error)
+        if window is not None and window.block is not None and not window.has(window.block):
+            self.block_leaves(thread, window, window.block)
+        elif thread.index_map_of:
             self._findings.append(self._table(thread, step, error, dim, start))
         else:
             self._findings.append(self._access(thread, step, error, dim, start, size, stride))
@@ -191,7 +194,17 @@ class BoundsObserver(MachineObserver):
             entries=entries,
             tables=origins.tables_of_index(thread, error, dim),
             computed=self._launch.index_lines.of(step.site.line, dim),
+            is_masked=self._launch.is_gpu and getattr(step, "mask", None) is not None,
+            is_ragged=self._window_of(thread, error) is not None,
         )
+
+    def _window_of(self, thread: Thread, error: OutOfBounds) -> Window | None:
+        """The operand of a GPU's kernel whose block does not fit into its array."""
+        if not self._launch.is_gpu or error.place is None:
+            return None
+        window = thread.walk.pointed(thread.ref(error.place).name)
+        is_of_array = error.shape == error.buffer.content.shape
+        return window if window is not None and is_of_array else None
 
     def _is_part(self, window: MemoryBuffer) -> bool:
         """Return whether a window is smaller than its array."""
@@ -314,7 +327,7 @@ def _first_outside(
 def _writes(step: ir.MachineStep, error: OutOfBounds) -> bool:
     if isinstance(step, ir.CopyStart):
         return error.place is step.destination
-    return isinstance(step, ir.StoreStep)
+    return isinstance(step, ir.StoreStep | ir.AtomicStep)
 
 
 def _are_offsets(

@@ -11,6 +11,7 @@ from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.ordering.atomics import AtomicOrder
 from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
     EarlyCopy,
@@ -57,6 +58,7 @@ class OrderTracker(MachineObserver):
         self.launch = launch
         self.tasks = OrderTasks(launch, devices)
         self.detector = RaceDetector(self.tasks, self.ledger)
+        self.atomics = AtomicOrder()
         self.early: dict[Any, EarlyCopy] = {}
         self.overlapping: dict[Any, OverlappingCopy] = {}
         self.reads: dict[Any, UndecidedOrder] = {}
@@ -104,7 +106,10 @@ class OrderTracker(MachineObserver):
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         number = region.buffer.number
         if number in self.detector.histories:
-            self.detector.by_core(self.tasks.thread(thread), step, region, writes=False)
+            own = self.tasks.thread(thread)
+            if self.launch.is_gpu:
+                self.atomics.loads(own.far, step, region)
+            self.detector.by_core(own, step, region, writes=False)
         if self.tasks.axes:
             visit = self.tasks.thread(thread).windows.get(number)
             if visit is not None:
@@ -115,7 +120,10 @@ class OrderTracker(MachineObserver):
     ) -> None:
         number = region.buffer.number
         if number in self.detector.histories:
-            self.detector.by_core(self.tasks.thread(thread), step, region, writes=True)
+            own = self.tasks.thread(thread)
+            self.detector.by_core(own, step, region, writes=True)
+            if self.launch.is_gpu:
+                self.atomics.stores(own.far, step, region)
         if self.tasks.axes:
             visit = self.tasks.thread(thread).windows.get(number)
             if visit is not None:

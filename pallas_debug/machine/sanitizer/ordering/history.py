@@ -10,6 +10,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.gpu import accesses
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering.regions import Box, covers, first_meeting
 
@@ -36,6 +37,7 @@ class MemoryAccess:
       when: number of the event, in the order of the run.
       was_filled: whether a DMA replaces data that was written before.
       was_unread: whether that data had not been read since.
+      operand: name of the operand in a kernel for a GPU; None for that of the buffer.
     """
 
     buffer: MemoryBuffer
@@ -53,10 +55,15 @@ class MemoryAccess:
     lane: tuple[int, ...] = ()
     was_filled: bool = False
     was_unread: bool = False
+    operand: str | None = None
 
     @property
     def adds(self) -> bool:
         return self.copy is not None and self.copy.adds and self.writes
+
+    @property
+    def is_atomic(self) -> bool:
+        return self.buffer.type.space == "gmem" and accesses.is_atomic(self.step)
 
     @property
     def counter(self) -> Counter:
@@ -96,6 +103,8 @@ class AccessHistory:
             other = self.accesses[i]
             if task.follows(other.epoch):
                 replaces = access.writes or not other.writes
+                # Later atomic updates may race with a plain access, but not with an atomic one.
+                replaces &= other.is_atomic or not access.is_atomic
                 # A DMA follows its own read of its source, and its thread does not.
                 is_over = self.drops and (access.copy is None or access.copy is not other.copy)
                 if is_over or (replaces and covers(access.boxes, other.boxes)):

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.clocks import SHIFT, Task, Tasks
 from pallas_debug.machine.copies import DmaCopy
@@ -178,5 +179,5 @@ class OrderTasks:
 
 
 def is_far(buffer: MemoryBuffer) -> bool:
-    """Return whether several cores share a buffer, as for operands in HBM."""
-    return buffer.type.space == "hbm" and buffer.kind in ("input", "output", "array")
+    """Whether several cores share a buffer, as for operands in HBM."""
+    return buffer.type.space in ir.OF_ARRAYS and buffer.kind in ("input", "output", "array")

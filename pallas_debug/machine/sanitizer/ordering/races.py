@@ -60,7 +60,7 @@ class RaceDetector:
         buffer, thread = region.buffer, own.thread
         history = self.histories[buffer.number]
         mask = step.mask if isinstance(step, (ir.LoadStep, ir.StoreStep)) else None
-        if mask is None:
+        if mask is None or region.is_masked:
             found = boxes(region)
         else:
             found = masked(region, np.asarray(thread.frames[-1].registers[mask.number]))
@@ -71,6 +71,8 @@ class RaceDetector:
             buffer, found, writes, 0, thread.number, self.next(), thread.point,
             thread.iterations, step,
         )  # fmt: skip
+        if buffer.type.space == "gmem" and (place := getattr(step, "place", None)) is not None:
+            access.operand = thread.ref(place).name
         self.access(own, self.tasks.of(own, buffer), access)
 
     def by_pipeline(
@@ -116,6 +118,8 @@ class RaceDetector:
     def _conflict(
         self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess, both: Box
     ) -> None:
+        if access.is_atomic and other.is_atomic:
+            return
         if access.adds and other.adds:
             self._sums(own, other, access)
             return

@@ -98,6 +98,11 @@ class ValueFlow:
                     flows(known(step.value)[1], known(step.place.ref)[0])
                     if step.output is not None:
                         learn(step.output, _NONE, known(step.place.ref)[0])
+                case ir.AtomicStep():
+                    held = known(step.place.ref)[0]
+                    flows(union(step.values), held)
+                    if step.output is not None:
+                        learn(step.output, _NONE, held)
                 case ir.CopyStart():
                     sources = known(step.source.ref)[0]
                     self.copied[id(step)] = self.copied.get(id(step), _NONE) | sources

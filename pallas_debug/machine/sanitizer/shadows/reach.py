@@ -167,7 +167,7 @@ def _sources(
     if step is None:
         for reg in _given(frame, number) if depth else ():
             yield from _sources(frames, depth - 1, reg.number, seen)
-    elif isinstance(step, (ir.LoadStep, ir.StoreStep)):
+    elif isinstance(step, (ir.LoadStep, ir.StoreStep, ir.AtomicStep)):
         ref = frame.registers[step.place.ref.number]
         if isinstance(ref, Ref):
             yield ref.buffer

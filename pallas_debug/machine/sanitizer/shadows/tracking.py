@@ -100,7 +100,7 @@ class MemoryTracker(MachineObserver):
             return
         is_given = buffer.kind in ("input", "prefetch")
         found = BufferShadow(buffer, buffer.kind, shadow.GIVEN if is_given else shadow.NEVER)
-        if self.watched is not None and buffer.type.space == "hbm":
+        if self.watched is not None and buffer.type.space in ir.OF_ARRAYS:
             found.whole, found.room = shadow.GIVEN, self.room
         self.shadows[buffer.number] = found
 
@@ -307,7 +307,7 @@ class MemoryTracker(MachineObserver):
             self.trace = hash((self.trace, id(step), shadow.index_key(region)))
         state = self.threads[thread.number]
         mask = None
-        if isinstance(step, ir.StoreStep) and step.mask is not None:
+        if isinstance(step, ir.StoreStep) and step.mask is not None and not region.is_masked:
             mask = np.asarray(thread.frames[-1].registers[step.mask.number])
         is_watched = self.watched is None or self.watches(state, thread.point)
         if found.operand == "output":

@@ -1,0 +1,43 @@
+"""Operations of Pallas's Triton back end in a jaxpr, without importing the back end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax._src.state import indexing
+
+from pallas_debug.bridge.jaxprs import nested
+
+
+def has_operations(jaxprs: Iterable[Any]) -> bool:
+    """Whether any equation is an operation that only Triton has."""
+    module = sys.modules.get("jax._src.pallas.triton.primitives")
+    if module is None:  # then no kernel uses them
+        return False
+    own = nested.primitives_in(module)
+    return any(
+        eqn.primitive in own
+        for jaxpr in jaxprs
+        for eqn in nested.equations(nested.opened(jaxpr)[0])
+    )
+
+
+def unsupported_atomic(eqn: Any) -> str | None:
+    """Name an atomic update that HLO interpret mode cannot make, or makes only in part.
+
+    It adds only one of several values for one element.
+    """
+    if str(eqn.primitive) != "atomic_rmw":
+        return None
+    _, transforms, _, mask = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    kind = eqn.params["atomic_type"].value
+    if kind not in ("add", "max", "min"):
+        return f"rule for `atomic_{kind}`"
+    if mask is not None:
+        return "rule for atomic updates under a mask"
+    if any(isinstance(t, indexing.NDIndexer) and t.int_indexer_shape for t in transforms):
+        return "rule for atomic updates of elements selected by an array of indices"
+    return None

@@ -1,0 +1,1 @@
+"""Execution of loads, stores and atomic updates of a GPU's memory, by address and under masks."""

@@ -1,0 +1,378 @@
+"""Kernels of Pallas's Triton back end on the kernel machine: masks, atomic updates, races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+from machine_runs import passed, ran
+
+import pallas_debug
+from pallas_debug.bridge.programs import triton as triton_rules
+from pallas_debug.errors import MachineError
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer import areas
+from pallas_debug.model import Finding
+
+Kernel = Callable[..., Any]
+
+BLOCK = 8
+X = np.arange(32, dtype=np.float32)
+RAGGED = X[:20]
+NUMBERS = np.array([3, 1, 3, 0, 2, 2, 2, 3] * 2, np.int32)
+SUM = jax.ShapeDtypeStruct((1,), jnp.float32)
+
+
+def call(kernel: Kernel, *args: Any, out: Any = None, steps: int = 4, **options: Any) -> Any:
+    """Call a kernel that takes all arrays whole."""
+    out = jax.ShapeDtypeStruct(args[0].shape, args[0].dtype) if out is None else out
+    params = plt.CompilerParams(num_warps=1)
+    return pl.pallas_call(
+        kernel, out_shape=out, grid=(steps,), compiler_params=params, **options
+    )(*args)  # fmt: skip
+
+
+def judged(function: Kernel, *args: Any) -> tuple[Finding, ...]:
+    """All findings of the sanitizer."""
+    decoded, arrays = passed(function, args)
+    return run.run(decoded, arrays, observers=areas.observers(decoded, arrays)).findings
+
+
+def one(function: Kernel, *args: Any) -> Finding:
+    (finding,) = judged(function, *args)
+    return finding
+
+
+def part() -> Any:
+    return pl.ds(pl.program_id(0) * BLOCK, BLOCK)
+
+
+def inside(size: int) -> jax.Array:
+    return pl.program_id(0) * BLOCK + jnp.arange(BLOCK) < size
+
+
+# Masks
+
+
+def doubled(mask: Callable[[int], jax.Array] | None, steps: int = 3, **load: Any) -> Kernel:
+    def function(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+            chosen = {} if mask is None else {"mask": mask(x.size)}
+            value = plt.load(x_ref.at[part()], **chosen, **load)
+            plt.store(o_ref.at[part()], 2 * value, **chosen)
+
+        return call(kernel, x, steps=steps)
+
+    return function
+
+
+def test_elements_outside_the_mask_are_not_accessed() -> None:
+    function = doubled(inside, other=0.0)
+    np.testing.assert_array_equal(ran(function, RAGGED), 2 * RAGGED)
+    assert judged(function, RAGGED) == ()
+    report, result = pallas_debug.check(function, interpret="hlo")(RAGGED)
+    assert report.findings == ()
+    np.testing.assert_array_equal(result, 2 * RAGGED)
+
+
+@pytest.mark.parametrize(
+    "mask,index,cause",
+    [
+        (None, "x_ref[16:24]", "the index comes from line "),
+        (
+            lambda size: pl.program_id(0) * BLOCK + jnp.arange(BLOCK) <= size,
+            "x_ref[16:21]",
+            "the mask is true for elements outside dimension 0, which has size 20",
+        ),
+        (
+            lambda size: jnp.arange(BLOCK) < size,
+            "x_ref[16:24]",
+            "the mask is true for elements outside dimension 0, which has size 20",
+        ),
+    ],
+    ids=["none", "off by one", "without the offset"],
+)
+def test_a_mask_that_lets_elements_outside_the_array_through(
+    mask: Any, index: str, cause: str
+) -> None:
+    function = doubled(mask)
+    finding = one(function, RAGGED)
+    assert (finding.kind, finding.index) == ("OutOfBoundsRead", index)
+    assert "past the end of dimension 0 of float32[20] in GMEM" in finding.message
+    assert str(finding.cause).startswith(cause)
+    report, _ = pallas_debug.check(function, interpret="hlo")(RAGGED)
+    assert {found.kind for found in report.findings} == {"OutOfBoundsRead", "OutOfBoundsWrite"}
+    assert all(str(found.cause).startswith(cause) for found in report.findings)
+    if mask is not None:
+        advice = "let the mask be false for these elements, as in `index < 20`, or pad the array"
+        assert finding.advice == advice
+
+
+def test_a_grid_that_is_too_short_for_a_masked_store() -> None:
+    finding = one(doubled(inside, steps=2, other=0.0), RAGGED)
+    assert finding.kind == "OutputNotWritten"
+    assert "o_ref[16:20] is never written" in finding.message
+
+
+def test_a_mask_of_elements_that_are_no_slice() -> None:
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        is_even = jnp.arange(BLOCK) % 2 == 0
+        rest = plt.load(x_ref.at[part()], mask=~is_even, other=-1.0)
+        plt.store(o_ref.at[part()], rest)
+        plt.store(o_ref.at[part()], -rest, mask=is_even)
+
+    function = lambda x: call(kernel, x)  # noqa: E731
+    expected = np.where(np.arange(32) % 2, X, 1)
+    np.testing.assert_array_equal(ran(function, X), expected)
+    assert not [found for found in judged(function, X) if found.kind != "LostWrite"]
+
+
+def summed(other: float | None) -> Kernel:
+    def function(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+            o_ref[pl.program_id(0)] = jnp.sum(
+                plt.load(x_ref.at[part()], mask=inside(x.size), other=other)
+            )
+
+        return call(kernel, x, out=jax.ShapeDtypeStruct((3,), x.dtype), steps=3)
+
+    return function
+
+
+def test_undefined_elements_of_a_load_that_reach_a_result() -> None:
+    assert judged(summed(0.0), RAGGED) == ()
+    finding = one(summed(None), RAGGED)
+    assert finding.kind == "UninitializedRead"
+    assert finding.message == (
+        "4 of the 8 elements that are loaded from x_ref are undefined, as the mask is false for "
+        "them, and a result depends on them"
+    )
+    assert finding.cause == (
+        "a load under a mask without `other` leaves the rest of its result undefined"
+    )
+    assert finding.advice == (
+        "pass `other`, such as `other=0.0` for a sum or `other=-jnp.inf` for a maximum"
+    )
+
+
+def test_undefined_elements_that_no_result_depends_on() -> None:
+    assert judged(doubled(inside), RAGGED) == ()
+
+
+# Blocks
+
+
+def blocked(index_map: Any = None, masked: bool = False) -> Kernel:
+    def function(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+            if masked:
+                value = plt.load(x_ref, mask=inside(x.size), other=0.0)
+                plt.store(o_ref, 2 * value, mask=inside(x.size))
+            else:
+                o_ref[...] = 2 * x_ref[...]
+
+        own = pl.BlockSpec((BLOCK,), lambda i: (i,))
+        spec = own if index_map is None else pl.BlockSpec((BLOCK,), index_map)
+        steps = pl.cdiv(x.size, BLOCK)
+        return call(kernel, x, steps=steps, in_specs=[spec], out_specs=own)
+
+    return function
+
+
+def test_a_last_block_that_reaches_past_its_array() -> None:
+    assert judged(blocked(), X) == ()
+    assert judged(blocked(masked=True), RAGGED) == ()
+    if triton_rules.masks_blocks():
+        np.testing.assert_array_equal(ran(blocked(), RAGGED), 2 * RAGGED)
+        assert judged(blocked(), RAGGED) == ()
+        return
+    finding = one(blocked(), RAGGED)
+    assert (finding.kind, finding.index) == ("OutOfBoundsRead", "x_ref[16:24]")
+    assert finding.cause == (
+        "the block reaches past the end of its array, and jax before 0.12 does not mask that"
+    )
+    assert finding.advice == (
+        "mask the access, as in `plt.load(x_ref, mask=index < 20, other=0)`, or pad the array"
+    )
+
+
+def test_an_index_map_that_returns_offsets() -> None:
+    finding = one(blocked(lambda i: (i * BLOCK,)), X)
+    assert finding.kind == "BlockOutOfBounds"
+    assert finding.advice == "return a value between 0 and 3: `i` rather than `i * 8`"
+
+
+# Races
+
+
+def total(kernel: Kernel, x: jax.Array = X, out: Any = SUM) -> Any:
+    """Call a kernel with an output that starts as zeros."""
+    zeros = jnp.zeros(out.shape, out.dtype)
+    return call(kernel, x, zeros, out=out, steps=x.size // BLOCK, input_output_aliases={1: 0})
+
+
+def adds(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
+    plt.atomic_add(o_ref, (pl.ds(0, 1),), jnp.sum(x_ref[part()])[None])
+
+
+def adds_plainly(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
+    o_ref[...] += jnp.sum(x_ref[part()])[None]
+
+
+def adds_and_reads(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
+    adds(x_ref, z_ref, o_ref)
+    x_ref[part()] = x_ref[part()] / o_ref[0]
+
+
+def resets_and_adds(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
+    @pl.when(pl.program_id(0) == 0)
+    def _reset() -> None:
+        o_ref[...] = jnp.zeros(1)
+
+    adds(x_ref, z_ref, o_ref)
+
+
+def test_atomic_updates_do_not_race() -> None:
+    assert judged(lambda x: total(adds, x), X) == ()
+    assert ran(lambda x: total(adds, x), X).tolist() == [X.sum()]
+
+
+@pytest.mark.parametrize("kernel", [adds_plainly, adds_and_reads, resets_and_adds])
+def test_plain_accesses_of_shared_elements_race(kernel: Kernel) -> None:
+    finding = one(lambda x: total(kernel, x), X)
+    assert (finding.kind, finding.operand) == ("DataRace", "o_ref")
+    assert "float32[1] in GMEM" in finding.message
+    assert "nothing orders the two" in finding.message
+    assert finding.cause == (
+        "the grid points of a kernel run at the same time on a GPU, in any order"
+    )
+    assert finding.advice == (
+        "give each grid point its own elements, or make all accesses of shared ones atomic "
+        "(plt.atomic_add), with initial values from outside of the kernel (input_output_aliases)"
+    )
+
+
+def test_an_atomic_sum_without_an_initial_value() -> None:
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        adds(x_ref, x_ref, o_ref)
+
+    finding = one(lambda x: call(kernel, x, out=SUM), X)
+    assert (finding.kind, finding.operand) == ("UninitializedRead", "o_ref")
+
+
+def test_an_output_that_ignores_a_dimension_of_the_grid() -> None:
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        o_ref[...] = x_ref[part()]
+
+    assert one(lambda x: call(kernel, x, out=jax.ShapeDtypeStruct((8,), x.dtype)), X).kind == (
+        "DataRace"
+    )
+
+
+def test_a_lock_orders_accesses() -> None:
+    def kernel(x_ref: jax.Ref, l_ref: jax.Ref, z_ref: jax.Ref, lock_ref: jax.Ref,
+               o_ref: jax.Ref) -> None:  # fmt: skip
+        jax.lax.while_loop(lambda _: plt.atomic_cas(lock_ref, 0, 1) == 1, lambda a: a, 0)
+        o_ref[...] += x_ref[part()]
+        plt.atomic_xchg(lock_ref, (), 0)
+
+    def function(x: jax.Array) -> Any:
+        outs = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((BLOCK,), x.dtype)
+        start = jnp.int32(0), jnp.zeros(BLOCK, x.dtype)
+        return call(kernel, x, *start, out=outs, input_output_aliases={1: 0, 2: 1})
+
+    assert judged(function, X) == ()
+    np.testing.assert_array_equal(ran(function, X)[1], X.reshape(4, 8).sum(0))
+
+
+def test_the_last_grid_point_may_read_what_the_others_wrote() -> None:
+    def kernel(x_ref: jax.Ref, c_ref: jax.Ref, count_ref: jax.Ref, part_ref: jax.Ref,
+               o_ref: jax.Ref) -> None:  # fmt: skip
+        part_ref[pl.program_id(0)] = jnp.sum(x_ref[part()])
+
+        @pl.when(plt.atomic_add(count_ref, (0,), 1) == 3)
+        def _last() -> None:
+            o_ref[0] = jnp.sum(part_ref[...])
+
+    def function(x: jax.Array) -> Any:
+        shapes = ((1,), jnp.int32), ((4,), x.dtype), ((1,), x.dtype)
+        outs = tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+        return call(kernel, x, jnp.zeros(1, jnp.int32), out=outs, input_output_aliases={1: 0})
+
+    assert judged(function, X) == ()
+    assert ran(function, X)[2].tolist() == [X.sum()]
+
+
+# Operations
+
+
+def test_equal_elements_of_an_atomic_update_all_count() -> None:
+    def kernel(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        numbers = x_ref[part()]
+        plt.atomic_add(o_ref, (numbers,), jnp.ones_like(numbers))
+
+    function = lambda x: total(kernel, x, jax.ShapeDtypeStruct((4,), jnp.int32))  # noqa: E731
+    expected = np.bincount(NUMBERS).tolist()
+    assert ran(function, NUMBERS).tolist() == expected
+    assert judged(function, NUMBERS) == ()
+    with pallas_debug.interpret("auto"):  # HLO interpret mode counts only one of several
+        assert function(NUMBERS).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "update,expected",
+    [
+        (plt.atomic_max, 3),
+        (plt.atomic_min, -1),
+        (plt.atomic_or, -1),
+        (plt.atomic_and, 0),
+        (plt.atomic_xor, ~3),
+        (plt.atomic_xchg, 3),
+    ],
+)
+def test_atomic_updates(update: Any, expected: int) -> None:
+    def kernel(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        number = jnp.max(x_ref[part()])
+        update(o_ref, (0,), number, mask=pl.program_id(0) == 1)
+
+    def function(x: jax.Array) -> Any:
+        start = jnp.array([expected if update is plt.atomic_min else -1], jnp.int32)
+        start = jnp.zeros_like(start) if update is plt.atomic_and else start
+        out = jax.ShapeDtypeStruct((1,), jnp.int32)
+        return call(kernel, x, start, out=out, steps=2, input_output_aliases={1: 0})
+
+    assert ran(function, NUMBERS).tolist() == [expected]
+
+
+def test_an_approximate_hyperbolic_tangent_and_other_assembly() -> None:
+    def tanh(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        plt.debug_barrier()
+        o_ref[part()] = plt.max_contiguous(plt.approx_tanh(x_ref[part()]), [8])
+
+    np.testing.assert_allclose(ran(lambda x: call(tanh, x), X), np.tanh(X), rtol=1e-6)
+
+    def assembly(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        (o_ref[part()],) = plt.elementwise_inline_asm(
+            "ex2.approx.f32 $0, $1;", args=[x_ref[part()]], constraints="=f,f", pack=1,
+            result_shape_dtypes=[jax.ShapeDtypeStruct((BLOCK,), jnp.float32)],
+        )  # fmt: skip
+
+    with pytest.raises(MachineError, match=r"inline assembly, `ex2\.approx\.f32 \$0, \$1;`"):
+        passed(lambda x: call(assembly, x), (X,))
+
+
+def test_a_kernel_without_parameters_is_for_a_gpu_if_it_is_atomic() -> None:
+    def function(x: jax.Array) -> Any:
+        return pl.pallas_call(
+            adds, out_shape=SUM, grid=(4,), input_output_aliases={1: 0}
+        )(x, jnp.zeros(1))  # fmt: skip
+
+    decoded, _ = passed(function, (X,))
+    assert decoded.is_gpu
+    assert judged(function, X) == ()
