@@ -519,15 +519,19 @@ def test_gpu_is_refused_where_there_is_none() -> None:
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="this jax has no Mosaic GPU")
-def test_a_kernel_in_gpu_interpret_mode() -> None:
+@pytest.mark.parametrize("mode", ["gpu,num_tma_threads_per_device=1", "auto"])
+def test_a_kernel_in_gpu_interpret_mode(mode: str) -> None:
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     def add_one(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + 1.0
 
     kernel = plgpu.kernel(add_one, out_type=jax.ShapeDtypeStruct((128,), jnp.float32))
-    with interpret.interpreting("gpu,num_tma_threads_per_device=1"):
+    chosen: list[interpret.ModeChoice] = []
+    with interpret.interpreting(mode, chosen=chosen.append):
         np.testing.assert_array_equal(jax.jit(kernel)(jnp.zeros(128)), np.ones(128))
+    why = "kernel `add_one` runs in GPU interpret mode: it is for a GPU (Mosaic GPU)"
+    assert {choice.sentence for choice in chosen} == ({why} if mode == "auto" else set())
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="this jax has no Mosaic GPU")

@@ -30,6 +30,7 @@ from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import endless, launched, lengths, tpu_run
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
+from pallas_debug.bridge.interpret.extend import gpu
 from pallas_debug.bridge.interpret.params import (
     Kind,
     Mode,
@@ -39,27 +40,10 @@ from pallas_debug.bridge.interpret.params import (
     substitute,
     way_out,
 )
+from pallas_debug.bridge.interpret.params import ModeChoice as ModeChoice
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import DebugNansError, InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModeChoice:
-    """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason.
-
-    Also used for what TPU interpret mode, chosen by the user, does not judge about a kernel.
-    """
-
-    kernel: str
-    kind: Literal["tpu", "machine"]
-    why: str
-
-    @property
-    def sentence(self) -> str:
-        where = "in TPU interpret mode" if self.kind == "tpu" else "on the kernel machine"
-        return f"kernel `{self.kernel}` runs {where}: {self.why}"
-
 
 Chosen = Callable[[ModeChoice], None]
 
@@ -164,7 +148,10 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
             return _instead(rule, params, asked, why)
         if not interpret or is_substitute(interpret):
             return _or_on_the_machine(_interpreted(rule, params, kind), rule, params, asked)
-    return _interpreted(rule, params, kind)
+    interpreted = _interpreted(rule, params, kind)
+    if kind == "auto" and gpu.is_value(interpret):
+        return gpu.naming_mode(interpreted, params)
+    return interpreted
 
 
 def _interpreted(
@@ -318,9 +305,11 @@ def _or_on_the_machine(
     return lower
 
 
-def _notify_chosen(asked: _Asked, params: Mapping[str, Any], why: str | None) -> None:
+def _notify_chosen(
+    asked: _Asked, params: Mapping[str, Any], why: str | None, kind: Literal["tpu", "gpu"] = "tpu"
+) -> None:
     if why is not None and asked.chosen is not None:
-        asked.chosen(ModeChoice(kernel=name_of(params), kind="tpu", why=why))
+        asked.chosen(ModeChoice(kernel=name_of(params), kind=kind, why=why))
 
 
 def _with_tokens(context: Any, results: Any) -> Any:
@@ -380,9 +369,9 @@ def reset(*, wait: bool = True) -> None:
         with contextlib.suppress(Exception):
             wait_for_runs()
     pltpu.reset_tpu_interpret_mode_state()
-    gpu = sys.modules.get("jax._src.pallas.mosaic_gpu.interpret.gpu_callbacks")
-    if gpu is not None:
-        gpu.reset_gpu_interpret_mode_state()
+    of_gpu = sys.modules.get("jax._src.pallas.mosaic_gpu.interpret.gpu_callbacks")
+    if of_gpu is not None:
+        of_gpu.reset_gpu_interpret_mode_state()
 
 
 def _push(asked: _Asked) -> None:
@@ -459,6 +448,11 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
         require_platform(params, asked.mode.kind)
     if given or asked.mode.kind != "off":
         lengths.require_short(params, asked.mode.kind)
+    if asked.mode.kind == "auto" and (not given or is_hlo(given)):
+        for_gpu = gpu.value_for(params)
+        if for_gpu is not None:
+            _notify_chosen(asked, params, "it is for a GPU (Mosaic GPU)", "gpu")
+            return for_gpu
     if asked.mode.kind == "machine":  # traced in the kernel's final form, as for a TPU
         return given if given and not is_hlo(given) else False
     if asked.mode.kind == "auto" and (not given or is_hlo(given)) and hosted.has_host():

@@ -66,8 +66,8 @@ class Mode:
 
     Attributes:
       kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with
-        TPU interpret mode for kernels that the former cannot run; `machine` for the kernel machine;
-        `off` leaves it to the code.
+        TPU interpret mode for kernels that the former cannot run, and GPU interpret mode for those
+        of Mosaic GPU; `machine` for the kernel machine; `off` leaves it to the code.
       params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed; of
         the machine, `sanitize` and `watch`.
 
@@ -152,6 +152,24 @@ class Mode:
             return _class(self.kind)(**params)
         except ValueError as error:
             raise UsageError(f"{self}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeChoice:
+    """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason.
+
+    Also used for what TPU interpret mode, chosen by the user, does not judge about a kernel.
+    """
+
+    kernel: str
+    kind: Literal["tpu", "gpu", "machine"]
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        in_mode = f"in {self.kind.upper()} interpret mode"
+        where = "on the kernel machine" if self.kind == "machine" else in_mode
+        return f"kernel `{self.kernel}` runs {where}: {self.why}"
 
 
 class Substitute(enum.Enum):
@@ -448,6 +466,10 @@ def way_out(params: Mapping[str, Any]) -> str:
     """Advice for a kernel that no interpreter for TPUs can run."""
     backend = gpu_backend(params)
     if backend == "Mosaic GPU":
+        try:
+            Mode("gpu")
+        except UsageError as error:
+            return f"Run it on a GPU: {error}"
         return _run_in("gpu")
     return f"Run it on a {'TPU' if backend is None else 'GPU'}"
 
