@@ -103,7 +103,7 @@ def merged(
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
-    """Whether two findings, from two engines or for two targets, are the same fault."""
+    """Return whether two findings, from two engines or for two targets, are the same fault."""
     if a.kind is b.kind is Fault.REMOVED_NAME and NO_KERNEL in (a.kernel, b.kernel):
         return a.witness.line == b.witness.line  # reading the source does not show the kernel
     if (a.kind, a.kernel) != (b.kind, b.kernel):

@@ -106,17 +106,6 @@ def test_a_finding_is_of_one_of_two_kernels_of_a_name() -> None:
     assert {o.engine for o in found.outcomes if o.status == "ok"} >= {"checks", "machine"}
 
 
-def test_a_module_that_is_not_there_is_to_be_installed() -> None:
-    def fails(x: Any) -> Any:
-        import no_such_module
-
-        return no_such_module.scale(x)
-
-    finding = one(fails, X, engines="static")
-    assert finding.message == "ModuleNotFoundError: No module named 'no_such_module'"
-    assert finding.advice == "install the package that the message names, or correct the import"
-
-
 def test_a_kernel_for_a_gpu_is_judged_where_it_can_run() -> None:
     from jax.experimental.pallas import triton
 
