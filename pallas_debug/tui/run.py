@@ -121,7 +121,7 @@ def browse(
 
 
 def _report(error: BaseException, app: BrowseApp) -> str:
-    """Write a crash report. Returns the message about it."""
+    """Write a crash report; return the message about it."""
     file: Path | None = None
     with contextlib.suppress(OSError):
         file = write_report(error, state.directory(), size=(app.size.width, app.size.height))
@@ -129,7 +129,7 @@ def _report(error: BaseException, app: BrowseApp) -> str:
 
 
 def write_report(error: BaseException, folder: Path, *, size: tuple[int, int]) -> Path:
-    """Write a crash report into a folder, or into the temporary directory. Returns the file.
+    """Write a crash report into a folder, or into the temporary directory; return the file.
 
     Args:
       size: size of the terminal in columns and rows.

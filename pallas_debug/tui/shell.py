@@ -152,7 +152,7 @@ class Shell(App[None], inherit_bindings=False):
         self.exit()
 
     def run_in_terminal(self, run: Callable[[], str | None]) -> str | None:
-        """Run a program in the terminal. Returns what went wrong, if anything.
+        """Run a program in the terminal; return what went wrong, if anything.
 
         This app ignores ctrl+c meanwhile, as the terminal sends it to all of its processes.
         """

@@ -126,7 +126,7 @@ def copy_sequences(text: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def fitting(lines: list[str]) -> tuple[str, int]:
-    """Join as many lines as can be copied. Returns the text and the number of joined lines.
+    """Join as many lines as can be copied; return the text and the number of joined lines.
 
     A first line that is too long is cut.
     """
@@ -228,7 +228,7 @@ def edit_directory(roots: Iterable[Path]) -> Path | None:
 
 
 def run(words: Sequence[str], where: Path | None = None) -> str | None:
-    """Run a program in a working directory. Returns what went wrong, if anything."""
+    """Run a program in a working directory; return what went wrong, if anything."""
     try:
         code = subprocess.run(words, check=False, cwd=where).returncode
     except OSError as error:
@@ -237,7 +237,7 @@ def run(words: Sequence[str], where: Path | None = None) -> str | None:
 
 
 def pipe(words: Sequence[str], pieces: Iterable[bytes]) -> str | None:
-    """Run a program with this standard input. Returns what went wrong, if anything."""
+    """Run a program with this standard input; return what went wrong, if anything."""
     try:
         process = subprocess.Popen(words, stdin=subprocess.PIPE)
     except OSError as error:

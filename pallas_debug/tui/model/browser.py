@@ -138,7 +138,7 @@ class Browser:
         return found
 
     def take(self, entries: list[Entry]) -> bool:
-        """Set the list of kernels. Returns whether it changed."""
+        """Set the list of kernels; return whether it changed."""
         before, self.entries = self.entries, entries
         self.__dict__.pop("_known", None)
         self.__dict__.pop("_by_kernel", None)

@@ -104,7 +104,7 @@ class DumpSearch:
         return bool(self.text)
 
     def stop(self) -> bool:
-        """Stop the search. Returns whether it was running."""
+        """Stop the search; return whether it was running."""
         ran = self.running
         self._token = None
         self.running = False
@@ -112,7 +112,7 @@ class DumpSearch:
         return ran
 
     def dismiss(self) -> bool:
-        """Stop a running search, or drop its hits. Returns whether there was one."""
+        """Stop a running search, or drop its hits; return whether there was one."""
         if self.stop():
             return True
         was_active = self.active
@@ -120,7 +120,7 @@ class DumpSearch:
         return was_active
 
     def begin(self, text: str, scope: Scope, entry: Entry | None) -> Job:
-        """Set what to search for. Returns the search, to be run in a worker.
+        """Set what to search for; return the search, to be run in a worker.
 
         Args:
           text: a regular expression, or literal text if it is not a valid one.

@@ -125,7 +125,7 @@ def load(file: Path) -> tuple[State, str | None]:
 
 
 def save(file: Path, state: State) -> str | None:
-    """Replace the state file. Returns what went wrong, if anything."""
+    """Replace the state file; return what went wrong, if anything."""
     written: str | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

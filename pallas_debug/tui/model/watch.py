@@ -55,7 +55,7 @@ class Watch:
         self.new: list[Entry] = []
 
     def begin(self) -> bool:
-        """Start a check, unless another one is running. Returns whether it started."""
+        """Start a check, unless another one is running; return whether it started."""
         was_looking, self._is_looking = self._is_looking, True
         return not was_looking
 
@@ -77,7 +77,7 @@ class Watch:
         )
 
     def take(self, found: DumpChange) -> bool:
-        """End a check, and pass the new list to the browser. Returns whether the list changed."""
+        """End a check, and pass the new list to the browser; return whether the list changed."""
         self._is_looking = False
         if found.entries is None or not self._browser.take(found.entries):
             return False

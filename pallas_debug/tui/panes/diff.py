@@ -281,7 +281,7 @@ class DiffPane(FindView):
             self.cursor = found
 
     def stop(self) -> bool:
-        """Stop computing the diff. Returns whether it was being computed."""
+        """Stop computing the diff; return whether it was being computed."""
         if not self.comparing:
             return False
         self._stop.set()

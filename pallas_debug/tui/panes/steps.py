@@ -176,7 +176,7 @@ class StepPane(ListPane):
         self._filter(at)
 
     def select(self, label: str) -> bool:
-        """Move the cursor to a step, even a hidden one. Returns whether it exists."""
+        """Move the cursor to a step, even a hidden one; return whether it exists."""
         found = next((step for step in self.all_steps if label in (step.label, step.name)), None)
         if found is None:
             return False

@@ -447,7 +447,7 @@ class TextPane(FindView):
                 self._values[base] = known
 
     def next_use(self) -> bool:
-        """Move the cursor to the next use of the line's result. Returns whether there is one."""
+        """Move the cursor to the next use of the line's result; return whether there is one."""
         for operation in self.module.operations(self.cursor) if self.linked else ():
             for value in operation.results:
                 uses = self.module.uses(value.name, self.cursor)

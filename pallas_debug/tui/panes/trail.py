@@ -133,7 +133,7 @@ class TrailPane(LineView):
         return self._shown[self.cursor] if self._shown else None
 
     def choose(self) -> bool:
-        """Choose the line under the cursor. Returns whether there is one."""
+        """Choose the line under the cursor; return whether there is one."""
         row = self.current
         if row is None or row.line is None:
             return False

@@ -71,7 +71,7 @@ class Lines:
         return whole[start:stop], len(whole)
 
     def index(self) -> bool:
-        """Find more lines, for a few milliseconds. Returns whether all have been found."""
+        """Find more lines, for a few milliseconds; return whether all have been found."""
         return True
 
     def grow(self) -> Growth:
@@ -192,7 +192,7 @@ class Folds:
         return found
 
     def toggle(self, line: int) -> int | None:
-        """Fold or unfold the innermost region around a line. Returns its first line."""
+        """Fold or unfold the innermost region around a line; return its first line."""
         if line in self._stops:
             start = line
         else:
@@ -210,7 +210,7 @@ class Folds:
         self._fold(set())
 
     def reveal(self, line: int) -> bool:
-        """Unfold the regions that hide a line. Returns whether there were any."""
+        """Unfold the regions that hide a line; return whether there were any."""
         hiding = {start for start in self._folded if start < line <= self._stops[start]}
         if hiding:
             self._fold(self._folded - hiding)

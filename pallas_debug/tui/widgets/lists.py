@@ -70,7 +70,7 @@ class ListPane(LineView):
         raise NotImplementedError
 
     def dismiss(self) -> bool:
-        """Remove the filter. Returns whether there was one."""
+        """Remove the filter; return whether there was one."""
         if not self.filter_text:
             return False
         self.filter("")

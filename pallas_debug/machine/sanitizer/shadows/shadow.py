@@ -200,7 +200,7 @@ class BufferShadow:
             numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
 
     def take_padding(self, copy: DmaCopy) -> bool:
-        """Mark elements that a copy fills with padding of its source's tiles; return if it does.
+        """Mark elements that a copy fills with padding of its source; return whether there are any.
 
         Padding that is copied to the padding of another array is not in its buffer.
         """
