@@ -158,7 +158,7 @@ class ArrayLedger:
         self._flow = flow
         self._in_plain_loop: dict[int, bool] = {}
 
-    def begins(self, windows: Sequence[Window], shadows: Mapping[int, BufferShadow]) -> None:
+    def begins(self, shadows: Mapping[int, BufferShadow]) -> None:
         """Handle the start of a thread: find the arrays that are both input and output."""
         self._shadows = shadows
         outputs = shared_by(self._launch)

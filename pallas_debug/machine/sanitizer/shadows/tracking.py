@@ -122,7 +122,7 @@ class MemoryTracker(MachineObserver):
             ]
             found = TrackedThread(windows, outputs, arrays, blocks, [2] * len(outputs), self.flow)
             self.threads[thread.number] = found
-            self.arrays.begins(windows, self.shadows)
+            self.arrays.begins(self.shadows)
         return found
 
     # The grid

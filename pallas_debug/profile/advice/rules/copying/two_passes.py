@@ -37,8 +37,7 @@ def advise_two_passes(subject: AdviceSubject) -> Iterator[Advice]:
             count = copies(operand, blocks.grid)
             if count is None or math.prod(blocks.grid[n] for n in inner) < 2:
                 continue
-            whole = math.prod(blocks.grid[n] for n in inner)
-            block, size = _spanning(subject, blocks, operand, whole)
+            block, size = _spanning(subject, blocks, operand)
             moved = count * operand.block_bytes
             fits = (
                 f"let a block span the range of one pass, such as {block}: {size_text(size)} with "
@@ -77,9 +76,7 @@ def _reads_parts(subject: AdviceSubject, blocks: BlockMap, axis: int) -> bool:
     return is_read and bool(whole) and any(has_own_blocks(o, axis) for o in outputs)
 
 
-def _spanning(
-    subject: AdviceSubject, blocks: BlockMap, operand: OperandBlocks, whole: int
-) -> tuple[str, int]:
+def _spanning(subject: AdviceSubject, blocks: BlockMap, operand: OperandBlocks) -> tuple[str, int]:
     """Return a block that spans one pass, and the VMEM that it needs.
 
     The block is halved until it fits, along dimensions that the pass does not traverse.

@@ -64,7 +64,7 @@ def advise_vmem_copy(subject: AdviceSubject) -> Iterator[Advice]:
         if remedy is None:
             continue
         lines = {program.source(o) for o in move.made_by}
-        if any(_works(program, o) and program.source(o) in lines for o in program.operations):
+        if any(_works(o) and program.source(o) in lines for o in program.operations):
             continue  # the copy's instructions cannot be distinguished from other work
         at_lines = [p for place in lines for p in subject.at(place)]
         moving = _alone(subject, at_lines + _copying_loop(subject, at_lines))
@@ -86,7 +86,7 @@ def advise_vmem_copy(subject: AdviceSubject) -> Iterator[Advice]:
         )
 
 
-def _works(program: MosaicProgram, operation: ProgramOperation) -> bool:
+def _works(operation: ProgramOperation) -> bool:
     """Return whether an operation does vector work other than loads, stores and changes of form."""
     if "vector<" not in operation.text or operation.name in ("vector.broadcast", "arith.constant"):
         return False
@@ -103,11 +103,11 @@ def _by_registers(program: MosaicProgram) -> Iterator[_Move]:
         source, target = memory_of(program, load), memory_of(program, store)
         if source is None or target is None or source == target:
             continue
-        if {source, target} <= set(program.arguments) and _is_same(program, load, store):
+        if {source, target} <= set(program.arguments) and _is_same(load, store):
             yield _Move(made_by=(load, store), source=source, target=target)
 
 
-def _is_same(program: MosaicProgram, load: ProgramOperation, store: ProgramOperation) -> bool:
+def _is_same(load: ProgramOperation, store: ProgramOperation) -> bool:
     """Return whether a value is stored with the shape and type with which it was loaded."""
     return load.text.rpartition("vector<")[2].partition(">")[0] in store.text
 
