@@ -12,7 +12,6 @@ from pilot import drive, screen_rows, until
 from textual.app import App, ComposeResult
 
 from pallas_debug.ir.normal import NOISE
-from pallas_debug.ir.operations import Kind
 from pallas_debug.tui.panes import diff as diffpane
 from pallas_debug.tui.panes.diff import Compared, DiffPane
 from pallas_debug.tui.widgets.cells import cells as cell_count
@@ -55,13 +54,12 @@ def show(
     old: list[str],
     new: list[str],
     labels: tuple[str, str] = ("A", "B"),
-    kind: Kind | None = None,
 ) -> None:
     a, b = (
         Compared(label=label, size=sum(map(len, lines)), read=functools.partial(list, lines))
         for label, lines in zip(labels, (old, new), strict=True)
     )
-    pane.compare(a, b, kind=kind)
+    pane.compare(a, b)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -136,9 +134,7 @@ async def test_a_location_is_no_change_in_a_line_that_changed() -> None:
     app = Alone()
     async with app.run_test(size=(80, 24)) as pilot:
         old = ["%0 = a.load %1 : f32 loc(#loc1)", "%1 = a.b loc(#loc1)"]
-        show(
-            app.pane, old, ["%0 = a.store %1 : f32 loc(#loc7)", "%1 = a.b loc(#loc8)"], kind="mlir"
-        )
+        show(app.pane, old, ["%0 = a.store %1 : f32 loc(#loc7)", "%1 = a.b loc(#loc8)"])
         await pilot.pause()
         assert plain(app.pane.cells(1)) == "%0 = a.load %1 : f32 loc(…)"
         assert [text for text, look in app.pane.cells(2) if look == "diff--added-word"] == [
@@ -188,7 +184,7 @@ async def test_noise_is_ignored_and_counted_again() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         old = ["%0 = a.b : i32 loc(#loc1)", "a.c %0"]
         new = ["%7 = a.b : i32 loc(#loc9)", "a.c %7"]
-        show(app.pane, old, new, kind="mlir")
+        show(app.pane, old, new)
         await pilot.pause()
         assert screen_rows(app)[0].startswith(
             "B is the same as A except for value numbers, locations"
@@ -237,7 +233,7 @@ async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
     old = [f"%{n} = a.b{n % 7} %{n - 1} : i32" for n in range(6000)]
     new = [f"%{n} = a.b{n % 5} %{n - 1} : i32" for n in range(6000)]
     async with app.run_test(size=(80, 24)) as pilot:
-        show(app.pane, old, new, labels=("before", "after"), kind="mlir")
+        show(app.pane, old, new, labels=("before", "after"))
         assert app.pane.comparing
         assert app.pane.state == "diffing…"
         assert plain(app.pane.cells(0)) == "diffing before with after…"

@@ -37,7 +37,6 @@ from pallas_debug.tui.widgets.lineview import ViewMessage
 
 if TYPE_CHECKING:
     from pallas_debug.ir import diff as engine
-    from pallas_debug.ir.operations import Kind
 
 SPLIT_COLUMNS = 140
 """Minimum number of columns to show texts side by side, unless the user chooses otherwise."""
@@ -213,7 +212,6 @@ class DiffPane(FindView):
         super().__init__(id=id)
         self._texts: tuple[Compared, ...] = ()
         self._read: Callable[[], tuple[Sequence[str], Sequence[str]]] = lambda: ((), ())
-        self._kind: Kind | None = None
         self._diff: DiffRows | None = None
         self._shown: list[DiffRow] = []
         self._is_split = False
@@ -224,9 +222,9 @@ class DiffPane(FindView):
     def count(self) -> int:
         return len(self._shown)
 
-    def compare(self, old: Compared, new: Compared, *, kind: Kind | None = None) -> None:
-        """Show the changes from one text to another. By default, the kind of text is guessed."""
-        self._texts, self._kind = (old, new), kind
+    def compare(self, old: Compared, new: Compared) -> None:
+        """Show the changes from one text to another."""
+        self._texts = (old, new)
         self._read = functools.cache(lambda: (old.read(), new.read()))  # reused with other settings
         self._compare()
 
@@ -347,7 +345,7 @@ class DiffPane(FindView):
 
         old, new = self._read()
         tick()
-        return DiffRows(engine.diff(old, new, ignore=self.ignore, kind=self._kind, tick=tick))
+        return DiffRows(engine.diff(old, new, ignore=self.ignore, tick=tick))
 
     def _show_note(self, note: str) -> None:
         self._note = note
