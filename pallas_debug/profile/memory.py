@@ -118,9 +118,9 @@ def memory_map(
     )
 
 
-def unknown_memory(reason: str) -> MemoryMap:
-    """Return a map without figures, for a core whose memory is not that of a TensorCore."""
-    nothing = missing(reason, unit="bytes")
+def unknown_memory() -> MemoryMap:
+    """Return a map without figures, for a SparseCore."""
+    nothing = missing("the kernel runs on the SparseCore", unit="bytes")
     return MemoryMap(uses=(), vmem=nothing, smem=nothing, limit=nothing, capacity=nothing)
 
 

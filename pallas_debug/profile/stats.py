@@ -217,7 +217,7 @@ class Profile:
     @cached_property
     def memory(self) -> MemoryMap:
         if self.schedule.is_sparse:
-            return unknown_memory("the kernel runs on the SparseCore")
+            return unknown_memory()
         return memory_map(self.texts.vmem, self.kernel, self.compilation, hlo=self.texts.hlo)
 
     @cached_property

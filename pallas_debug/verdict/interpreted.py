@@ -119,14 +119,14 @@ def _of_a_gpu(captures: Sequence[Capture]) -> str | None:
     return None
 
 
-def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
-    """Reason why kernels have too many grid points to interpret."""
+def _too_large(kernels: Sequence[Kernel]) -> str | None:
+    """Reason why kernels have too many grid points for TPU interpret mode."""
     for large in kernels:
         points = math.prod(size or 1 for size in large.grid)
-        if points > most:
+        if points > MAX_POINTS:
             return (
-                f"the grid of kernel `{large.name}` has {points:,} points, but {walker} walks "
-                f"them one by one (at most {most:,} here); use smaller arguments"
+                f"the grid of kernel `{large.name}` has {points:,} points, but TPU interpret "
+                f"mode walks them one by one (at most {MAX_POINTS:,} here); use smaller arguments"
             )
     return None
 
@@ -176,7 +176,7 @@ def _some_points(grid: Sequence[int]) -> str:
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
     kernels = [captured.kernel for captured in captures]
-    refused = _of_a_gpu(captures) or _too_large(kernels, MAX_POINTS, "TPU interpret mode")
+    refused = _of_a_gpu(captures) or _too_large(kernels)
     if refused is not None:
         return Seen(outcomes=each(kernels, "races", "unsupported", refused))
     options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)

@@ -502,6 +502,12 @@ def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -
     assert (
         outcome.reason == message + "walks them one by one (at most 5 here); use smaller arguments"
     )
+    monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_POINTS", 5)
+    (outcome,) = pallas_debug.verify(affine, x, engines="races").unjudged
+    assert outcome.reason == (
+        "the grid of kernel `body` has 6 points, but TPU interpret mode walks them one by one "
+        "(at most 5 here); use smaller arguments"
+    )
 
 
 @pytest.mark.slow

@@ -272,7 +272,7 @@ def _rule(
 
 def _call(params: Mapping[str, Any]) -> SourceLine | None:
     """Line of the kernel call; if unknown to jax, the kernel's first line."""
-    return lines.of_call("grid") or lines.of_function(params["jaxpr"].debug_info)
+    return lines.of_call() or lines.of_function(params["jaxpr"].debug_info)
 
 
 def _looked_at(

@@ -127,7 +127,7 @@ def _values_of(aval: jax.ShapeDtypeStruct) -> Values:
 
 
 def concrete(
-    args: Sequence[Any], kwargs: Mapping[str, Any], *, seed: int = 0
+    args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Replace abstract arguments with values.
 
@@ -135,7 +135,7 @@ def concrete(
     counts or offsets, for which other numbers might be invalid. Matrices of bools and of integers
     of at most 8 bits, a tile or larger, are data or masks: they are uniform over all values.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     filled = [_array(rng, leaf) if is_abstract(leaf) else leaf for leaf in leaves]
     made_args, made_kwargs = jax.tree.unflatten(tree, filled)

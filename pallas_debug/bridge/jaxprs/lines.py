@@ -190,13 +190,13 @@ def _running(frame: types.FrameType | None) -> Iterator[Frame]:
         frame = frame.f_back
 
 
-def of_call(keyword: str) -> SourceLine | None:
-    """Line of the call being lowered, or of one of its keywords if found there."""
+def of_call() -> SourceLine | None:
+    """Line of the call being lowered, or of its keyword `grid` if found there."""
     frame = next(iter(calling()), None)
     if frame is None:
         return None
     for number in range(frame.start, frame.end + 1):
-        if re.match(rf"\s*{keyword}\s*=", linecache.getline(frame.file, number)):
+        if re.match(r"\s*grid\s*=", linecache.getline(frame.file, number)):
             return line_of(frame.file, number, frame.function)
     return line_of(frame.file, frame.start, frame.function)
 
