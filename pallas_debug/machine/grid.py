@@ -69,7 +69,7 @@ class Window:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether a block is an address, as on a GPU: only what is accessed has to exist."""
+        """True if a block is an address, as on a GPU: only what is accessed has to exist."""
         return self.array.type.space == "gmem"
 
     def bounds(self, block: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:

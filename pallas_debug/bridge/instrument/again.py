@@ -346,13 +346,13 @@ def can_be_run_again(params: dict[str, Any]) -> bool:
 
 
 def is_on_one_cpu(context: Any) -> bool:
-    """Whether the program being lowered runs on a single CPU, where its operands are at hand."""
+    """Return whether the program is lowered for a single CPU, where its operands are at hand."""
     devices = getattr(context.module_context.axis_context, "num_devices", None)
     return is_on_cpus(context) and devices == 1  # None under `shard_map`
 
 
 def is_on_cpus(context: Any) -> bool:
-    """Whether the program being lowered runs on CPUs, which only interpret kernels."""
+    """Return whether the program being lowered runs on CPUs, which only interpret kernels."""
     return tuple(context.module_context.platforms) == ("cpu",)
 
 

@@ -173,7 +173,7 @@ class BoundsChecker(rewrite.Visitor):
 
     @property
     def _is_interpreted(self) -> bool:
-        """Whether the kernel runs in an interpreter, which has every operation."""
+        """True if the kernel runs in an interpreter, which has every operation."""
         return self._recorder is not None and self._recorder.vectors
 
     @property

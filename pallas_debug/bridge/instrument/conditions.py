@@ -91,7 +91,7 @@ def is_outside(start: Any, last: int) -> Any:
 
 
 def reaches_outside(transform: Any, dim: int, mask: Any) -> Any:
-    """Whether a masked access selects elements outside a dimension where the mask is true."""
+    """Return whether a masked access selects elements outside a dimension with the mask set."""
     index, bound = transform.indices[dim], transform.shape[dim]
     common = tuple(transform.int_indexer_shape)
     slices = [isinstance(one, indexing.Slice) for one in transform.indices]

@@ -13,7 +13,7 @@ from pallas_debug.bridge.jaxprs import nested
 
 
 def has_operations(jaxprs: Iterable[Any]) -> bool:
-    """Whether any equation is an operation that only Triton has."""
+    """Return whether any equation is an operation that only Triton has."""
     module = sys.modules.get("jax._src.pallas.triton.primitives")
     if module is None:  # then no kernel uses them
         return False

@@ -32,6 +32,6 @@ def measured() -> Iterator[list[float]]:
 
 
 def is_compiling(thread: int) -> bool:
-    """Whether a thread is in a call of XLA's compiler, the innermost of its calls from Python."""
+    """Return whether a thread's innermost call from Python is one of XLA's compiler."""
     frame = sys._current_frames().get(thread)
     return frame is not None and frame.f_code.co_filename.endswith(_COMPILER)

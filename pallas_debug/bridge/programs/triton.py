@@ -16,7 +16,7 @@ from pallas_debug.errors import MachineError
 
 
 def masks_blocks() -> bool:
-    """Whether the back end masks accesses where a block reaches past its array (jax 0.12)."""
+    """Return whether accesses are masked where a block reaches past its array (jax 0.12)."""
     function = triton_primitives.lowering._compute_pointers_from_indices
     return "bounds_mask" in function.__code__.co_varnames
 

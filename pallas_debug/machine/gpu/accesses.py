@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_atomic(step: ir.MachineStep | None) -> bool:
-    """Whether a step that accesses a GPU's memory updates each element indivisibly."""
+    """Return whether a step that accesses a GPU's memory updates each element indivisibly."""
     return isinstance(step, ir.AtomicStep) or (isinstance(step, ir.StoreStep) and step.adds)
 
 

@@ -24,7 +24,7 @@ def value_for(params: Mapping[str, Any]) -> Any:
 
 
 def is_value(value: Any) -> bool:
-    """Whether a kernel's parameter `interpret` means GPU interpret mode."""
+    """Return whether a kernel's parameter `interpret` means GPU interpret mode."""
     return type(value).__name__ == "InterpretGPUParams"
 
 

@@ -179,5 +179,5 @@ class OrderTasks:
 
 
 def is_far(buffer: MemoryBuffer) -> bool:
-    """Whether several cores share a buffer, as for operands in HBM."""
+    """Return whether several cores share a buffer, as for operands in HBM."""
     return buffer.type.space in ir.OF_ARRAYS and buffer.kind in ("input", "output", "array")
