@@ -109,3 +109,17 @@ def test_names_are_terms_of_the_field() -> None:
                 use = VERBS[word]
                 places.append(f"{path.relative_to(ROOT)}:{line}: {name}; use: {use}")
     assert not places, "\n".join(places)
+
+
+_PREDICATE = re.compile(r'^ *(?:async )?def [^"]*?:\n *"""Whether ', re.MULTILINE)
+
+
+def test_docstrings_of_predicates_begin_with_what_they_return() -> None:
+    places = [
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.end()) + 1}: write `Return "
+        "whether`, or `True if` for a property"
+        for path in sources()
+        if path.suffix == ".py" and '"""Whether ' in (text := path.read_text())
+        for match in _PREDICATE.finditer(text)
+    ]
+    assert not places, "\n".join(places)
