@@ -206,6 +206,26 @@ def test_iterations_save_what_is_promised(
     assert promised - 0.05 <= saved <= promised + more
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+def test_slices_that_are_moved_once_take_what_is_promised(target: str, stats_of: StatsOf) -> None:
+    before, after = (stats_of(slow("filtered_by_slices"), twin, target) for twin in (False, True))
+    named = {e.name: e.figure.value for e in before.advice[0].evidence}
+    promised = named["the same with these rotations"] / named["cycles of the loop"]
+    measured = after.cycles.compute.value / before.cycles.compute.value
+    assert measured - 0.05 <= promised <= measured + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+def test_masks_in_int8_save_what_is_promised(target: str, stats_of: StatsOf) -> None:
+    before, after = (stats_of(slow("mask_in_int32"), twin, target) for twin in (False, True))
+    named = {e.name: e.figure.value for e in before.advice[0].evidence}
+    saved = before.cycles.total.value - after.cycles.total.value
+    promised = named["cycles of a step that are saved"] * before.cycles.steps.value
+    assert 0.9 * saved <= promised <= 1.05 * saved
+
+
 ELSEWHERE = [
     # Each step waits for the write-back of the one before.
     ("short_steps", "tpu7x", ["small-blocks"]),

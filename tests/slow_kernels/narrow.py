@@ -282,6 +282,42 @@ def sums_of_lanes_again_remedied(x: jax.Array) -> jax.Array:
     return _sparse(x, 0).T
 
 
+def _filtered(x: jax.Array, *, is_moved_once: bool) -> jax.Array:
+    """Weighted sum of 3 by 3 neighbours."""
+    images, rows, columns = x.shape[0], x.shape[1] - 8, x.shape[2] - 128
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, *moved: jax.Ref) -> None:
+        total = jnp.zeros((rows, columns), F32)
+        for j in range(3):
+            if is_moved_once:
+                moved[0][...] = x_ref[0, :, j : j + columns]
+            for i in range(3):
+                if is_moved_once:
+                    part = moved[0][i : i + rows, :]
+                else:
+                    part = x_ref[0, i : i + rows, j : j + columns]  # SLOW
+                total += (0.1 * (3 * i + j + 1)) * part
+        out_ref[0] = total
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((images, rows, columns), F32),
+        grid=(images,),
+        in_specs=[pl.BlockSpec((1, *x.shape[1:]), lambda n: (n, 0, 0))],
+        out_specs=pl.BlockSpec((1, rows, columns), lambda n: (n, 0, 0)),
+        scratch_shapes=[pltpu.VMEM((x.shape[1], columns), F32)] * is_moved_once,
+    )(x)
+
+
+def filtered_by_slices(x: jax.Array) -> jax.Array:
+    """Each of 9 slices is moved to the first lane by itself."""
+    return _filtered(x, is_moved_once=False)
+
+
+def filtered_by_slices_remedied(x: jax.Array) -> jax.Array:
+    return _filtered(x, is_moved_once=True)
+
+
 KERNELS = (
     SlowKernel(
         advice="across-lanes",
@@ -360,5 +396,18 @@ KERNELS = (
             *[jax.ShapeDtypeStruct((2048, 128), BF16)] * 2,
         ),
         parts=("each of the 16 iterations reduces 128 columns", "process 512 columns"),
+    ),
+    SlowKernel(
+        advice="shifted-slices",
+        summary="A sum over neighbours, each of which is moved along the lanes.",
+        function=filtered_by_slices,
+        remedied=filtered_by_slices_remedied,
+        helper=_filtered,
+        args=(jax.ShapeDtypeStruct((8, 264, 640), F32),),
+        parts=(
+            "6 slices of x_ref begin at 2 different lanes",
+            "in 960 rotations, where 320 would do",
+            "shifted[...] = x_ref[..., 1 : 513]",
+        ),
     ),
 )

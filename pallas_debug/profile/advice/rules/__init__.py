@@ -47,6 +47,7 @@ from pallas_debug.profile.advice.rules.reducing import (
     narrow_slices,
     narrow_values,
     running_sum,
+    shifted_slices,
     single_rolls,
 )
 from pallas_debug.profile.advice.rules.steps import masked_steps, same_block, step_invariant
@@ -106,6 +107,7 @@ KINDS: tuple[AdviceKind, ...] = (
     segment_sum.KIND,
     running_sum.KIND,
     single_rolls.KIND,
+    shifted_slices.KIND,
     short_iterations.KIND,
     rolled_loop.KIND,
 )
