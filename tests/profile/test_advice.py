@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -235,12 +234,8 @@ ELSEWHERE = [
     ("strided_copies", "tpu7x", ["small-copies"]),
     # Copies in both directions share HBM.
     ("sums_written_again", "v5p", ["rewritten-output"]),
-    # The codes are in VMEM, and the compiler chose their tiles; libtpu 0.0.50 changes them again.
-    (
-        "codes_fetched_again",
-        "tpu7x",
-        [] if version("libtpu").startswith("0.0.42") else ["relayout"],
-    ),
+    # The codes are in VMEM, and the compiler chose their tiles.
+    ("codes_fetched_again", "tpu7x", []),
 ]
 """Slow kernels on targets where something else decides, and the advice there."""
 

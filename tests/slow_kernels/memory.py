@@ -254,7 +254,7 @@ KERNELS = (
         remedied=largest_unrolled,
         helper=_largest,
         args=(jax.ShapeDtypeStruct((512, 512), F32),),
-        parts=("although the next one could begin after about 7",),
+        parts=("it waits for addresses, its other results and the branch",),
         targets=("v6e",),
     ),
     SlowKernel(

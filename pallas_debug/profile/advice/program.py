@@ -56,7 +56,10 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 Shape = tuple[tuple[int, ...], str]
 """Sizes and element type."""
 
-_XIR = "xir."
+_DIALECTS = ("xir.", "mosaic_tc.")
+"""Other dialects of `tpu` operations: in its passes, libtpu 0.0.52 writes `tpu.reshape` in the
+first, and libtpu 0.0.50 writes `tpu.relayout` in the second."""
+
 _FUNCTION = re.compile(r"\s*func\.func (?:private |public )?@(?P<name>[\w$.-]+)\(")
 _FOR = re.compile(
     r"(?P<iv>%[\w$.-]+) = (?P<lower>%[\w$.-]+) to (?P<upper>%[\w$.-]+) step (?P<step>%[\w$.-]+)"
@@ -162,8 +165,8 @@ class MosaicProgram:
         return {operation.line: operation for operation in self.operations}
 
     def _operation(self, line: int, name: str) -> ProgramOperation:
-        if name.startswith(_XIR):  # libtpu 0.0.52 lowers `tpu.reshape` to this in its passes
-            name = f"tpu.{name.removeprefix(_XIR)}"
+        if name.startswith(_DIALECTS):
+            name = f"tpu.{name.partition('.')[2]}"
         text = self.module.lines[line]
         found = _RESULTS.match(text)
         results = tuple(_VALUE.findall(found["results"])) if found else ()
