@@ -134,4 +134,15 @@ ENTRIES = (
         versions="backend= until jax 0.9",
         links=(PALLAS + "CHANGELOG.html",),
     ),
+    entry(
+        "pipeline-indices",
+        "'PipelineStep' object is not subscriptable",
+        "cannot unpack non-iterable PipelineStep object",
+        title="a pipeline's body that takes its step for a tuple of indices",
+        cause="with _explicit_indices, newer jax passes a PipelineStep to the body of "
+        "emit_pipeline instead of the indices themselves",
+        advice="take the indices from it: step.index[0] is the one along the first grid axis",
+        versions="a tuple until jax 0.10",
+        links=(PALLAS + "CHANGELOG.html",),
+    ),
 )
