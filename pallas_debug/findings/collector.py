@@ -90,9 +90,14 @@ def merged(
         so another engine's line is preferred.
     """
     begins = {line.place for line in starts if line is not None}
+    ordered = sorted(findings, key=_by_sureness)
     kept: list[Finding] = []
-    for finding in sorted(findings, key=_by_sureness):
-        same = [i for i, known in enumerate(kept) if _is_same(known, finding)]
+    for finding in ordered:
+        same = [
+            i
+            for i, known in enumerate(kept)
+            if _is_same(known, finding) and not _is_another_access(finding, known, ordered)
+        ]
         same.sort(key=lambda i: kept[i].witness.line != finding.witness.line)
         if same:
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
@@ -127,6 +132,21 @@ def _is_same(a: Finding, b: Finding) -> bool:
     if a.operand is not None and b.operand is not None:
         return _base(a.operand) == _base(b.operand)
     return None in (here, there) or here == there
+
+
+def _is_another_access(finding: Finding, known: Finding, findings: Iterable[Finding]) -> bool:
+    """Whether an engine reports an access out of bounds besides one that is already known.
+
+    A run ends at the first one, and other engines report every line.
+    """
+    if finding.kind not in _ACCESSES or finding.witness.line == known.witness.line:
+        return False
+    return any(
+        other is not finding
+        and key(other) == key(replace(finding, witness=known.witness))
+        and set(other.engines) & set(finding.engines)
+        for other in findings
+    )
 
 
 def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
@@ -228,6 +248,8 @@ def _with_consequences(
         kept.append(finding)
     return [*kept, *left]
 
+
+_ACCESSES = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
 
 _VALUES = (Fault.NAN_PRODUCED, Fault.INFINITY_PRODUCED)
 

@@ -9,6 +9,7 @@ import pytest
 
 from pallas_debug.findings.collector import Collector, key, merged
 from pallas_debug.findings.faults import FORMER, NO_KERNEL, Fault, Severity, named
+from pallas_debug.findings.wording import bounds
 from pallas_debug.findings.wording.order import PIPELINE, WRITES_BACK
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -97,6 +98,28 @@ def test_other_lines_are_other_faults_unless_the_operand_is_the_same() -> None:
     assert len(merged([a, b])) == 2
     c = finding("OutOfBoundsRead", "tpu interpret", 4, operand="x_ref")
     assert len(merged([a, c])) == 1
+
+
+def test_a_run_ends_at_the_first_of_two_accesses_that_other_engines_report() -> None:
+    """The second one is not the first, although no run of the machine reached it."""
+    machine = finding("OutOfBoundsRead", "machine", operand="k_ref")
+    checks, static = (
+        [finding("OutOfBoundsRead", engine, line=n, operand="k_ref") for n in (2, 3)]
+        for engine in ("checks", "static")
+    )
+    found = merged([machine, *checks, *static])
+    assert [(f.witness.source and f.witness.source.line, f.engines) for f in found] == [
+        (3, ("machine", "checks", "static")),
+        (2, ("checks", "static")),
+    ]
+
+
+def test_another_place_is_mentioned_once() -> None:
+    first = finding("OutOfBoundsRead", "checks", 3, operand="k_ref", index="k_ref[4]")
+    other = finding("OutOfBoundsRead", "static", 4, operand="v_ref", index="v_ref[4]")
+    once = bounds.with_other_reads(first, [other])
+    assert once.message == "OutOfBoundsRead by checks; likewise v_ref[4] in line 4"
+    assert bounds.with_other_reads(once, [other]) == once
 
 
 def test_one_engine_means_what_it_says_twice() -> None:

@@ -195,11 +195,12 @@ def discarded(found: Finding) -> Finding:
 def with_other_reads(found: Finding, others: Sequence[Finding]) -> Finding:
     """Mention the other places that are accessed with an out-of-bounds index."""
     places: list[str] = []
+    mentioned = found.message.partition("; likewise ")[2]
     for other in others:
         place = str(other.index)
         if other.source is not None and other.source != found.source:
             place += f" in line {other.source.line}"
-        if place not in (*places, found.index):
+        if place not in (*places, found.index) and place not in mentioned:
             places.append(place)
     if not places:
         return found
