@@ -343,3 +343,23 @@ def test_scratch_of_a_scope(captures: Captures) -> None:
         out_ref[...] = state_ref[...]
 
     assert not found(captures, functools.partial(called, kernel))
+
+
+def test_a_position_that_nothing_updates_and_a_loop_uses(captures: Captures) -> None:
+    def kernel(x_ref, out_ref, start_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            start_ref[0] = 0
+
+        start = start_ref[0]
+
+        def row(i: Any, _: Any) -> None:
+            out_ref[pl.ds(start + i, 1), :] = x_ref[pl.ds(i, 1), :]
+
+        lax.fori_loop(0, 8, row, None)
+
+    call = functools.partial(called, kernel)
+    (finding,) = found(captures, lambda x: call(x, pltpu.SMEM((1,), jnp.int32)))
+    assert (finding.kind, finding.operand) == ("NoEffect", "start_ref")
+    assert finding.source is not None
+    assert finding.source.text == "out_ref[pl.ds(start + i, 1), :] = x_ref[pl.ds(i, 1), :]"

@@ -265,22 +265,21 @@ class SameValues:
         before = self._content
         is_repeated = eqn.params.get("length") != 1
         self._depth += is_repeated
+        # Neither what is carried nor what a buffer holds is the same in each iteration.
         if eqn.primitive is loops.scan_p:
-            given = nested.scan_operands(eqn.params, inputs)
-            runs = [(eqn.params["jaxpr"], [*given[0], *given[1], *given[2]])]
+            consts, carry, xs = nested.scan_operands(eqn.params, inputs)
+            runs = [(eqn.params["jaxpr"], consts, [*carry, *xs])]
         else:
             condition, body, carry = nested.while_operands(eqn.params, inputs)
             runs = [
-                (eqn.params["cond_jaxpr"], [*condition, *carry]),
-                (eqn.params["body_jaxpr"], [*body, *carry]),
+                (eqn.params["cond_jaxpr"], condition, carry),
+                (eqn.params["body_jaxpr"], body, carry),
             ]
-        for jaxpr, args in runs:
+        for jaxpr, same, changing in runs:
             inner, _ = nested.opened(jaxpr)
-            # Neither what is carried nor what a buffer holds is the same in each iteration.
             self._content = {}
-            self._run(
-                inner, [a if isinstance(a, int) else self._new() for a in args], (*calls, eqn)
-            )
+            new = [one if isinstance(one, int) else self._new() for one in changing]
+            self._run(inner, [*same, *new], (*calls, eqn))
         self._depth -= is_repeated
         refs = {value for value in inputs if isinstance(value, int)}
         self._content = {ref: value for ref, value in before.items() if ref not in refs}
