@@ -13,6 +13,7 @@ from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.bridge.walk.dataflow.same_values import RefUses, SameValues
+from pallas_debug.bridge.walk.dataflow.unread_scratch import unread_scratch
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.findings.sighting import Sighting
@@ -49,6 +50,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
                     )
                     add(unsupported.unaligned_dma(seen, columns=dim.size, of=dim.bound))
     result.findings += _without_effect(subject)
+    result.findings += _never_read(subject)
     return result
 
 
@@ -77,6 +79,44 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
                 divides=found.operation == "div",
                 stored=None if found.stored is None else found.stored.line,
             )
+
+
+def _never_read(subject: Subject) -> Iterator[Finding]:
+    """Yield scratch that copies fill, or that the kernel updates, and whose contents go nowhere.
+
+    What is only stored to may be meant to be thrown away, such as rows without a place.
+    """
+    if subject.walked.incomplete is not None:
+        return
+    operands = subject.captured.kernel.operands
+    for position in sorted(unread_scratch(subject.captured)):
+        events = [e for e in subject.walked.events if e.view and e.view.buffer.position == position]
+        if not events or events[0].view is None or events[0].view.buffer.is_semaphore:
+            continue
+        copies = [e for e in events if e.what == "dma_start" and e.certain and not e.of_pipeline]
+        updates = [e for e in events if e.what == "write" and e.certain]
+        loads = [e.source for e in events if e.what == "read"]
+        found = copies or (updates if loads else [])
+        name = operands[position].name
+        if not found or _may_be_read(subject, name, loads):
+            continue
+        used = [e.source for e in found if e.source is not None]
+        yield stored.never_read(
+            _of_operand(subject, position, source=used[-1] if used else None),
+            is_copied=bool(copies),
+            lines=sorted({line.line for line in used}),
+        )
+
+
+def _may_be_read(subject: Subject, name: str, loads: Sequence[SourceLine | None]) -> bool:
+    """Return whether the kernel's source reads a ref in a line that parameters turn off."""
+    function = subject.captured.kernel.source
+    if function is None:
+        return True
+    run = {line.line for line in loads if line is not None and line.file == function.file}
+    return any(
+        run.isdisjoint(range(first, last + 1)) for first, last in lines.loads_from(function, name)
+    )
 
 
 def _is_state(kind: str, uses: RefUses) -> bool:

@@ -299,7 +299,7 @@ class Fault(StrEnum):
     )
     NO_EFFECT = (
         *("NoEffect", Severity.VALUES, _PROVED),
-        "a state in scratch that nothing updates, or a value that is subtracted from itself",
+        "scratch that nothing updates, or nothing uses, or a value that is subtracted from itself",
     )
     UNSEEDED_RANDOM_BITS = (
         *("UnseededRandomBits", Severity.UNDEFINED, _MACHINE),

@@ -345,6 +345,103 @@ def test_scratch_of_a_scope(captures: Captures) -> None:
     assert not found(captures, functools.partial(called, kernel))
 
 
+def _print(more_ref: Any, *_: Any) -> None:
+    pl.debug_print("{}", more_ref[0, 0])
+
+
+def _index(more_ref: Any, sum_ref: Any, out_ref: Any) -> None:
+    out_ref[pl.ds(more_ref[0, 0].astype(jnp.int32), 1), :] = sum_ref[0:1, :]
+
+
+def _decide(more_ref: Any, _: Any, out_ref: Any) -> None:
+    @pl.when(more_ref[0, 0] > 0)
+    def _clear() -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+
+USES: dict[str, Callable[..., None]] = {
+    "nothing": lambda *_: None,
+    "itself": lambda more_ref, *_: more_ref.__setitem__(..., more_ref[...] * 2),
+    "a sum": lambda more_ref, sum_ref, _: sum_ref.__setitem__(..., sum_ref[...] + more_ref[...]),
+    "a print": _print,
+    "an index": _index,
+    "a condition": _decide,
+    "an output": lambda more_ref, _, out_ref: out_ref.__setitem__(..., jnp.sqrt(more_ref[...])),
+}
+
+
+def beside(x: Any, *, used: str, how: str) -> Any:
+    """A second buffer beside a sum, which is filled in some way, and used in some way or in none."""
+
+    def kernel(x_ref, x_hbm, out_ref, sum_ref, more_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            for ref in (sum_ref, more_ref):
+                ref[...] = jnp.zeros_like(ref)
+
+        sum_ref[...] += x_ref[...]
+        if how == "copied":
+            pltpu.sync_copy(x_hbm.at[0:8, 0:128], more_ref)
+        elif how == "stored":
+            more_ref.__setitem__(..., x_ref[...] * 2)
+        else:
+            more_ref[...] += x_ref[...] * x_ref[...]
+        out_ref[...] = sum_ref[...]
+        USES[used](more_ref, sum_ref, out_ref)
+
+    def with_squares(x_ref, x_hbm, out_ref, sum_ref, more_ref, *, are_wanted=False):
+        kernel(x_ref, x_hbm, out_ref, sum_ref, more_ref)
+        if are_wanted:
+            out_ref[...] += more_ref[...]
+
+    return pl.pallas_call(
+        with_squares if how == "turned off" else kernel,
+        out_shape=S((16, 128), F32),
+        grid=(2, 3),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k)), pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        scratch_shapes=[TILE, TILE],
+    )(x, x)
+
+
+@pytest.mark.parametrize("how", ["added", "copied"])
+@pytest.mark.parametrize("used", ["nothing", "itself"])
+def test_scratch_that_nothing_uses(captures: Captures, used: str, how: str) -> None:
+    (finding,) = found(captures, functools.partial(beside, used=used, how=how))
+    assert (finding.kind, finding.operand) == ("NoEffect", "more_ref")
+    assert finding.source is not None
+    assert finding.source.text is not None
+    assert finding.message.startswith(
+        "more_ref is filled by a copy in line "
+        if how == "copied"
+        else "more_ref is updated in line"
+    )
+    reach = "but what it holds reaches no output, index or condition"
+    if how == "copied":
+        assert finding.source.text == "pltpu.sync_copy(x_hbm.at[0:8, 0:128], more_ref)"
+        assert finding.message.endswith(f"{finding.source.line}, {reach}")
+    else:
+        assert finding.message.endswith(
+            f"{reach}; what is loaded from it is only stored back to it"
+        )
+    assert finding.cause == (
+        "no line reads more_ref for a result: another buffer may be read in its place"
+    )
+    assert finding.advice == "read more_ref where its values are needed, or remove it"
+
+
+@pytest.mark.parametrize("how", ["added", "copied"])
+@pytest.mark.parametrize("used", ["a sum", "a print", "an index", "a condition", "an output"])
+def test_scratch_that_something_uses(captures: Captures, used: str, how: str) -> None:
+    assert not found(captures, functools.partial(beside, used=used, how=how))
+
+
+@pytest.mark.parametrize("how", ["turned off", "stored"])
+def test_scratch_that_may_be_meant_to_be_unused(captures: Captures, how: str) -> None:
+    """A parameter turns its use off, or it takes what is thrown away."""
+    assert not found(captures, functools.partial(beside, used="nothing", how=how))
+
+
 def test_a_position_that_nothing_updates_and_a_loop_uses(captures: Captures) -> None:
     def kernel(x_ref, out_ref, start_ref):
         @pl.when(pl.program_id(1) == 0)

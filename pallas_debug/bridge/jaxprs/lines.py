@@ -53,10 +53,33 @@ def stores_to(function: SourceLine, name: str) -> list[tuple[int, int]]:
 
     Those of the file's functions to which it passes the variable are included.
     """
+    node, others = _function(function)
+    return [] if node is None else list(_stores(node, name, others, depth=2))
+
+
+def loads_from(function: SourceLine, name: str) -> list[tuple[int, int]]:
+    """First and last lines of the statements in a function that use the values of a variable.
+
+    Those that only store to it are left out, and so are those that take a part of it by `.at`.
+    """
+    node, _ = _function(function)
+    statements = (n for n in ast.walk(node) if isinstance(n, ast.stmt)) if node else ()
+    found = []
+    for statement in statements:
+        own = [n for n in ast.iter_child_nodes(statement) if not isinstance(n, ast.stmt)]
+        parts = [part for n in own for part in ast.walk(n) if isinstance(part, ast.Subscript)]
+        if any(isinstance(p.ctx, ast.Load) and ast.unparse(p.value) == name for p in parts):
+            found.append((statement.lineno, statement.end_lineno or statement.lineno))
+    return found
+
+
+def _function(
+    function: SourceLine,
+) -> tuple[ast.FunctionDef | None, Mapping[str, ast.FunctionDef]]:
+    """Return a function's definition, and those of its file by name."""
     nodes = [n for n in ast.walk(_tree(function.file)) if isinstance(n, ast.FunctionDef)]
     lines = (n for n in nodes if function.line in (n.lineno, *(d.lineno for d in n.decorator_list)))
-    node = next(lines, None)
-    return [] if node is None else list(_stores(node, name, {n.name: n for n in nodes}, depth=2))
+    return next(lines, None), {n.name: n for n in nodes}
 
 
 def _stores(

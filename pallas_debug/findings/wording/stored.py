@@ -8,7 +8,7 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import Point, listed, loop, when_zero, where
+from pallas_debug.findings.wording.facts import Point, lines_text, listed, loop, when_zero, where
 from pallas_debug.model import Finding, SourceLine
 
 MAX_SOURCES = 4
@@ -340,4 +340,24 @@ def cancelled(seen: Sighting, *, divides: bool, stored: int | None) -> Finding:
         f"{name} is {verb} itself, because {line} has just stored the same value there",
         f"{name} is loaded after it was updated, and no longer holds the previous value",
         f"load {name} before {line} updates it, or update it after this line",
+    )
+
+
+def never_read(seen: Sighting, *, is_copied: bool, lines: Sequence[int]) -> Finding:
+    """Report scratch whose contents reach no output, and decide about nothing.
+
+    Args:
+      seen: sighting with the last line that fills or updates it.
+      is_copied: whether copies fill it; otherwise, it is updated.
+      lines: numbers of the lines that do so.
+    """
+    name = seen.witness.operand
+    how = "filled by a copy" if is_copied else "updated"
+    where = f" in {lines_text(lines)}" if lines else ""
+    beside = "" if is_copied else "; what is loaded from it is only stored back to it"
+    return seen.with_values({"reaches": "nothing"}).found(
+        Fault.NO_EFFECT,
+        f"{name} is {how}{where}, but what it holds reaches no output, index or condition{beside}",
+        f"no line reads {name} for a result: another buffer may be read in its place",
+        f"read {name} where its values are needed, or remove it",
     )

@@ -48,7 +48,7 @@ _FIRST_INDEX = {
 
 
 @dataclass(eq=False)
-class _Memory:
+class KernelMemory:
     """Contents of a ref."""
 
     names: Names = _NONE
@@ -57,7 +57,7 @@ class _Memory:
         self.names |= names
 
 
-FlowValue = Names | _Memory
+FlowValue = Names | KernelMemory
 
 
 @dataclass(kw_only=True)
@@ -230,19 +230,19 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Pro
     if mapping is None:  # over a mesh
         jaxprs = nested.within(eqn.params)
         everything = place.names.union(*names)
-        memories = [[_Memory(everything) for _ in nested.opened(j)[0].invars] for j in jaxprs]
+        memories = [[KernelMemory(everything) for _ in nested.opened(j)[0].invars] for j in jaxprs]
         for jaxpr, contents in zip(jaxprs, memories, strict=True):
-            _KernelWalk(found).run(jaxpr, contents, place)
+            KernelWalk(found).run(jaxpr, contents, place)
         return
     first = mapping.num_dynamic_grid_bounds
     inside = place.under(_NONE.union(*names[:first]))
     jaxpr = eqn.params["jaxpr"]
-    memories_of = [_Memory(n) for n in names[first:]]
-    memories_of += [_Memory() for _ in range(len(jaxpr.invars) - len(memories_of))]
+    memories_of = [KernelMemory(n) for n in names[first:]]
+    memories_of += [KernelMemory() for _ in range(len(jaxpr.invars) - len(memories_of))]
     aliases = dict(eqn.params.get("input_output_aliases") or ())
     for source, output in aliases.items():
         memories_of[len(names) - first + output].add(names[first + source])
-    walk = _KernelWalk(found)
+    walk = KernelWalk(found)
     tables = memories_of[: mapping.num_index_operands]
     for block in mapping.block_mappings:
         closed = block.index_map_jaxpr
@@ -255,7 +255,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Pro
             return
 
 
-class _KernelWalk(JaxprWalk):
+class KernelWalk(JaxprWalk):
     """The jaxpr of a kernel, or of an index map."""
 
     def __init__(self, found: Dependence) -> None:
@@ -275,41 +275,41 @@ class _KernelWalk(JaxprWalk):
         self._is_index_map = False
 
     def decides(self, eqn: Any, names: Names, place: ProgramPlace) -> None:
-        self._add(eqn, place, values=names, accesses=names)
+        self.add(eqn, place, values=names, accesses=names)
 
     def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
         primitive = eqn.primitive
-        memories = [value for value in inputs if isinstance(value, _Memory)]
+        memories = [value for value in inputs if isinstance(value, KernelMemory)]
         is_store = id(eqn) in self._plain_stores
         names = names_of([value for value in inputs if not (is_store and value in memories)])
         first = 1 if primitive.name.startswith("scatter") else _FIRST_INDEX.get(primitive.name)
         plain = inputs[first:] if first is not None else inputs if memories else []
-        if primitive is pallas_primitives.run_scoped_p:
-            plain = []  # its inputs are the values that its function closes over
-        indices = names_of([value for value in plain if not isinstance(value, _Memory)])
-        self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
+        indices = names_of([value for value in plain if not isinstance(value, KernelMemory)])
+        self.add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place.names
         if primitive is pallas_primitives.run_scoped_p:
             inner = eqn.params["jaxpr"]
-            scoped = [_Memory() for _ in inner.invars]
+            scoped = [KernelMemory() for _ in inner.invars]
             return self.run(inner, [*inputs, *scoped], place)
         for inner in nested.within(eqn.params):
             count = len(nested.opened(inner)[0].invars)
-            everything = [_Memory(names) if memories else names for _ in range(count)]
+            everything = [KernelMemory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)
         if primitive not in _READS:
             for memory in _written(eqn, inputs, memories):
                 memory.add(names)
         return [names] * len(eqn.outvars)
 
-    def _add(self, eqn: Any, place: ProgramPlace, *, values: Names, accesses: Names) -> None:
+    def add(self, eqn: Any, place: ProgramPlace, *, values: Names, accesses: Names) -> None:
         line = self.line(eqn, place)
         if line is not None:
             self._found.values[line] |= values | place.names
             self._found.accesses[line] |= accesses | place.names
 
 
-def _written(eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[_Memory]) -> list[_Memory]:
+def _written(
+    eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[KernelMemory]
+) -> list[KernelMemory]:
     """Memories that an equation writes to: for a DMA the destination, but not its semaphores.
 
     The count of a semaphore does not depend on the data that is copied.
@@ -322,16 +322,16 @@ def _written(eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[_Memory])
     ref = getattr(destination, "ref", destination)
     number = next((i for i, variable in enumerate(eqn.invars) if variable is ref), None)
     found = None if number is None else inputs[number]
-    return [found] if isinstance(found, _Memory) else list(memories)
+    return [found] if isinstance(found, KernelMemory) else list(memories)
 
 
 def names_of(values: Sequence[FlowValue]) -> Names:
-    return _NONE.union(*(v.names if isinstance(v, _Memory) else v for v in values))
+    return _NONE.union(*(v.names if isinstance(v, KernelMemory) else v for v in values))
 
 
 def _either(values: Sequence[FlowValue], names: Names) -> FlowValue:
     """One of several values, selected by a value that depends on `names`."""
     for value in values:
-        if isinstance(value, _Memory):
+        if isinstance(value, KernelMemory):
             return value
     return names_of(values) | names

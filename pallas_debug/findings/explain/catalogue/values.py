@@ -32,8 +32,9 @@ ENTRIES = (
     ),
     entry(
         "no-effect",
-        title="a state in scratch is never updated, or a value is subtracted from itself",
-        cause="the new value is not stored, or is stored before the previous one is loaded",
+        title="a state in scratch is never updated or used, or a value is subtracted from itself",
+        cause="the new value is not stored, or is stored before the previous one is loaded; or "
+        "another buffer is read in place of the one that copies or additions fill",
         advice="load the previous value, compute the new one, then store it: m_prev = m_ref[...]; "
         "m = jnp.maximum(m_prev, x); m_ref[...] = m",
         kinds=("NoEffect",),
