@@ -146,10 +146,10 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     passage = next((p for p in _passages(subject, block) if p.missing > 0), None)
     source = subject.block_line(block)
     why: contents.Gone = "left out"
-    if passage is not None and not any(
-        size == visit.counts[passage.dim] and axis not in visit.depends
-        for axis, size in enumerate(subject.grid.sizes)
-    ):  # else, the map uses another axis than the one with as many steps
+    unused = [n for axis, n in enumerate(subject.grid.sizes) if axis not in visit.depends]
+    if passage is not None and not contents.is_for_other_axes(
+        visit.counts[passage.dim], passage.steps, unused
+    ):
         is_partial = passage.is_one_short and passage.left < passage.block.dims[passage.dim].size
         why = "rounded down" if is_partial else "too few steps"
         source = subject.site.line("grid", subject.grid.number(passage.axis)) or source

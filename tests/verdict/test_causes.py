@@ -47,15 +47,18 @@ def test_a_grid_that_leaves_whole_blocks_out(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["static", "machine"])
-@pytest.mark.parametrize("why", ["map", "grid"])
+@pytest.mark.parametrize("why", ["map", "both axes", "grid"])
 def test_an_index_map_of_the_other_axis(engine: str, why: str) -> None:
-    """Unless the axis with as many steps as there are blocks serves another dimension."""
+    """Unless the axis with as many steps as there are blocks serves another dimension.
+
+    Or one that lacks an axis: the steps of both are as many as there are blocks.
+    """
 
     def double(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2
 
-    rows, columns, steps = (64, 128, 8) if why == "map" else (32, 512, 4)
-    chosen = (lambda i, k: (i, 0)) if why == "map" else (lambda i, k: (i, k))
+    rows, columns, steps = (32, 512, 4) if why == "grid" else (64 if why == "map" else 128, 128, 8)
+    chosen = (lambda i, k: (i, k)) if why == "grid" else (lambda i, k: (i, 0))
     function = lambda x: pl.pallas_call(  # noqa: E731
         double,
         out_shape=S((rows, columns), F32),
@@ -67,6 +70,7 @@ def test_an_index_map_of_the_other_axis(engine: str, why: str) -> None:
     (finding,) = [f for f in findings if f.kind == "OutputNotWritten"]
     causes = {
         "map": "the index map leaves blocks out",
+        "both axes": "the index map leaves blocks out",
         "grid": "the grid has too few steps for the array: whole blocks are left out",
     }
     assert finding.cause == causes[why]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,21 @@ Gone = Literal[
 """Why an output is not written: every store is conditional, the stores or copies leave a part out,
 there is no store, the grid has too few steps for the last, partial block or for more, it has no
 points, or an index map leaves blocks out."""
+
+
+def is_for_other_axes(blocks: int, steps: int, unused: Sequence[int]) -> bool:
+    """Return whether grid axes that an index map does not use have as many steps as it lacks.
+
+    Args:
+      blocks, steps: blocks along a dimension, and how many of them the map returns.
+      unused: sizes of these axes.
+    """
+    sizes = [size for size in unused if size > 1]
+    groups = itertools.chain.from_iterable(
+        itertools.combinations(sizes, n) for n in range(1, len(sizes) + 1)
+    )
+    return any(math.prod(group) * count == blocks for group in groups for count in (1, steps))
+
 
 FILLED_IN = "filled in lines"
 """Name in a witness: lines whose copies fill the rest of a buffer, by number."""

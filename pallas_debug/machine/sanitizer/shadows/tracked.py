@@ -17,6 +17,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.wording.contents import is_for_other_axes
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.sanitizer.shadows import reach
 from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
@@ -342,7 +343,7 @@ def missing_steps(
 
     A map that returns the same block everywhere does not lack steps: as many blocks are visited
     as the grid has along one of its axes. Nor does one that uses another axis than the one that has
-    as many steps as there are blocks.
+    as many steps as there are blocks, or lacks an axis.
 
     Args:
       mask: elements that were not written.
@@ -361,6 +362,9 @@ def missing_steps(
     for count in counts.tolist():
         if count in unused:
             unused.remove(count)
-    if any(-(-mask.shape[i] // window.spec.unit[i]) in unused for i in short):
+    if any(
+        is_for_other_axes(-(-mask.shape[i] // window.spec.unit[i]), int(counts[i]), unused)
+        for i in short
+    ):
         return []
     return [(mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short]
