@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from pallas_debug.findings import twins
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.rewording import is_of_other_slot
 from pallas_debug.findings.wording import bounds, contents, facts, semaphores, writers
@@ -54,8 +55,10 @@ def _is_left_in_input(finding: Finding, cause: Finding) -> bool:
 def _stays(finding: Finding, cause: Finding) -> bool:
     """Return whether writes are replaced because the index map returns one block repeatedly."""
     others = cause.values.get(writers.LIKEWISE, "").split(", ")
-    is_of_map = is_of_same_output(finding, cause) or finding.operand in others
-    return cause.values.get(facts.WHY) == "left out" and is_of_map
+    is_same, why = is_of_same_output(finding, cause), cause.values.get(facts.WHY)
+    if why == "stores":  # the one that is left out is where another is replaced
+        return is_same and _is_of_line(finding, cause)
+    return why == "left out" and (is_same or finding.operand in others)
 
 
 def _is_left_for_another(finding: Finding, cause: Finding) -> bool:
@@ -109,6 +112,11 @@ def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     return is_made and is_not_before(finding, cause)
 
 
+def _is_placed_by(finding: Finding, cause: Finding) -> bool:
+    """Return whether a position that is lost in scalars makes later writes meet earlier ones."""
+    return _is_of_scalars(cause) and _is_late(cause) and is_not_before(finding, cause)
+
+
 def _is_of_scalars(unwritten: Finding) -> bool:
     """Return whether the unwritten values are scalars, which determine places and conditions."""
     return str(unwritten.witness.shape).endswith(" in SMEM")
@@ -128,7 +136,7 @@ def _lacks_wait(finding: Finding, cause: Finding) -> bool:
     """Return whether the race is with a copy that is never awaited, or one of those next to it."""
     if _is_of_extra_copy(cause, finding):
         return False
-    if _semaphores(finding) & _semaphores(cause):
+    if twins.semaphores_of(finding) & twins.semaphores_of(cause):
         return True
     return any(
         one.kind is Fault.DMA_NOT_AWAITED and _signal_alike(finding, one)
@@ -159,13 +167,8 @@ def _signal_alike(a: Finding, b: Finding) -> bool:
 
 
 def _signal_one_array(a: Finding, b: Finding) -> bool:
-    arrays = [{name.partition("[")[0] for name in _semaphores(one)} for one in (a, b)]
+    arrays = [{name.partition("[")[0] for name in twins.semaphores_of(one)} for one in (a, b)]
     return bool(arrays[0] & arrays[1])
-
-
-def _semaphores(finding: Finding) -> set[str]:
-    given = (finding.values.get("semaphore"), finding.values.get("other semaphore"))
-    return {one for one in given if one is not None}
 
 
 def _time(finding: Finding) -> tuple[object, ...]:
@@ -174,7 +177,7 @@ def _time(finding: Finding) -> tuple[object, ...]:
 
 def _waits_instead(finding: Finding, cause: Finding) -> bool:
     """Return whether the kernel waits on this semaphore while the racing copy signals another."""
-    if finding.operand in _semaphores(cause):
+    if finding.operand in twins.semaphores_of(cause):
         return False
     is_named = finding.operand in facts.names_in(cause.values.get("waited for", ""))
     return is_named or is_of_other_slot(cause, finding)
@@ -187,7 +190,19 @@ def _is_of_same_copies(finding: Finding, cause: Finding) -> bool:
     is_one = is_one or (both == (WRITES, WRITES) and _signal_same(finding, cause))
     is_one = is_one or _lack_one_wait(finding, cause) or _lack_one_signal(finding, cause)
     is_one = is_one or _run_one_line(finding, cause)
-    return is_one and _place(cause) < _place(finding)
+    return (is_one and _place(cause) < _place(finding)) or _is_twin_race(finding, cause)
+
+
+def _is_twin_race(finding: Finding, cause: Finding) -> bool:
+    """Return whether a line reads what twins bring, or each races with itself."""
+    is_one = _is_of_line(finding, cause) or all(len(_lines(one)) == 1 for one in (finding, cause))
+    is_apart = bool(twins.semaphores_of(cause)) and not _signal_one_array(finding, cause)
+    return is_one and is_apart and twins.are_twins(finding, cause)
+
+
+def _is_next_wait(finding: Finding, cause: Finding) -> bool:
+    """Return whether a wait comes after one that never ends, for a copy that goes together."""
+    return _is_of_others(finding, cause) and twins.are_twins(finding, cause)
 
 
 def _run_one_line(finding: Finding, cause: Finding) -> bool:
@@ -202,7 +217,7 @@ def _run_one_line(finding: Finding, cause: Finding) -> bool:
 
 def _lack_one_wait(a: Finding, b: Finding) -> bool:
     """Return whether both races are with copies on one semaphore that nothing waits for."""
-    shared = _semaphores(a) & _semaphores(b)
+    shared = twins.semaphores_of(a) & twins.semaphores_of(b)
     return any(
         follower.kind is Fault.DMA_NOT_AWAITED
         and follower.values.get("waits") == "0"
@@ -216,7 +231,7 @@ def _signal_same(a: Finding, b: Finding) -> bool:
 
     Those may signal semaphores of another slot: the first index of each is not compared.
     """
-    kinds = [{re.sub(r"\[\d+", "[", name) for name in _semaphores(one)} for one in (a, b)]
+    kinds = [{re.sub(r"\[\d+", "[", name) for name in twins.semaphores_of(one)} for one in (a, b)]
     return is_of_same_output(a, b) and kinds[0] == kinds[1]
 
 
@@ -324,9 +339,7 @@ def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
 
 
 def _is_read_there(finding: Finding, cause: Finding) -> bool:
-    """Return whether a condition that is too narrow keeps a line from reading one operand into
-    another.
-    """
+    """Return whether a too narrow condition keeps a line from reading an operand into another."""
     line, read = finding.source, cause.source
     if line is None or read is None or bounds.ONLY_AT not in finding.values:
         return False
@@ -450,6 +463,8 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.OUTPUT_NOT_WRITTEN, Fault.OUTPUT_REVISITED): _is_left_for_another,
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DEADLOCK, Fault.WAIT_SIZE_MISMATCH): _is_same_semaphore,
+    (Fault.DEADLOCK, Fault.DEADLOCK): _is_next_wait,
+    (Fault.WAIT_SOURCE_MISMATCH, Fault.WAIT_SOURCE_MISMATCH): twins.are_twins,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.DATA_RACE, Fault.OUTPUT_REVISITED): _is_of_same_block,
@@ -460,6 +475,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
     (Fault.UNINITIALIZED_READ, Fault.DATA_RACE): _is_left_out,
     (Fault.CONFLICTING_WRITES, Fault.DATA_RACE): _share_copies,
+    (Fault.CONFLICTING_WRITES, Fault.LOST_WRITE): _is_placed_by,
     (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,

@@ -404,19 +404,23 @@ def _by_slip(found: Sequence[Finding], slips: Mapping[int, Slip]) -> list[Findin
     return [writers.likewise(first, others) for first, *others in groups]
 
 
+_READS = (Fault.UNINITIALIZED_READ, Fault.STALE_READ)
+
+
 def _after_reads(found: Sequence[Finding], slips: dict[int, Slip]) -> list[Finding]:
-    """Attach sums dropped by a late reset to an earlier read, if both buffers are written late.
+    """Attach sums that a reset drops to a read of a buffer that is reset under the same condition.
 
     Args:
       slips: conditions under which that happens, by identity of the finding.
     """
     reads: dict[Slip, Finding] = {}
+    for finding in found:
+        if (slip := slips.get(id(finding))) and finding.kind in _READS:
+            reads.setdefault(slip, finding)
     lost: dict[int, list[Finding]] = {}
     kept = []
     for finding in found:
         slip = slips.get(id(finding))
-        if slip and finding.kind is Fault.UNINITIALIZED_READ:
-            reads.setdefault(slip, finding)
         if slip and slip in reads and finding.kind is Fault.LOST_WRITE:
             lost.setdefault(id(reads[slip]), []).append(finding)
         else:

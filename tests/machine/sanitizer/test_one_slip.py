@@ -183,3 +183,41 @@ def test_a_wait_for_too_much_and_its_deadlock_are_one_finding() -> None:
     (stopped,) = found.consequences
     assert stopped.kind is Fault.DEADLOCK
     assert stopped.cause == "4,096 bytes are missing: its copies transfer less than its waits take"
+
+
+def test_a_stale_sum_and_a_count_that_one_condition_resets() -> None:
+    def kernel(x_ref, out_ref, count_ref, sum_ref, number):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(i == 0)  # should be `k`
+        def _start() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+            number[0] = 0
+
+        sum_ref[...] += x_ref[...]
+        number[0] += 1
+
+        @pl.when(k == 2)
+        def _store() -> None:
+            out_ref[...] = sum_ref[...]
+            count_ref[i] = number[0]
+
+    def summed(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+            out_specs=[
+                pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+                pl.BlockSpec(memory_space=pltpu.SMEM),
+            ],
+            out_shape=[
+                jax.ShapeDtypeStruct((16, 128), jnp.float32),
+                jax.ShapeDtypeStruct((2,), jnp.int32),
+            ],
+            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SMEM((1,), jnp.int32)],
+        )(x)
+
+    (found,) = judged(summed, np.random.default_rng(0).standard_normal((16, 384), np.float32))
+    assert (found.kind, found.operand) == (Fault.STALE_READ, "sum_ref")
+    assert [(one.kind, one.operand) for one in found.consequences] == [(Fault.LOST_WRITE, "number")]
