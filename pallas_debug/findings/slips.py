@@ -346,6 +346,11 @@ def _is_read_there(finding: Finding, cause: Finding) -> bool:
     return (line.file, str(line.line)) == (read.file, cause.values.get(contents.WRITTEN_IN))
 
 
+def _may_vary(finding: Finding, cause: Finding) -> bool:
+    """Return whether a race, rather than rounding, may have changed the results of another run."""
+    return finding.kernel == cause.kernel
+
+
 def _is_signalled_alike(finding: Finding, cause: Finding) -> bool:
     """Return whether a line signals two semaphores too often, by the same number."""
     lines = [one.other and one.other.place for one in (finding, cause)]
@@ -480,6 +485,7 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.UNINITIALIZED_READ): _is_given_nothing,
+    (Fault.LOW_PRECISION_PRODUCT, Fault.DATA_RACE): _may_vary,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DATA_RACE): _is_not_heard,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.SEMAPHORE_LEFT_OVER): _is_signalled_alike,
     (Fault.SEMAPHORE_LEFT_OVER, Fault.DEADLOCK): _is_same_semaphore,

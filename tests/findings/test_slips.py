@@ -304,6 +304,11 @@ STATIC = ("static",)
             finding("InputNotRead", "h0_ref", 3),
         ),
         (
+            RACE,
+            finding("LowPrecisionProduct", "o_ref", 7),
+            replace(finding("LowPrecisionProduct", "o_ref", 7), kernel="columns"),
+        ),
+        (
             finding("OutputNotWritten", "o_ref", 3, values={"why": "stores"}),
             finding("LostWrite", "o_ref", 3, grid_point=(1,)),
             finding("LostWrite", "o_ref", 4, grid_point=(1,)),
