@@ -34,6 +34,7 @@ def summed(
     place: Callable[[Any], Any] = lambda number: number,
     awaited_place: Callable[[Any], Any] | None = None,
     reads_table: tuple[bool, bool] = (False, False),
+    size: int = 8,
 ) -> Callable[..., Any]:
     """Sum the blocks of each row, double-buffered over all rows.
 
@@ -42,12 +43,13 @@ def summed(
       awaited: the block that the descriptor of the wait names.
       place, awaited_place: the number of the copied and of the named block.
       reads_table: whether these numbers are looked up in the table.
+      size: rows of a copy; those from the ninth on are its halo.
     """
 
     def kernel(table_ref: Any, x_hbm: Any, o_ref: Any, buf: Any, sem: Any) -> None:
         def copy(number: Any, slot: Any, *, looks_up: bool) -> Any:
             at = table_ref[number] if looks_up else number
-            return pltpu.make_async_copy(x_hbm.at[pl.ds(at * 8, 8)], buf.at[slot], sem.at[slot])
+            return pltpu.make_async_copy(x_hbm.at[pl.ds(at * 8, size)], buf.at[slot], sem.at[slot])
 
         def fetch(row: Any, block: Any, slot: Any) -> None:
             number = place(row * BLOCKS + block)
@@ -72,7 +74,7 @@ def summed(
             named = awaited(row, block)
             number = (awaited_place or place)(named[0] * BLOCKS + named[1])
             copy(number, step % 2, looks_up=reads_table[1]).wait()
-            o_ref[...] += buf[step % 2]
+            o_ref[...] += buf[step % 2, 0:8] + buf[step % 2, size - 8 : size]
 
     call = pl.pallas_call(
         kernel,
@@ -81,7 +83,7 @@ def summed(
             grid=(ROWS,),
             in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
             out_specs=pl.BlockSpec((8, 128), lambda row, table: (row, 0)),
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+            scratch_shapes=[pltpu.VMEM((2, size, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
         ),
         out_shape=jax.ShapeDtypeStruct((ROWS * 8, 128), jnp.float32),
     )
@@ -119,6 +121,15 @@ def test_a_prefetch_of_another_block(slip: str) -> None:
     assert finding.other is not None
     assert ".wait()" in (finding.source.text or "")
     assert ".start()" in (finding.other.text or "")
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_prefetch_of_blocks_with_a_halo(is_right: bool) -> None:
+    """The last block begins with what the one before it has as its halo."""
+    next_one = after if is_right else (lambda row, block: (row, block))
+    findings = found(summed(next_one, size=16), np.concatenate([X, X[:8]]))
+    kinds = [(finding.kind, finding.index) for finding in findings]
+    assert kinds == ([] if is_right else [("WaitSourceMismatch", "x_hbm[88:104, 0:128]")])
 
 
 def test_what_a_finding_says() -> None:

@@ -5,7 +5,7 @@ its destination goes unnoticed. Many kernels wait with any descriptor of the rig
 a fault only if
 
 - the same wait, or one in the same line, also ends copies of what it names;
-- no copy in the whole run reads any of what it names here;
+- no copies in the whole run read all of what it names here;
 - the kernel reads what has come: a prefetch past the end is only waited for;
 - another copy reads the same part of the source as one that such a wait ends: that part comes
   twice, in place of another one; and
@@ -16,7 +16,8 @@ All of this is the mark of a prefetch that starts the copy of the current block 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from pallas_debug.machine.sanitizer.ordering.regions import (
     boxes,
     boxes_text,
     first_meeting,
+    meet,
     whole,
 )
 from pallas_debug.machine.sanitizer.report import access_of, sighting_of
@@ -187,7 +189,7 @@ class AwaitedCopies:
                 continue
             for (_, wait), twice in zip(used, again, strict=True):
                 named, parts = boxes(wait.named), copied[wait.named.buffer.number]
-                if all(first_meeting(named, part) is None for part in parts):
+                if _is_left_out(named, parts):
                     wait.twice, wait.count = next(iter(twice), None), len(used)
                     yield wait
                     break
@@ -199,6 +201,22 @@ def _others(
     """Other copies of the same part of an array."""
     every = copied[started.copy.source.buffer.number][started.source]
     return [copy for copy in every if copy is not started.copy]
+
+
+def _is_left_out(named: Boxes, parts: Iterable[Boxes]) -> bool:
+    """Return whether no copies bring all of a part: of one with a halo, others bring some."""
+    dims: set[int] = set()
+    brought: set[int] = set()
+    for box, other in itertools.product(named, itertools.chain.from_iterable(parts)):
+        both = meet(box, other)
+        if both is None:
+            continue
+        short = [d for d, (one, all_) in enumerate(zip(both, box, strict=True)) if one != all_]
+        dims.update(short)
+        if len(named) > 1 or len(short) != 1 or len(dims) > 1:
+            return False
+        brought.update(both[short[0]])
+    return not dims or not brought.issuperset(named[0][dims.pop()])
 
 
 def finding(launch: Launch, wait: MisnamedWait) -> Finding:
