@@ -297,7 +297,7 @@ def _sums(subject: Subject, result: Result) -> None:
             shape=str(buffer),
             values={"terms": str(steps)},
         )
-        finding = contents.low_precision_accumulator(
+        finding = numbers.low_precision_accumulator(
             seen, terms=steps, dtype=buffer.dtype, bits=NARROW[buffer.dtype]
         )
         result.findings.append(finding)

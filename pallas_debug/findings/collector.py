@@ -135,7 +135,7 @@ def _is_same(a: Finding, b: Finding) -> bool:
 
 
 def _is_another_access(finding: Finding, known: Finding, findings: Iterable[Finding]) -> bool:
-    """Whether an engine reports an access out of bounds besides one that is already known.
+    """Return whether an engine reports an access out of bounds besides one that is already known.
 
     A run ends at the first one, and other engines report every line.
     """

@@ -491,13 +491,3 @@ def debug_check_false(seen: Sighting, *, points: int) -> Finding:
         "set",
         "find out where the values that fail the check come from",
     )
-
-
-def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:
-    return seen.found(
-        Fault.LOW_PRECISION_ACCUMULATOR,
-        f"{seen.witness.operand} accumulates {terms} terms in {dtype}, which keeps {bits} bits of "
-        "each sum",
-        "a small term is lost where the sum so far is large",
-        "accumulate in a float32 scratch buffer, and cast at the last step",
-    )

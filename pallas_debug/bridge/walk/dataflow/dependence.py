@@ -284,6 +284,8 @@ class KernelWalk(JaxprWalk):
         names = names_of([value for value in inputs if not (is_store and value in memories)])
         first = 1 if primitive.name.startswith("scatter") else _FIRST_INDEX.get(primitive.name)
         plain = inputs[first:] if first is not None else inputs if memories else []
+        if primitive is pallas_primitives.run_scoped_p:
+            plain = []  # its inputs are the values that its function closes over
         indices = names_of([value for value in plain if not isinstance(value, KernelMemory)])
         self.add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place.names
