@@ -187,7 +187,10 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         ),
     )
     if traffic.resident:
-        yield "  in VMEM", f"{', '.join(traffic.resident)}: placed in VMEM by XLA, not copied"
+        yield (
+            "  in VMEM",
+            f"{', '.join(traffic.resident)}: placed in VMEM by XLA, not copied from or to HBM",
+        )
     if traffic.sent.value != 0 and traffic.sent.value is not None:
         yield (
             "  links",

@@ -189,7 +189,10 @@ def test_operands_that_xla_placed_in_vmem_are_not_copied() -> None:
     assert (x.copies.value, o.copies.value) == (0, 6)
     stats = replace(profile(6, COPIED, bundles), blocks=COPIED).stats
     assert stats.traffic.resident == ("x_ref",)
-    assert dict(stats_lines(stats))["  in VMEM"] == "x_ref: placed in VMEM by XLA, not copied"
+    assert (
+        dict(stats_lines(stats))["  in VMEM"]
+        == "x_ref: placed in VMEM by XLA, not copied from or to HBM"
+    )
     assert replace(profile(6, COPIED), blocks=COPIED).stats.traffic.resident == ()
 
 

@@ -197,7 +197,9 @@ def traffic_facts(traffic: Traffic) -> Markup:
         share = words.percent(float(traffic.attained.value or 0))
         rows.append(("share of the roofline", tag("span", share, title=traffic.attained.note)))
     if traffic.resident:
-        rows.append(("placed in VMEM by XLA, not copied", ", ".join(traffic.resident)))
+        rows.append(
+            ("placed in VMEM by XLA, not copied from or to HBM", ", ".join(traffic.resident))
+        )
     rows.append(("limited by", bound.get(traffic.bound or "", traffic.bound)))
     rows.append(("published peaks", traffic.source if any(value for _, value in rows) else None))
     return facts(rows)
