@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton
 from meshes import tensorcore_mesh
 
 from pallas_debug.bridge.lowering import trace
@@ -82,6 +83,34 @@ def an_index_of_the_grid(n: Any, x: Any) -> Any:
         o_ref[0, :] = x_ref[pl.ds(pl.program_id(0) * 5, 1), :][0]  # here
 
     return call(body, n, x)
+
+
+def triton_call(body: Callable[..., None], n: Any, x: Any) -> Any:
+    return pl.pallas_call(body, out_shape=X, input_output_aliases={1: 0})(n, x)
+
+
+def a_masked_store(n: Any, x: Any) -> Any:
+    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        value = triton.load(x_ref.at[0], mask=jnp.arange(128) < 100, other=0.0)
+        triton.store(o_ref.at[0], value, mask=jnp.arange(128) < n_ref[0])  # here
+
+    return triton_call(body, n, x)
+
+
+def a_masked_load(n: Any, x: Any) -> Any:
+    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        other = x_ref[1]
+        o_ref[0] = triton.load(x_ref.at[n_ref[0]], mask=jnp.arange(128) < 9, other=other)  # here
+
+    return triton_call(body, n, x)
+
+
+def an_atomic_update(n: Any, x: Any) -> Any:
+    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        value = x_ref[0]
+        triton.atomic_add(o_ref, (0,), value, mask=jnp.arange(128) < 9)  # here
+
+    return triton_call(body, n, x)
 
 
 def an_index_map(n: Any, x: Any) -> Any:
@@ -228,6 +257,9 @@ def a_pipeline(n: Any, x: Any) -> Any:
         (an_index_that_a_copy_brings, "nx", "n"),
         (an_index_of_the_grid, "x", ""),
         (an_index_map, "n", "n"),
+        (a_masked_store, "nx", "n"),
+        (a_masked_load, "nx", "n"),
+        (an_atomic_update, "x", ""),
         (a_predicate, "n", "n"),
         (a_loop, "nx", "n"),
         (a_loop_of_known_length, "x", ""),

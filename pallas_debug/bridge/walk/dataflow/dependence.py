@@ -284,10 +284,10 @@ class KernelWalk(JaxprWalk):
         names = names_of([value for value in inputs if not (is_store and value in memories)])
         first = 1 if primitive.name.startswith("scatter") else _FIRST_INDEX.get(primitive.name)
         plain = inputs[first:] if first is not None else inputs if memories else []
-        if primitive is pallas_primitives.run_scoped_p:
-            plain = []  # its inputs are the values that its function closes over
-        indices = names_of([value for value in plain if not isinstance(value, KernelMemory)])
-        self.add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
+        if primitive.name in _MASKED:
+            plain = _indices_and_mask(eqn, inputs)
+        indices = names_of([value for value in plain if not isinstance(value, _Memory)])
+        self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place.names
         if primitive is pallas_primitives.run_scoped_p:
             inner = eqn.params["jaxpr"]
@@ -309,9 +309,22 @@ class KernelWalk(JaxprWalk):
             self._found.accesses[line] |= accesses | place.names
 
 
-def _written(
-    eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[KernelMemory]
-) -> list[KernelMemory]:
+_MASKED = ("masked_load", "masked_swap", "atomic_rmw", "atomic_cas")
+"""Primitives whose operands are not only indices and values."""
+
+
+def _indices_and_mask(eqn: Any, inputs: Sequence[FlowValue]) -> list[FlowValue]:
+    """Operands that decide which elements an access selects."""
+    if eqn.primitive.name == "atomic_cas":
+        return []
+    *_, fourth = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    if eqn.primitive.name == "masked_load":  # a mask, and values for the rest
+        return list(inputs[1 : len(inputs) - (fourth is not None)])
+    behind = len(inputs) - 1 - (fourth is not None)  # a value, and a mask
+    return [*inputs[1:behind], *inputs[behind + 1 :]]
+
+
+def _written(eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[_Memory]) -> list[_Memory]:
     """Memories that an equation writes to: for a DMA the destination, but not its semaphores.
 
     The count of a semaphore does not depend on the data that is copied.
