@@ -17,12 +17,13 @@ Judge = Literal[
     "machine",
     "checks",
     "tpu interpret",
+    "gpu interpret",
     "print formats",
     "reference",
 ]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
-libtpu, the kernel machine, checks in an interpreted kernel, TPU interpret mode, the rules for
-`debug_print`, the comparison with a reference."""
+libtpu, the kernel machine, checks in an interpreted kernel, TPU and GPU interpret mode, the rules
+for `debug_print`, the comparison with a reference."""
 
 
 class Severity(IntEnum):
@@ -65,6 +66,7 @@ _TRACE: dict[Judge, Sure] = {"trace": Sure.REFUSED}
 _MACHINE: dict[Judge, Sure] = {"machine": Sure.SEEN}
 _CHECKED: dict[Judge, Sure] = {"checks": Sure.SEEN}
 _INTERPRETED: dict[Judge, Sure] = {"tpu interpret": Sure.SEEN}
+_OF_GPUS: dict[Judge, Sure] = {"gpu interpret": Sure.SEEN}
 _LOW_PRECISION: dict[Judge, Sure] = {"reference": Sure.INFERRED, "machine": Sure.INFERRED}
 _UNSUPPORTED = _PROVED | _COMPILE
 _WITNESSED = _CHECKED | _INTERPRETED | _PROVED
@@ -217,7 +219,7 @@ class Fault(StrEnum):
 
     # Faults while a kernel runs
     DEADLOCK = (
-        *("Deadlock", Severity.STOPS, _MACHINE | _INTERPRETED | _PROVED),
+        *("Deadlock", Severity.STOPS, _MACHINE | _INTERPRETED | _PROVED | _OF_GPUS),
         "a wait never ends",
     )
     ENDLESS_LOOP = (
@@ -225,11 +227,11 @@ class Fault(StrEnum):
         "a `while_loop` does not end",
     )
     OUT_OF_BOUNDS_READ = (
-        *("OutOfBoundsRead", Severity.BOUNDS, _MACHINE | _WITNESSED),
+        *("OutOfBoundsRead", Severity.BOUNDS, _MACHINE | _WITNESSED | _OF_GPUS),
         "a load or copy reads out of bounds",
     )
     OUT_OF_BOUNDS_WRITE = (
-        *("OutOfBoundsWrite", Severity.BOUNDS, _MACHINE | _WITNESSED),
+        *("OutOfBoundsWrite", Severity.BOUNDS, _MACHINE | _WITNESSED | _OF_GPUS),
         "a store or copy writes out of bounds",
     )
     BLOCK_OUT_OF_BOUNDS = (
@@ -237,7 +239,7 @@ class Fault(StrEnum):
         "an index map returns a block that the array does not have",
     )
     DATA_RACE = (
-        *("DataRace", Severity.ORDER, _MACHINE | _PROVED | _INTERPRETED),
+        *("DataRace", Severity.ORDER, _MACHINE | _PROVED | _INTERPRETED | _OF_GPUS),
         "two unordered accesses to the same memory, one of them a write",
     )
     DMA_NOT_AWAITED = (

@@ -47,6 +47,7 @@ class Seen:
     Attributes:
       result: return value of the function, if the engine ran it.
       returned: whether the function returned.
+      error: exception that ended the program, unless pallas-debug raised it.
       problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
       notes: remarks that are not about a single kernel.
       refused: by kernel, why the kernel machine cannot run it.
@@ -61,6 +62,7 @@ class Seen:
     findings: tuple[Finding, ...] = ()
     result: Any = None
     returned: bool = False
+    error: BaseException | None = None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -14,11 +14,12 @@ from pallas_debug import defaults, render
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
+from pallas_debug.bridge.interpret.extend import gpu
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
-from pallas_debug.errors import CannotRunError, PallasDebugError
+from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 from pallas_debug.findings import explain
 from pallas_debug.findings.collector import caused
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Judge
@@ -74,8 +75,7 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     large = next(filter(None, (_beyond_machine(kernel, call.watch) for kernel in kernels)), None)
     if large is not None:
         return Seen(outcomes=each(kernels, "machine", "unsupported", large))
-    mode = sanitizing(None, call.watch)
-    options = Options(interpret=mode, chip=chip, hang_after=hang_after)
+    options = Options(interpret=sanitizing(None, call.watch), chip=chip, hang_after=hang_after)
     seen = ran(call, kernels, options, "machine")
     if not seen.refused:
         return seen
@@ -85,17 +85,20 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
         if o.status in ("unsupported", "unjudged") and o.kernel not in seen.watched
     }
     again = [c for c in captures if (c.kernel.name, c.kernel.digest) in left]
-    instead = raced(call, again, chip, hang_after)
+    instead = _otherwise(call, again, chip, hang_after)
     at, why = next(iter(seen.refused.items()))
+    is_gpu = all(gpu_backend(captured.params) == "Mosaic GPU" for captured in again)
+    mode = f"{'GPU' if is_gpu else 'TPU'} interpret mode"
     judged = tuple(
         replace(outcome, engine="machine")
         for outcome in instead.outcomes
-        if outcome.status in JUDGED
+        if outcome.status in JUDGED or is_gpu
     )
     notes = tuple(
-        f"kernel `{o.kernel}` was judged in TPU interpret mode instead of on the kernel machine: "
+        f"kernel `{o.kernel}` was judged in {mode} instead of on the kernel machine: "
         + seen.refused.get(o.kernel, f"the program stopped at kernel `{at}`: {why}")
         for o in judged
+        if o.status in JUDGED
     )
     left = {(outcome.kernel, outcome.digest) for outcome in judged}
     names = {captured.kernel.name for captured in again}
@@ -173,6 +176,32 @@ def _some_points(grid: Sequence[int]) -> str:
     return ",".join(entries)
 
 
+_NOT_ON_GPUS = "unwritten memory and numbers, which GPU interpret mode does not judge"
+
+
+def _otherwise(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
+    """Judge kernels that the kernel machine cannot run in one of jax's interpreters."""
+    backends = {gpu_backend(captured.params) for captured in captures}
+    if backends != {"Mosaic GPU"}:
+        return raced(call, captures, chip, hang_after)
+    kernels = [captured.kernel for captured in captures]
+    try:
+        Mode.parse(defaults.GPU_RACES_MODE)
+    except UsageError as error:
+        return Seen(outcomes=each(kernels, "races", "unsupported", str(error)))
+    options = Options(interpret=defaults.GPU_RACES_MODE, chip=chip, hang_after=hang_after)
+    seen = ran(call, kernels, options, "races")
+    seen = replace(seen, outcomes=tuple(o.without(_NOT_ON_GPUS) for o in seen.outcomes))
+    found = gpu.fault_in(seen.error, [kernel.name for kernel in kernels])
+    if found is None:
+        return seen
+    outcomes = (
+        replace(o, status="found", reason=None) if o.kernel == found.kernel else o
+        for o in seen.outcomes
+    )
+    return replace(seen, outcomes=tuple(outcomes), findings=(*seen.findings, found))
+
+
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
     kernels = [captured.kernel for captured in captures]
@@ -188,9 +217,11 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
     args, kwargs = trace.copied(*call.values)  # the next run needs them too
     start = time.perf_counter()
     result, stopped, returned = None, None, False
+    raised_error: BaseException | None = None
     with (
         platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext(),
         raised.quietly(),
+        gpu.stopping_deadlocks(2 * options.hang_after),
         Session(replace(options, epoch=object()), runs=True) as session,
     ):
         try:
@@ -200,7 +231,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         except PallasDebugError as error:
             stopped = str(error).partition("\n")[0]
         except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
-            stopped = _in_a_line(error)
+            stopped, raised_error = _in_a_line(error), error
         finally:
             session.reset()
     findings = session.observer.findings
@@ -217,6 +248,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         findings=findings,
         result=result,
         returned=returned,
+        error=raised_error,
         launched=frozenset(session.launched),
         dropped=session.observer.dropped,
         refused=dict(session.observer.refusals),

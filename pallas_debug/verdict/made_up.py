@@ -17,7 +17,7 @@ from pallas_debug.model import Finding, SourceLine, Target
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import Outcome
 
-_IN_A_RUN = frozenset({"checks", "machine", "tpu interpret"})
+_IN_A_RUN = frozenset({"checks", "machine", "tpu interpret", "gpu interpret"})
 """Engines that see what happens with the values at hand; the others judge for all values."""
 
 _OF_LOOPS = frozenset({"static", "checks", "machine", "races"})

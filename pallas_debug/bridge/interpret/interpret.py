@@ -41,7 +41,7 @@ from pallas_debug.bridge.interpret.params import (
     way_out,
 )
 from pallas_debug.bridge.interpret.params import ModeChoice as ModeChoice
-from pallas_debug.bridge.jaxprs.params import name_of
+from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
 from pallas_debug.errors import DebugNansError, InterpretModeError, PallasDebugError
 from pallas_debug.guards import guarded
 
@@ -149,8 +149,9 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
         if not interpret or is_substitute(interpret):
             return _or_on_the_machine(_interpreted(rule, params, kind), rule, params, asked)
     interpreted = _interpreted(rule, params, kind)
-    if kind == "auto" and gpu.is_value(interpret):
-        return gpu.naming_mode(interpreted, params)
+    if kind in ("auto", "gpu") and gpu.is_value(interpret):
+        ran = functools.partial(launched.notify, launched.current())
+        return gpu.naming_mode(interpreted, params, ran)
     return interpreted
 
 
@@ -237,6 +238,8 @@ def _on_the_machine(
     if mode.sanitizes and interpret_limits.why_machine(params) is not None:
         otherwise = hosted.lowering(rule, params, ran)
         instead = "on the kernel machine without being judged"
+    elif gpu_backend(params) == "Mosaic GPU":
+        pass  # HLO interpret mode has none of its operations
     elif mode.sanitizes and interpret_limits.why_not_hlo(params) is None:
         otherwise = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
     return hosted.lowering(
@@ -448,9 +451,12 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
         require_platform(params, asked.mode.kind)
     if given or asked.mode.kind != "off":
         lengths.require_short(params, asked.mode.kind)
+    if asked.mode.kind == "gpu":
+        gpu.watch()
     if asked.mode.kind == "auto" and (not given or is_hlo(given)):
         for_gpu = gpu.value_for(params)
         if for_gpu is not None:
+            gpu.watch()
             _notify_chosen(asked, params, "it is for a GPU (Mosaic GPU)", "gpu")
             return for_gpu
     if asked.mode.kind == "machine":  # traced in the kernel's final form, as for a TPU

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_hangs, tpu_run
+from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_run
+from pallas_debug.bridge.interpret.extend import gpu
 from pallas_debug.errors import KernelFault
 
 Method = Callable[..., Any]
@@ -103,7 +104,8 @@ def handing_over(implementation: Method) -> Method:
     @functools.wraps(implementation)
     def hand_over(*args: Any, callback: Any, **keywords: Any) -> Any:
         if not isinstance(callback.callback_func, HostFunction):
-            return implementation(*args, callback=callback, **keywords)
+            with gpu.noting_lines():
+                return implementation(*args, callback=callback, **keywords)
         return jax.tree.map(np.asarray, callback(*map(np.asarray, args)))
 
     return hand_over

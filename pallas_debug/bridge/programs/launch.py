@@ -231,7 +231,7 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
     if backend not in (None, "Triton"):
         raise MachineError(
             f"kernel `{captured.kernel.name}` is for a GPU ({backend}), but the kernel machine "
-            "runs kernels as a TPU does, or those of Triton"
+            "runs only kernels for TPUs and those of Triton"
         )
     if backend is not None:
         _triton()
