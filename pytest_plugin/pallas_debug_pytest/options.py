@@ -195,9 +195,9 @@ OPTIONS = (
         const="auto",
         check=_mode,
         help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO; TPU for kernels that "
-        "need it; machine for kernels that neither can run), machine (the kernel machine) or off, "
-        "with parameters as in tpu,detect_races,num_cores_or_threads=2; auto is the default when "
-        "dumping on a machine without an accelerator",
+        "need it; machine for kernels that neither can run; gpu for Mosaic GPU), machine (the "
+        "kernel machine) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; "
+        "auto is the default when dumping on a machine without an accelerator",
     ),
     Option(
         name="pretend",
