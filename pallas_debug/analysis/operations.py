@@ -82,9 +82,10 @@ def _without_effect(subject: Subject) -> Iterator[Finding]:
 
 
 def _never_read(subject: Subject) -> Iterator[Finding]:
-    """Yield scratch that copies fill, or that the kernel updates, and whose contents go nowhere.
+    """Yield scratch that another device fills, or that the kernel updates, but that nothing uses.
 
-    What is only stored to may be meant to be thrown away, such as rows without a place.
+    A kernel may compute more than it needs. Updates are reported only if there are as many outputs
+    with blocks of that size as there are such buffers: each then seems to belong to one.
     """
     if subject.walked.incomplete is not None:
         return
@@ -93,10 +94,10 @@ def _never_read(subject: Subject) -> Iterator[Finding]:
         events = [e for e in subject.walked.events if e.view and e.view.buffer.position == position]
         if not events or events[0].view is None or events[0].view.buffer.is_semaphore:
             continue
-        copies = [e for e in events if e.what == "dma_start" and e.certain and not e.of_pipeline]
+        copies = [e for e in events if e.what == "dma_start" and e.certain and e.remote]
         updates = [e for e in events if e.what == "write" and e.certain]
         loads = [e.source for e in events if e.what == "read"]
-        found = copies or (updates if loads else [])
+        found = copies or (updates if loads and _has_output(subject, position) else [])
         name = operands[position].name
         if not found or _may_be_read(subject, name, loads):
             continue
@@ -106,6 +107,15 @@ def _never_read(subject: Subject) -> Iterator[Finding]:
             is_copied=bool(copies),
             lines=sorted({line.line for line in used}),
         )
+
+
+def _has_output(subject: Subject, position: int) -> bool:
+    """Return whether there is an output for each of the scratch buffers of a size."""
+    operands = subject.captured.kernel.operands
+    size = [n for n in operands[position].shape if n != 1]
+    blocks = [[dim.size for dim in block.dims if dim.size != 1] for block in subject.grid.outputs]
+    alike = [o for o in operands if o.kind == "scratch" and [n for n in o.shape if n != 1] == size]
+    return blocks.count(size) >= len(alike)
 
 
 def _may_be_read(subject: Subject, name: str, loads: Sequence[SourceLine | None]) -> bool:

@@ -372,55 +372,70 @@ USES: dict[str, Callable[..., None]] = {
 
 def beside(x: Any, *, used: str, how: str) -> Any:
     """A second buffer beside a sum, which is filled in some way, and used in some way or in none."""
+    is_remote = how == "received"
 
-    def kernel(x_ref, x_hbm, out_ref, sum_ref, more_ref):
+    def kernel(x_ref, x_hbm, out_ref, also_ref, sum_ref, more_ref, sems):
         @pl.when(pl.program_id(1) == 0)
         def _start() -> None:
             for ref in (sum_ref, more_ref):
                 ref[...] = jnp.zeros_like(ref)
 
         sum_ref[...] += x_ref[...]
-        if how == "copied":
+        if is_remote:
+            copy = pltpu.make_async_remote_copy(
+                x_hbm.at[0:8, 0:128], more_ref, sems.at[0], sems.at[1], device_id={"x": 0}
+            )
+            copy.start()
+            copy.wait()
+        elif how == "copied":
             pltpu.sync_copy(x_hbm.at[0:8, 0:128], more_ref)
         elif how == "stored":
-            more_ref.__setitem__(..., x_ref[...] * 2)
+            more_ref[...] = x_ref[...] * 2
         else:
             more_ref[...] += x_ref[...] * x_ref[...]
         out_ref[...] = sum_ref[...]
+        also_ref[...] = (sum_ref[...] * 2)[:, : also_ref.shape[1]]
         USES[used](more_ref, sum_ref, out_ref)
 
-    def with_squares(x_ref, x_hbm, out_ref, sum_ref, more_ref, *, are_wanted=False):
-        kernel(x_ref, x_hbm, out_ref, sum_ref, more_ref)
+    def with_squares(x_ref, x_hbm, out_ref, also_ref, sum_ref, more_ref, sems, *, are_wanted=False):
+        kernel(x_ref, x_hbm, out_ref, also_ref, sum_ref, more_ref, sems)
         if are_wanted:
             out_ref[...] += more_ref[...]
 
-    return pl.pallas_call(
+    columns = 1 if how == "for no output" else 128
+    call = pl.pallas_call(
         with_squares if how == "turned off" else kernel,
-        out_shape=S((16, 128), F32),
+        out_shape=[S((16, 128), F32), S((16, columns), F32)],
         grid=(2, 3),
         in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k)), pl.BlockSpec(memory_space=pl.ANY)],
-        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-        scratch_shapes=[TILE, TILE],
-    )(x, x)
+        out_specs=[
+            pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+            pl.BlockSpec((8, columns), lambda i, k: (i, 0)),
+        ],
+        scratch_shapes=[TILE, TILE, pltpu.SemaphoreType.DMA((2,))],
+    )
+    if not is_remote:
+        return call(x, x)
+    mesh = jax.make_mesh((1,), ("x",))
+    spec = jax.sharding.PartitionSpec()
+    function = lambda x: call(x, x)  # noqa: E731
+    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x)
 
 
-@pytest.mark.parametrize("how", ["added", "copied"])
+@pytest.mark.parametrize("how", ["added", "received"])
 @pytest.mark.parametrize("used", ["nothing", "itself"])
 def test_scratch_that_nothing_uses(captures: Captures, used: str, how: str) -> None:
     (finding,) = found(captures, functools.partial(beside, used=used, how=how))
     assert (finding.kind, finding.operand) == ("NoEffect", "more_ref")
     assert finding.source is not None
-    assert finding.source.text is not None
-    assert finding.message.startswith(
-        "more_ref is filled by a copy in line "
-        if how == "copied"
-        else "more_ref is updated in line"
-    )
     reach = "but what it holds reaches no output, index or condition"
-    if how == "copied":
-        assert finding.source.text == "pltpu.sync_copy(x_hbm.at[0:8, 0:128], more_ref)"
-        assert finding.message.endswith(f"{finding.source.line}, {reach}")
+    if how == "received":
+        assert finding.source.text == "copy.start()"
+        assert finding.message == (
+            f"more_ref is filled by a copy in line {finding.source.line}, {reach}"
+        )
     else:
+        assert finding.message.startswith("more_ref is updated in lines ")
         assert finding.message.endswith(
             f"{reach}; what is loaded from it is only stored back to it"
         )
@@ -430,15 +445,15 @@ def test_scratch_that_nothing_uses(captures: Captures, used: str, how: str) -> N
     assert finding.advice == "read more_ref where its values are needed, or remove it"
 
 
-@pytest.mark.parametrize("how", ["added", "copied"])
+@pytest.mark.parametrize("how", ["added", "received"])
 @pytest.mark.parametrize("used", ["a sum", "a print", "an index", "a condition", "an output"])
 def test_scratch_that_something_uses(captures: Captures, used: str, how: str) -> None:
     assert not found(captures, functools.partial(beside, used=used, how=how))
 
 
-@pytest.mark.parametrize("how", ["turned off", "stored"])
+@pytest.mark.parametrize("how", ["turned off", "stored", "copied", "for no output"])
 def test_scratch_that_may_be_meant_to_be_unused(captures: Captures, how: str) -> None:
-    """A parameter turns its use off, or it takes what is thrown away."""
+    """A parameter turns its use off, or a kernel computes or copies more than it needs."""
     assert not found(captures, functools.partial(beside, used="nothing", how=how))
 
 
