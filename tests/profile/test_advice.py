@@ -122,6 +122,7 @@ def test_no_advice_on_the_twin_which_is_faster(
         pytest.param("loss_over_few_columns", marks=pytest.mark.slow),
         pytest.param("sorted_along_lanes", marks=pytest.mark.slow),
         pytest.param("sums_of_lanes_again", marks=pytest.mark.slow),
+        pytest.param("first_largest_of_lanes", marks=pytest.mark.slow),
     ],
 )
 def test_other_blocks_take_as_long_as_advised(name: str, stats_of: StatsOf) -> None:

@@ -282,6 +282,40 @@ def sums_of_lanes_again_remedied(x: jax.Array) -> jax.Array:
     return _sparse(x, 0).T
 
 
+def _first_largest(x: jax.Array, axis: int) -> jax.Array:
+    """Places of the first largest of 128 values, of 1024 groups in each step."""
+    groups = x.shape[1 - axis]
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        values = x_ref[...]
+        largest = jnp.max(values, axis=axis, keepdims=True)
+        place = lax.broadcasted_iota(jnp.int32, values.shape, axis)
+        place = jnp.where(values == largest, place, 128)
+        out_ref[...] = jnp.min(place, axis=axis, keepdims=True)
+
+    def block(size: int) -> pl.BlockSpec:
+        if axis:
+            return pl.BlockSpec((1024, size), lambda i: (i, 0))
+        return pl.BlockSpec((size, 1024), lambda i: (0, i))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((groups, 1) if axis else (1, groups), jnp.int32),
+        grid=(groups // 1024,),
+        in_specs=[block(128)],
+        out_specs=block(1),
+    )(x).reshape(-1)
+
+
+def first_largest_of_lanes(x: jax.Array) -> jax.Array:
+    """Two reductions along the lanes; along rows, the steps only wait for copies."""
+    return _first_largest(x, 1)
+
+
+def first_largest_of_lanes_remedied(x: jax.Array) -> jax.Array:
+    return _first_largest(x, 0)
+
+
 def _filtered(x: jax.Array, *, is_moved_once: bool) -> jax.Array:
     """Weighted sum of 3 by 3 neighbours."""
     images, rows, columns = x.shape[0], x.shape[1] - 8, x.shape[2] - 128
@@ -396,6 +430,16 @@ KERNELS = (
             *[jax.ShapeDtypeStruct((2048, 128), BF16)] * 2,
         ),
         parts=("each of the 16 iterations reduces 128 columns", "process 512 columns"),
+    ),
+    SlowKernel(
+        advice="across-lanes",
+        summary="The first of the largest lanes, by two reductions.",
+        function=first_largest_of_lanes,
+        remedied=first_largest_of_lanes_remedied,
+        rearrange=lambda x: (x.T,),
+        args=(jax.ShapeDtypeStruct((8192, 128), F32),),
+        parts=("reduces or rotates 256 registers along the lanes",),
+        targets=("v5e",),
     ),
     SlowKernel(
         advice="shifted-slices",

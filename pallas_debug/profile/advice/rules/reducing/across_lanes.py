@@ -32,6 +32,7 @@ from pallas_debug.profile.advice.rules.reducing.lane_reduction import advise_lan
 from pallas_debug.profile.advice.rules.reducing.narrow_slices import advise_narrow_slices
 from pallas_debug.profile.advice.rules.reducing.narrow_values import advise_narrow_values
 from pallas_debug.profile.advice.rules.reducing.single_rolls import advise_single_rolls
+from pallas_debug.profile.advice.steady import cycles_of_compute
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.advice.tiles import LANES, SUBLANES, registers_for
 
@@ -113,7 +114,10 @@ def advise_across_lanes(subject: AdviceSubject) -> Iterator[Advice]:
         return
     idle = idle_bundles(subject, subject.core_points)
     compute = idle + turned.cycles
-    saved = subject.core_points * (step.compute - max(compute, step.copies))
+    after = cycles_of_compute(subject, compute)
+    if after is None:
+        return
+    saved = subject.cycles - after
     arrays = sum((o.total or 0) * o.block_bytes for o in blocks.pipelined)
     transposing = 2 * arrays / rate  # each is read and written
     if saved - transposing < MIN_GAIN * subject.cycles or applies(
@@ -129,7 +133,7 @@ def advise_across_lanes(subject: AdviceSubject) -> Iterator[Advice]:
     ):
         return
     source, _ = turned.moves.most_common(1)[0]
-    moved, after = sum(turned.moves.values()), subject.cycles - saved
+    moved = sum(turned.moves.values())
     yield KIND.advice(
         source=source,
         message=(
