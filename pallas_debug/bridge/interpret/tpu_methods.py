@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_run
+from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_hangs, tpu_run
 from pallas_debug.bridge.interpret.extend import gpu
 from pallas_debug.errors import KernelFault
 

@@ -286,8 +286,10 @@ class KernelWalk(JaxprWalk):
         plain = inputs[first:] if first is not None else inputs if memories else []
         if primitive.name in _MASKED:
             plain = _indices_and_mask(eqn, inputs)
-        indices = names_of([value for value in plain if not isinstance(value, _Memory)])
-        self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
+        elif primitive is pallas_primitives.run_scoped_p:
+            plain = []  # its inputs are the values that its function closes over
+        indices = names_of([value for value in plain if not isinstance(value, KernelMemory)])
+        self.add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place.names
         if primitive is pallas_primitives.run_scoped_p:
             inner = eqn.params["jaxpr"]
@@ -324,7 +326,9 @@ def _indices_and_mask(eqn: Any, inputs: Sequence[FlowValue]) -> list[FlowValue]:
     return [*inputs[1:behind], *inputs[behind + 1 :]]
 
 
-def _written(eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[_Memory]) -> list[_Memory]:
+def _written(
+    eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[KernelMemory]
+) -> list[KernelMemory]:
     """Memories that an equation writes to: for a DMA the destination, but not its semaphores.
 
     The count of a semaphore does not depend on the data that is copied.
