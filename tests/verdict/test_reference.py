@@ -39,6 +39,24 @@ def cells(verdict: Verdict) -> dict[str, str]:
     return {o.kernel: o.status for o in verdict.outcomes if o.engine == "values"}
 
 
+def test_a_reference_may_be_more_precise() -> None:
+    def narrow(x: jax.Array, by: float) -> Any:
+        return scale(x.astype(jnp.bfloat16), by, "narrow")
+
+    right = judged(lambda x: narrow(x, 2.0), double)
+    assert right.ok
+    assert right.notes == (
+        "output is bfloat16 from `<lambda>` and float32 from `double`: compared to the precision "
+        "of bfloat16",
+    )
+    (finding,) = judged(lambda x: narrow(x, 2.0625), double).counted
+    assert finding.kind == "ValueMismatch"
+    with pytest.raises(InvalidReference, match="both must have the same dtype"):
+        judged(lambda x: scale(x, 2.0, "wide"), lambda x: double(x).astype(jnp.bfloat16))
+    with pytest.raises(InvalidReference, match="both must have the same dtype"):
+        judged(lambda x: scale(x, 2.0, "wide"), lambda x: double(x).astype(jnp.int32))
+
+
 @pytest.mark.slow
 def test_a_right_and_a_wrong_result() -> None:
     right = judged(lambda x: scale(x, 2.0, "right"), double)
