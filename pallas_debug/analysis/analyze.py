@@ -87,6 +87,8 @@ def analyze(
         kernel = subject.read(captured, tables, deadline)
     except NotReadable as error:
         return Analysis(gaps=_gaps(captured, [str(error)], is_partial=False), is_judged=False)
+    if kernel.grid.is_sparse:
+        return _of_sparse_core(captured, kernel)
     visited = visits.look(kernel)
     revisited = frozenset(finding.operand or "" for finding in visited.findings)
     used, uses = memory.look(kernel, targets)
@@ -139,6 +141,28 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
         findings=Collector(f for result in results for f in result.findings).findings,
         gaps=_gaps(captured, left_out, is_partial=True),
         memory=uses,
+    )
+
+
+_ON_SPARSE_CORES = (
+    Fault.OUT_OF_BOUNDS_READ,
+    Fault.OUT_OF_BOUNDS_WRITE,
+    Fault.DMA_NOT_AWAITED,
+)
+"""Faults that are the same on a SparseCore, whose tiling, memories and operations differ."""
+
+
+def _of_sparse_core(captured: Capture, kernel: subject.Subject) -> Analysis:
+    """Analyse a kernel over the subcores of a SparseCore: indices, and copies without a wait."""
+    results = [accesses.look(kernel, frozenset()), semaphores.look(kernel)]
+    found = (f for result in results for f in result.findings if f.kind in _ON_SPARSE_CORES)
+    left_out = [reason for result in results for reason in result.left_out]
+    left_out.append("memory, tiling and operations of a SparseCore, and what its cores share")
+    if kernel.walked.incomplete:
+        left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
+    return Analysis(
+        findings=Collector(found).findings,
+        gaps=_gaps(captured, left_out, is_partial=True),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import time
 from collections.abc import Callable
@@ -347,19 +348,50 @@ def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
         assert [gap.reason for gap in found.gaps] == ([] if size else reasons)
 
 
-def test_a_kernel_on_sparse_cores() -> None:
+def on_sparse_cores(start: int = 0, *, waits: bool = True) -> Analysis:
+    """Analyse a kernel of which each of two subcores copies two rows, through its own memory."""
     sparse = pytest.importorskip("jax.experimental.pallas.tpu_sc")
 
     def run(x: Any) -> Any:
-        mesh = sparse.ScalarSubcoreMesh(axis_name="core", num_cores=1)
-        return pl.kernel(pltpu.sync_copy, S(x.shape, x.dtype), mesh=mesh, name="on_sparse_cores")(x)
+        mesh = sparse.VectorSubcoreMesh(
+            core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=2
+        )
+
+        def body(x_hbm: Any, o_hbm: Any, rows: Any, sem: Any) -> None:
+            first = 2 * lax.axis_index("subcore")
+            fetch = pltpu.make_async_copy(x_hbm.at[pl.ds(first + start, 2)], rows, sem)
+            fetch.start()
+            if waits:
+                fetch.wait()
+            pltpu.sync_copy(rows, o_hbm.at[pl.ds(first, 2)])
+
+        scratch = [pltpu.VMEM((2, 128), F32), pltpu.SemaphoreType.DMA]
+        kinds = "scratch_types" if "scratch_types" in inspect.signature(pl.kernel).parameters else (
+            "scratch_shapes"
+        )  # fmt: skip
+        return pl.kernel(
+            body, S(x.shape, x.dtype), mesh=mesh, name="on_sparse_cores", **{kinds: scratch}
+        )(x)
 
     session = Session(Options(chip="v6e", interpret="off"))
     with session, session.collecting() as collected, hook.stubbed():
-        jax.jit(run).lower(S((8, 128), F32))
-    reason = "it is a kernel over a mesh of cores that are not TensorCores (ScalarSubcoreMesh)"
-    gap = Gap(kernel="on_sparse_cores", engine="static", reason=reason, is_limit=True)
-    assert analyze(collected[0]) == Analysis(is_judged=False, gaps=(gap,))
+        jax.jit(run).lower(S((4, 128), F32))
+    return analyze(collected[0])
+
+
+def test_a_kernel_on_sparse_cores() -> None:
+    healthy = on_sparse_cores()
+    assert healthy.findings == ()
+    assert healthy.is_judged
+    assert [gap.reason for gap in healthy.gaps] == [
+        "memory, tiling and operations of a SparseCore, and what its cores share"
+    ]
+    (outside,) = on_sparse_cores(start=2).findings
+    assert outside.kind == "OutOfBoundsRead"
+    assert outside.grid_point == (0, 1)
+    assert "reaches 2 past the end of dimension 0 of float32[4, 128]" in outside.message
+    (unawaited,) = on_sparse_cores(waits=False).findings
+    assert unawaited.kind == "DmaNotAwaited"
 
 
 def test_a_kernel_for_a_gpu(captures: Captures) -> None:

@@ -119,6 +119,7 @@ class Grid:
       aliased: positions of outputs that start with an input's values.
       is_of_cores: whether its points are cores; each runs the kernel once, with its own scratch and
         semaphores.
+      is_sparse: whether these cores are subcores of a SparseCore.
     """
 
     sizes: tuple[int, ...]
@@ -131,6 +132,7 @@ class Grid:
     num_inputs: int
     vmem_limit: int | None
     is_of_cores: bool = False
+    is_sparse: bool = False
 
     @property
     def points(self) -> int:
@@ -245,10 +247,8 @@ def _of_cores(captured: Capture) -> Grid:
     """Describe a kernel that each core of a mesh runs once: its operands are whole arrays."""
     params, kernel = captured.params, captured.kernel
     kinds = [type(mesh).__name__ for mesh in params["meshes"]]
-    if kinds != ["TensorCoreMesh"]:
-        raise NotReadable(
-            f"it is a kernel over a mesh of cores that are not TensorCores ({', '.join(kinds)})"
-        )
+    if len(kinds) != 1:
+        raise NotReadable(f"it is a kernel over cores of several kinds ({', '.join(kinds)})")
     variables = _body(params).invars
     first = len(kernel.of_kind("input"))
     behind = first + len(kernel.of_kind("output"))
@@ -269,6 +269,7 @@ def _of_cores(captured: Capture) -> Grid:
         num_inputs=first,
         vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
         is_of_cores=True,
+        is_sparse=kinds != ["TensorCoreMesh"],
     )
 
 
