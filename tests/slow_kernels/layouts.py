@@ -255,7 +255,7 @@ def row_sums_in_the_loop_remedied(x: jax.Array) -> jax.Array:
         def add(i: jax.Array, total: jax.Array) -> jax.Array:
             return total + x_ref[i]
 
-        total = lax.fori_loop(0, 32, add, jnp.zeros(x.shape[1:], F32))
+        total = lax.fori_loop(0, 32, add, jnp.zeros(x.shape[1:], F32), unroll=8)
         out_ref[...] = jnp.sum(total, axis=0, keepdims=True)
 
     return _all_steps(kernel, x)

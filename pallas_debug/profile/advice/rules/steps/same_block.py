@@ -25,6 +25,7 @@ from pallas_debug.profile.advice.pipelines import depends
 from pallas_debug.profile.advice.program import LOADS, ProgramOperation
 from pallas_debug.profile.advice.rules.copying.small_blocks import advise_small_blocks
 from pallas_debug.profile.advice.rules.invariant import CHEAP, registers_of
+from pallas_debug.profile.advice.rules.products.product_order import advise_product_order
 from pallas_debug.profile.advice.rules.steps.step_invariant import (
     advise_step_invariant,
     varying_instructions,
@@ -77,7 +78,7 @@ def advise_same_block(subject: AdviceSubject) -> Iterator[Advice]:
     after = cycles_of_compute(subject, (1 - found.share) * step.compute)
     if after is None or after > (1 - MIN_GAIN) * subject.cycles:
         return
-    if applies(subject, advise_step_invariant, advise_small_blocks):
+    if applies(subject, advise_step_invariant, advise_small_blocks, advise_product_order):
         return  # these remedies leave less of it, or nothing
     names = dict.fromkeys(_inputs(subject, found.operations))
     of_names, stay = " and ".join(names), "stays" if len(names) == 1 else "stay"
