@@ -194,3 +194,30 @@ def test_rows_wider_than_a_register_are_updated_one_after_another() -> None:
     """Unrolling would save 8 %: each load waits for the store before it."""
     x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
     assert pallas_debug.stats(largest_in_place, x, target="v6e", estimate=False).advice == ()
+
+
+def selected_by_row(x: jax.Array, mask: jax.Array) -> jax.Array:
+    def kernel(x_ref: Any, mask_ref: Any, out_ref: Any) -> None:
+        def step(i: jax.Array, last: jax.Array) -> jax.Array:
+            last = jnp.where(mask_ref[pl.ds(i, 1), :] > 0, x_ref[pl.ds(i, 1), :], last)
+            out_ref[pl.ds(i, 1), :] = last
+            return last
+
+        zero = jnp.zeros((1, x_ref.shape[1]), jnp.float32)
+        lax.fori_loop(0, x_ref.shape[0], step, zero, unroll=8)
+
+    block = pl.BlockSpec((512, x.shape[1]), lambda i: (i, 0))
+    result: jax.Array = pl.pallas_call(
+        kernel, out_shape=x, grid=(8,), in_specs=[block, block], out_specs=block
+    )(x, mask)
+    return result
+
+
+@pytest.mark.slow
+def test_a_mask_of_single_rows_stays() -> None:
+    """A row of int8 is part of a tile of 32 rows."""
+    x = jax.ShapeDtypeStruct((4096, 512), jnp.float32)
+    mask = jax.ShapeDtypeStruct((4096, 512), jnp.int32)
+    stats = pallas_debug.stats(selected_by_row, x, mask, target="v5e", estimate=False)
+    assert stats.traffic.bound == "memory"
+    assert stats.advice == ()

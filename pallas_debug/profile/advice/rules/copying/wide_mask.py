@@ -17,6 +17,9 @@ MIN_FETCHED = 2
 """Minimum fetches of an input for which comparing it before each call pays off: the comparison
 reads four bytes of each value and writes one."""
 
+TILE = 32
+"""Rows of a tile of int8."""
+
 _DTYPES = frozenset(("bool", "int32", "uint32", "float32"))
 _COMPARES = frozenset(("arith.cmpi", "arith.cmpf"))
 
@@ -72,8 +75,13 @@ def advise_wide_mask(subject: AdviceSubject) -> Iterator[Advice]:
 
 
 def _is_compared(program: MosaicProgram, load: ProgramOperation) -> bool:
-    """Return whether a loaded value is used only in comparisons with constants."""
-    users = program.final_users(load)
+    """Return whether a loaded value is used only in comparisons with constants.
+
+    Single rows do not count: they would be parts of a tile.
+    """
+    users, shape = program.final_users(load), load.shape
+    if shape is None or len(shape[0]) < 2 or shape[0][-2] % TILE:
+        return False
     return bool(users) and all(
         user.name in _COMPARES
         and any(
@@ -88,8 +96,9 @@ KIND = AdviceKind(
     name="wide-mask",
     title="A mask in 32 bits",
     condition=(
-        "A kernel only compares an input of 32 bits with constants and waits for its copies; a "
-        f"quarter of its bytes would save at least {MIN_GAIN:.0%} of a step's cycles."
+        f"A kernel loads an input of 32 bits in whole tiles of {TILE} rows, only compares it with "
+        "constants, and waits for its copies; a quarter of its bytes would save at least "
+        f"{MIN_GAIN:.0%} of a step's cycles."
     ),
     remedy="Compare before the call, and pass the result in int8.",
     rule=advise_wide_mask,
