@@ -37,7 +37,7 @@ BUDGET = {
     "checks": 226,
     "bridge": 170,
     "machine": 158,
-    "profile": 113,
+    "profile": 190,
     "cli": 108,
     "plugin": 93,
     "tui": 82,

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,11 +261,16 @@ def test_a_test_process_that_is_killed_leaves_no_zygote() -> None:
         "zygote = Zygote(os.environ); subprocess.run([*zygote.python, '-c', ''], check=True)\n"
         "print(zygote.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        stdout=subprocess.PIPE,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as left_behind:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path(__file__).parents[1]),
+                "TMPDIR": left_behind,
+            },
+            stdout=subprocess.PIPE,
+            check=False,
+        )
     assert done.returncode == -signal.SIGKILL
     ended(int(done.stdout))
