@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.hints import HintKind
 
 OperandKind = Literal["dynamic_grid", "scalar_prefetch", "input", "output", "scratch"]
 Status = Literal["ok", "failed"]
@@ -348,6 +349,7 @@ class Finding:
     Attributes:
       kind: the fault: `OutOfBoundsRead`, `DataRace`.
       message: what happened, with the operand, the index and the values.
+      digest: digest of the kernel; empty if it is unknown.
       witness: facts about the first time it was seen.
       engines: engines that found it, most certain first: `tpu interpret`, `checks`.
       targets: chips affected, if the fault is not on all of them.
@@ -362,6 +364,7 @@ class Finding:
     kind: Fault
     kernel: str
     message: str
+    digest: str = ""
     cause: str | None = None
     advice: str | None = None
     witness: Witness = field(default_factory=Witness)
@@ -408,12 +411,38 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hint:
+    """Something that looks unintended in a kernel; it fails nothing.
+
+    Attributes:
+      kind: what kind of observation it is: `carried`, `unread write`.
+      message: what was observed, in one clause that names the operand.
+      digest: digest of the kernel; empty if it is unknown.
+      source: the line: of the read that is carried, of the write that is unread, of the call for an
+        input that is not read.
+      other: the other line, if there is one: of the write whose value is read, or that replaces it.
+      operand: name of the operand or buffer.
+      grid_point: grid point at which it was first observed; None if it belongs to none.
+    """
+
+    kind: HintKind
+    kernel: str
+    message: str
+    digest: str = ""
+    source: SourceLine | None = None
+    other: SourceLine | None = None
+    operand: str | None = None
+    grid_point: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gap:
     """A judgement that was not made, or made only in part.
 
     Attributes:
       kernel: its name; empty for a whole run.
       engine: engine that should have judged it: a target, `checks`, `static`.
+      digest: digest of the kernel; empty if it is unknown.
       reason: why it was not judged; if it was judged in part, what was left out and why.
       is_limit: whether the engine does not support such kernels, as opposed to having failed.
       is_partial, is_chosen: whether the engine judged the rest, and whether the user chose it.
@@ -422,6 +451,7 @@ class Gap:
     kernel: str
     engine: str
     reason: str
+    digest: str = ""
     is_limit: bool = False
     is_partial: bool = False
     is_chosen: bool = False
@@ -458,6 +488,7 @@ class RunRecord:
     judged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     prints: tuple[PrintRecord, ...] = ()
     findings: tuple[Finding, ...] = ()
+    hints: tuple[Hint, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 

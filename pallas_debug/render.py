@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
         Failure,
         Finding,
         Gap,
+        Hint,
         MissingFile,
         PrintRecord,
         SourceLine,
@@ -256,6 +257,15 @@ def finding_text(finding: Finding) -> str:
         lines.append(f"rests on made-up values of {names}: it may not happen with real values")
         lines.append(f"pass real values: {REAL_INPUTS}")
     return "\n  ".join(lines)
+
+
+def hint_text(hint: Hint) -> str:
+    """A hint in one line: `rows.py:12: acc_ref … (hint: carried)`."""
+    where = (
+        [] if hint.source is None else [f"{relative(Path(hint.source.file))}:{hint.source.line}:"]
+    )
+    point = [f"at grid point {hint.grid_point}"] if hint.grid_point else []
+    return " ".join([*where, hint.message, *point, f"(hint: {hint.kind})"])
 
 
 def _finding_header(finding: Finding) -> str:

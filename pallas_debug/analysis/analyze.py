@@ -25,7 +25,7 @@ from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Finding, Gap, Target
+from pallas_debug.model import Finding, Gap, Hint, Target
 
 TIME_LIMIT = 10.0
 """Maximum seconds per kernel; checks not done by then are listed in `gaps`."""
@@ -40,6 +40,7 @@ class Analysis:
 
     Attributes:
       findings: definite faults.
+      hints: what looks unintended, but is no fault.
       gaps: what was not checked, and why.
       memory: lower bound of memory use on each target.
       scratch: outputs that each parallel step uses as its own scratch; their final values are those
@@ -48,6 +49,7 @@ class Analysis:
     """
 
     findings: tuple[Finding, ...] = ()
+    hints: tuple[Hint, ...] = ()
     gaps: tuple[Gap, ...] = ()
     memory: tuple[memory.MemoryUse, ...] = ()
     scratch: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector, Key, caused, key
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
-from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
+from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 
 MAX_PRINTS = 10_000
 """Maximum prints kept per test or session: a kernel may print at each of a million grid points."""
@@ -55,6 +55,7 @@ class RunObserver:
         self._report = report
         self._lock = threading.Lock()
         self._collector = Collector()
+        self._hints: dict[Hint, None] = {}
         self._digests: dict[Key, set[str]] = {}
         self._races = Collector()
         self._copying: dict[str, str] = {}
@@ -70,6 +71,17 @@ class RunObserver:
     def findings(self) -> tuple[Finding, ...]:
         """Findings since the last `clear()`, oldest first."""
         return self._collector.findings
+
+    @property
+    def hints(self) -> tuple[Hint, ...]:
+        """Hints since the last `clear()`, oldest first."""
+        with self._lock:
+            return tuple(self._hints)
+
+    def hinted(self, *hints: Hint) -> None:
+        """Collect hints, each once."""
+        with self._lock:
+            self._hints.update(dict.fromkeys(hints))
 
     def is_of(self, finding: Finding, digest: str) -> bool:
         """Return whether a finding may be of this kernel, not only of another with its name."""
@@ -133,6 +145,7 @@ class RunObserver:
         self._races.clear()
         with self._lock:
             self._digests.clear()
+            self._hints.clear()
             self._copying.clear()
             self._dropped.clear()
             self._printed.clear()

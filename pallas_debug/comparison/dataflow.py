@@ -77,7 +77,7 @@ class Dataflow:
                 return frozenset({id(step)}), []
             case ir.Compute():
                 return frozenset(), made_of.registers_behind(step, needed)
-            case ir.Hint() if step.output.number in needed:
+            case ir.MultipleOf() if step.output.number in needed:
                 return frozenset(), [step.value]
             case ir.MatrixPop() if step.output.number in needed:
                 return frozenset(), [

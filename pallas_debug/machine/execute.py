@@ -318,10 +318,10 @@ def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.A
     frame.registers[step.output.number] = np.int32(found)
 
 
-def hint(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Hint) -> None:
+def hint(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.MultipleOf) -> None:
     value = frame.registers[step.value.number]
     if machine.observer is not None:
-        machine.observer.hints(thread, step, value)
+        machine.observer.multiple_of(thread, step, value)
     frame.registers[step.output.number] = value
 
 
@@ -379,7 +379,7 @@ BY_KIND: dict[type, Any] = {
     ir.SelectRef: select_ref,
     ir.GridId: grid_id,
     ir.AxisIndex: axis_index,
-    ir.Hint: hint,
+    ir.MultipleOf: hint,
     ir.Seed: seed,
     ir.RandomBits: random_bits,
     ir.PrintStep: prints,

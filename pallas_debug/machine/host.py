@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas, padded, room
 from pallas_debug.machine.sanitizer.idle import IdleLoops
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, PrintRecord, SourceLine
+from pallas_debug.model import Finding, Hint, PrintRecord, SourceLine
 from pallas_debug.render import finding_text
 
 Array = np.ndarray[Any, Any]
@@ -82,6 +82,9 @@ class HostObserver(Protocol):
         Args:
           uses: which of the kernel's outputs the program uses, if known.
         """
+
+    def hinted(self, *hints: Hint) -> None:
+        """Handle the hints of a run of a kernel."""
 
     def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
         """Handle a kernel that cannot be sanitized; `runs` says how it runs instead, if at all."""
@@ -198,6 +201,8 @@ class MachineHost:
         self._observer.found(
             *done.findings, *explained, uses=prepared.uses, digests=(prepared.digest,)
         )
+        digest = prepared.digest
+        self._observer.hinted(*(replace(hint, digest=digest) for hint in done.hints))
         self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)
         partly = room.judged_in_part(observers)
         if partly is not None:

@@ -101,7 +101,7 @@ class MachineObserver:
     def draws(self, thread: Thread, step: ir.RandomBits) -> None:
         """Handle a draw of random bits."""
 
-    def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
+    def multiple_of(self, thread: Thread, step: ir.MultipleOf, value: Any) -> None:
         """Handle a hint that a number is a multiple of others."""
 
     def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:

@@ -23,7 +23,7 @@ from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.machine.sanitizer.shadows.shadow import differing
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Hint
 
 Array = np.ndarray[Any, Any]
 
@@ -35,11 +35,13 @@ class MachineRun:
     Attributes:
       results: arrays that the kernel returns, for each device; incomplete if it was stopped.
       findings: findings, causes before consequences.
+      hints: hints of the observers.
       stopped: fault at which the kernel was stopped; also in `findings`.
     """
 
     results: list[list[Array]]
     findings: tuple[Finding, ...] = ()
+    hints: tuple[Hint, ...] = ()
     stopped: Finding | None = field(default=None)
 
 
@@ -78,6 +80,7 @@ def run(
     except (NotImplementedError, AssertionError) as error:
         raise _refused(machine, error) from error
     found = [one for observer in observers for one in _findings(observer)]
+    hints = tuple(one for observer in observers for one in _hints(observer))
     if launch.meshes:
         found = _under_races(found)
     if machine.strays:
@@ -87,14 +90,17 @@ def run(
             # Later events are consequences of the values that the machine gave the kernel to read.
             found = [one for one in found if not is_not_before(one, strayed[0])]
             return MachineRun(
-                results=machine.results(), findings=(*strayed, *found), stopped=strayed[0]
+                results=machine.results(),
+                findings=(*strayed, *found),
+                hints=hints,
+                stopped=strayed[0],
             )
         if orders:  # the kernel is sanitized, not only run
             found = [*strayed, *found]
     if why is None:
         for order in orders:
             found += order.compared(arrays, machine.results(), first=first, beside=again)
-        return MachineRun(results=machine.results(), findings=tuple(found))
+        return MachineRun(results=machine.results(), findings=tuple(found), hints=hints)
     ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
     ends += [finding for observer in stopping for finding in observer.findings()]
     if why.thread is None:
@@ -105,7 +111,9 @@ def run(
         raise MachineError(f"kernel `{launch.name}` was stopped: {why.reason}") from why
     stopped = ends[-1]
     found = [*(finding for finding in found if finding != stopped), stopped]
-    return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
+    return MachineRun(
+        results=machine.results(), findings=tuple(found), hints=hints, stopped=stopped
+    )
 
 
 class _TimeLimit(MachineObserver):
@@ -201,6 +209,11 @@ def _under_races(found: list[Finding]) -> list[Finding]:
 def _findings(observer: MachineObserver) -> Sequence[Finding]:
     findings = getattr(observer, "findings", None)
     return () if findings is None else findings()
+
+
+def _hints(observer: MachineObserver) -> Sequence[Hint]:
+    hints = getattr(observer, "hints", None)
+    return () if hints is None else hints()
 
 
 def _refused(machine: Machine, error: Exception) -> MachineError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pallas_debug.model import Finding, Gap, Kernel
+from pallas_debug.model import Finding, Gap, Hint, Kernel
 
 Engine = Literal["trace", "static", "compile", "checks", "machine", "races", "values"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
@@ -113,6 +113,7 @@ class Verdict:
       outcomes: one for every kernel, engine and target requested, without exception.
       findings: worst first; each fault is reported once, however many engines found it. Findings
         that rest on made-up values come last.
+      hints: what looks unintended, but fails nothing.
       suppressed: findings that match a suppression.
       problems: other requested work that failed, such as saving the files.
       notes: general remarks: made-up arguments, suppressions that match nothing.
@@ -124,6 +125,7 @@ class Verdict:
     kernels: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     findings: tuple[Finding, ...] = ()
+    hints: tuple[Hint, ...] = ()
     suppressed: tuple[Suppressed, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -270,7 +270,7 @@ def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     output = decoder.new()
     value = decoder.reg(inputs[0])
     divisors = tuple(map(int, eqn.params["values"]))
-    step = ir.Hint(
+    step = ir.MultipleOf(
         site=site,
         value=value,
         divisors=divisors,

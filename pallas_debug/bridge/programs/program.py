@@ -298,7 +298,7 @@ class CheckStep(MachineStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hint(MachineStep):
+class MultipleOf(MachineStep):
     """A claim that a number is a multiple of others; jax's pipeline makes such claims too."""
 
     value: Reg

@@ -116,7 +116,7 @@ def _step(step: ir.MachineStep, registers: list[Any], current: ProgramFrame | No
                 return
             for reg, value in zip(step.outputs, step.evaluate(*given), strict=True):
                 registers[reg.number] = value
-        case ir.Hint():
+        case ir.MultipleOf():
             registers[step.output.number] = registers[step.value.number]
         case ir.LoadStep() if step.mask is None:
             try:

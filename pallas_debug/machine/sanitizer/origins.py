@@ -128,7 +128,7 @@ def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
     elif isinstance(step, ir.Compute):
         for reg in made_of.registers_behind(step, (number,), with_choices=False):
             yield from _sources(frames, depth, reg.number)
-    elif isinstance(step, ir.Hint):
+    elif isinstance(step, ir.MultipleOf):
         yield from _sources(frames, depth, step.value.number)
     elif isinstance(step, ir.Loop):
         at = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
@@ -173,7 +173,7 @@ def _of_carry(
             elif isinstance(step, ir.Compute):
                 behind = made_of.registers_behind(step, (number,), with_choices=False)
                 registers += [reg.number for reg in behind if reg.number not in registers]
-            elif isinstance(step, ir.Hint):
+            elif isinstance(step, ir.MultipleOf):
                 registers.append(step.value.number)
             elif isinstance(step, ir.LoadStep):
                 yield from _entry(frame, step)

@@ -32,7 +32,7 @@ class ClaimsObserver(MachineObserver):
         """Return the findings, one per line of code, in the order in which they were first seen."""
         return [worded(seen) for seen, worded in self._found.values()]
 
-    def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
+    def multiple_of(self, thread: Thread, step: ir.MultipleOf, value: Any) -> None:
         given = np.asarray(value)
         for divisor in step.divisors:
             wrong = given[given % divisor != 0]

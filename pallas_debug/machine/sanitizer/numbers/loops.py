@@ -33,7 +33,7 @@ _CHANGES = (
 )
 _READS = (ir.LoadStep, ir.StoreStep)
 _KNOWN = (
-    *(ir.Compute, ir.LoadStep, ir.StoreStep, ir.GridId, ir.AxisIndex, ir.Hint),
+    *(ir.Compute, ir.LoadStep, ir.StoreStep, ir.GridId, ir.AxisIndex, ir.MultipleOf),
     *(ir.Branch, ir.ScanLoop),
 )
 

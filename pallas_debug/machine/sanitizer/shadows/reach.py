@@ -142,7 +142,7 @@ def _inputs_behind(program: ir.KernelProgram, numbers: list[int]) -> set[int] | 
         if isinstance(step, ir.Compute):
             behind = made_of.registers_behind(step, (number,))
             pending += [reg.number for reg in behind if reg.number not in pending]
-        elif isinstance(step, ir.Hint):
+        elif isinstance(step, ir.MultipleOf):
             pending.append(step.value.number)
         elif step is None:
             found |= {i for i, reg in enumerate(program.inputs) if reg.number == number}
