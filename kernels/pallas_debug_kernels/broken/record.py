@@ -167,6 +167,8 @@ class BrokenKernel:
       machine: findings of the kernel machine in `function`; None if they are not recorded.
       machine_only: whether no other engine of pallas-debug finds the fault, except by comparison
         with `reference`.
+      hint: kind of the hint that `verify` gives without a reference, if the fault is one of intent:
+        a comparison with `reference` then reports `fault`, a `ValueMismatch`.
     """
 
     fault: str
@@ -180,6 +182,7 @@ class BrokenKernel:
     x64: bool = False
     machine: MachineFinding | None = None
     machine_only: bool = False
+    hint: str | None = None
 
     @property
     def name(self) -> str:
