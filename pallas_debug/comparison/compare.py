@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,23 +9,19 @@ from typing import Any
 import numpy as np
 
 from pallas_debug import guards
-from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import float_dtypes
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
-from pallas_debug.bridge.walk.dataflow.shared import operand_arrays
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison import divergence, patterns, places, provenance, tolerances
+from pallas_debug.comparison import patterns, places, provenance, tolerances
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
-from pallas_debug.comparison.divergence import Alignment
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
-from pallas_debug.findings.wording.diverging import Divergence
 from pallas_debug.findings.wording.facts import array_text
-from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, UnreadInput, Written
+from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, Written
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, Gap, Witness
 
@@ -173,7 +168,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
     problems: list[PallasDebugError] = []
     sources = _Sources(judged, problems) if any(pair.count for pair in pairs) else None
     found = [
-        _finding(pair, judged, i, sources, _exchanged_with(pair, pairs, judged))
+        _finding(pair, judged, sources.of(i), sources)
         for i, pair in enumerate(pairs)
         if pair.count and sources is not None
     ]
@@ -184,24 +179,6 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
         gaps=tuple(gaps),
         problems=tuple(problems),
     )
-
-
-def _exchanged_with(pair: Differences, pairs: Sequence[Differences], judged: Judged) -> str:
-    """Name of the output for which the reference returns what this one holds; "" if none."""
-    mine = pair.actual
-    for other in pairs:
-        theirs = other.expected
-        if (
-            other is pair
-            or not pair.count
-            or (theirs.shape, theirs.dtype) != (mine.shape, mine.dtype)
-        ):
-            continue
-        if (theirs.values != theirs.values.flat[0]).any():
-            found = Differences(mine, theirs, judged.tolerance)
-            if not (found.count or found.unjudged.any()):
-                return output_name(theirs.path)
-    return ""
 
 
 def _reference_nan(pair: Differences, judged: Judged) -> Gap:
@@ -225,7 +202,6 @@ class _Sources:
         self._problems = problems
         self._found: list[KernelOrigin] = []
         self._why = "the function could not be traced once more"
-        self._is_aligned = False
         with guards.guarded("engine", "looking for the kernels behind a result", self._lost):
             self._found = origins.origins(
                 judged.function, judged.args, judged.kwargs, judged.target
@@ -248,15 +224,6 @@ class _Sources:
                 return None, str(error)
         return None, ""
 
-    def alignment(self) -> Alignment | None:
-        """First divergence of two kernels, for the first output that differs; None for others."""
-        if self._is_aligned:
-            return None
-        self._is_aligned = True
-        with guards.guarded("engine", "comparing two kernels step by step", self._lost):
-            return divergence.first_divergence(self._judged)
-        return None
-
     def tables(self, origin: KernelOrigin) -> dict[int, np.ndarray]:
         """Scalar prefetch of a kernel, if it is the same in all of its calls."""
         assert origin.captured is not None
@@ -275,31 +242,6 @@ class _Sources:
         if len(calls) != 1:
             return {}
         return {i: table for i, table in enumerate(calls[0]) if table is not None}
-
-    def unread(self, origin: KernelOrigin) -> tuple[UnreadInput, ...]:
-        """Inputs that the kernel's grid does not visit completely."""
-        if origin.captured is None:
-            return ()
-        doing = "looking for inputs that are not read"
-        with guards.guarded("engine", doing, self._lost), contextlib.suppress(places.Unknown):
-            left = places.unread(origin.captured, self.tables(origin))
-            shared = self._shared(origin.captured) if left else frozenset()
-            return tuple(one for one in left if one.operand not in shared)
-        return ()
-
-    def _shared(self, captured: Capture) -> frozenset[str]:
-        """Inputs that may be the same array as another input, which may read the rest of it."""
-        judged = self._judged
-        calls = operand_arrays(judged.function, judged.args, judged.kwargs, judged.target)
-        passed = ("dynamic_grid", "scalar_prefetch", "input")
-        names = [one.name for one in captured.kernel.operands if one.kind in passed]
-        return frozenset(
-            name
-            for known in calls.get(captured.kernel.digest, ())
-            if len(known) == len(names)
-            for name, own in zip(names, known, strict=True)
-            if sum(bool(own & other) for other in known) > 1  # itself, and another
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,33 +309,10 @@ def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _S
     return replace(found, seen=seen, element=element, history=history, unwatched=unwatched)
 
 
-def _where_diverged(place: _Place, diverged: Divergence) -> _Place:
-    """Name the line, grid point and operand at which two kernels diverge."""
-    ours, theirs = diverged.ours, diverged.theirs
-    witness = place.seen.witness
-    at = Witness(
-        source=ours.line or theirs.line or witness.source,
-        other=theirs.line if ours.line is not None else None,
-        grid_point=diverged.point or None,
-        loop=ours.iterations or theirs.iterations,
-        operand=diverged.operand,
-        index=diverged.element,
-    )
-    seen = replace(place.seen, kernel=diverged.kernel, witness=at)
-    return replace(place, seen=seen, digest=diverged.digest)
-
-
 def _finding(
-    pair: Differences, judged: Judged, number: int, sources: _Sources | None, exchanged: str
+    pair: Differences, judged: Judged, origin: KernelOrigin, sources: _Sources
 ) -> tuple[Finding, str | None]:
-    assert sources is not None
-    place = _placed(pair, judged, sources.of(number), sources)
-    aligned = sources.alignment()
-    diverged = None if aligned is None else aligned.divergence
-    # Values left by another block are the cause, even if the kernels differ in other ways before.
-    is_cause = place.history is None or place.history.carried is None
-    if diverged is not None and is_cause:
-        place = _where_diverged(place, diverged)
+    place = _placed(pair, judged, origin, sources)
     facts = Mismatch(
         what=place.what,
         array=str(pair.actual),
@@ -407,27 +326,13 @@ def _finding(
         relative=pair.largest_relative(),
         allowed="" if pair.allowed is None else str(pair.allowed),
         region=patterns.region(pair.bad),
-        relations=patterns.relations(
-            patterns.Pair(
-                pair.actual.wide,
-                pair.expected.wide,
-                pair.bad,
-                pair.room,
-                is_exact=not pair.actual.is_inexact,
-            )
-        ),
+        special=patterns.special(pair.actual.wide, pair.bad),
         written=place.blocks,
         unknown=place.unknown,
         history=place.history,
         unwatched=place.unwatched,
-        diverged=diverged,
-        unaligned="" if aligned is None else aligned.unknown,
-        agrees=aligned is not None and diverged is None and not aligned.unknown,
         unjudged=int(pair.unjudged.sum()),
-        rounding=_rounding(pair, judged, sources.of(number)),
-        not_compared=() if aligned is None else aligned.not_compared,
-        unread=sources.unread(sources.of(number)),
-        exchanged=exchanged,
+        rounding=_rounding(pair, judged, origin),
     )
     return mismatch.value_mismatch(place.seen, facts), place.digest
 

@@ -18,7 +18,7 @@ class Judged:
       target: chip for which to trace it, to find its kernels.
       name: name of the function.
       reference: name of the reference.
-      other: the reference, to run in lock-step if both call kernels; None not to.
+      other: the reference, to run with rounded products; None not to.
       same_dtypes: whether both must return the same dtypes.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Mapping
 
@@ -13,9 +12,8 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import unravel
-from pallas_debug.findings.wording.mismatch import UnreadInput, Written, ranges
+from pallas_debug.findings.wording.mismatch import Written, ranges
 from pallas_debug.findings.wording.regions import DifferingRegion
-from pallas_debug.profile.visits import visits as visits_of
 
 SECONDS = 5.0
 """Time limit in seconds for the evaluation of an index map."""
@@ -93,41 +91,6 @@ def written(
         unvisited=int((flat & ~visited).sum()),
     )
     return facts, elements, last
-
-
-def unread(captured: Capture, tables: Mapping[int, np.ndarray]) -> tuple[UnreadInput, ...]:
-    """Inputs with a part that is in no grid point's block.
-
-    Inputs whose blocks are chosen by a table are left out, because tables rarely name all blocks.
-    """
-    try:
-        grid = index_maps.grid(captured)
-    except index_maps.NotReadable:
-        return ()
-    deadline = time.monotonic() + SECONDS
-    left = []
-    for block in grid.blocks[: grid.num_inputs]:
-        if block.space in ("any", "hbm") or 0 in block.shape or 0 in grid.sizes:
-            continue
-        if not all(dim.kind in ("blocked", "squeezed", "element") for dim in block.dims):
-            continue
-        found = index_maps.indices(captured, block.position, tables, deadline)
-        if found.dims is None or found.reads:
-            continue
-        indices = [np.asarray(dim, np.int64) for dim in found.dims]
-        seen = visits_of([dim.index for dim in block.dims], indices, grid.sizes)
-        if seen is not None and seen.untouched:
-            parts = tuple(map(str, seen.untouched_parts))
-            left.append(
-                UnreadInput(
-                    operand=block.name,
-                    elements=(seen.untouched, math.prod(block.shape)),
-                    parts=parts,
-                    has_more=seen.has_more_parts,
-                    line=block.source,
-                )
-            )
-    return tuple(left)
 
 
 def _window(

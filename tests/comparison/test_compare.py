@@ -97,9 +97,7 @@ def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
     assert errors.startswith("largest error: 81.3")
     assert "; relative: 0.82" in errors
     assert errors.endswith(" (0.0001 of the largest element) plus 0.0001 of each element")
-    assert pattern == (
-        "pattern: every 3rd row, from 0; in each of 2 blocks; each is 1.821 times what is expected"
-    )
+    assert pattern == ("pattern: every 3rd row, from 0; in each of 2 blocks")
     assert finding.values["differing"] == "5504 of 16384"
 
 
@@ -144,26 +142,6 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 
 
-def test_outputs_that_are_exchanged() -> None:
-    def moments(x: jax.Array) -> Any:
-        return x.sum(0), (x * x).sum(0), jnp.zeros(4)
-
-    def exchanged(x: jax.Array) -> Any:
-        total, squares, zeros = moments(x)
-        return squares, total, zeros
-
-    x = jnp.arange(12.0).reshape(3, 4)
-    first, second = pallas_debug.compare(exchanged, moments, x).findings
-    assert first.cause == "it holds what `moments` returns as output [1]"
-    assert second.cause == "it holds what `moments` returns as output [0]"
-    assert first.advice == (
-        "look at the order of the outputs: of the kernel's references, of out_shape and out_specs, "
-        "and of what the function returns"
-    )
-    (zero,) = pallas_debug.compare(lambda x: (x.sum(0), *moments(x * 0)[1:]), moments, x).findings
-    assert "returns as" not in str(zero.cause)
-
-
 @pytest.mark.parametrize("mask, is_apart", [(1e9, True), (-1e30, True), (2e8, False)])
 def test_masks_are_no_scale_for_the_error_of_other_elements(mask: float, is_apart: bool) -> None:
     x = jnp.array([mask, 300.0 if is_apart else 1e7, 1.0])
@@ -206,7 +184,7 @@ def test_two_versions_of_a_kernel() -> None:
 
     first, second = (functools.partial(version, scale=s) for s in (2.0, 3.0))
     assert pallas_debug.compare(first, first, X).ok
-    assert "each is 1.5 times what is expected" in one(second, first, X).message
+    assert "pattern: all elements; in each of 4 blocks" in one(second, first, X).message
 
 
 @pytest.mark.slow

@@ -25,13 +25,7 @@ def test_one_block() -> None:
     assert finding.grid_point == (1, 0)
     lines = finding.message.splitlines()
     assert lines[1].startswith("first in block [8:16, 0:128] of grid point (1, 0): [8, 0] is ")
-    assert lines[3] == (
-        "pattern: the first 128 columns of the last 8 rows; all in 1 of 4 blocks; each is 2 times "
-        "what is expected"
-    )
-    assert finding.cause == (
-        "a missing or doubled scale, or terms that are added more than once or left out"
-    )
+    assert lines[3] == ("pattern: the first 128 columns of the last 8 rows; all in 1 of 4 blocks")
 
 
 @pytest.mark.slow
@@ -56,8 +50,7 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
     finding = one(lambda x: blocks(last_column, x), double, X)
     assert finding.grid_point == (0, 1)
     assert finding.values["pattern"] == (
-        "the last 128 columns; in 2 of 4 blocks, block 1 along dimension 1; each is what is "
-        "expected plus 1"
+        "the last 128 columns; in 2 of 4 blocks, block 1 along dimension 1"
     )
 
 
@@ -74,62 +67,6 @@ def test_a_block_that_no_grid_point_visits() -> None:
         "the last 8 rows; in 2 of 4 blocks, block 1 along dimension 0; each is NaN"
     )
     assert finding.cause == "no grid point visits the blocks that differ"
-
-    def onto_one(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            copy_twice, grid=(2,), in_specs=[pl.BlockSpec((8, 256), lambda i: (i, 0))],
-            out_specs=pl.BlockSpec((8, 256), lambda i: (0, 0)), out_shape=x,
-        )(x)  # fmt: skip
-
-    assert one(onto_one, double, X).cause == "no grid point visits 1 of the 2 blocks that differ"
-
-
-def test_an_operand_that_stays_at_its_first_block() -> None:
-    def call(x: Any, scale: Any, moves: int = 0) -> Any:
-        return pl.pallas_call(
-            lambda x_ref, scale_ref, o_ref: o_ref.__setitem__(..., x_ref[...] * scale_ref[...]),
-            out_shape=x,
-            grid=(2,),
-            in_specs=[
-                pl.BlockSpec((8, 128), lambda i: (i, 0)),
-                pl.BlockSpec((8, 1), lambda i: (i * moves, 0)),
-            ],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-        )(x, scale)
-
-    x, scale = jax.random.normal(jax.random.key(0), (16, 128)), jnp.arange(1.0, 17.0)[:, None] ** 2
-    finding = one(call, lambda x, scale: x * jnp.sqrt(scale), x, scale)
-    assert "no grid point gets scale_ref[8:16, 0:1]: 8 of 16 elements of scale_ref" in (
-        finding.message.splitlines()
-    )
-    assert finding.cause == ("the blocks of scale_ref leave out a part that the reference may use")
-    assert re.fullmatch(
-        r"compare its index map \(line \d+\) with the output's: does it move along with it to the "
-        r"end\?",
-        finding.advice or "",
-    )
-    moved = functools.partial(call, moves=1)
-    finding = one(moved, lambda x, scale: x * jnp.sqrt(scale), x, scale)
-    assert "no grid point gets" not in finding.message
-
-
-def test_operands_that_are_one_array_read_it_together() -> None:
-    def halves(x: Any) -> Any:
-        return pl.pallas_call(
-            lambda a_ref, b_ref, o_ref: o_ref.__setitem__(..., a_ref[...] + b_ref[...]),
-            out_shape=jax.ShapeDtypeStruct((8, 128), x.dtype),
-            grid=(1,),
-            in_specs=[
-                pl.BlockSpec((8, 128), lambda i: (0, 0)),
-                pl.BlockSpec((8, 128), lambda i: (0, 1)),
-            ],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
-        )(x, x)
-
-    x = jnp.ones((8, 256), jnp.float32)
-    finding = one(halves, lambda x: x[:, :128] - x[:, 128:], x)
-    assert "no grid point gets" not in finding.message
-    assert "leave" not in (finding.cause or "")
 
 
 @pytest.mark.slow
@@ -149,9 +86,7 @@ def test_an_index_map_with_scalar_prefetch() -> None:
     finding = one(swapped, lambda order, x: 2 * x, jnp.array([1, 0], jnp.int32), X)
     assert finding.grid_point == (0,)
     assert "first in block [8:16, 0:256] of grid point (0,): [8, 0] is" in finding.message
-    assert finding.values["pattern"].endswith(
-        "in each of 2 blocks; each is what is expected 8 rows before it, around the end"
-    )
+    assert finding.values["pattern"].endswith("all elements; in each of 2 blocks")
 
 
 @pytest.mark.slow
@@ -174,7 +109,6 @@ def test_a_result_is_followed_through_what_moves_its_elements() -> None:
         assert finding.message.startswith(f"output {path} (o_ref), ")
         assert finding.grid_point == (1, 1)
         assert "first in block [8:16, 128:256] of grid point (1, 1): [1, 0, " in finding.message
-    assert "is the negative of what is expected" in report.findings[0].message
 
 
 @pytest.mark.slow
@@ -188,7 +122,7 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
         "; the grid point that wrote it is unknown: it is computed by `reduce_sum` from a result "
         "of kernel `copy_twice`"
     ) in finding.message
-    assert finding.values["pattern"] == "all elements; each is 2 times what is expected"
+    assert finding.values["pattern"] == "all elements"
 
     def mine(x: jax.Array) -> Any:
         hbm = pl.BlockSpec(memory_space=pl.ANY)

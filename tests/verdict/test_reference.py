@@ -191,17 +191,6 @@ def test_a_fault_of_the_kernel_comes_before_the_results_that_it_changes() -> Non
 
 
 @pytest.mark.slow
-def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
-    verdict = judged(lambda x: scale(x, 3.0, "wrong"), lambda x: scale(x, 2.0, "right"))
-    (finding,) = verdict.counted
-    assert (
-        "the kernels first diverge at grid point (0,): line 23 stores 3 to o_ref[0, 0], but 2 in "
-        "`<lambda>`"
-    ) in finding.message
-    assert (finding.index, finding.operand) == ("o_ref[0, 0]", "o_ref")
-
-
-@pytest.mark.slow
 def test_a_function_that_donates_its_arguments_is_judged_by_every_engine() -> None:
     def double(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2

@@ -1,8 +1,8 @@
 """Evaluation of a program whose kernels are run by the caller, one after the other.
 
 The program is traced and its equations are evaluated one by one on the CPU. At each kernel the
-evaluation pauses and yields the kernel with the values of its operands, so that two programs can
-run in lock-step, and a run can be ended at any kernel.
+evaluation pauses and yields the kernel with the values of its operands, so that a run can be ended
+at any kernel.
 """
 
 from __future__ import annotations

@@ -8,25 +8,18 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import diverging, stored
-from pallas_debug.findings.wording.diverging import Divergence
-from pallas_debug.findings.wording.facts import listed, where
+from pallas_debug.findings.wording import stored
+from pallas_debug.findings.wording.facts import where
 from pallas_debug.findings.wording.regions import (
     DifferingRegion,
-    Relation,
-    RelationKind,
+    SpecialKind,
+    SpecialValues,
     indices_text,
     region_text,
-    relation_text,
+    special_text,
 )
 from pallas_debug.findings.wording.stored import StoreHistory
-from pallas_debug.model import Finding, SourceLine
-
-MAX_UNREAD = 4
-"""Maximum number of inputs whose unread parts are listed in a message."""
-
-MAX_PARTS = 3
-"""Maximum number of parts of an input listed in a message."""
+from pallas_debug.model import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +45,6 @@ class Written:
     region: DifferingRegion | None = None
     inside: DifferingRegion | None = None
     unvisited: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnreadInput:
-    """An input with a part that is in no block of the grid.
-
-    Attributes:
-      elements: number of elements in no block, and of all elements.
-      parts: first such parts: `[128:512, 0:64]`.
-      has_more: whether there are more parts.
-      line: line of its index map.
-    """
-
-    operand: str
-    elements: tuple[int, int]
-    parts: tuple[str, ...]
-    has_more: bool = False
-    line: SourceLine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,20 +85,13 @@ class Mismatch:
       absolute, relative: largest errors, with the elements that have them.
       allowed: the tolerance; empty if elements must be equal.
       region: region of the differing elements.
-      relations: patterns of their values.
+      special: NaN, infinities and zeros among them.
       written: blocks that contain them, if the output comes straight from a kernel.
       unknown: why block and grid point are unknown, as the end of a sentence.
       history: history of the first element.
       unwatched: why the history is unknown, as the end of a sentence.
-      diverged: first divergence between the kernels of both functions.
-      unaligned: why the divergence is unknown, as the end of a sentence.
-      agrees: whether the kernels do not diverge.
       unjudged: number of elements at which the reference is NaN.
       rounding: the largest error in units of rounding, if all values are finite floats.
-      not_compared: operands whose stores were not compared to determine `diverged` or `agrees`,
-        each with the reason, as clauses.
-      unread: inputs that the grid does not visit completely.
-      exchanged: name of the output as which the reference returns these values.
     """
 
     what: str
@@ -138,19 +106,13 @@ class Mismatch:
     relative: tuple[str, tuple[int, ...]] | None
     allowed: str
     region: DifferingRegion
-    relations: tuple[Relation, ...] = ()
+    special: tuple[SpecialValues, ...] = ()
     written: Written | None = None
     unknown: str = ""
     history: StoreHistory | None = None
     unwatched: str = ""
-    diverged: Divergence | None = None
-    unaligned: str = ""
-    agrees: bool = False
     unjudged: int = 0
     rounding: RoundingError | None = None
-    not_compared: tuple[str, ...] = ()
-    unread: tuple[UnreadInput, ...] = ()
-    exchanged: str = ""
 
 
 def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
@@ -169,14 +131,12 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
         f"`{found.reference}`",
         _first(found),
-        *_diverged(found),
-        *_history(found),
+        *(stored.history(found.history) if found.history is not None else []),
         _errors(found),
         f"pattern: {facts['pattern']}",
     ]
     if found.unwatched:
         lines.append(f"the line that stored it is unknown: {found.unwatched}")
-    lines += [_unread(one) for one in found.unread[:MAX_UNREAD]]
     if found.unjudged:
         lines.append(f"not judged: {found.unjudged:,} where the reference is NaN")
     cause, advice = _cause(found)
@@ -186,30 +146,6 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         if carried is not None and carried.carried is not None:
             seen = seen.at(other=carried.carried.line)
     return seen.with_values(facts).found(Fault.VALUE_MISMATCH, "\n".join(lines), cause, advice)
-
-
-def _diverged(found: Mismatch) -> list[str]:
-    left = [diverging.not_compared(found.not_compared)] if found.not_compared else []
-    if found.diverged is not None:
-        return [diverging.sentence(found.diverged), *left]
-    if found.unaligned:
-        return [diverging.not_known(found.unaligned)]
-    if not found.agrees:
-        return []
-    return [diverging.AGREE_AS_FAR, *left] if left else [diverging.AGREE]
-
-
-def _history(found: Mismatch) -> list[str]:
-    if found.history is None:
-        return []
-    return stored.history(found.history, is_shown=found.diverged is None)
-
-
-def _unread(one: UnreadInput) -> str:
-    left, total = one.elements
-    more = " and others" if one.has_more or len(one.parts) > MAX_PARTS else ""
-    parts = ", ".join(f"{one.operand}{part}" for part in one.parts[:MAX_PARTS])
-    return f"no grid point gets {parts}{more}: {left:,} of {total:,} elements of {one.operand}"
 
 
 def place(element: Sequence[int]) -> str:
@@ -256,12 +192,12 @@ def _errors(found: Mismatch) -> str:
 
 
 def pattern(found: Mismatch) -> str:
-    """Describe the pattern of a mismatch: places of its elements, relations to the reference."""
+    """Describe the pattern of a mismatch: places of its elements, and their special values."""
     parts = [region_text(found.region)]
     written = found.written
     if written is not None and written.blocks > 1:
         parts.append(_blocks(written))
-    parts += [relation_text(relation, len(found.region.dims)) for relation in found.relations]
+    parts += [special_text(one) for one in found.special]
     return "; ".join(parts)
 
 
@@ -287,82 +223,30 @@ def _blocks(written: Written) -> str:
     return text
 
 
-_NEVER = (
-    "nothing wrote them, or zeros were written",
-    "check that every block is visited and stored at its last step: is a store under a pl.when "
-    "whose condition is false?",
-)
-_STORED_ZERO = (
-    "zero was stored there",
-    "look at the operands of that line: a mask, a branch, an accumulator that was reset, or a "
-    "block that the kernel skips",
-)
-_CAUSES: dict[RelationKind, tuple[str, str]] = {
-    "nan": (
+_CAUSES: dict[SpecialKind, tuple[str, str]] = {
+    "NaN": (
         "the kernel produces a NaN, or leaves one in memory, where the reference does not",
-        "pallas_debug.check and the other engines of `pallas-debug verify` report the line that "
-        "produced it if they can run the kernel",
+        "the other engines of `pallas-debug verify` report the line that produced it",
     ),
     "infinite": (
         "an overflow, a division by zero, or a mask value that is never replaced",
         'run pallas_debug.check with "inf,float_div": it reports the line',
     ),
-    "zero": _NEVER,
-    "factor": (
-        "a missing or doubled scale, or terms that are added more than once or left out",
-        "compare the scales of both functions, and count the steps that add to each block",
-    ),
-    "negated": ("a wrong sign", "compare the signs of both functions"),
-    "offset": (
-        "a term that is added too often or not at all, or an accumulator that does not start at "
-        "zero",
-        "look at the initial value of the accumulator and at the terms added to all elements",
-    ),
-    "wrapped": (
-        "a narrow integer overflowed",
-        "accumulate in int32 and convert the result",
-    ),
-    "factor per slice": (
-        "these share a wrong factor, such as a normalisation or a rescaling",
-        "look at the divisions and multiplications along this dimension",
-    ),
-    "shifted": (
-        "an index map or a slice is off by this distance",
-        "compare the index maps of the operands with that of the output",
-    ),
-    "rotated": (
-        "an index map or a slice is off by this distance",
-        "compare the index maps of the operands with that of the output",
-    ),
-    "transposed": (
-        "an operand or a product is transposed, or indices are swapped",
-        "look at the order of the indices and at the dimensions that dot_general contracts",
+    "zero": (
+        "zero was stored there",
+        "look at the operands of that line: a mask, a branch, an accumulator that was reset, or a "
+        "block that the kernel skips",
     ),
 }
 
-_SCALED: tuple[RelationKind, ...] = ("factor", "factor per slice", "offset")
-"""Patterns that also arise if an operand is read from the wrong place."""
-
 
 def _cause(found: Mismatch) -> tuple[str | None, str | None]:
-    """Return cause and advice for the pattern; None uses those of the fault's explanation."""
-    if found.exchanged:
-        return (
-            f"it holds what `{found.reference}` returns as {found.exchanged}",
-            "look at the order of the outputs: of the kernel's references, of out_shape and "
-            "out_specs, and of what the function returns",
-        )
+    """Return cause and advice; None uses those of the fault's explanation."""
     written = found.written
     if written is not None and written.unvisited == written.differing > 0:
         return (
             "no grid point visits the blocks that differ",
             "visit every block: make the grid and the index map cover the array, with pl.cdiv",
-        )
-    if written is not None and 0 < written.unvisited < written.differing:
-        return (
-            f"no grid point visits {written.unvisited:,} of the {written.differing:,} blocks that "
-            "differ",
-            "make the grid and the output's index map reach every block",
         )
     if found.history is not None:
         visits = None if found.written is None else found.written.visits
@@ -370,51 +254,19 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         cause = cause or stored.not_written(found.history, place(found.element))
         if cause is not None:
             return cause
-    related = [one for one in found.relations if one.kind in _CAUSES and one.share == 1]
-    if found.rounding is not None and found.rounding.explains and not related:
+    if found.rounding is not None and found.rounding.explains:
         return _rounding(found.rounding)
-    if found.diverged is not None:
-        return diverging.cause(found.diverged)
-    if found.agrees and not found.not_compared:
-        return diverging.AROUND
-    mixed = None if found.history is None else stored.left_over(found.history)
-    if found.unread and mixed is None and all(one.kind in _SCALED for one in related):
-        return _not_all_read(found.unread)
-    for relation in related:
-        is_stored = found.history is not None and found.history.store is not None
-        if relation.kind == "zero" and is_stored:
-            return _STORED_ZERO
-        return _CAUSES[relation.kind]
-    if mixed is not None:
-        return mixed
+    for special in found.special:
+        if special.share == 1:
+            return _CAUSES[special.kind]
     if found.history is not None:
-        later = stored.carried_on(found.history)
+        later = stored.left_over(found.history) or stored.carried_on(found.history)
         if later is None and written is not None and (written.visits or 0) > 1:
             later = stored.stored_before(found.history, written.points[-1:])
             later = later or stored.stored_alone(found.history, written.visits or 0)
         if later is not None:
             return later
-    ends = [one for one in found.region.dims if not one.is_all]
-    is_end = len(ends) == 1 and ends[0].step == 1 and ends[0].last == ends[0].size - 1
-    if is_end and written is not None and written.blocks > written.differing == 1:
-        return (
-            "only the last block is wrong",
-            "look at what is special about it: a ragged edge, a mask, the condition of the last "
-            "step",
-        )
     return None, None
-
-
-def _not_all_read(unread: Sequence[UnreadInput]) -> tuple[str, str]:
-    names = listed([one.operand for one in unread])
-    lines = dict.fromkeys(where(one.line) for one in unread if one.line is not None)
-    at = f" ({listed([*lines])})" if lines else ""
-    one = len(unread) == 1
-    return (
-        f"the blocks of {names} leave out a part that the reference may use",
-        f"compare {'its index map' if one else 'their index maps'}{at} with the output's: "
-        f"{'does it' if one else 'do they'} move along with it to the end?",
-    )
 
 
 def _rounding(found: RoundingError) -> tuple[str, str]:

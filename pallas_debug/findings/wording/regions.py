@@ -1,25 +1,11 @@
-"""Wording of patterns: where elements differ, and how their values relate to the expected ones."""
+"""Wording of patterns: where elements differ, and whether they are NaN, infinite or zero."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-RelationKind = Literal[
-    "nan",
-    "infinite",
-    "zero",
-    "constant",
-    "negated",
-    "factor",
-    "offset",
-    "wrapped",
-    "factor per slice",
-    "shifted",
-    "rotated",
-    "transposed",
-]
-"""Relation of the values to the expected ones; `Relation` holds its numbers."""
+SpecialKind = Literal["NaN", "infinite", "zero"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +44,15 @@ class DifferingRegion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relation:
-    """Relation of differing elements to their expected values.
+class SpecialValues:
+    """Differing elements that are NaN, infinite or zero.
 
     Attributes:
-      share: share of the differing elements for which it holds.
-      number: the factor, offset, constant or power of two.
-      other: expected constant for a constant, if it is one; largest factor for several factors.
-      dim, by: dimension and distance of a shift; `dim` is negative, -1 for the last dimension. For
-        a factor per slice, the dimension whose slices share a factor.
+      share: share of the differing elements.
     """
 
-    kind: RelationKind
+    kind: SpecialKind
     share: float = 1.0
-    number: str = ""
-    other: str = ""
-    dim: int = -1
-    by: int = 0
 
 
 def region_text(region: DifferingRegion) -> str:
@@ -140,28 +118,8 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if 0.1 <= share <= 0.9 else f"{share:.1%}"
 
 
-def relation_text(relation: Relation, rank: int) -> str:
-    """Describe a relation: `each is 2 times what is expected`."""
-    who = "each" if relation.share == 1 else f"{_percent(relation.share)} of these"
-    verb = "is" if relation.share == 1 else "are"
-    distance, name = abs(relation.by), noun(relation.dim, rank)
-    names = _plural(name) if distance > 1 else name
-    along = "after" if relation.by < 0 else "before"
-    texts: dict[RelationKind, str] = {
-        "nan": f"{who} {verb} NaN",
-        "infinite": f"{who} {verb} infinite",
-        "zero": f"{who} {verb} zero",
-        "constant": f"{who} {verb} {relation.number}"
-        + (f" where {relation.other} is expected" if relation.other else ", whatever is expected"),
-        "negated": f"{who} {verb} the negative of what is expected",
-        "factor": f"{who} {verb} {relation.number} times what is expected",
-        "offset": f"{who} {verb} what is expected plus {relation.number}",
-        "wrapped": f"{who} {verb} off by a multiple of {relation.number}",
-        "factor per slice": "each "
-        + {-1: "row", -2: "column"}.get(relation.dim, "slice")
-        + f" has a factor of its own, from {relation.number} to {relation.other}",
-        "shifted": f"{who} {verb} what is expected {distance:,} {names} {along} it",
-        "rotated": f"{who} {verb} what is expected {distance:,} {names} {along} it, around the end",
-        "transposed": f"{who} {verb} what is expected with row and column exchanged",
-    }
-    return texts[relation.kind]
+def special_text(special: SpecialValues) -> str:
+    """Describe special values: `each is NaN`, `25% of these are zero`."""
+    if special.share == 1:
+        return f"each is {special.kind}"
+    return f"{_percent(special.share)} of these are {special.kind}"

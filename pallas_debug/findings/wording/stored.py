@@ -97,12 +97,8 @@ class StoreHistory:
         return next((source for source in self.sources if source.carried is not None), None)
 
 
-def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
-    """Return the lines of a message.
-
-    Args:
-      is_shown: whether the finding's own line and grid point are those of the store.
-    """
+def history(found: StoreHistory) -> list[str]:
+    """Return the lines of a message."""
     store = found.store
     if store is None:
         again = " during the last visit of its block, only during an earlier one"
@@ -122,7 +118,7 @@ def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
             f"; the first element of {_others(found.others)}: {found.alike:,} by the same line"
         )
     is_plain = len(found.writes) == 1 and not (names or found.others or store.updates)
-    if is_plain and is_shown:
+    if is_plain:
         return []
     own = Contributions(buffer=found.output, writes=found.writes)
     lines = [message]
