@@ -1,0 +1,213 @@
+"""Arrays that are updated in place, through `input_output_aliases`."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .record import equals, integers, normal, table
+
+F32 = jnp.float32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+
+
+@equals(lambda x, y: x + y, normal(32, 128), normal(32, 128))
+def add_in_place(x, y):
+    def kernel(x_ref, y_ref, out_ref):
+        out_ref[...] = x_ref[...] + y_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(4,),
+        in_specs=[ROWS, ROWS],
+        out_specs=ROWS,
+        input_output_aliases={0: 0},
+    )(x, y)
+
+
+def _scaled_rows(x):
+    return np.concatenate([x[:8], x[8:16] * 2, x[16:]])
+
+
+@equals(_scaled_rows, normal(32, 128))
+def scale_some_rows(x):
+    """Only rows 8 to 15 are touched; the others keep what the input holds."""
+
+    def kernel(x_ref, out_ref, rows_ref, sem):
+        pltpu.sync_copy(x_ref.at[pl.ds(8, 8)], rows_ref)
+        rows_ref[...] *= 2
+        copy = pltpu.make_async_copy(rows_ref, out_ref.at[pl.ds(8, 8)], sem)
+        copy.start()
+        copy.wait()
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        in_specs=[ANY],
+        out_specs=ANY,
+        scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
+        input_output_aliases={0: 0},
+    )(x)
+
+
+@equals(lambda x: _scaled_rows(x), normal(32, 128))
+def scale_one_block(x):
+    """The grid has only the block that changes."""
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    block = pl.BlockSpec((8, 128), lambda i: (i + 1, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(1,),
+        in_specs=[block],
+        out_specs=block,
+        input_output_aliases={0: 0},
+    )(x)
+
+
+@equals(lambda x, p: x + p.reshape(16, 3, 128).sum(1), normal(16, 128), normal(16, 384))
+def add_parts_to_a_table(x, parts):
+    def kernel(x_ref, part_ref, out_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _():
+            out_ref[...] = x_ref[...]
+
+        out_ref[...] += part_ref[...]
+
+    block = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(2, 3),
+        in_specs=[block, pl.BlockSpec((8, 128), lambda i, j: (i, j))],
+        out_specs=block,
+        input_output_aliases={0: 0},
+    )(x, parts)
+
+
+def _cache_with_rows(slots, rows, cache):
+    cache = cache.copy()
+    cache[slots] = rows
+    return cache
+
+
+@equals(_cache_with_rows, table(5, 0, 11), normal(3, 8, 128), normal(16, 8, 128))
+def write_rows_of_a_cache(slots, rows, cache):
+    """New keys of three sequences go to their slots of a cache in HBM."""
+
+    def kernel(slots_ref, row_ref, _, cache_ref, sem):
+        slot = slots_ref[pl.program_id(0)]
+        copy = pltpu.make_async_copy(row_ref, cache_ref.at[pl.ds(slot, 1)], sem)
+        copy.start()
+        copy.wait()
+
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(3,),
+        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, slots: (i, 0, 0)), ANY],
+        out_specs=ANY,
+        scratch_shapes=[pltpu.SemaphoreType.DMA],
+    )
+    return pl.pallas_call(
+        kernel, out_shape=cache, grid_spec=grid_spec, input_output_aliases={2: 0}
+    )(slots, rows, cache)
+
+
+@equals(lambda x: np.concatenate([x[8:], x[:8]]), normal(16, 128))
+def swap_halves(x):
+    """Both halves are read before either is written."""
+
+    def kernel(x_ref, out_ref, upper_ref, lower_ref, sems):
+        reads = [
+            pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], upper_ref, sems.at[0]),
+            pltpu.make_async_copy(x_ref.at[pl.ds(8, 8)], lower_ref, sems.at[1]),
+        ]
+        writes = [
+            pltpu.make_async_copy(upper_ref, out_ref.at[pl.ds(8, 8)], sems.at[0]),
+            pltpu.make_async_copy(lower_ref, out_ref.at[pl.ds(0, 8)], sems.at[1]),
+        ]
+        for copies in (reads, writes):
+            for copy in copies:
+                copy.start()
+            for copy in copies:
+                copy.wait()
+
+    half = pltpu.VMEM((8, 128), F32)
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        in_specs=[ANY],
+        out_specs=ANY,
+        scratch_shapes=[half, half, pltpu.SemaphoreType.DMA((2,))],
+        input_output_aliases={0: 0},
+    )(x)
+
+
+@equals(
+    lambda g, w, m: (w - np.float32(0.1) * (np.float32(0.9) * m + g), np.float32(0.9) * m + g),
+    *(normal(16, 128) + i for i in range(3)),
+)
+def step_with_momentum(gradient, weight, momentum):
+    def kernel(gradient_ref, weight_ref, momentum_ref, new_weight_ref, new_momentum_ref):
+        momentum = 0.9 * momentum_ref[...] + gradient_ref[...]
+        new_momentum_ref[...] = momentum
+        new_weight_ref[...] = weight_ref[...] - 0.1 * momentum
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=(weight, momentum),
+        grid=(2,),
+        in_specs=[ROWS] * 3,
+        out_specs=(ROWS, ROWS),
+        input_output_aliases={1: 0, 2: 1},
+    )(gradient, weight, momentum)
+
+
+@equals(lambda x: np.sort(x), integers(0, 100, 24))
+def insertion_sort(x):
+    """The output, in SMEM, begins as a copy of the input."""
+
+    def kernel(x_ref, out_ref):
+        def take(i, _):
+            out_ref[i] = x_ref[i]
+
+        def insert(i, _):
+            key = out_ref[i]
+
+            def is_larger(j):
+                return (j > 0) & (out_ref[jnp.maximum(j - 1, 0)] > key)
+
+            def shift(j):
+                out_ref[j] = out_ref[j - 1]
+                return j - 1
+
+            out_ref[lax.while_loop(is_larger, shift, i)] = key
+
+        lax.fori_loop(0, 24, take, None)
+        lax.fori_loop(1, 24, insert, None)
+
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return pl.pallas_call(
+        kernel, out_shape=x, in_specs=[smem], out_specs=smem, input_output_aliases={0: 0}
+    )(x)
+
+
+@equals(lambda x: x * 2 + 1, normal(16, 128))
+def two_kernels_on_one_array(x):
+    """The second kernel updates what the first one made."""
+
+    def double(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    def increment(x_ref, out_ref):
+        out_ref[...] = x_ref[...] + 1
+
+    specs = {"grid": (2,), "in_specs": [ROWS], "out_specs": ROWS}
+    doubled = pl.pallas_call(double, out_shape=x, **specs)(x)
+    return pl.pallas_call(increment, out_shape=x, input_output_aliases={0: 0}, **specs)(doubled)

@@ -1,0 +1,160 @@
+"""Integer arithmetic that wraps around, and integers packed into others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+
+from .record import equals, integers
+
+I32, U32 = jnp.int32, jnp.uint32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+WORDS = integers(0, 2**32, 16, 128, dtype=np.uint32)
+
+
+def _elementwise(kernel, x):
+    return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[ROWS], out_specs=ROWS)(x)
+
+
+def _lcg(x):
+    for _ in range(4):
+        x = x * np.int32(1664525) + np.int32(1013904223)
+    return x
+
+
+def _xorshift(x):
+    x = x ^ (x << np.uint32(13))
+    x = x ^ (x >> np.uint32(17))
+    return x ^ (x << np.uint32(5))
+
+
+@equals(_xorshift, WORDS)
+def xorshift(x):
+    def kernel(x_ref, out_ref):
+        state = x_ref[...]
+        state ^= state << 13
+        state ^= state >> 17
+        state ^= state << 5
+        out_ref[...] = state
+
+    return _elementwise(kernel, x)
+
+
+def _xorshift_signed(x):
+    x = x ^ (x << np.int32(13))
+    x = x ^ (x.view(np.uint32) >> np.uint32(17)).view(np.int32)
+    return x ^ (x << np.int32(5))
+
+
+@equals(_xorshift_signed, WORDS.view(np.int32))
+def xorshift_of_signed_integers(x):
+    def kernel(x_ref, out_ref):
+        state = x_ref[...]
+        state ^= state << 13
+        state ^= lax.shift_right_logical(state, 17)
+        state ^= state << 5
+        out_ref[...] = state
+
+    return _elementwise(kernel, x)
+
+
+def _fnv(x):
+    hashes = np.full((1, 128), 2166136261, np.uint32)
+    for row in x:
+        hashes = (hashes ^ row) * np.uint32(16777619)
+    return hashes
+
+
+@equals(_fnv, WORDS & np.uint32(255))
+def hash_of_columns(x):
+    """FNV-1a."""
+
+    def kernel(x_ref, out_ref):
+        def mix(i, hashes):
+            return (hashes ^ x_ref[pl.ds(i, 1), :]) * U32(16777619)
+
+        out_ref[...] = lax.fori_loop(0, 16, mix, jnp.full((1, 128), 2166136261, U32))
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((1, 128), U32))(x)
+
+
+def _finalizer(x):
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+@equals(_finalizer, WORDS)
+def finalizer_of_murmur(x):
+    def kernel(x_ref, out_ref):
+        h = x_ref[...]
+        h = (h ^ (h >> 16)) * U32(0x85EBCA6B)
+        h = (h ^ (h >> 13)) * U32(0xC2B2AE35)
+        out_ref[...] = h ^ (h >> 16)
+
+    return _elementwise(kernel, x)
+
+
+def _checksum(x):
+    return np.array(
+        [x.sum(dtype=np.int32), (x * np.arange(128, dtype=np.int32)).sum(dtype=np.int32)]
+    )
+
+
+@equals(
+    lambda x: np.concatenate([((x >> s) & 255).astype(np.float32) for s in (0, 8, 16, 24)]), WORDS
+)
+def unpack_four_bytes(x):
+    def kernel(x_ref, out_ref):
+        for i in range(4):
+            byte = (x_ref[...] >> (8 * i)) & 255
+            out_ref[i] = byte.astype(I32).astype(jnp.float32)
+
+    out = jax.ShapeDtypeStruct((4, 16, 128), jnp.float32)
+    return pl.pallas_call(kernel, out_shape=out)(x).reshape(64, 128)
+
+
+@equals(lambda x: (x[:4] & 15) | (x[4:] << 4), integers(0, 16, 8, 128))
+def pack_two_nibbles(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = (x_ref[0:4, :] & 15) | (x_ref[4:8, :] << 4)
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((4, 128), I32))(x)
+
+
+@equals(
+    lambda x, y: x.astype(np.int32) @ y.astype(np.int32),
+    integers(-128, 128, 32, 128, dtype=np.int8),
+    integers(-128, 128, 128, 128, dtype=np.int8),
+)
+def product_of_int8(x, y):
+    def kernel(x_ref, y_ref, out_ref):
+        out_ref[...] = jnp.dot(x_ref[...], y_ref[...], preferred_element_type=I32)
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((32, 128), I32))(x, y)
+
+
+@equals(
+    lambda x, y: np.minimum(x.astype(np.int32) + y, 255).astype(np.uint8),
+    integers(0, 256, 32, 128, dtype=np.uint8),
+    integers(0, 256, 32, 128, dtype=np.uint8)[::-1].copy(),
+)
+def saturating_sum_of_bytes(x, y):
+    def kernel(x_ref, y_ref, out_ref):
+        total = x_ref[...].astype(I32) + y_ref[...].astype(I32)
+        out_ref[...] = jnp.minimum(total, 255).astype(jnp.uint8)
+
+    return pl.pallas_call(kernel, out_shape=x)(x, y)
+
+
+@equals(lambda x: np.bitwise_count(x).astype(np.int32), WORDS)
+def number_of_set_bits(x):
+    def kernel(x_ref, out_ref):
+        v = x_ref[...]
+        v = v - ((v >> 1) & 0x55555555)
+        v = (v & 0x33333333) + ((v >> 2) & 0x33333333)
+        v = (v + (v >> 4)) & 0x0F0F0F0F
+        out_ref[...] = ((v * U32(0x01010101)) >> 24).astype(I32)
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((16, 128), I32))(x)

@@ -1,0 +1,243 @@
+"""Masks by infinities, and last blocks that are not full."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .record import equals, normal, table
+
+F32, I32 = jnp.float32, jnp.int32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+
+def _softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@equals(lambda x: _softmax(np.where(np.tril(np.ones_like(x)) > 0, x, -np.inf)), normal(128, 128))
+def causal_softmax(x):
+    def kernel(x_ref, out_ref):
+        row = lax.broadcasted_iota(I32, (16, 128), 0) + pl.program_id(0) * 16
+        column = lax.broadcasted_iota(I32, (16, 128), 1)
+        scores = jnp.where(row >= column, x_ref[...], -jnp.inf)
+        weights = jnp.exp(scores - scores.max(1, keepdims=True))
+        out_ref[...] = weights / weights.sum(1, keepdims=True)
+
+    rows = pl.BlockSpec((16, 128), lambda i: (i, 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(8,), in_specs=[rows], out_specs=rows)(x)
+
+
+def _attention(q, k, v):
+    scores = q @ k.T / np.sqrt(np.float32(128))
+    return _softmax(np.where(np.tril(np.ones_like(scores)) > 0, scores, -np.inf)) @ v
+
+
+@equals(_attention, *(normal(256, 128) / (i + 1) for i in range(3)))
+def causal_flash_attention(q, k, v):
+    """Blocks above the diagonal are skipped; the running maximum begins at -inf."""
+
+    def kernel(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref):
+        i, j = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(j == 0)
+        def _():
+            max_ref[...] = jnp.full_like(max_ref, -jnp.inf)
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        @pl.when(j <= i)
+        def _():
+            scores = jnp.dot(q_ref[...], k_ref[...].T, precision="highest") / np.sqrt(128)
+            row = lax.broadcasted_iota(I32, (128, 128), 0) + i * 128
+            column = lax.broadcasted_iota(I32, (128, 128), 1) + j * 128
+            scores = jnp.where(row >= column, scores, -jnp.inf)
+            largest = jnp.maximum(max_ref[...], scores.max(1, keepdims=True))
+            correction = jnp.exp(max_ref[...] - largest)
+            weights = jnp.exp(scores - largest)
+            sum_ref[...] = sum_ref[...] * correction + weights.sum(1, keepdims=True)
+            update = jnp.dot(weights, v_ref[...], precision="highest")
+            acc_ref[...] = acc_ref[...] * correction + update
+            max_ref[...] = largest
+
+        @pl.when(j == pl.num_programs(1) - 1)
+        def _():
+            out_ref[...] = acc_ref[...] / sum_ref[...]
+
+    query = pl.BlockSpec((128, 128), lambda i, j: (i, 0))
+    key = pl.BlockSpec((128, 128), lambda i, j: (j, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=q,
+        grid=(2, 2),
+        in_specs=[query, key, key],
+        out_specs=query,
+        scratch_shapes=[pltpu.VMEM((128, 1), F32)] * 2 + [pltpu.VMEM((128, 128), F32)],
+    )(q, k, v)
+
+
+@equals(lambda x: x.max(0, keepdims=True), normal(32, 128))
+def running_maximum_from_minus_infinity(x):
+    def kernel(x_ref, out_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            out_ref[...] = jnp.full_like(out_ref, -jnp.inf)
+
+        out_ref[...] = jnp.maximum(out_ref[...], x_ref[...].max(0, keepdims=True))
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1, 128), F32),
+        grid=(4,),
+        in_specs=[ROWS],
+        out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
+    )(x)
+
+
+def _log_sum_exp(lengths, x):
+    with np.errstate(divide="ignore"):
+        masked = np.where(np.arange(128) < lengths[:, None], np.exp(x), 0)
+        return np.log(masked.sum(1, keepdims=True))
+
+
+@equals(_log_sum_exp, table(128, 0, 3, 50, 1, 128, 0, 64), normal(8, 128))
+def log_sum_exp_with_empty_rows(lengths, x):
+    """Minus infinity for a row without entries, by a maximum that is made finite."""
+
+    def kernel(lengths_ref, x_ref, out_ref):
+        valid = lax.broadcasted_iota(I32, (8, 128), 1) < lengths_ref[...]
+        scores = jnp.where(valid, x_ref[...], -jnp.inf)
+        largest = scores.max(1, keepdims=True)
+        largest = jnp.where(jnp.isinf(largest), 0.0, largest)
+        out_ref[...] = largest + jnp.log(jnp.exp(scores - largest).sum(1, keepdims=True))
+
+    out = jax.ShapeDtypeStruct((8, 1), F32)
+    return pl.pallas_call(kernel, out_shape=out)(lengths[:, None], x)
+
+
+@equals(lambda x: np.sort(x, 1)[:, :-4:-1], normal(8, 128))
+def three_largest(x):
+    """What was taken is masked with minus infinity."""
+
+    def kernel(x_ref, out_ref):
+        left = x_ref[...]
+        for i in range(3):
+            largest = left.max(1, keepdims=True)
+            out_ref[:, i : i + 1] = largest
+            left = jnp.where(left == largest, -jnp.inf, left)
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((8, 3), F32))(x)
+
+
+@equals(lambda x: x.sum(0, keepdims=True), normal(20, 128))
+def sum_with_a_masked_last_block(x):
+    def kernel(x_ref, out_ref):
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _():
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        row = lax.broadcasted_iota(I32, (8, 128), 0) + i * 8
+        out_ref[...] += jnp.where(row < 20, x_ref[...], 0.0).sum(0, keepdims=True)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1, 128), F32),
+        grid=(3,),
+        in_specs=[ROWS],
+        out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
+    )(x)
+
+
+@equals(np.exp, normal(20, 200))
+def elementwise_with_ragged_blocks(x):
+    """Padding is computed with, and not stored."""
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = jnp.exp(x_ref[...])
+
+    block = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+    return pl.pallas_call(kernel, out_shape=x, grid=(3, 2), in_specs=[block], out_specs=block)(x)
+
+
+@equals(lambda x, y: jnp.dot(x, y, precision="highest"), normal(16, 200), normal(200, 128))
+def product_with_a_masked_contraction(x, y):
+    def kernel(x_ref, y_ref, out_ref):
+        k = pl.program_id(0)
+
+        @pl.when(k == 0)
+        def _():
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        column = lax.broadcasted_iota(I32, (16, 128), 1) + k * 128
+        row = lax.broadcasted_iota(I32, (128, 128), 0) + k * 128
+        x = jnp.where(column < 200, x_ref[...], 0.0)
+        y = jnp.where(row < 200, y_ref[...], 0.0)
+        out_ref[...] += jnp.dot(x, y, precision="highest")
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        grid=(2,),
+        in_specs=[
+            pl.BlockSpec((16, 128), lambda k: (0, k)),
+            pl.BlockSpec((128, 128), lambda k: (k, 0)),
+        ],
+        out_specs=pl.BlockSpec((16, 128), lambda k: (0, 0)),
+    )(x, y)
+
+
+def _means(lengths, x):
+    return np.stack([b[:n].mean(0) for n, b in zip(lengths, x.reshape(3, 8, 128), strict=True)])
+
+
+@equals(_means, table(8, 3, 1), normal(24, 128))
+def means_of_sequences(lengths, x):
+    def kernel(lengths_ref, x_ref, out_ref):
+        length = lengths_ref[pl.program_id(0)]
+        row = lax.broadcasted_iota(I32, (8, 128), 0)
+        total = jnp.where(row < length, x_ref[...], 0.0).sum(0, keepdims=True)
+        out_ref[...] = total / length.astype(F32)
+
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(3,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, lengths: (i, 0))],
+        out_specs=pl.BlockSpec((None, 1, 128), lambda i, lengths: (i, 0, 0)),
+    )
+    out = jax.ShapeDtypeStruct((3, 1, 128), F32)
+    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(lengths, x)[:, 0]
+
+
+def _windowed(x):
+    row, column = np.indices((128, 128))
+    return _softmax(np.where((row >= column) & (row - column < 16), x, np.float32(-1e30)))
+
+
+@equals(_windowed, normal(128, 128))
+def softmax_of_a_sliding_window(x):
+    """With a large finite number in place of an infinity."""
+
+    def kernel(x_ref, out_ref):
+        row = lax.broadcasted_iota(I32, (128, 128), 0)
+        column = lax.broadcasted_iota(I32, (128, 128), 1)
+        seen = (row >= column) & (row - column < 16)
+        scores = jnp.where(seen, x_ref[...], -1e30)
+        weights = jnp.exp(scores - scores.max(1, keepdims=True))
+        out_ref[...] = weights / weights.sum(1, keepdims=True)
+
+    return pl.pallas_call(kernel, out_shape=x)(x)
+
+
+@equals(lambda x: np.where(x > 0, np.log(np.maximum(x, 1e-30)), 0), normal(8, 128))
+def logarithm_of_positive_numbers(x):
+    """The other branch of a `where` is NaN, and not taken."""
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = jnp.where(x_ref[...] > 0, jnp.log(x_ref[...]), 0.0)
+
+    return pl.pallas_call(kernel, out_shape=x)(x)

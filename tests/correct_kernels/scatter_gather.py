@@ -1,0 +1,174 @@
+"""Rows that are scattered and gathered, also with duplicates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .record import equals, integers, normal, table
+
+F32, I32 = jnp.float32, jnp.int32
+SMEM = pl.BlockSpec(memory_space=pltpu.SMEM)
+VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def _scattered(index, rows):
+    out = np.zeros((8, 128), np.float32)
+    for i, row in zip(index, rows, strict=True):
+        out[i] = row
+    return out
+
+
+@equals(_scattered, table(3, 1, 3, 6, 1, 0), normal(6, 128))
+def scatter_of_which_the_last_write_wins(index, rows):
+    def kernel(index_ref, rows_ref, out_ref):
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        def put(i, _):
+            out_ref[pl.ds(index_ref[i], 1), :] = rows_ref[pl.ds(i, 1), :]
+
+        lax.fori_loop(0, 6, put, None)
+
+    out = jax.ShapeDtypeStruct((8, 128), F32)
+    return pl.pallas_call(kernel, out_shape=out, in_specs=[SMEM, VMEM])(index, rows)
+
+
+@equals(lambda i, r, t: _onto(t, i, r), table(3, 1, 3, 1), normal(4, 8, 128), normal(5, 8, 128))
+def scatter_of_copies(index, rows, target):
+    """Copies to a table in HBM, one after the other: of two to one place the later wins."""
+
+    def kernel(index_ref, rows_ref, _, out_ref, sem):
+        for i in range(4):
+            copy = pltpu.make_async_copy(rows_ref.at[i], out_ref.at[index_ref[i]], sem)
+            copy.start()
+            copy.wait()
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=target,
+        in_specs=[SMEM, ANY, ANY],
+        out_specs=ANY,
+        scratch_shapes=[pltpu.SemaphoreType.DMA],
+        input_output_aliases={2: 0},
+    )(index, rows, target)
+
+
+def _onto(target, index, rows):
+    target = target.copy()
+    for i, row in zip(index, rows, strict=True):
+        target[i] = row
+    return target
+
+
+def _added(index, rows):
+    out = np.zeros((8, 128), np.int32)
+    np.add.at(out, index, rows)
+    return out
+
+
+@equals(_added, table(3, 1, 3, 6, 1, 0), integers(-50, 50, 6, 128))
+def scatter_add(index, rows):
+    def kernel(index_ref, rows_ref, out_ref):
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        def add(i, _):
+            out_ref[pl.ds(index_ref[i], 1), :] += rows_ref[pl.ds(i, 1), :]
+
+        lax.fori_loop(0, 6, add, None)
+
+    out = jax.ShapeDtypeStruct((8, 128), I32)
+    return pl.pallas_call(kernel, out_shape=out, in_specs=[SMEM, VMEM])(index, rows)
+
+
+@equals(lambda index, x: x[index], table(4, 0, 4, 2), normal(6, 8, 128))
+def embedding_lookup(index, x):
+    """By an index map, with a row that is looked up twice and others that are not."""
+
+    def kernel(_, row_ref, out_ref):
+        out_ref[...] = row_ref[...]
+
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, index: (index[i], 0, 0))],
+        out_specs=pl.BlockSpec((1, 8, 128), lambda i, index: (i, 0, 0)),
+    )
+    out = jax.ShapeDtypeStruct((4, 8, 128), F32)
+    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(index, x)
+
+
+@equals(lambda index, x: x[index], table(7, 2, 2, 5), normal(9, 8, 128))
+def gather_by_copies(index, x):
+    """All copies are under way at once."""
+
+    def kernel(index_ref, x_ref, out_ref, sems):
+        def copy(i):
+            return pltpu.make_async_copy(x_ref.at[index_ref[i]], out_ref.at[i], sems.at[i])
+
+        for i in range(4):
+            copy(i).start()
+        for i in range(4):
+            copy(i).wait()
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((4, 8, 128), F32),
+        in_specs=[SMEM, ANY],
+        out_specs=VMEM,
+        scratch_shapes=[pltpu.SemaphoreType.DMA((4,))],
+    )(index, x)
+
+
+@equals(lambda index, x: x[index[:, 0]], integers(0, 16, 8, 1), normal(16, 128))
+def gather_by_one_hot_product(index, x):
+    def kernel(index_ref, x_ref, out_ref):
+        column = lax.broadcasted_iota(I32, (8, 16), 1)
+        one_hot = (column == index_ref[...]).astype(F32)
+        out_ref[...] = jnp.dot(one_hot, x_ref[...], precision="highest")
+
+    out = jax.ShapeDtypeStruct((8, 128), F32)
+    return pl.pallas_call(kernel, out_shape=out)(index, x)
+
+
+@equals(lambda order, x: x[np.argsort(order)], table(2, 0, 3, 1), normal(4, 8, 128))
+def permute_blocks(order, x):
+    def kernel(_, x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, order: (i, 0, 0))],
+        out_specs=pl.BlockSpec((1, 8, 128), lambda i, order: (order[i], 0, 0)),
+    )
+    return pl.pallas_call(kernel, out_shape=x, grid_spec=grid_spec)(order, x)
+
+
+def _compacted(x):
+    kept = x[x > 0]
+    return np.concatenate([kept, np.zeros(len(x) - len(kept), x.dtype)])
+
+
+@equals(_compacted, integers(-9, 9, 40))
+def compact_positive_numbers(x):
+    """A slot is overwritten until a number stays in it."""
+
+    def kernel(x_ref, out_ref):
+        def clear(i, _):
+            out_ref[i] = 0
+
+        def keep(i, count):
+            out_ref[count] = x_ref[i]
+            return count + (x_ref[i] > 0).astype(I32)
+
+        lax.fori_loop(0, 40, clear, None)
+        count = lax.fori_loop(0, 40, keep, 0)
+
+        @pl.when(count < 40)
+        def _():
+            out_ref[count] = 0
+
+    return pl.pallas_call(kernel, out_shape=x, in_specs=[SMEM], out_specs=SMEM)(x)

@@ -1,0 +1,195 @@
+"""Orders in which a grid visits blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .record import equals, normal
+
+F32, I32 = jnp.float32, jnp.int32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+TILE = pltpu.VMEM((8, 128), F32)
+
+
+@equals(lambda x: np.cumsum(x.reshape(4, 8, 128)[::-1], 0)[::-1].reshape(32, 128), normal(32, 128))
+def suffix_sums_of_blocks(x):
+    """From the last block to the first."""
+
+    def kernel(x_ref, out_ref, total_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        total_ref[...] += x_ref[...]
+        out_ref[...] = total_ref[...]
+
+    reverse = pl.BlockSpec((8, 128), lambda i: (3 - i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(4,), in_specs=[reverse], out_specs=reverse, scratch_shapes=[TILE]
+    )(x)
+
+
+@equals(lambda x: np.roll(x, -8, 0), normal(32, 128))
+def blocks_rolled_by_one(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+    rolled = pl.BlockSpec((8, 128), lambda i: (lax.rem(i + 1, 4), 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[rolled], out_specs=ROWS)(x)
+
+
+@equals(lambda x: x.reshape(8, 4, 128)[::-1].reshape(32, 128), normal(32, 128))
+def blocks_reversed(x):
+    def kernel(x_ref, out_ref):
+        out_ref[0:4, :] = x_ref[4:8, :]
+        out_ref[4:8, :] = x_ref[0:4, :]
+
+    reverse = pl.BlockSpec((8, 128), lambda i: (3 - i, 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[reverse], out_specs=ROWS)(x)
+
+
+@equals(lambda x: x.reshape(3, 2, 8, 128).sum(1).reshape(24, 128), normal(48, 128))
+def block_visited_twice_in_a_row(x):
+    def kernel(x_ref, out_ref):
+        @pl.when(pl.program_id(0) % 2 == 0)
+        def _():
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((24, 128), F32),
+        grid=(6,),
+        in_specs=[ROWS],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i // 2, 0)),
+    )(x)
+
+
+@equals(lambda x, y: jnp.dot(x, y, precision="highest"), normal(16, 384), normal(384, 256))
+def sum_kept_in_the_output(x, y):
+    def kernel(x_ref, y_ref, out_ref):
+        product = jnp.dot(x_ref[...], y_ref[...], precision="highest")
+
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            out_ref[...] = product
+
+        @pl.when(pl.program_id(2) > 0)
+        def _():
+            out_ref[...] += product
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((16, 256), F32),
+        grid=(2, 2, 3),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda i, j, k: (i, k)),
+            pl.BlockSpec((128, 128), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j, k: (i, j)),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+    )(x, y)
+
+
+@equals(lambda x: x.reshape(2, 8, 2, 128).transpose(2, 1, 0, 3).reshape(16, 256), normal(16, 256))
+def blocks_transposed(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (j, i)),
+    )(x)
+
+
+@equals(lambda x: (x - x.mean()) / x.std(), normal(32, 128))
+def statistics_then_normalisation(x):
+    """Axis 0 is the phase: sums over all blocks, then the blocks again."""
+
+    def kernel(x_ref, out_ref, sums_ref):
+        phase, i = pl.program_id(0), pl.program_id(1)
+
+        @pl.when((phase == 0) & (i == 0))
+        def _():
+            sums_ref[0] = 0.0
+            sums_ref[1] = 0.0
+
+        @pl.when(phase == 0)
+        def _():
+            sums_ref[0] += jnp.sum(x_ref[...])
+            sums_ref[1] += jnp.sum(x_ref[...] ** 2)
+
+        @pl.when(phase == 1)
+        def _():
+            mean = sums_ref[0] / 4096
+            variance = sums_ref[1] / 4096 - mean**2
+            out_ref[...] = (x_ref[...] - mean) * lax.rsqrt(variance)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(2, 4),
+        in_specs=[pl.BlockSpec((8, 128), lambda phase, i: (i, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda phase, i: (i * phase, 0)),
+        scratch_shapes=[pltpu.SMEM((2,), F32)],
+    )(x)
+
+
+@equals(lambda x: x * 2, normal(16, 512))
+def back_and_forth(x):
+    """Each second row of blocks from the right to the left."""
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    def snake(i, j):
+        return i, jnp.where(i % 2 == 0, j, 3 - j)
+
+    block = pl.BlockSpec((8, 128), snake)
+    return pl.pallas_call(kernel, out_shape=x, grid=(2, 4), in_specs=[block], out_specs=block)(x)
+
+
+@equals(lambda x: np.repeat(x, 2, 0).reshape(32, 128), normal(16, 128).reshape(2, 8, 128))
+def input_block_used_twice(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+        grid=(4,),
+        in_specs=[pl.BlockSpec((None, 8, 128), lambda i: (i // 2, 0, 0))],
+        out_specs=ROWS,
+    )(x)
+
+
+@equals(lambda x: x.reshape(4, 8, 128).sum((0, 1), keepdims=False)[None], normal(32, 128))
+def whole_input_for_each_of_its_parts(x):
+    """The input is resident; each grid point adds its own rows of it."""
+
+    def kernel(x_ref, out_ref):
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _():
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        rows = x_ref[pl.ds(pl.multiple_of(i * 8, 8), 8), :]
+        out_ref[...] += rows.sum(0, keepdims=True)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1, 128), F32),
+        grid=(4,),
+        in_specs=[pl.BlockSpec((32, 128), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
+    )(x)
