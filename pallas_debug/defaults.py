@@ -107,14 +107,14 @@ SANITIZE_MODE = "machine,sanitize"
 
 CHECKS = {
     "user": "a `checkify.check` or `pl.debug_check` that fails",
-    "nan": "a NaN produced from operands without NaN",
-    "inf": "an infinity produced from finite operands",
+    "nan": "a NaN produced from operands without NaN, which reaches a result",
+    "inf": "an infinity produced from finite operands, which reaches a result",
     "index": "a slice, a copy or a block that reaches outside its array",
     "div": "an integer divided by zero",
-    "float_div": "a float divided by zero",
+    "float_div": "a float divided by zero, where the NaN or infinity reaches a result",
     "hint": "a `pl.multiple_of` that is not true",
-    "uninitialized": "a scratch buffer, output or padding that is read before it is written, "
-    "where the NaN it holds reaches an output (interpret modes only)",
+    "uninitialized": "memory or padding that is read before it is written, where it changes a "
+    "result, and outputs that are not written (on the kernel machine only)",
 }
 """What each check detects."""
 

@@ -14,13 +14,15 @@ from pallas_debug.model import Finding
 
 F32 = jnp.float32
 X = jnp.arange(16 * 128, dtype=F32).reshape(16, 128)
-MODES = ("hlo", "tpu")
+MODES = ("machine", "off")
+"""The kernel machine, and checks inserted into kernels, which then run as `call` requests."""
 ROWS = pl.BlockSpec((4, 128), lambda i: (i, 0))
 
 
 def call(kernel: Callable[..., None], *args: Any, shape: Any = (16, 128), **kwargs: Any) -> Any:
     if not isinstance(shape, (list, jax.ShapeDtypeStruct)):
         shape = jax.ShapeDtypeStruct(shape, F32)
+    kwargs.setdefault("interpret", True)
     return pl.pallas_call(kernel, out_shape=shape, **kwargs)(*args)
 
 
@@ -28,7 +30,7 @@ def checked(
     function: Callable[..., Any],
     *args: Any,
     errors: Any = "user,nan,index,div,hint",
-    mode: str = "hlo",
+    mode: str = "machine",
 ) -> tuple[tuple[Finding, ...], Any]:
     report, out = pallas_debug.check(function, errors, interpret=mode)(*args)
     assert report.not_checked == ()

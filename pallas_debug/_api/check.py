@@ -17,6 +17,7 @@ from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
+from pallas_debug.session.options import mode_of, require_checkable
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import unused
 
@@ -102,19 +103,19 @@ def check(
         report, out = pallas_debug.check(attention)(q, k, v)
         report.throw()
 
-    The kernels that `function` lowers, with or without jit, vmap, grad or scan, run with added code
-    that counts failures. Their results are the same as without checks. The checks are the same
-    in the interpret modes and on a TPU.
+    On a CPU, the kernels that `function` lowers, with or without jit, vmap, grad or scan, run on
+    the kernel machine, which observes every access and operation; `errors` selects the kinds of
+    faults to report. On an accelerator they run with added code that counts failures.
 
     Args:
       function: a function that calls kernels. It is run, so the wrapper cannot be used within jit;
         use `checkify` (`pallas_debug.checkify`) there.
       errors: names of checks, as a list or joined by commas: `user`, `nan`, `inf`, `index`,
         `div`, `float_div`, `hint`, `uninitialized`; `all` for all of them.
-      interpret: a mode, as for `pallas_debug.interpret`; by default `auto` without an accelerator,
-        otherwise `off`.
-      sanitize: whether to run the kernels on the kernel machine instead of with added code. Its
-        sanitizer finds more than the checks do, and `errors` has no effect.
+      interpret: `auto` or `machine` for the kernel machine, or `off` for added code; by default
+        `auto` without an accelerator, otherwise `off`.
+      sanitize: whether to run the kernels on the kernel machine and report every kind of fault;
+        `errors` then has no effect.
       watch: grid points at which the sanitizer judges memory and arithmetic, for arrays too large
         for its shadow memory: a position, a range or `*` for each axis, such as `"0:4,*,7"`.
       chip: target whose chip is reported to code that queries it; v5e by default. A kernel that
@@ -125,7 +126,7 @@ def check(
       A function with the same arguments that returns the report and the result of `function`.
 
     Raises:
-      UsageError: an unknown check, or a call within jit.
+      UsageError: an unknown check, one of jax's interpreters as the mode, or a call within jit.
       KernelFault: raised by the returned function if an interpreter stopped the program.
 
     The returned function raises `UsageError` if `function` called no kernel: nothing was checked.
@@ -133,10 +134,12 @@ def check(
     with WithoutOurFrames():
         check_function("pallas_debug.check", function)
         checks = names.parse(errors)
+        mode = judging(interpret, sanitize=sanitize, watch=watch)
+        require_checkable(mode_of(mode), () if sanitize else checks)
         options = Options(
             checks=() if sanitize else checks,
             prints=True,
-            interpret=judging(interpret, sanitize=sanitize, watch=watch),
+            interpret=mode,
             chip=chip,
             stops_unfit=True,
             epoch=f"check {next(_epochs)}",

@@ -34,7 +34,6 @@ CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 FRAMES = "frames of jax in errors"
 QUIET = "log of callbacks"
-FILL = "fill of unwritten integers"
 QUICK = "optimisation of programs that run once"
 
 
@@ -244,14 +243,6 @@ TABLE: tuple[Patch, ...] = (
             why="only Mosaic can lower it, and interpreters run on the CPU",
         )
         for name in ("pack_elementwise", "unpack_elementwise", "stochastic_round")
-    ),
-    Patch(
-        area=FILL,
-        owner="jax._src.pallas.primitives",
-        name="uninitialized_value",
-        replacement="pallas_debug.bridge.instrument.again:filling",
-        why="a second run with another fill value tells unwritten integers from written ones",
-        parameters=("shape", "dtype"),
     ),
     Patch(
         area=TPU_MODE,

@@ -6,11 +6,12 @@ Called from runtime threads in the middle of a program, so no exception may esca
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from pallas_debug.bridge.instrument.observe import CheckedRun
-from pallas_debug.checks import findings
+from pallas_debug.checks import findings, names
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector, Key, caused, key
@@ -152,35 +153,39 @@ class RunObserver:
             self._cut = 0
 
     def checked(self, run: CheckedRun) -> None:
-        """Collect the findings of a kernel that ran with checks."""
+        """Collect the findings of a kernel that ran with inserted checks."""
         try:
             found = findings.findings(run)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             problem = problem_of(error, "report", "reading what its checks counted")
-            self.skipped(run.kernel, str(problem).removesuffix("."), is_fault=True)
+            reason = str(problem).removesuffix(".")
+            self.skipped(run.kernel, reason, digest=run.digest, is_fault=True)
             return
-        self.found(*found, uses=run.uses, digests=run.digests)
+        self.found(*found, digest=run.digest)
 
-    def found(
-        self,
-        *findings: Finding,
-        uses: OutputUses | None = None,
-        digests: Collection[str] = (),
-    ) -> None:
+    def found(self, *findings: Finding, uses: OutputUses | None = None, digest: str = "") -> None:
         """Collect the findings of a kernel's run, causes with their consequences; report new ones.
+
+        Of what the kernel machine finds, only the faults that the checks select are kept.
 
         Args:
           uses: which of the kernel's outputs the program uses, if known.
-          digests: digests of the kernel; empty if unknown.
+          digest: digest of the kernel; empty if unknown.
         """
         if uses:
             findings, dropped = outputs.judged(findings, uses)
             with self._lock:
                 self._dropped |= dropped
-        found = caused(Collector(findings).findings)
+        found = [
+            replace(finding, digest=finding.digest or digest)
+            for finding in caused(Collector(findings).findings)
+            if not self.checks
+            or "machine" not in finding.engines
+            or names.selects(self.checks, finding)
+        ]
         with self._lock:
             for finding in found:
-                self._digests.setdefault(key(finding), set()).update(digests or ("",))
+                self._digests.setdefault(key(finding), set()).add(finding.digest)
         for finding in self._collector.add(*found):
             kernel = finding.kernel
             with guarded("report", f"reporting a finding in kernel `{kernel}`", self._report):
@@ -223,7 +228,13 @@ class RunObserver:
         )
 
     def skipped(
-        self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
+        self,
+        kernel: str,
+        reason: str,
+        *,
+        digest: str = "",
+        partly: bool = False,
+        is_fault: bool = False,
     ) -> None:
         """Record a kernel that is not fully checked; without checks, only faults are reported."""
         if not self.checks:
@@ -234,6 +245,7 @@ class RunObserver:
             Gap(
                 kernel=kernel,
                 engine="checks",
+                digest=digest,
                 reason=reason,
                 is_limit=not is_fault,
                 is_partial=partly,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -75,9 +75,9 @@ class HostObserver(Protocol):
         self,
         *findings: Finding,
         uses: OutputUses | None = None,
-        digests: Collection[str] = (),
+        digest: str = "",
     ) -> None:
-        """Handle the findings of a run of a kernel, which `digests` identify.
+        """Handle the findings of a run of the kernel with this digest.
 
         Args:
           uses: which of the kernel's outputs the program uses, if known.
@@ -198,9 +198,7 @@ class MachineHost:
                 self._observer.copied(prepared.launch.name, "machine")
             if not prepared.is_sanitized and done.stopped is None:
                 explained = padded.explain(prepared.launch, arrays, done.results, first=first)
-        self._observer.found(
-            *done.findings, *explained, uses=prepared.uses, digests=(prepared.digest,)
-        )
+        self._observer.found(*done.findings, *explained, uses=prepared.uses, digest=prepared.digest)
         digest = prepared.digest
         self._observer.hinted(*(replace(hint, digest=digest) for hint in done.hints))
         self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)

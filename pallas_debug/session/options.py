@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,29 @@ def mode_of(asked: Interpret) -> Mode:
         platform.leave_out_absent_tpu()
         return Mode("off" if platform.has_accelerator() else "auto")
     return Mode.parse(asked)
+
+
+def checking(mode: Mode, checks: Collection[str]) -> Mode:
+    """Return the mode in which kernels run with checks: the sanitizer's in place of the machine's.
+
+    With `off`, the code decides how kernels run, and checks are inserted into them.
+    """
+    if checks and mode.kind in ("auto", "machine") and not mode.sanitizes:
+        return Mode.parse(defaults.SANITIZE_MODE)
+    return mode
+
+
+def require_checkable(mode: Mode, checks: Collection[str]) -> None:
+    """Reject checks of kernels in one of jax's interpreters, which nothing observes.
+
+    Raises:
+      UsageError: the mode and the checks contradict each other.
+    """
+    if checks and mode.kind not in ("auto", "machine", "off"):
+        raise UsageError(
+            f"checks run kernels on the kernel machine, and {str(mode)!r} is another interpret "
+            "mode: request only one of them"
+        )
 
 
 def sanitizing(asked: Interpret, watch: str | None = None) -> Mode:

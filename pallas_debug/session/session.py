@@ -35,7 +35,13 @@ from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
-from pallas_debug.session.options import Options, mode_of, resolve_targets
+from pallas_debug.session.options import (
+    Options,
+    checking,
+    mode_of,
+    require_checkable,
+    resolve_targets,
+)
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
 
 
@@ -69,7 +75,9 @@ class Session:
         inform: Callable[[str], None] | None = None,
     ) -> None:
         self.options = options
-        self.interpret_mode = mode_of(options.interpret)
+        self._mode = mode_of(options.interpret)
+        require_checkable(self._mode, options.checks)
+        self.interpret_mode = checking(self._mode, options.checks)
         self._inform = inform
         self._stopping = threading.Event()
         self.store = open_store(options, stop=self._stopping, inform=inform)
@@ -300,8 +308,11 @@ class Session:
         Raises:
           UsageError: unknown mode.
         """
-        mode = Mode.parse(mode)
+        asked, before = Mode.parse(mode), self._mode
+        mode = checking(asked, self.observer.checks)
         with contextlib.ExitStack() as stack:
+            self._mode = asked
+            stack.callback(setattr, self, "_mode", before)
             stack.enter_context(
                 interpret.interpreting(mode, chosen=self._chosen, report=self.report)
             )
@@ -315,12 +326,18 @@ class Session:
 
         Args:
           checks: names from `checks/names.py`; empty for none.
+
+        Raises:
+          UsageError: kernels run in one of jax's interpreters, which checks do not observe.
         """
-        before, self.observer.checks = self.observer.checks, tuple(checks)
+        checks = tuple(checks)
+        require_checkable(self._mode, checks)
+        before, self.observer.checks = self.observer.checks, checks
         try:
             with contextlib.ExitStack() as stack:
-                stack.enter_context(hook.epoch((self._identity, self.observer.checks)))
-                if not (self.options.checks or self.options.prints):
+                stack.enter_context(hook.epoch((self._identity, checks)))
+                stack.enter_context(self.interpreting(self._mode))
+                if not self.options.checks:
                     stack.enter_context(observe.observing(self.observer))
                 yield
         finally:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 NAME = "pallas-debug"
 
-VERIFIED: tuple[Engine, ...] = ("static", "compile", "checks")
-"""Engines of `--pallas-verify`: the test itself runs the kernels."""
+VERIFIED: tuple[Engine, ...] = ("static", "compile", "machine")
+"""Engines of `--pallas-verify`: the test itself runs the kernels, on the machine."""
 
 MAX_SHOWN = 10
 """Maximum number of kernels named in one line of the summary."""
@@ -91,11 +91,9 @@ class Listener:
         if settings.verify:
             doing.append(f"kernels verified for {', '.join(settings.verify)}")
         if settings.checks:
-            doing.append(f"checks: {', '.join(settings.checks)}")
-        if settings.races:
-            doing.append("data races fail the test")
+            doing.append(f"faults that fail the test: {', '.join(settings.checks)}")
         if settings.sanitize:
-            doing.append("findings of the sanitizer fail the test")
+            doing.append("faults of every kind fail the test")
         if settings.coverage:
             doing.append("kernels that never launch are listed")
         if settings.flags:

@@ -26,7 +26,7 @@ MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
 DEFAULT_TARGET = "v5e"
-RACES = "tpu,detect_races,num_cores_or_threads=2"
+RACES = "races"
 SANITIZE = "machine,sanitize"
 
 MARKER = (
@@ -219,8 +219,8 @@ OPTIONS = (
         metavar="nan,index",
         const=",".join(DEFAULT_CHECKS),
         check=checks,
-        help="check every kernel while it runs, and fail the test if a check fails: "
-        f"{', '.join(CHECKS)}, or all",
+        help="run kernels on the kernel machine, or with inserted checks on an accelerator, and "
+        f"fail the test for a fault of these kinds: {', '.join(CHECKS)}, or all",
     ),
     Option(
         name="verify",
@@ -228,26 +228,24 @@ OPTIONS = (
         const="all",
         check=_target,
         help="fail every test whose kernels have a fault according to the static analysis, the "
-        "compiler for these chips (default: all) or the checks; a table at the end lists the "
-        "faults by chip",
+        "compiler for these chips (default: all) or the kernel machine, on which they run; a table "
+        "at the end lists the faults by engine and chip",
     ),
     Option(
         name="races",
         metavar="",
         const="on",
         check=switch,
-        help=f"detect data races, like --pallas-interpret={RACES}, and fail the test if there is "
-        "one",
+        help="run kernels on the kernel machine, and fail the test if a result depends on an order "
+        "that nothing guarantees: a data race, a copy that is not awaited, a semaphore left over",
     ),
     Option(
         name="sanitize",
         metavar="",
         const="on",
         check=switch,
-        help="run kernels on the kernel machine under the sanitizer, like "
-        "--pallas-interpret=machine,sanitize, and fail the test if a kernel reads unwritten or "
-        "stale memory, loses a write, races, deadlocks, accesses memory out of bounds, overflows "
-        "or produces a NaN",
+        help="run kernels on the kernel machine, like --pallas-interpret=machine,sanitize, and "
+        "fail the test for a fault of any kind",
     ),
     Option(
         name="watch",

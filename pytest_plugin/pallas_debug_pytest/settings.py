@@ -7,13 +7,13 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pallas_debug_pytest.options import (
-    DEFAULT_CHECKS,
     DEFAULT_TARGET,
     OPTIONS,
     RACES,
@@ -36,7 +36,6 @@ class Settings:
     pretend: str | None
     timeout: float | None
     checks: tuple[str, ...]
-    names_checks: bool
     verify: tuple[str, ...]
     races: bool
     sanitize: bool
@@ -102,11 +101,6 @@ def _resolve(config: pytest.Config) -> Settings:
     dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
     races = switch(found["races"] or "off")
     sanitize = switch(found["sanitize"] or "off")
-    if races and sanitize:
-        raise pytest.UsageError(
-            "--pallas-sanitize contradicts --pallas-races: a kernel runs in one interpret mode. "
-            "The sanitizer finds races as well; pass only --pallas-sanitize"
-        )
     verify = _names(found["verify"] or "")
     own = tuple(name for name in verify if name != "all")
     pretends = SWITCH.get((found["pretend"] or "off").lower())
@@ -116,15 +110,12 @@ def _resolve(config: pytest.Config) -> Settings:
         dump=None if dump is None else config.invocation_params.dir / dump,
         targets=targets,
         stages=_names(found["stages"] or ""),
-        interpret=_racing(found["interpret"])
-        if races
-        else _sanitizing(found["interpret"], found["watch"])
-        if sanitize
-        else found["interpret"],
+        interpret=_mode(found, sanitize=sanitize, verify=bool(verify), races=races),
         pretend=targets[0] if pretends else next(iter(pretended), None),
         timeout=None if timeout is None else float(timeout),
-        checks=checks(found["check"]) if found["check"] else DEFAULT_CHECKS if verify else (),
-        names_checks=found["check"] is not None,
+        checks=()
+        if sanitize or verify
+        else (*(checks(found["check"]) if found["check"] else ()), *((RACES,) if races else ())),
         verify=verify,
         races=races,
         sanitize=sanitize,
@@ -140,7 +131,7 @@ def _resolve(config: pytest.Config) -> Settings:
         "hang": ("--pallas-interpret", settings.watches),
         "stop-after": ("--pallas-interpret", settings.watches),
         "stages": ("--pallas-dump", settings.dump is not None),
-        "watch": ("--pallas-sanitize", settings.sanitize),
+        "watch": ("--pallas-sanitize", settings.sanitize or bool(settings.verify)),
     }
     for name, (wants, has_effect) in wanted.items():
         if config.getoption(f"--pallas-{name}") is not None and not has_effect:
@@ -154,43 +145,28 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _sanitizing(mode: str | None, watch: str | None) -> str:
-    """Return the interpret mode of the sanitizer.
-
-    Args:
-      watch: grid points to watch; None for all.
+def _mode(
+    found: Mapping[str, str | None], *, sanitize: bool, verify: bool, races: bool
+) -> str | None:
+    """Return the interpret mode: the kernel machine's if an option judges what kernels do.
 
     Raises:
       pytest.UsageError: another mode was requested.
     """
+    mode, watch = found["interpret"], found["watch"]
     kind = (mode or "auto").partition(",")[0].strip()
-    if kind not in ("auto", "machine"):
+    asked = {
+        "sanitize": sanitize,
+        "verify": verify,
+        "races": races,
+        "check": found["check"] is not None and kind != "off",  # inserted into the kernels
+    }
+    option = next((name for name, is_asked in asked.items() if is_asked), None)
+    if option is not None and kind not in ("auto", "machine"):
         raise pytest.UsageError(
-            f"--pallas-sanitize contradicts --pallas-interpret={mode}: "
-            "only the kernel machine sanitizes; pass only one of them"
+            f"--pallas-{option} contradicts --pallas-interpret={mode}: only the kernel machine "
+            "observes what kernels do; pass only one of them"
         )
+    if not sanitize and not verify:
+        return "auto" if races and mode is None else mode
     return SANITIZE if watch is None else f"{SANITIZE},watch={watch}"
-
-
-def _racing(mode: str | None) -> str:
-    """Return the interpret mode that finds races, with the requested parameters.
-
-    Raises:
-      pytest.UsageError: a mode that cannot find races.
-    """
-    kind, *params = [part.strip() for part in (mode or "auto").split(",")]
-    if kind not in ("auto", "tpu"):
-        raise pytest.UsageError(
-            f"--pallas-races contradicts --pallas-interpret={mode}: "
-            "only TPU interpret mode detects races; pass only one of them"
-        )
-    for ours in RACES.split(",")[1:]:
-        stem = "num_cores" if ours.startswith("num_cores") else ours
-        given = [p for p in params if p.startswith(stem)]
-        if not given:
-            params.append(ours)
-        elif stem == ours and SWITCH.get(given[0].partition("=")[2].lower()) is False:
-            raise pytest.UsageError(
-                f"--pallas-races contradicts --pallas-interpret={mode}; pass only one of them"
-            )
-    return ",".join(["tpu", *params])

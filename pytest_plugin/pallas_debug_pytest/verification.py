@@ -1,4 +1,4 @@
-"""`--pallas-verify`: results of the engines that do not run kernels, once per kernel.
+"""`--pallas-verify`: results of the engines for each kernel.
 
 Imports jax.
 
@@ -15,7 +15,7 @@ from pallas_debug.model import Finding, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict import engines, interpreted, table
 from pallas_debug.verdict.engines import Seen
-from pallas_debug.verdict.result import JUDGED, Outcome
+from pallas_debug.verdict.result import JUDGED, Outcome, outcome_of
 from pallas_debug_pytest.listener import VERIFIED
 
 
@@ -32,7 +32,7 @@ class Verification:
         self._kernels: dict[str, Kernel] = {}
         self._seen: dict[str, list[Seen]] = {}
         self._judged: dict[str, tuple[Target, ...]] = {}
-        self._faulty: set[str] = set()
+        self._faulty: set[str] = set()  # digests
 
     def findings(self, kernel: Kernel) -> tuple[Finding, ...]:
         """Return the findings of a kernel; the first call waits for its compilations."""
@@ -58,41 +58,37 @@ class Verification:
         outcomes = [o for one in seen for o in one.outcomes if o.digest == kernel.digest]
         return [outcome.column for outcome in outcomes if outcome.status in JUDGED]
 
-    def checked(self, findings: tuple[Finding, ...]) -> None:
-        """Record the findings of one test's checks."""
-        self._faulty.update(f.kernel for f in findings if not _is_ours(f))
+    def ran(self, findings: Collection[Finding], used: Collection[Kernel]) -> None:
+        """Record which of a test's kernels the machine found at fault."""
+        is_of = self._session.observer.is_of
+        for kernel in used:
+            of_it = (f for f in findings if f.kernel == kernel.name and not _is_ours(f))
+            if any(is_of(finding, kernel.digest) for finding in of_it):
+                self._faulty.add(kernel.digest)
 
     def outcomes(self) -> list[dict[str, object]]:
         """Return outcomes of all engines, as plain data, a cell per kernel, engine and target."""
         answers = [
             outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
         ]
-        answers += [self._as_checked(kernel) for kernel in self._kernels.values()]
+        answers += [self._as_it_ran(kernel) for kernel in self._kernels.values()]
         answers += engines.uncaptured(self._session, ("trace", *VERIFIED), self._targets).outcomes
         lost = [table.AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
         kernels = [table.AskedKernel(name=k.name, digest=k.digest) for k in self._kernels.values()]
         asked = table.Asked(kernels=(*kernels, *lost), engines=VERIFIED, targets=self._targets)
         return [asdict(outcome) for outcome in table.fill(asked, answers)]
 
-    def _as_checked(self, kernel: Kernel) -> Outcome:
-        if kernel.name in self._faulty:
-            return Outcome(
-                kernel=kernel.name, digest=kernel.digest, engine="checks", status="found"
-            )
-        outcome = interpreted.as_it_ran(kernel, "checks", self._session, None, is_explained=True)
+    def _as_it_ran(self, kernel: Kernel) -> Outcome:
+        if kernel.digest in self._faulty:
+            return outcome_of(kernel, "machine", "found")
+        outcome = interpreted.as_it_ran(kernel, "machine", self._session, None, is_explained=True)
         empty = self._session.grids.why_empty(kernel)
         has_launched = kernel.digest in self._session.launched and empty is None
         if has_launched or outcome.status != "unjudged":
             return outcome
-        # The checks judge only what tests run.
-        reason = empty or "no test ran it to its end with checks"
-        return Outcome(
-            kernel=kernel.name,
-            digest=kernel.digest,
-            engine="checks",
-            status="unsupported",
-            reason=reason,
-        )
+        # The machine judges only what tests run.
+        reason = empty or "no test ran it to its end on the kernel machine"
+        return outcome_of(kernel, "machine", "unsupported", reason)
 
 
 def _is_ours(finding: Finding) -> bool:

@@ -115,7 +115,7 @@ class Watcher:
             reason = "there is no accelerator for those that --pallas-interpret=off leaves to one"
             self.unchecked.append(Gap(kernel="", engine="checks", reason=reason, is_partial=True))
         elif "uninitialized" in self.settings.checks:
-            self.notices.append("`uninitialized` is checked in interpret modes only")
+            self.notices.append("`uninitialized` is checked on the kernel machine only")
 
     # Hooks of the session. They are called within jax, so no exception may escape.
 
@@ -346,7 +346,7 @@ class Watcher:
         """Add the findings of engines that do not run the test."""
         if self._verification is None or running.own:
             return
-        self._verification.checked(running.findings)
+        self._verification.ran(running.findings, running.used.values())
         seen = {(f.kernel, f.kind) for f in running.findings}
         for kernel in running.used.values():
             for finding in self._verification.findings(kernel):
@@ -483,10 +483,8 @@ class Watcher:
         is_judged = session.options.checks or session.interpret_mode.sanitizes
         if not (self.settings.judges or is_judged):
             return
-        # Limits of the checks count if checks were requested explicitly, not only by a verdict.
-        limits_count = self.settings.names_checks or not self.settings.verify
-        for gap in session.gaps():
-            if not gap.is_partial and (limits_count or not gap.is_limit):
+        for gap in session.gaps():  # the table of a verdict shows the limits of engines
+            if not gap.is_partial and not (gap.is_limit and self.settings.verify):
                 yield gap
 
     def pytest_unconfigure(self) -> None:

@@ -1,8 +1,7 @@
-"""`pallas_debug.check`: supported transformations and kernels, and where a check failed."""
+"""`pallas_debug.check`: where it finds faults, on the machine and by code inserted into kernels."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,42 +14,38 @@ from jax import lax
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton as plgpu
 
 import pallas_debug
+from pallas_debug.bridge.instrument.instrument import instrument
+from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
+
+both = pytest.mark.parametrize("mode", MODES)
 
 # Transformations.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "transform",
-    [lambda f: f, jax.jit, lambda f: jax.jit(jax.jit(f))],
-    ids=["plain", "jit", "nested"],
-)
+@both
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["plain", "jit"])
 def test_jit(transform: Callable[..., Any], mode: str) -> None:
     finding = one(transform(logs), X, mode=mode)
     assert (finding.kind, finding.kernel) == ("NanProduced", "logs")
-    assert (finding.grid_point, finding.count, finding.loop) == ((0,), 2, ())
-    assert finding.engines == ("checks",)
+    assert (finding.grid_point, finding.loop) == ((0,), ())
+    assert finding.engines == ("machine" if mode == "machine" else "checks",)
+    assert finding.digest
 
 
-@pytest.mark.slow
-def test_the_values_are_those_of_the_unchecked_kernel() -> None:
-    with pallas_debug.interpret("hlo"):
-        plain = logs(X)
-    _, out = checked(jax.jit(logs), X)
-    np.testing.assert_array_equal(out, plain)
+@both
+def test_values_are_those_of_the_unchecked_kernel(mode: str) -> None:
+    _, out = checked(jax.jit(logs), X, mode=mode)
+    np.testing.assert_allclose(out, logs(X), rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_vmap_puts_the_batch_index_first() -> None:
+@both
+def test_vmap_puts_the_batch_index_first(mode: str) -> None:
     batch = jnp.stack([X + 1e6, X, X])
-    assert one(jax.vmap(logs), batch).grid_point == (1, 0)
-    assert one(jax.vmap(logs), batch).count == 4
-    twice = jnp.stack([batch + 1e6, batch])
-    assert one(jax.vmap(jax.vmap(logs)), twice).grid_point == (1, 1, 0)
+    assert one(jax.vmap(logs), batch, mode=mode).grid_point == (1, 0)
 
 
 @jax.custom_vjp
@@ -71,36 +66,33 @@ def _root_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 root.defvjp(lambda x: (root(x), x), _root_backward)
 
 
-@pytest.mark.slow
-def test_the_kernel_of_a_gradient() -> None:
-    finding = one(jax.grad(lambda x: root(x).sum()), X)
+@both
+def test_the_kernel_of_a_gradient(mode: str) -> None:
+    finding = one(jax.grad(lambda x: root(x).sum()), X, mode=mode)
     assert (finding.kernel, finding.kind) == ("root_backward", "NanProduced")
-    assert one(root, X - 1).kernel == "root_forward"
 
 
-@pytest.mark.slow
-def test_in_a_scan_and_a_cond_of_the_program() -> None:
+@both
+def test_in_a_scan_and_a_cond_of_the_program(mode: str) -> None:
     def scanned(x: jax.Array) -> jax.Array:
         return lax.scan(lambda carry, _: (logs(carry) * 0 + carry, None), x, None, length=3)[0]
 
-    finding = one(scanned, X)
-    assert finding.kind == "NanProduced"
-    assert finding.count == 2  # later the NaN is made of NaN
+    assert one(scanned, X, mode=mode).kind == "NanProduced"
 
     def branching(x: jax.Array, yes: jax.Array) -> jax.Array:
         return lax.cond(yes, logs, lambda y: y, x)
 
-    report, _ = pallas_debug.check(jax.jit(branching), interpret="hlo")(X, jnp.bool_(False))
+    report, _ = pallas_debug.check(jax.jit(branching), interpret=mode)(X, jnp.bool_(False))
     assert report.findings == ()
     assert report.not_checked == (
         "kernel `logs` was not checked: it did not run to its end. "
         "Is it in a branch that was not taken? The absence of findings in it proves nothing.",
     )
-    assert one(jax.jit(branching), X, jnp.bool_(True)).count == 2
+    assert one(jax.jit(branching), X, jnp.bool_(True), mode=mode).kernel == "logs"
 
 
-@pytest.mark.slow
-def test_under_shard_map() -> None:
+@both
+def test_under_shard_map(mode: str) -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
     spec = jax.sharding.PartitionSpec("d")
 
@@ -114,11 +106,9 @@ def test_under_shard_map() -> None:
         out_specs=spec,
         check_vma=False,
     )
-    assert one(jax.jit(mapped), X).count == 2
-    assert one(mapped, X).count == 2
+    assert one(jax.jit(mapped), X, mode=mode).count == 2
 
 
-@pytest.mark.slow
 def test_under_x64() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         first = jnp.int64(3) * pl.program_id(0).astype(jnp.int64) + 5
@@ -129,46 +119,25 @@ def test_under_x64() -> None:
         o_ref[...] = lax.fori_loop(0, 10, body, jnp.zeros((1, 128), F32))
 
     with jax.enable_x64(True):
-        finding = one(lambda x: call(kernel, x, shape=(1, 128), grid=(2,)), X)
-        wide = one(
-            lambda x: call(_log_less_one, x, shape=jax.ShapeDtypeStruct((16, 128), jnp.float64)),
-            X * 1.0,
-        )
+        finding = one(lambda x: call(kernel, x, shape=(1, 128), grid=(2,)), X, mode="off")
     assert (finding.grid_point, finding.loop, finding.count) == ((1,), (8,), 2)
-    assert wide.kind == "NanProduced"
 
 
 # Where in a kernel.
 
 
-def fails_in(body: Callable[[Any], Any], **kwargs: Any) -> Finding:
+def fails_in(body: Callable[[Any], Any], mode: str) -> Finding:
     """What is found in a kernel that runs `body` on its input, at a grid of 4."""
 
     def kernel(x_ref: Any, o_ref: Any) -> None:
         value = body(x_ref)
         o_ref[...] = x_ref[...] + (0 if value is None else value)
 
-    return one(lambda x: call(kernel, x, grid=(4,)), X, **kwargs)
+    return one(lambda x: call(kernel, x, grid=(4,)), X, mode=mode)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_when(mode: str) -> None:
-    def body(x_ref: Any) -> None:
-        i = pl.program_id(0)
-
-        @pl.when(i >= 2)
-        def _() -> None:
-            checkify.debug_check(i < 1, "too far: {i}", i=i)
-
-    finding = fails_in(body, mode=mode)
-    assert (finding.grid_point, finding.count) == ((2,), 2)
-    assert finding.message == "too far: 2"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_what_fails_in_front_of_a_branch_that_is_not_taken(mode: str) -> None:
+@both
+def test_branches_and_order(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         i = pl.program_id(0)
         pl.debug_check(i != 0, "in front")
@@ -184,55 +153,28 @@ def test_what_fails_in_front_of_a_branch_that_is_not_taken(mode: str) -> None:
         o_ref[...] = x_ref[...]
 
     found, _ = checked(lambda x: call(kernel, x, grid=(4,)), X, mode=mode)
-    assert [(f.message, f.grid_point, f.loop, f.count) for f in found] == [
-        ("in front", (0,), (), 1),
-        ("behind", (1,), (), 1),
-        ("inside: 1", (3,), (1,), 2),
+    assert sorted((f.grid_point, f.message, f.loop, f.count) for f in found) == [
+        ((0,), "in front", (), 1),
+        ((1,), "behind", (), 1),
+        ((3,), "inside: 1", (1,), 2),
     ]
-
-
-@pytest.mark.slow
-def test_branches() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        i = pl.program_id(0)
-
-        def bad() -> Any:
-            return jnp.sqrt(x_ref[0, 0] - 1)
-
-        def beyond(ref: Any) -> Any:
-            return ref[i + 14, 0]
-
-        chosen = lax.switch(i, [lambda: F32(0), lambda: F32(1), bad, lambda: F32(2)])
-        last = lax.cond(i == 3, beyond, lambda ref: ref[0, 0], x_ref)
-        o_ref[...] = x_ref[:4, :] + chosen + last
-
-    whole = pl.BlockSpec((16, 128), lambda i: (0, 0))
-    found, _ = checked(lambda x: call(kernel, x, grid=(4,), in_specs=[whole], out_specs=ROWS), X)
-    assert [(f.kind, f.grid_point) for f in found] == [
-        ("NanProduced", (2,)),
-        ("OutOfBoundsRead", (3,)),
-    ]
-    assert found[1].values == {"index": "17", "dimension": "0", "position": "17", "bound": "16"}
 
 
 LOOPS: dict[str, Callable[[Any, Any], Any]] = {
-    "static": lambda n, body: lax.fori_loop(0, 6, body, 0),
     "traced": lambda n, body: lax.fori_loop(0, n, body, 0),
     "lower": lambda n, body: lax.fori_loop(2, n, body, 0),
-    "unrolled": lambda n, body: lax.fori_loop(0, 6, body, 0, unroll=True),
     "while": lambda n, body: lax.while_loop(
         lambda c: c[0] < n, lambda c: (c[0] + 1, body(*c)), (jnp.int32(0), 0)
     )[1],
-    "scan": lambda n, body: lax.scan(lambda c, i: (body(i, c), None), 0, jnp.arange(6))[0],
     "reverse": lambda n, body: lax.scan(
         lambda c, i: (body(i, c), None), 0, jnp.arange(6), reverse=True
     )[0],
 }
 
 
-@pytest.mark.slow
+@both
 @pytest.mark.parametrize("name", LOOPS)
-def test_loops(name: str) -> None:
+def test_loops(name: str, mode: str) -> None:
     def body(x_ref: Any) -> None:
         def step(i: Any, carry: Any) -> Any:
             checkify.debug_check(i < 4, "at {i}", i=i)
@@ -240,29 +182,14 @@ def test_loops(name: str) -> None:
 
         LOOPS[name](6 + (x_ref[0, 0] * 0).astype(jnp.int32), step)
 
-    finding = fails_in(body)
+    finding = fails_in(body, mode)
     iteration, index = {"lower": ((2,), 4), "reverse": ((0,), 5)}.get(name, ((4,), 4))
-    assert finding.message == f"at {index}"
-    assert finding.loop == iteration
-    assert finding.grid_point == (0,)
-    assert finding.count == 8
+    assert (finding.message, finding.loop) == (f"at {index}", iteration)
+    assert (finding.grid_point, finding.count) == ((0,), 8)
 
 
-@pytest.mark.slow
-def test_a_loop_without_a_counter() -> None:
-    def body(x_ref: Any) -> None:
-        def step(value: Any) -> Any:
-            pl.debug_check(value > 2, "below")
-            return value / 2
-
-        lax.while_loop(lambda value: value > 1, step, F32(8))
-
-    finding = fails_in(body)
-    assert (finding.loop, finding.count) == ((), 4)
-
-
-@pytest.mark.slow
-def test_nested_loops() -> None:
+@both
+def test_nested_loops(mode: str) -> None:
     def body(x_ref: Any) -> None:
         def outer(i: Any, _: Any) -> None:
             def inner(j: Any, _: Any) -> None:
@@ -272,13 +199,11 @@ def test_nested_loops() -> None:
 
         lax.fori_loop(0, 3, outer, None)
 
-    finding = fails_in(body)
-    assert (finding.loop, finding.count) == ((1, 3), 3 * 4)
-    assert finding.message == "1 3"
+    finding = fails_in(body, mode)
+    assert (finding.message, finding.loop, finding.count) == ("1 3", (1, 3), 3 * 4)
 
 
-@pytest.mark.slow
-def test_of_five_loops_the_three_innermost_are_known() -> None:
+def test_of_five_loops_the_three_innermost_are_recorded() -> None:
     def body(x_ref: Any) -> None:
         def nest(depth: int, seen: Any) -> None:
             if depth:
@@ -288,66 +213,7 @@ def test_of_five_loops_the_three_innermost_are_known() -> None:
 
         nest(5, ())
 
-    assert fails_in(body).loop == (1, 1, 1)
-
-
-@pytest.mark.slow
-def test_the_condition_of_a_while_loop() -> None:
-    def body(x_ref: Any) -> Any:
-        def beyond(i: Any) -> Any:
-            return (x_ref[i + 12, 0] >= 0) & (i < 6)
-
-        return lax.while_loop(beyond, lambda i: i + 1, jnp.int32(0))
-
-    finding = fails_in(body)
-    past = {"index": "16", "dimension": "0", "position": "16", "bound": "16"}
-    assert (finding.kind, finding.values, finding.loop) == ("OutOfBoundsRead", past, (4,))
-
-    def at_the_end(x_ref: Any) -> Any:
-        return lax.while_loop(lambda i: x_ref[i * 8, 0] < 1024, lambda i: i + 2, jnp.int32(0))
-
-    finding = fails_in(at_the_end)
-    assert (finding.values, finding.loop) == (past, ())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_scoped_buffers(mode: str) -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        def body(tile: Any, number: Any) -> None:
-            number[0] = 3
-            o_ref[...] = tile[...] + x_ref[...]
-
-        pl.run_scoped(body, tile=pltpu.VMEM((16, 128), F32), number=pltpu.SMEM((1,), jnp.int32))
-
-    finding = one(lambda x: call(kernel, x), X, errors="uninitialized", mode=mode)
-    assert (finding.kind, finding.operand) == ("UninitializedRead", "tile")
-
-
-def updated_in_place(x: jax.Array, *, aliases: bool) -> jax.Array:
-    """Adds one to a tile of an array in HBM, which has to be an input as well."""
-
-    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
-        pltpu.sync_copy(o_ref, tile_ref)
-        tile_ref[...] += 1
-        pltpu.sync_copy(tile_ref, o_ref)
-
-    anywhere = pl.BlockSpec(memory_space=pl.ANY)
-    return call(
-        kernel, x, in_specs=[anywhere], out_specs=anywhere,
-        input_output_aliases={0: 0} if aliases else {},
-        scratch_shapes=[pltpu.VMEM((16, 128), F32), pltpu.SemaphoreType.DMA],
-    )  # fmt: skip
-
-
-def test_what_a_copy_brings_was_not_written_either() -> None:
-    assert not checked(functools.partial(updated_in_place, aliases=True), X, errors="all")[0]
-    finding = one(functools.partial(updated_in_place, aliases=False), X, errors="uninitialized")
-    assert (finding.kind, finding.operand) == ("UninitializedRead", "tile_ref")
-    assert finding.cause == (
-        "either it is filled by a copy of o_ref that starts before o_ref is written, or it is "
-        "read where the copy does not reach"
-    )
+    assert fails_in(body, "off").loop == (1, 1, 1)
 
 
 def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:
@@ -365,131 +231,119 @@ def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:
     return call(kernel, table, x, grid_spec=spec)
 
 
-@pytest.mark.slow
-def test_scalar_prefetch_and_scratch() -> None:
-    assert checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all")[0] == ()
-    finding = one(prefetched, X, jnp.array([0, 4, -1, 13]))
-    assert (finding.operand, finding.grid_point, finding.count) == ("x_ref", (2,), 2)
-    assert finding.values == {"index": "-1", "index from": "table_ref[2]"}
-    batched = jax.vmap(prefetched, in_axes=(None, 0))
-    tables = jnp.array([[0, 4, 8, 12], [0, 4, 8, 13]])
-    # jax runs a kernel with a batch of prefetched scalars in a loop, once for each.
-    assert one(batched, X, tables).grid_point == (3,)
+def test_an_access_out_of_bounds_stops_the_machine_and_is_recorded_by_inserted_checks() -> None:
+    for mode in MODES:
+        assert not checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all", mode=mode)[0]
+    table = jnp.array([0, 4, -1, 13])
+    with pytest.raises(KernelFault, match=r"OutOfBoundsRead in kernel `kernel`, grid point \(2,\)"):
+        checked(prefetched, X, table)
+    finding = one(prefetched, X, table, mode="off")
+    assert (finding.kind, finding.operand) == ("OutOfBoundsRead", "x_ref")
+    assert (finding.grid_point, finding.count) == ((2,), 2)
+    assert finding.index == "x_ref[-1:3, 0:128]"
 
 
-@pytest.mark.slow
-def test_dynamic_grids() -> None:
+def test_a_block_out_of_bounds() -> None:
+    blocks = pl.BlockSpec((4, 128), lambda i: (i + 2, 0))
+    finding = one(
+        lambda x: call(_log_less_one, x + 1, grid=(4,), in_specs=[blocks], out_specs=ROWS),
+        X,
+        errors="index",
+        mode="off",
+    )
+    assert (finding.kind, finding.operand) == ("BlockOutOfBounds", "x_ref")
+    assert (finding.grid_point, finding.count) == ((2,), 2)
+
+
+def test_inserted_checks_leave_accesses_alone_whose_mask_they_cannot_see() -> None:
+    def scale_tail(x_ref: Any, o_ref: Any) -> None:
+        columns = pl.ds(32 + pl.program_id(0) * 64, 64)
+        mask = (columns.start + jnp.arange(64) < 64)[None, :]
+        value = plgpu.load(x_ref.at[:, columns], mask=mask, other=0.0)
+        plgpu.store(x_ref.at[:, columns], value * 2, mask=mask)
+
+    called = pl.pallas_call(
+        scale_tail,
+        grid=(1,),
+        out_shape=jax.ShapeDtypeStruct((16, 64), F32),
+        input_output_aliases={0: 0},
+        compiler_params=plgpu.CompilerParams(num_warps=4),
+    )
+    (equation,) = jax.make_jaxpr(called)(X[:, :64]).eqns
+    made = instrument(equation.params, ("index",))
+    assert made is None or "read" not in {site.operation for site in made.layout.sites}
+
+
+@both
+def test_dynamic_and_empty_grids(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.sqrt(x_ref[pl.ds(pl.program_id(0), 1), :] - 500)
 
     dynamic = jax.jit(lambda n, x: call(kernel, x, shape=(1, 128), grid=(n,)))
-    assert one(dynamic, 3, X).count == 3
-    assert one(dynamic, 1, X).count == 1
-    report, _ = pallas_debug.check(dynamic, interpret="hlo")(0, X)
-    (finding,) = report.findings
-    assert finding.kind == "OutputNotWritten"
-    assert finding.cause == "the grid has no points, so the kernel's body did not run"
-    assert ["its body did not run" in gap for gap in report.not_checked] == [True]
+    assert one(dynamic, 3, X, mode=mode).kind == "NanProduced"
+    check = pallas_debug.check
+    for function, args in (
+        (dynamic, (0, X)),
+        (lambda x: call(_log_less_one, x, grid=(0,)), (X,)),
+    ):
+        report, _ = check(function, "nan", interpret=mode)(*args)
+        assert report.findings == ()
+        assert ["its body did not run" in gap for gap in report.not_checked] == [True]
 
 
-@pytest.mark.slow
-def test_grids_that_are_empty_and_kernels_without_one() -> None:
-    empty = pallas_debug.check(lambda x: call(_log_less_one, x, grid=(0,)), interpret="hlo")(X)[0]
-    assert empty.findings == ()
-    assert ["its body did not run" in gap for gap in empty.not_checked] == [True]
-    assert one(lambda x: call(_log_less_one, x, grid=()), X).grid_point == ()
-    assert one(lambda x: call(_log_less_one, x, grid=(1, 2)), X).grid_point == (0, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "semantics",
-    [
-        ("parallel", "parallel"),
-        ("parallel", "arbitrary"),
-        ("arbitrary", "parallel"),
-        ("arbitrary",) * 2,
-    ],
-)
+@pytest.mark.parametrize("semantics", [("parallel", "arbitrary"), ("arbitrary", "parallel")])
 def test_parallel_dimensions(semantics: tuple[str, ...]) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         i, j = pl.program_id(0), pl.program_id(1)
         checkify.debug_check(i * 4 + j < 9, "{i} {j}", i=i, j=j)
         o_ref[...] = x_ref[...]
 
-    finding = one(
-        lambda x: call(
-            kernel,
-            x,
-            grid=(4, 4),
-            compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
-        ),
-        X,
-    )
+    params = pltpu.CompilerParams(dimension_semantics=semantics)
+    finding = one(lambda x: call(kernel, x, grid=(4, 4), compiler_params=params), X, mode="off")
     assert (finding.grid_point, finding.count, finding.message) == ((2, 1), 7, "2 1")
 
 
-@pytest.mark.slow
-def test_several_outputs_and_aliases() -> None:
+@both
+def test_several_outputs_and_aliases(mode: str) -> None:
     def kernel(x_ref: Any, a_ref: Any, b_ref: Any) -> None:
-        a_ref[...] = a_ref[...] + 1
-        b_ref[...] = jnp.sqrt(x_ref[...] - 1) > 0
+        a_ref[...] = x_ref[...] + 1
+        b_ref[...] = jnp.sqrt(x_ref[...] - 1)
 
-    shapes = [jax.ShapeDtypeStruct((16, 128), F32), jax.ShapeDtypeStruct((16, 128), jnp.bool_)]
+    shapes = [jax.ShapeDtypeStruct((16, 128), F32)] * 2
     (finding,), (a, b) = checked(
-        lambda x: call(kernel, x, shape=shapes, input_output_aliases={0: 0}), X
+        lambda x: call(kernel, x, shape=shapes, input_output_aliases={0: 0}), X + 0, mode=mode
     )
     assert finding.kind == "NanProduced"
     np.testing.assert_array_equal(a, X + 1)
-    assert b.dtype == jnp.bool_
-    assert int(b.sum()) == 16 * 128 - 2
+    assert int(jnp.isnan(b).sum()) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
 def test_narrow_floats(dtype: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         zero = x_ref[...] - x_ref[...]
         o_ref[...] = (zero.astype(F32) / zero.astype(F32)).astype(dtype)
 
     shape = jax.ShapeDtypeStruct((16, 128), jnp.dtype(dtype))
-    assert one(lambda x: call(kernel, x, shape=shape), X.astype(dtype)).kind == "NanProduced"
+    finding = one(lambda x: call(kernel, x, shape=shape), X.astype(dtype), mode="off")
+    assert finding.kind == "NanProduced"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int32"])
-def test_integers_of_all_kinds(dtype: str) -> None:
+# What inserted checks record: scalars.
+
+
+def test_scalars_are_recorded() -> None:
     def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = (
-            x_ref[pl.ds(n_ref[0].astype(dtype), 8), :]
-            + lax.div(n_ref[...], n_ref[...] - 12).astype(dtype).astype(F32).sum()
-        )
+        n = n_ref[0]
+        scale = jnp.sqrt(pl.multiple_of(n, 8).astype(F32) - 20)
+        o_ref[...] = x_ref[...] * scale + lax.div(n, n - 12).astype(F32)
 
-    found, _ = checked(lambda n, x: call(kernel, n, x, shape=(8, 128)), jnp.array([12]), X)
-    assert [f.kind for f in found] == ["OutOfBoundsRead", "DivisionByZero"]
-
-
-# Order, choice, refusals.
-
-
-@pytest.mark.slow
-def test_what_fails_first_comes_first() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        i = pl.program_id(0)
-        pl.debug_check(i < 2, "first in the program")
-
-        def step(n: Any, _: Any) -> None:
-            pl.debug_check(n < 2, "early in the loop, late in time")
-            pl.debug_check(n < 1, "late in the loop, early in time")
-
-        lax.fori_loop(0, 3, step, None)
-        pl.debug_check(i < 1, "last in the program")
-        o_ref[...] = x_ref[...]
-
-    found, _ = checked(lambda x: call(kernel, x, grid=(3,)), X)
-    assert [f.message for f in found] == [
-        "late in the loop, early in time",
-        "early in the loop, late in time",
-        "last in the program",
-        "first in the program",
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    found, _ = checked(
+        lambda n: call(kernel, n, X, in_specs=[smem, pl.BlockSpec()]), jnp.array([12]), mode="off"
+    )
+    assert [(f.kind, f.message) for f in found] == [
+        ("FalseHint", "12 is not a multiple of 8, although pl.multiple_of claims it is"),
+        ("NanProduced", "`sqrt` produced a NaN from -8; result float32[]"),
+        ("DivisionByZero", "integer division of 12 by zero; divisor int32[]"),
     ]

@@ -36,12 +36,12 @@ def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str])
     result = child(TESTS, "--pallas-verify=v5e,v6e", *workers)
     result.assert_outcomes(passed=1, failed=3)
     text = result.stdout.str()
-    result.stdout.fnmatch_lines(["pallas-debug *; kernels verified for v5e, v6e; checks: *"])
+    result.stdout.fnmatch_lines(["pallas-debug *; kernels verified for v5e, v6e"])
     assert text.count("UnsupportedPrimitive in kernel `summed`") >= 2
     assert "OutOfBoundsRead in kernel `rows`" in text
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "FOUND" in line}
     header = next(line.split() for line in text.splitlines() if line.startswith("kernel "))
-    assert header == ["kernel", "static", "v5e", "v6e", "checks"]
+    assert header == ["kernel", "static", "v5e", "v6e", "machine"]
     assert rows["summed"][1:] == ["FOUND", "FOUND", "ok"]
     assert rows["rows"][1:] == ["ok", "ok", "FOUND"]
     result.stdout.fnmatch_lines(["log *ok *ok *ok *ok"])
@@ -64,69 +64,70 @@ def test_an_unknown_target(child: Child) -> None:
     result.stderr.fnmatch_lines(["*unknown target 'v9'*"])
 
 
+RACES = """
+def adds(broken):
+    def adds(x_ref, o_ref, tile, sem):
+        copy = pltpu.make_async_copy(x_ref, tile, sem)
+        copy.start()
+        if not broken:
+            copy.wait()
+        o_ref[...] = tile[...] + 1
+        if broken:
+            copy.wait()
+    scratch = [pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA]
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    return call(adds, GOOD, in_specs=[hbm], scratch_shapes=scratch)
+
+def test_broken():
+    adds(True)
+
+def test_repaired():
+    assert adds(False)[0, 0] == 2
+"""
+
+
+def test_a_race_is_found_and_a_repaired_kernel_of_the_same_name_is_not(child: Child) -> None:
+    """The machine runs what the tests run; kernels are told apart by their digests."""
+    result = child(RACES, "--pallas-verify=v5e")
+    result.assert_outcomes(passed=1, failed=1)
+    text = result.stdout.str()
+    assert "DataRace in kernel `adds`" in text
+    rows = [line.split()[-1] for line in text.splitlines() if line.startswith("adds-")]
+    assert sorted(rows) == ["FOUND", "ok"]
+
+
 REFUSED = """
-import unittest
+from pallas_debug.errors import MachineError
 
-from pallas_debug.errors import InterpretModeError
+def test_refused(monkeypatch):
+    def refuse(captured, **options):
+        raise MachineError("the kernel machine has no rule for `magic`")
+    monkeypatch.setattr("pallas_debug.machine.host.launch", refuse)
+    with pytest.raises(Exception, match="magic"):
+        log(GOOD)
 
-@jax.jit
-def random(x):
-    def random(x_ref, o_ref):
-        pltpu.prng_seed(0)
-        o_ref[...] = pltpu.bitcast(pltpu.prng_random_bits((8, 128)), jnp.float32)
-    return call(random, x)
-
-@jax.jit
-def maybe(x):
+def test_not_taken():
     def copies(x_ref, o_ref):
         o_ref[...] = x_ref[...]
-    return jax.lax.cond(x[0, 0] > 5, lambda: call(copies, x), lambda: x)
-
-def test_refused():
-    with pytest.raises(InterpretModeError):
-        random(GOOD)
-
-class TestCase(unittest.TestCase):
-    def test_refused(self):
-        with self.assertRaises(InterpretModeError):
-            random(GOOD)
-
-    def test_not_taken(self):
-        maybe(GOOD)
+    jax.jit(lambda x: jax.lax.cond(x[0, 0] > 5, lambda: call(copies, x), lambda: x))(GOOD)
 
 def test_good():
-    log(GOOD)
+    rows(8)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
-)
-def test_what_no_interpreter_ran_is_not_ok(child: Child, workers: list[str]) -> None:
-    result = child(REFUSED, "--pallas-verify=v5e", "--pallas-interpret=hlo", *workers)
-    result.assert_outcomes(passed=4)
+def test_a_kernel_that_the_machine_did_not_run_is_not_judged(child: Child) -> None:
+    result = child(REFUSED, "--pallas-verify=v5e")
+    result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines_random(
         [
-            "random *ok *ok *[?]",
+            "log *ok *ok *[?]",
             "copies *ok *ok *[?]",
-            "log *ok *ok *ok",
-            "not judged: * checks, * checks: no test ran it to its end with checks",
+            "rows *ok *ok *ok",
+            "not judged: *machine*",
         ]
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
-)
-def test_what_did_not_run_was_not_checked(child: Child, workers: list[str]) -> None:
-    result = child(REFUSED, "--pallas-check", "--pallas-interpret=hlo", *workers)
-    result.assert_outcomes(passed=4)
-    (line,) = (n for n in result.outlines if n.startswith("not checked, as no test ran them to"))
-    assert sorted(line.partition(": ")[2].split(", ")) == ["copies", "random"]
-    result = child("def test_it(): pass", "--pallas-check", *workers)
-    result.stdout.fnmatch_lines(["no test ran a Pallas kernel: nothing was checked"])
 
 
 LOWERED = """

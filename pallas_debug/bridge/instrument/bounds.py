@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,21 +14,19 @@ from jax._src import core as jax_core
 from jax._src.state import indexing
 
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument.flow import Provenance, TableEntry
 from pallas_debug.bridge.instrument.primitives import ACCESSES
-from pallas_debug.bridge.instrument.recording import CheckedRegion, Pending, Recorder, Tripwire
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RefOperand, Site
+from pallas_debug.bridge.instrument.recording import Pending, Recorder
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RefOperand, Site
 from pallas_debug.bridge.jaxprs import lines, nested, rewrite
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 
 
 class BlockCheck(NamedTuple):
-    """A block index that may be out of bounds, with the table entry from which it comes."""
+    """A block index that may be out of bounds."""
 
     site: Site
     failed: Any
     index: Any
-    entry: TableEntry | None
 
 
 def block_checks(
@@ -36,7 +34,6 @@ def block_checks(
     operands: Sequence[Any],
     grid_point: Sequence[Any],
     prefetched: Sequence[Any],
-    tables: Mapping[int, str],
 ) -> Iterator[BlockCheck]:
     """Check that the blocks of all operands begin within their arrays.
 
@@ -46,16 +43,11 @@ def block_checks(
       mapping: jax's `GridMapping`.
       operands: name and kind of each operand with blocks.
       prefetched: refs of the scalar-prefetch operands.
-      tables: their names, by the `id` of their refs.
     """
     batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
     for operand, block in zip(operands, mapping.block_mappings, strict=False):
         inner, consts = nested.opened(block.index_map_jaxpr)
-        follower = _Follower(tables)
-        if consts:
-            indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
-        else:
-            indices = rewrite.replay(inner, [*batch, *grid_point, *prefetched], follower)
+        indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
         shape = tuple(conditions.block_size(b) for b in block.block_shape)
         for dim, (index, entry, bound) in enumerate(
             zip(indices, block.block_shape, block.array_aval.shape, strict=False)
@@ -83,20 +75,7 @@ def block_checks(
                 },
             )
             failed = (index < 0) | (index > number)
-            yield BlockCheck(site, failed, index, follower.origins.entry(index))
-
-
-class _Follower(rewrite.Visitor):
-    """Visitor of an index map that tracks the values that it reads from tables."""
-
-    def __init__(self, tables: Mapping[int, str]) -> None:
-        self._tables = tables
-        self.origins = Provenance()
-
-    def after(
-        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
-    ) -> None:
-        self.origins.follow(eqn, inputs, outputs, self._tables)
+            yield BlockCheck(site, failed, index)
 
 
 def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
@@ -110,10 +89,6 @@ def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
     return False
 
 
-NEVER = np.bool_(False)
-"""Condition of a site that cannot fail."""
-
-
 class BoundsChecker(rewrite.Visitor):
     """Visitor that collects sites, and checks indices.
 
@@ -121,7 +96,7 @@ class BoundsChecker(rewrite.Visitor):
       checks: names, as listed in `defaults.CHECKS`.
       operands: the kernel's refs, by the `id` of their tracers.
       recorder: records failures.
-      fills: whether to look for the integers with which HLO interpret mode fills unwritten memory.
+      is_interpreted: whether an interpreter runs the kernel, which has every operation.
       index_lines: of the kernel.
       default_space: memory of operands without a memory space.
     """
@@ -130,56 +105,37 @@ class BoundsChecker(rewrite.Visitor):
         self,
         checks: Sequence[str],
         operands: dict[int, RefOperand],
-        recorder: Recorder | Tripwire | None,
+        recorder: Recorder,
         *,
-        fills: bool = False,
+        is_interpreted: bool,
         index_lines: IndexLines,
         default_space: str = "vmem",
     ) -> None:
         self._index_lines = index_lines
         self._default_space = default_space
-        self._fills = fills
+        self._is_interpreted = is_interpreted
         self._checks = frozenset(checks)
         self._operands = operands
         self._recorder = recorder
         self._kept_alive: list[Any] = []
-        self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
-        self._clean: dict[int, Any] = {}  # arrays known to contain no NaN
-        self._copied: dict[str, set[RefOperand]] = {}  # sources of copies, by their destination
-        self._origins = Provenance()
-        self._tables = {i: r.name for i, r in operands.items() if r.kind == "scalar_prefetch"}
+        self._regions: list[list[Pending]] = []  # regions being visited, innermost last
         self._place = rewrite.ProgramPoint()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
     def entering(self, place: rewrite.ProgramPoint) -> None:
-        self._regions.append(CheckedRegion())
+        self._regions.append([])
 
     def leaving(self, place: rewrite.ProgramPoint) -> None:
-        region = self._regions.pop()
-        if region.pending and self._recorder is not None:
-            self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+        pending = self._regions.pop()
+        if pending:
+            self._recorder.write(pending, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
-            self._operands[id(ref)] = RefOperand(name=name, kind="scratch", is_scoped=True)
+            self._operands[id(ref)] = RefOperand(name=name, kind="scratch")
             self._kept_alive.append(ref)
-
-    @property
-    def _trips(self) -> bool:
-        """True if it is enough to know that there is a NaN."""
-        return isinstance(self._recorder, Tripwire)
-
-    @property
-    def _is_interpreted(self) -> bool:
-        """True if the kernel runs in an interpreter, which has every operation."""
-        return self._recorder is not None and self._recorder.vectors
-
-    @property
-    def _records(self) -> bool:
-        """True if elements of arrays are recorded: not in a core's scalar memory."""
-        return isinstance(self._recorder, Recorder) and self._recorder.vectors
 
     def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
         """Check that each operand's block at the current grid point begins within its array."""
@@ -187,29 +143,13 @@ class BoundsChecker(rewrite.Visitor):
             return
         self.entering(self._place)
         operands = list(self._operands.values())[mapping.num_index_operands :]
-        for found in block_checks(mapping, operands, grid_point, prefetched, self._tables):
+        for found in block_checks(mapping, operands, grid_point, prefetched):
             index = [found.index]
-            self._add_index(found.site, found.failed, index.copy, found.entry)
+            self._add_index(found.site, found.failed, index.copy)
         self.leaving(self._place)
 
-    def _add_index(
-        self,
-        site: Site,
-        failed: Any,
-        index: Callable[[], Sequence[Any]],
-        entry: TableEntry | None,
-    ) -> None:
-        """Add the check of an index, which records the table entry that it was computed from."""
-        more: tuple[Any, ...] = ()
-        if entry is not None and self._records and len(entry.index) + 2 <= MAX_VALUES:
-            more = (entry.value, *entry.index)
-            site = replace(site, details={**site.details, "table": entry.table})
-        names = ("index", "entry", *(f"at{i}" for i in range(MAX_VALUES)))[: 1 + len(more)]
-        self._add(
-            replace(site, values=tuple((name, "int32") for name in names)),
-            failed,
-            values=lambda: [*index(), *more],
-        )
+    def _add_index(self, site: Site, failed: Any, index: Callable[[], Sequence[Any]]) -> None:
+        self._add(replace(site, values=(("index", "int32"),)), failed, values=index)
 
     def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
         if "index" not in self._checks:
@@ -222,29 +162,16 @@ class BoundsChecker(rewrite.Visitor):
         else:
             ref = inputs[0]
             transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
-        self._indices(eqn, ref, transforms, what, mask if self._is_interpreted else None)
+        if mask is None or self._is_interpreted:  # a core has no operations to apply every mask
+            self._indices(eqn, ref, transforms, what, mask)
 
     def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
         source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
-        one, other = (
-            self._operands.get(id(ref.ref if conditions.is_transformed(ref) else ref))
-            for ref in (source, destination)
-        )
-        if one is not None and other is not None:
-            self._copied.setdefault(other.name, set()).add(one)
         if "index" not in self._checks:
             return
         for ref, what in ((source, "read"), (destination, "write")):
             if conditions.is_transformed(ref):
                 self._indices(eqn, ref.ref, ref.transforms, what)
-
-    def _unwritten_source(self, name: str) -> str | None:
-        """The only buffer that is copied to a given buffer, if it may be unwritten."""
-        sources = self._copied.get(name, ())
-        if len(sources) != 1:
-            return None
-        (source,) = sources
-        return source.name if source.kind in ("output", "scratch") else None
 
     def _indices(
         self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str, mask: Any = None
@@ -297,7 +224,6 @@ class BoundsChecker(rewrite.Visitor):
                     ),
                     failed,
                     functools.partial(conditions.first_outside, start, last),
-                    self._origins.entry(start),
                 )
 
     def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
@@ -348,26 +274,10 @@ class BoundsChecker(rewrite.Visitor):
         *,
         confirmed: Callable[[], Any] | None = None,
         values: Callable[[], Sequence[Any]] = lambda: (),
-        example: conditions.Example | None = None,
-        nan_in: Any = None,
-        is_read: bool = False,
-        is_fill: bool = False,
     ) -> None:
         number = len(self.sites)
         loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
         self.sites.append(replace(site, step=self._place.step, loops=loops))
-        if id(nan_in) in self._clean or failed is NEVER:
-            return  # keep the site: a store site shows that the output is written
-        self._regions[-1].pending.append(
-            Pending(
-                site=number,
-                failed=failed,
-                confirmed=confirmed,
-                values=values,
-                example=example,
-                line=(site.check, site.operation, site.source, site.operand),
-                nan_in=nan_in,
-                is_read=is_read,
-                is_fill=is_fill,
-            )
+        self._regions[-1].append(
+            Pending(site=number, failed=failed, confirmed=confirmed, values=values)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,6 +30,9 @@ MAKES_INFINITY = {
 
 ARITHMETIC = MAKES_NAN | MAKES_INFINITY
 
+COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+"""Comparison primitives, with their Python operators."""
+
 CHECKED = {
     checkify.check_p,
     pallas_primitives.multiple_of_p,
@@ -50,7 +52,7 @@ ACCESSES = {
 """Kind of each access, and the position of its first index among the inputs."""
 
 
-def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
+def capacity(jaxpr: Any) -> int:
     """Upper bound on the number of sites that a visit finds in a jaxpr, nested ones included."""
     total = 0
     for eqn in jaxpr.eqns:
@@ -60,9 +62,9 @@ def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
             total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
         elif eqn.primitive is lax.while_p:
             # The condition is evaluated once in the loop and once after it.
-            total += capacity(nested.opened(eqn.params["cond_jaxpr"])[0], checks)
+            total += capacity(nested.opened(eqn.params["cond_jaxpr"])[0])
         for inner in nested.within(eqn.params):
-            total += capacity(nested.opened(inner)[0], checks)
+            total += capacity(nested.opened(inner)[0])
     return total
 
 

@@ -27,22 +27,13 @@ MAX_LOOPS = 3
 MAX_VALUES = 6
 LANES = 128
 
-NO_EXAMPLE = -1
-"""Position of an element, if another site of the line has the example."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RefOperand:
-    """Name of a ref, and its role in the kernel; scoped if `run_scoped` creates it.
-
-    Attributes:
-      begins_before: whether its blocks may begin before the array, as with `pl.Element`.
-    """
+    """Name of a ref, and its role in the kernel."""
 
     name: str
     kind: str
-    is_scoped: bool = False
-    begins_before: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +41,7 @@ class Site:
     """A place in a kernel that is checked.
 
     Attributes:
-      check: name of the check: `user`, `nan`, `index`, `div`, `hint`, `uninitialized`.
+      check: name of the check: `user`, `nan`, `index`, `div`, `hint`.
       operation: the primitive, such as `div`; `block` for a block.
       source: source line; None if jax recorded none.
       operand: Python name of the accessed ref.
@@ -127,10 +118,6 @@ class RecordLayout:
         """Number of each site's record."""
         return list(self.rows or range(len(self.sites)))
 
-    def checks(self, check: str) -> bool:
-        """Return whether any site belongs to this check."""
-        return any(site.check == check for site in self.sites)
-
     def read(self, rows: np.ndarray) -> list[SiteFailure]:
         """Return the sites that failed, ordered by first failure.
 
@@ -171,8 +158,6 @@ class RecordLayout:
 
 
 def _values(site: Site, words: np.ndarray) -> tuple[Any, ...]:
-    if site.values and site.values[0][0] == "element" and words[0] == NO_EXAMPLE:
-        return ()
     return tuple(_value(word, dtype) for word, (_, dtype) in zip(words, site.values, strict=False))
 
 

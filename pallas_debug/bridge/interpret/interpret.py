@@ -224,10 +224,10 @@ def lower_as_written(
     return _with_tokens(context, rule(context, *nodes, **{**params, "interpret": False}))
 
 
-def sanitizes() -> bool:
-    """Return whether the sanitizer judges the kernels that this thread lowers."""
+def current_kind() -> Kind:
+    """Return the kind of mode in which this thread's kernels run; `off` if none was requested."""
     asked = _current()
-    return asked is not None and asked.mode.sanitizes
+    return "off" if asked is None else asked.mode.kind
 
 
 def _on_the_machine(

@@ -213,8 +213,9 @@ def reporting(entry: Any, name: str) -> Any:
                 with guarded("hook", "recording the calls of a kernel", _report):
                     calls.emit(context, nodes, str(token))
                     grids.emit(context, nodes, params, str(token))
-            # The sanitizer judges more than the checks, and would judge their code too.
-            if interpret.sanitizes():
+            if interpret.current_kind() != "off":
+                if params.get("interpret"):
+                    observe.unobserved(params)
                 return _in_mode(rule, params)(context, *nodes)
             return observe.lowered(
                 PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)

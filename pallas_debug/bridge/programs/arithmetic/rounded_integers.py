@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.instrument.flow import COMPARISONS
+from pallas_debug.bridge.instrument.primitives import COMPARISONS
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.arithmetic import exact, wrapping

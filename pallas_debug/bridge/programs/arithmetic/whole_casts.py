@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pallas_debug.bridge.instrument.flow import COMPARISONS
+from pallas_debug.bridge.instrument.primitives import COMPARISONS
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs.arithmetic import whole_products
 
