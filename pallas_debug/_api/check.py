@@ -19,7 +19,7 @@ from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
 from pallas_debug.session.options import mode_of, require_checkable
 from pallas_debug.tracebacks import WithoutOurFrames
-from pallas_debug.verdict import unused
+from pallas_debug.verdict import unwritten
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,8 +170,8 @@ def check(
             )
         return (
             Report(
-                findings=unused.resolved(
-                    session.observer.findings, function, args, kwargs, session
+                findings=unwritten.resolved(
+                    session.observer.findings, function, args, kwargs, session, out
                 ),
                 prints=session.observer.records,
                 gaps=tuple(dict.fromkeys(_gaps(session, earlier))),

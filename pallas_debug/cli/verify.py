@@ -48,8 +48,8 @@ class VerifyOptions(shared.ProgramOptions):
     "engines",
     multiple=True,
     metavar="NAME",
-    help="Run only these: static, compile, checks, machine, races; joined by commas or repeated. "
-    "If one cannot judge a kernel, the exit code is 3.",
+    help="Run only these: static, compile, machine; joined by commas or repeated. If one cannot "
+    "judge a kernel, the exit code is 3.",
 )
 @click.option(
     "--reference",
@@ -109,11 +109,10 @@ def run(options: VerifyOptions) -> int:
     pallas-debug verify SCRIPT.py [ARGS]…
     pallas-debug verify -m package.module [ARGS]…
 
-    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the
-    sanitizer, and reports each fault once, however many of them found it. A function is traced and
-    run, with made-up values if `--arg` gives only shapes; `--reference` names a function that
-    returns the correct results. A script or module is run once, and its calls of kernels are judged
-    again with their arrays, including for races.
+    Runs the static analysis, jax's lowering and libtpu for each target, and the sanitizer, and
+    reports each fault once, however many of them found it. A function is traced and run, with
+    made-up values if `--arg` gives only shapes; `--reference` names a function that returns the
+    correct results. A script or module is run once, with its kernels on the kernel machine.
 
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
     judged, and 0 only if everything was judged. Findings that rest on made-up values do not count.

@@ -368,8 +368,6 @@ def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:
 
 
 def _comes_of(finding: Finding, cause: Finding) -> bool:
-    if finding.kind is Fault.ENGINES_DISAGREE:
-        return finding.kernel == cause.kernel or finding.witness.line is None
     if finding.kind is Fault.OUTPUT_NOT_WRITTEN:
         is_early = cause.values.get(order.PIPELINE) == order.WRITES_BACK  # before a copy to it ends
         return cause.kind is Fault.DATA_RACE and is_early and is_of_same_output(finding, cause)

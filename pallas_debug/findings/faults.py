@@ -339,10 +339,6 @@ class Fault(StrEnum):
         *("FalseHint", Severity.VALUES, _CHECKED | _PROVED | _COMPILE),
         "`pl.multiple_of` or `pltpu.annotate` makes a false claim",
     )
-    ENGINES_DISAGREE = (
-        *("EnginesDisagree", Severity.VALUES, _MACHINE | _CHECKED | _INTERPRETED),
-        "two interpreters give different results",
-    )
     PRECISION_LOSS = (
         *("PrecisionLoss", Severity.MINOR, _MACHINE),
         "a sum in a narrow float type is further from the float32 sum than allowed",

@@ -110,6 +110,7 @@ class MachineHost:
       patience: seconds that a device waits for the other devices of its mesh.
       stop_after: seconds of both time and CPU time after which a kernel is stopped; None for no
         limit.
+      refilled: digests of kernels whose unwritten memory has other contents than usual.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class MachineHost:
         observer: HostObserver,
         patience: float = defaults.HANG_AFTER,
         stop_after: float | None = None,
+        refilled: frozenset[str] = frozenset(),
     ) -> None:
+        self._refilled = refilled
         self.patience = patience
         self._stop_after = stop_after
         self._observer = observer
@@ -192,6 +195,7 @@ class MachineHost:
                 first=first,
                 observers=observers,
                 stop_after=self._stop_after,
+                fill="number" if prepared.digest in self._refilled else "nan",
             )
             explained: list[Finding] = []
             if not prepared.is_sanitized and _copies(prepared.launch):

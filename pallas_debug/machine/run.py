@@ -52,6 +52,7 @@ def run(
     first: int = 0,
     observers: Sequence[MachineObserver] = (),
     stop_after: float | None = None,
+    fill: str = "nan",
 ) -> MachineRun:
     """Run a kernel; report only the faults that stop it, and the findings of observers.
 
@@ -61,6 +62,7 @@ def run(
       observers: observers of the run; those with a method `findings` are asked for their findings.
       stop_after: seconds of both time and CPU time after which the kernel is stopped; None for no
         limit.
+      fill: contents of unwritten memory, as for `Machine`.
 
     Raises:
       MachineError: the machine has no rule for what the kernel does.
@@ -71,7 +73,7 @@ def run(
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
     group = ObserverGroup([*observers, *stopping])
-    machine = Machine(launch, arrays, observer=group, first=first, stray="nearest")
+    machine = Machine(launch, arrays, observer=group, first=first, stray="nearest", fill=fill)
     why = None
     try:
         machine.run()

@@ -49,6 +49,8 @@ class Options:
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
       stop_after: seconds of both time and CPU time after which an interpreted kernel is stopped
         even if it makes progress; None for no limit.
+      refilled: digests of kernels for which the kernel machine gives unwritten memory other
+        contents than usual, to see whether they matter.
     """
 
     dumps: Path | None = None
@@ -66,6 +68,7 @@ class Options:
     stops_unfit: bool = False
     hang_after: float = defaults.HANG_AFTER
     stop_after: float | None = None
+    refilled: frozenset[str] = frozenset()
 
 
 def mode_of(asked: Interpret) -> Mode:

@@ -104,7 +104,9 @@ class Session:
             skipped=self._skipped,
             report=self.report,
         )
-        self._host = MachineHost(self.observer, options.hang_after, options.stop_after)
+        self._host = MachineHost(
+            self.observer, options.hang_after, options.stop_after, options.refilled
+        )
         self._runs = runs
         self._sentences: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pallas_debug import defaults
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import compare, reference, rounding
@@ -22,7 +21,7 @@ from pallas_debug.verdict import interpreted
 from pallas_debug.verdict.engines import Call, Seen
 from pallas_debug.verdict.result import Outcome, outcome_of
 
-NO_RESULT = "the function returned no result to compare: see `checks`"
+NO_RESULT = "the function returned no result to compare: see `machine`"
 NOT_KNOWN_WHOSE = (
     "the results differ from those of the reference, but whether this kernel is at fault is unknown"
 )
@@ -125,16 +124,11 @@ def judged(
     If they agree, they are compared again with float32 products computed as on a TPU.
 
     Args:
-      ran: the run of the engine `checks`, whose result is compared; None to run the function here.
+      ran: the run of the engine `machine`, whose result is compared; None to run the function here.
     """
     kernels = [captured.kernel for captured in captures]
-    if ran is None:
-        options = Options(
-            checks=defaults.DEFAULT_CHECKS,
-            interpret="auto",
-            chip=target.name,
-            hang_after=hang_after,
-        )
+    if ran is None or ran.options is None:  # it is beyond the limits of the sanitizer
+        options = Options(interpret="auto", chip=target.name, hang_after=hang_after)
         ran = interpreted.ran(call, kernels, options, "values")
     if not ran.returned:
         reasons = {o.digest: o.reason for o in ran.outcomes if o.status == "unjudged"}

@@ -26,18 +26,15 @@ from pallas_debug.errors import KernelNotJudged, PallasDebugError, PluginError
 from pallas_debug.findings import explain, outputs
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import NO_KERNEL, Fault
-from pallas_debug.findings.outputs import Dropped, OutputUses
+from pallas_debug.findings.outputs import Dropped
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
-from pallas_debug.model import Compilation, Finding, Gap, Kernel, SourceLine, Target
-from pallas_debug.session import Session
-from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status, outcome_of
+from pallas_debug.model import Compilation, Finding, Gap, Hint, Kernel, SourceLine, Target, Witness
+from pallas_debug.session import Options, Session
+from pallas_debug.verdict.result import Engine, Outcome, Status, outcome_of
 
 MAX_CALLS = 8
 """Maximum number of calls per kernel, with different scalar prefetch, analysed statically."""
-
-_INFERRED = (Fault.UNINITIALIZED_READ, Fault.PADDING_READ, Fault.OUTPUT_NOT_WRITTEN)
-"""Faults that the checks infer from the NaN with which interpreters fill unwritten memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +44,11 @@ class Seen:
     Attributes:
       result: return value of the function, if the engine ran it.
       returned: whether the function returned.
-      error: exception that ended the program, unless pallas-debug raised it.
+      options: options of the session in which the engine ran it.
+      hints: what looks unintended in the kernels.
+      captures: kernels that the run lowered.
       problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
       notes: remarks that are not about a single kernel.
-      refused: by kernel, why the kernel machine cannot run it.
-      scratch: kernel and operand of outputs that every parallel step uses as scratch.
       launched: digests of the kernels that are known to have run to their end.
       dropped: kernel and operand of outputs that were not written, and that programs do not use.
       watched: by kernel, the grid points at which it was judged, if not at all of them.
@@ -62,56 +59,43 @@ class Seen:
     findings: tuple[Finding, ...] = ()
     result: Any = None
     returned: bool = False
-    error: BaseException | None = None
+    options: Options | None = None
+    hints: tuple[Hint, ...] = ()
+    captures: tuple[Capture, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
-    scratch: frozenset[tuple[str, str | None]] = frozenset()
     launched: frozenset[str] = frozenset()
     dropped: frozenset[Dropped] = frozenset()
     watched: Mapping[str, str] = field(default_factory=dict)
     idle: Mapping[str, Collection[SourceLine]] = field(default_factory=dict)
 
-    def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
-        """Leave out races of outputs that serve as scratch: no step reads another step's writes."""
-        return self._without(
-            lambda f: f.kind is Fault.DATA_RACE and (f.kernel, f.operand) in scratch
-        )
+    def without_unwritten(self, unused: Collection[str], used: Collection[str]) -> Seen:
+        """Leave out unwritten outputs of some kernels, and count those of others.
 
-    def without_unwritten(self, dropped: Collection[Dropped]) -> Seen:
-        """Leave out unwritten outputs that nothing uses; other unwritten outputs are faults."""
-        left = self._without(
-            lambda f: f.kind is Fault.OUTPUT_NOT_WRITTEN and (f.kernel, f.operand) in dropped
-        )
-        return replace(left, findings=tuple(outputs.certain(f) for f in left.findings))
+        Args:
+          unused, used: names of the kernels.
+        """
+        left = [f for f in self.findings if f.kind is Fault.OUTPUT_NOT_WRITTEN]
+        left = [f for f in left if f.kernel in unused]
+        kept = [
+            outputs.certain(f) if f.kernel in used else f for f in self.findings if f not in left
+        ]
+        dropped = self.dropped | {(f.kernel, f.operand) for f in left}
+        return replace(self.with_findings(tuple(kept)), dropped=dropped)
 
-    def as_used(self, uses: Callable[[str], OutputUses]) -> Seen:
-        """Judge unwritten outputs by whether programs use them."""
+    def as_used(self, session: Session) -> Seen:
+        """Judge unwritten outputs by whether the session's programs use them."""
         left, dropped = self, frozenset[Dropped]()
+        known = {kernel.name: kernel for kernel in session.kernels}
         for kernel in dict.fromkeys(finding.kernel for finding in self.findings):
+            if kernel not in known:
+                continue
             mine = [finding for finding in left.findings if finding.kernel == kernel]
-            kept, unused = outputs.judged(mine, uses(kernel))
+            kept, unused = outputs.judged(mine, session.callers.uses(known[kernel]))
             others = [finding for finding in left.findings if finding.kernel != kernel]
             left = left.with_findings((*others, *kept))
             dropped |= unused
         return replace(left, dropped=left.dropped | dropped)
-
-    def without_inferences(self, known: Mapping[str, Collection[Fault]]) -> Seen:
-        """Leave out faults that the checks infer from NaN, but that the sanitizer did not see.
-
-        Args:
-          known: kernels that the sanitizer judged, and the faults that it found in each.
-        """
-        return self._without(
-            lambda f: (
-                f.kind in _INFERRED
-                and f.engines == ("checks",)
-                and f.kind not in known.get(f.kernel, _INFERRED)
-            )
-        )
-
-    def _without(self, test: Callable[[Finding], bool]) -> Seen:
-        return self.with_findings(tuple(f for f in self.findings if not test(f)))
 
     def with_findings(self, kept: tuple[Finding, ...]) -> Seen:
         """Replace the findings; a kernel without remaining findings is `ok`."""
@@ -176,6 +160,24 @@ class Traced:
     untraced: Mapping[str, str]
     failed: bool
     seen: Seen
+
+    def others(self, runs: Sequence[Seen], targets: Sequence[Target]) -> Traced:
+        """Kernels that only a run calls, such as one whose parameters are not known in a trace."""
+        captures = {c.kernel.digest: c for ran in runs for c in ran.captures}
+        late = [c for digest, c in captures.items() if digest not in self.targets]
+        return replace(
+            self,
+            captures=tuple(late),
+            targets={c.kernel.digest: tuple(targets) for c in late},
+        )
+
+    def and_those_of(self, other: Traced) -> Traced:
+        """Return these kernels and those of another trace."""
+        return replace(
+            self,
+            captures=(*self.captures, *other.captures),
+            targets={**self.targets, **other.targets},
+        )
 
     def none_called(self) -> list[str]:
         """Reasons why the function calls no kernel for some targets."""
@@ -279,8 +281,8 @@ def static(
     if not findings and not any(one.is_judged for one in analyses):
         reason = "; ".join(gap.reason for gap in outcome.gaps)
         outcome = replace(outcome, status="unsupported", reason=reason, gaps=())
-    scratch = {(captured.kernel.name, name) for one in analyses for name in one.scratch}
-    return Seen(outcomes=(outcome,), findings=findings, scratch=frozenset(scratch))
+    hints = tuple(dict.fromkeys(hint for one in analyses for hint in one.hints))
+    return Seen(outcomes=(outcome,), findings=findings, hints=hints)
 
 
 def names_of(function: Callable[..., Any]) -> Seen:
@@ -343,6 +345,12 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
         return Seen(outcomes=(outcome,))
     seen = Sighting(kernel=kernel.name, engine="compile", targets=(target,))
     return Seen(outcomes=(outcome,), findings=(unsupported.failed(seen, failure, kernel),))
+
+
+def partitioned(kernel: Kernel) -> Seen:
+    """Finding for a kernel whose arrays jax partitions, which its lowering for a TPU refuses."""
+    seen = Sighting(kernel=kernel.name, engine="compile", witness=Witness(source=kernel.source))
+    return Seen(findings=(unsupported.partitioned_by_jax(seen),))
 
 
 def not_compiled(kernel: Kernel, target: str, reason: str, status: Status = "unjudged") -> Outcome:
@@ -457,21 +465,6 @@ def each(
     return tuple(outcome_of(kernel, engine, status, reason) for kernel in kernels)
 
 
-def tracked(seen: Sequence[Seen]) -> dict[str, frozenset[Fault]]:
-    """Kernels whose every call the sanitizer judged, and the faults that it found in each.
-
-    The sanitizer knows which memory was written, whereas the checks infer it.
-    """
-    outcomes = [o for one in seen for o in one.outcomes if o.engine == "machine"]
-    refused = {kernel for one in seen for kernel in one.refused}
-    partly = {o.kernel for o in outcomes if o.status not in JUDGED or o.gaps}
-    findings = [f for one in seen for f in one.findings if "machine" in f.engines]
-    return {
-        kernel: frozenset(f.kind for f in findings if f.kernel == kernel)
-        for kernel in {o.kernel for o in outcomes} - partly - refused
-    }
-
-
 def not_traced(error: BaseException) -> Finding:
     """Finding for a call that raised while jax traced or ran it, in a kernel or outside of one."""
     failure, raiser = raised.failure(error), raised.raiser(error)
@@ -492,5 +485,5 @@ def known_issues(captured: Capture, targets: Sequence[Target], asked: Collection
         f"kernel `{kernel.name}`: {issue.title}; {issue.advice}"
         for issue in found
         if not (gpu_backend(captured.params) and issue.engine.startswith("tpu"))
-        if issue.id != "debug-check-ignored" or not {"checks", "machine"} & set(asked)
+        if issue.id != "debug-check-ignored" or "machine" not in asked
     ]

@@ -17,17 +17,11 @@ from pallas_debug.model import Finding, SourceLine, Target
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import Outcome
 
-_IN_A_RUN = frozenset({"checks", "machine", "tpu interpret", "gpu interpret"})
-"""Engines that see what happens with the values at hand; the others judge for all values."""
-
-_OF_LOOPS = frozenset({"static", "checks", "machine", "races"})
+_OF_LOOPS = frozenset({"static", "machine"})
 """Engines that follow loops with the values at hand."""
 
 _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)
 """Faults that depend on what is accessed and when, not on the values that are read."""
-
-_OF_WRITES = (Fault.LOST_WRITE, Fault.CONFLICTING_WRITES)
-"""Wrong values that depend only on accesses: one write replaces another, whatever both wrote."""
 
 
 def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Seen]:
@@ -103,11 +97,11 @@ def _may_rest(finding: Finding) -> bool:
     if finding.kind is Fault.LOW_PRECISION_PRODUCT:  # by how much depends on the values
         return True
     judged = (*_BY_ACCESS, Severity.VALUES)
-    return _IN_A_RUN.issuperset(finding.engines) and finding.kind.severity in judged
+    return finding.engines == ("machine",) and finding.kind.severity in judged
 
 
 def _names(finding: Finding, found: Dependence) -> frozenset[str]:
     other = [] if finding.other is None else [finding.other.place]
-    if finding.kind.severity is Severity.VALUES and finding.kind not in _OF_WRITES:
+    if finding.kind.severity is Severity.VALUES:
         return found.of_values(finding.witness.line, *other)
     return found.of_accesses(finding.witness.line, *other)

@@ -7,17 +7,13 @@ from typing import Literal
 
 from pallas_debug.model import Finding, Gap, Hint, Kernel
 
-Engine = Literal["trace", "static", "compile", "checks", "machine", "races", "values"]
+Engine = Literal["trace", "static", "compile", "machine", "values"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
-for one target. `checks`: checks in interpreted kernels. `machine`: the kernel machine's
-sanitizer; TPU interpret mode for kernels that the machine cannot run. `races`: TPU interpret mode.
-`values`: comparison of the function's results with those of a reference."""
+for one target. `machine`: the kernel machine's sanitizer. `values`: comparison of the function's
+results with those of a reference."""
 
-ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "machine", "races", "values")
+ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "machine", "values")
 """All engines, in the order in which they run and are listed."""
-
-BY_NAME: frozenset[Engine] = frozenset({"races"})
-"""Engines that only run if requested by name, because the others find the same faults."""
 
 Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
 """`ok`: nothing was found. `found`: something was found. `skipped`: the function does not call the

@@ -11,6 +11,7 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.params import gpu_backend
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
@@ -23,14 +24,22 @@ from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, another_path, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
-from pallas_debug.verdict import compared, interpreted, made_up, points, suppressions, table, unused
+from pallas_debug.verdict import (
+    compared,
+    interpreted,
+    made_up,
+    points,
+    suppressions,
+    table,
+    unwritten,
+)
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
-from pallas_debug.verdict.result import BY_NAME, ENGINES, JUDGED, Engine, Outcome, Verdict
+from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
-_RUN: tuple[Engine, ...] = ("checks", "machine", "races", "values")
+_RUN: tuple[Engine, ...] = ("machine", "values")
 """Engines that run the kernels."""
 
 
@@ -64,8 +73,7 @@ class Request:
         """
         added: set[str] = set() if self.reference is None else {"values"}
         if self.engines is None:
-            left_out = BY_NAME if added else BY_NAME | {"values"}
-            return tuple(name for name in ENGINES if name not in left_out)
+            return tuple(name for name in ENGINES if name != "values" or added)
         given = self.engines.split(",") if isinstance(self.engines, str) else list(self.engines)
         wanted = {name.strip() for name in given if name.strip()}
         unknown = sorted(wanted - set(ENGINES))
@@ -80,6 +88,14 @@ class Request:
                 "`reference=` or `--reference package.module:function`"
             )
         return tuple(name for name in ENGINES if name in wanted | added | {"trace"})
+
+    def why_not(self, captured: Capture) -> str | None:
+        """Reason why the engines that are only for TPUs do not apply to a kernel, if so.
+
+        Engines that were requested by name have to judge every kernel.
+        """
+        backend = None if self.by_name else gpu_backend(captured.params)
+        return backend and f"it is a kernel for a GPU ({backend})"
 
     @functools.cached_property
     def tolerance(self) -> Tolerance:
@@ -166,20 +182,20 @@ def verify(
         print(verdict)
         verdict.throw()
 
-    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the
-    sanitizer; compilations continue in other processes while the kernels are interpreted.
+    Runs the static analysis, jax's lowering and libtpu for each target, and the sanitizer;
+    compilations continue in other processes while the kernels run on the kernel machine.
 
     Args:
-      function: the function that calls the kernels, jitted or not; it is traced, and run twice.
+      function: the function that calls the kernels, jitted or not; it is traced and run, and run
+        again with other contents of unwritten memory if a kernel leaves some of its output
+        unwritten.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or
         with zeros for integers and bools (large matrices of at most 8 bits: random). Anything
         else is passed through. Findings that rest on such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
-      engines: any of `static`, `compile`, `checks`, `machine`, `races` and `values`; by default all
-        except `races`, and `values` only with a reference. `machine` is the sanitizer, or TPU
-        interpret mode for kernels that the kernel machine cannot run; `races` is TPU interpret mode
-        for all kernels. If an engine requested here cannot judge a kernel, that counts as work not
-        done.
+      engines: any of `static`, `compile`, `machine` (the sanitizer) and `values`; by default all,
+        `values` only with a reference. If an engine requested here cannot judge a kernel, that
+        counts as work not done.
       suppress: a file that lists findings to ignore, with reasons.
       to: a dump directory in which to save the compilations and the findings.
       timeout: maximum seconds per compilation.
@@ -255,7 +271,7 @@ def verify_function(
     if request.reference is not None:
         expected = compared.expect(call, request.reference, tolerance, request.chips)
     with Session(request.options(interpret="off")) as session:
-        found = _ask(call, session, request, answers, tick, expected)
+        found, runs = _ask(call, session, request, answers, tick, expected)
     seen = answers.seen
     judging = Judging(request, session, found.captures, left_out)
     judging.elsewhere = found.elsewhere(session.targets)
@@ -263,18 +279,18 @@ def verify_function(
         judging.problems += [f"{why}: nothing was judged" for why in found.none_called()]
     if "compile" in asked:
         for captured in found.captures:
-            wanted = [t.name for t in found.targets[captured.kernel.digest]]
-            seen += ask.compilations(session, captured.kernel, wanted)
-            seen.append(found.not_traced(captured.kernel, session.targets))
+            if request.why_not(captured) is None:
+                wanted = [t.name for t in found.targets[captured.kernel.digest]]
+                seen += ask.compilations(session, captured.kernel, wanted)
+                seen.append(found.not_traced(captured.kernel, session.targets))
     if values.integers and set(_RUN) & set(asked):
         judging.notes.append(
             f"values were made up for {' and '.join(values.integers)}: anything that depends on "
             f"them is judged only for these. Pass real ones: {REAL_INPUTS}"
         )
-    seen = unused.without_unused(seen, call, found.captures, session.targets[0], judging.problems)
-    seen = unused.with_separate_inputs(
-        seen, call, found.captures, session.targets[0], judging.problems
-    )
+    seen = [one.as_used(session) for one in seen]
+    for ran in runs:
+        seen = unwritten.decided(seen, call, ran)
     seen = made_up.without_idle_loops(seen, values.integers)
     judging.mark = lambda findings: made_up.marked(
         findings, call, values.named, found, session.targets[0], judging.problems
@@ -306,11 +322,7 @@ class Judging:
     def verdict(self, name: str, seen: Sequence[Seen]) -> Verdict:
         """Build the verdict, with a cell for every judgement requested, answered or not."""
         asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
-        scratch = frozenset[tuple[str, str | None]]().union(*(one.scratch for one in seen))
-        seen = [one.without_races(scratch) for one in seen]
-        judged = ask.tracked(seen)
-        seen = [one.without_inferences(judged) for one in seen]
-        seen.append(ask.uncaptured(self._session, asked, targets))
+        seen = [*seen, ask.uncaptured(self._session, asked, targets)]
         lost = [AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
         kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
         outcomes = table.fill(
@@ -318,7 +330,7 @@ class Judging:
                 kernels=tuple(dict.fromkeys((*kernels, *lost))),
                 engines=asked,
                 targets=targets,
-                elsewhere=self.elsewhere,
+                elsewhere={**self.elsewhere, **self._not_of_a_tpu(targets)},
                 by_name=self._request.by_name,
             ),
             (outcome for one in seen for outcome in one.outcomes),
@@ -327,7 +339,7 @@ class Judging:
             (finding for one in seen for finding in one.findings),
             [captured.kernel.source for captured in self._captures],
         )
-        self.notes += unused.notes(seen, findings)
+        self.notes += unwritten.notes(seen, findings)
         findings = self.mark(findings)
         findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
@@ -352,6 +364,15 @@ class Judging:
             versions=dict(versions.installed()),
             reference=name_of(reference) if (reference := self._request.reference) else None,
         )
+
+    def _not_of_a_tpu(self, targets: Sequence[str]) -> dict[str, dict[str, str]]:
+        """By digest, the columns that do not apply to a kernel for a GPU, and why."""
+        reasons = {c.kernel.digest: self._request.why_not(c) for c in self._captures}
+        return {
+            digest: dict.fromkeys(("static", *targets), why)
+            for digest, why in reasons.items()
+            if why is not None
+        }
 
     def _record(self, name: str, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
         """Record the counted findings and the gaps, for `report` and `browse`."""
@@ -393,7 +414,8 @@ def _ask(
     answers: Answers,
     tick: Callable[[Session], None] | None,
     expected: compared.Expected | None,
-) -> Traced:
+) -> tuple[Traced, list[Seen]]:
+    """Run the engines; return the kernels, and the runs on the kernel machine."""
     asked = request.asked
     if "compile" in asked:
         session.start_compiler()
@@ -410,8 +432,41 @@ def _ask(
     if not found.failed:
         points.require(request.watched, [captured.kernel for captured in captures])
     if not captures:
-        return found
-    wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]
+        return found, []
+    nowhere = _without_running(call, session, request, answers, found)
+    runs: list[Seen] = []
+    if nowhere is not None:
+        judged = [captured.kernel for captured in captures]
+        engines = [engine for engine in asked if engine in _RUN]
+        answers.add(*(Seen(outcomes=ask.each(judged, e, "unjudged", nowhere)) for e in engines))
+    else:
+        with session.compiling_for(
+            ()
+        ):  # do not compile kernels that are only lowered to run on the machine
+            for target, kernels in _by_chip(found, session.targets):
+                runs += _run(call, kernels, request, target, answers, expected)
+        late = found.others(runs, session.targets)
+        if late.captures:
+            _without_running(call, session, request, answers, late)
+            found = found.and_those_of(late)
+    session.wait(None if tick is None else lambda: tick(session))
+    return found, runs
+
+
+def _without_running(
+    call: Call, session: Session, request: Request, answers: Answers, found: Traced
+) -> str | None:
+    """Start compiling the kernels, and analyse them statically.
+
+    Returns:
+      Why the kernels are not run, if one of them fits on no target.
+    """
+    asked = request.asked
+    wanted = [
+        (captured, found.targets[captured.kernel.digest])
+        for captured in found.captures
+        if request.why_not(captured) is None
+    ]
     nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
     if "compile" in asked:
         answers.compile_in(session)
@@ -424,19 +479,7 @@ def _ask(
         answers.add(Seen(notes=tuple(notes)))
         for captured, targets in wanted:
             answers.add(static_of(captured, targets, tables.get(captured.kernel.digest, ())))
-    if nowhere is not None:
-        judged = [captured.kernel for captured in captures]
-        runs = [engine for engine in asked if engine in _RUN]
-        answers.add(*(Seen(outcomes=ask.each(judged, e, "unjudged", nowhere)) for e in runs))
-        session.wait(None if tick is None else lambda: tick(session))
-        return found
-    with session.compiling_for(
-        ()
-    ):  # do not compile kernels that are only lowered for interpretation
-        for target, kernels in _by_chip(wanted, session.targets):
-            _interpret(call, kernels, request, target, answers, expected)
-    session.wait(None if tick is None else lambda: tick(session))
-    return found
+    return nowhere
 
 
 def static_of(
@@ -445,56 +488,44 @@ def static_of(
     return ask.guarded("static", [captured.kernel], lambda: ask.static(captured, targets, tables))
 
 
-def _by_chip(
-    wanted: Sequence[tuple[Capture, tuple[Target, ...]]], targets: Sequence[Target]
-) -> Iterator[tuple[Target, list[Capture]]]:
-    """Chips for which to interpret the function so that it calls each kernel: usually one."""
-    left = list(wanted)
+def _by_chip(found: Traced, targets: Sequence[Target]) -> Iterator[tuple[Target, list[Capture]]]:
+    """Chips for which to run the function so that it calls each kernel: usually one."""
+    left = list(found.captures)
     for target in targets:
-        called = [captured for captured, chips in left if target in chips]
-        left = [pair for pair in left if target not in pair[1]]
+        called = [c for c in left if target in found.targets[c.kernel.digest]]
+        left = [c for c in left if target not in found.targets[c.kernel.digest]]
         if called:
             yield target, called
 
 
-def _interpret(
+def _run(
     call: Call,
     captures: Sequence[Capture],
     request: Request,
     target: Target,
     answers: Answers,
     expected: compared.Expected | None,
-) -> None:
-    """Run the function in each engine; if no engine finds anything, compare the results of two.
+) -> list[Seen]:
+    """Run the function on the kernel machine, and compare its results with a reference's.
 
-    Then compare the results with those of a reference.
+    Returns:
+      The run, if the sanitizer was requested.
     """
-    asked, hang_after = request.asked, request.hang_after
     kernels = [captured.kernel for captured in captures]
-    chip = target.name
-    judges: dict[Engine, Callable[[], Seen]] = {
-        "checks": lambda: interpreted.checked(call, kernels, chip, hang_after),
-        "machine": lambda: interpreted.sanitized(call, captures, chip, hang_after),
-        "races": lambda: interpreted.raced(call, captures, chip, hang_after),
-    }
-    runs: dict[Engine, Seen] = {}
-    for engine, run in judges.items():
-        if engine in asked:
-            runs[engine] = ask.guarded(engine, kernels, run)
-            answers.add(runs[engine])
-    seen = list(runs.values())
-    if len(seen) > 1 and not any(s.findings for s in seen) and all(s.returned for s in seen):
-        first, second = list(runs)[:2]
-
-        def compare() -> Seen:
-            results = {engine: runs[engine].result for engine in (first, second)}
-            return Seen(findings=tuple(interpreted.disagreement(kernels, results)))
-
-        answers.add(ask.guarded(second, kernels, compare))
-    if expected is not None:
-        ran = runs.get("checks")
+    ran: list[Seen] = []
+    if "machine" in request.asked:
 
         def judge() -> Seen:
-            return compared.judged(call, captures, target, hang_after, expected, ran)
+            return interpreted.sanitized(call, captures, target.name, request.hang_after)
 
-        answers.add(ask.guarded("values", kernels, judge))
+        ran.append(ask.guarded("machine", kernels, judge))
+        answers.add(*ran)
+    if expected is not None:
+
+        def compare() -> Seen:
+            return compared.judged(
+                call, captures, target, request.hang_after, expected, ran[0] if ran else None
+            )
+
+        answers.add(ask.guarded("values", kernels, compare))
+    return ran

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pallas_debug.render import one_line
-from pallas_debug.verdict.result import Engine, Outcome, Status
+from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
 DIGITS = 8
 """Number of digits of the digest that distinguish kernels of the same name, as in dumps."""
@@ -36,7 +36,7 @@ class Asked:
 
     Attributes:
       targets: targets of `compile`.
-      elsewhere: by digest, targets for which the function does not call the kernel, and why.
+      elsewhere: by digest, columns (targets, engines) that do not apply to the kernel, and why.
       by_name: whether the engines were requested by name. Such an engine must judge everything: a
         kernel beyond its limits counts as not done.
     """
@@ -55,7 +55,7 @@ def cells(asked: Asked, unanswered: str = NO_ANSWER) -> tuple[Outcome, ...]:
         if engine == "trace":  # `trace` judges the whole function
             continue
         for target in asked.targets if engine == "compile" else (None,):
-            why = asked.elsewhere.get(kernel.digest, {}).get(target or "")
+            why = asked.elsewhere.get(kernel.digest, {}).get(target or engine)
             cell = Outcome(
                 kernel=kernel.name,
                 digest=kernel.digest,
@@ -84,7 +84,15 @@ def fill(
         given = by_cell.pop(_key(cell), [])
         filled.append(_named(worst(given) if given else cell, asked))
     besides = [answer for given in by_cell.values() for answer in given]
-    return (*besides, *filled)
+    judged = {(o.kernel, o.digest) for o in filled if o.status in JUDGED}
+    return (*besides, *(_counted(o, is_judged=(o.kernel, o.digest) in judged) for o in filled))
+
+
+def _counted(outcome: Outcome, *, is_judged: bool) -> Outcome:
+    """Count what is beyond the limits of an engine if no other engine judged the kernel either."""
+    if outcome.status == "unsupported" and not is_judged:
+        return replace(outcome, status="unjudged")
+    return outcome
 
 
 def _key(outcome: Outcome) -> tuple[object, ...]:

@@ -49,28 +49,16 @@ def test_matrices_of_narrow_integers_are_data(dtype: str, least: int, most: int)
     assert all(leaf.may_be_index for leaf in leaves)
 
 
-def test_results_differ_where_they_do() -> None:
-    one = {"a": jnp.ones((2, 3)), "b": jnp.zeros(4)}
-    two = {"a": jnp.ones((2, 3)), "b": jnp.zeros(4).at[2].set(1.0)}
-    assert arrays.first_difference(one, one) is None
-    found = arrays.first_difference(one, two)
-    assert found is not None
-    assert (found.path, found.index, found.first, found.second) == ("['b']", (2,), "0.0", "1.0")
-
-
-def test_rounding_is_no_difference_and_nan_is_nan() -> None:
-    x = jnp.array([100.0, 1.0, jnp.nan])
-    assert arrays.first_difference(x, x + jnp.array([1.0, 0.0, 0.0])) is None
-    found = arrays.first_difference(x, jnp.array([100.0, 1.0, 0.0]))
-    assert found is not None
-    assert found.index == (2,)
-    integers = jnp.array([100, 1])
-    assert arrays.first_difference(integers, integers.at[0].set(101)) is not None
-    imaginary = jnp.array([1 + 1j, 2.0])
-    assert arrays.first_difference(imaginary, imaginary) is None
-    found = arrays.first_difference(imaginary, imaginary.real)
-    assert found is not None
-    assert found.index == (0,)
+def test_results_are_identical_bit_for_bit() -> None:
+    one = {"a": jnp.array([1.0, jnp.nan]), "b": jnp.zeros(4), "key": jax.random.key(0)}
+    assert arrays.are_identical(one, {**one, "b": jnp.zeros(4)})
+    for name, other in (
+        ("a", jnp.array([1.0, 0.0])),
+        ("b", jnp.zeros(4).at[2].set(-0.0)),
+        ("key", jax.random.key(1)),
+    ):
+        assert not arrays.are_identical(one, {**one, name: other})
+    assert not arrays.are_identical(one, one["a"])
 
 
 def test_arrays_that_jax_narrows_are_traced_without_a_warning() -> None:

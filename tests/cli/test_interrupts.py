@@ -178,15 +178,15 @@ def test_verify_prints_what_was_answered_before_it_was_stopped(
     command: Any, tmp_path: Path, end: str, code: int, why: str
 ) -> None:
     (tmp_path / "stopped.py").write_text(STOPPED.replace("END", end))
-    options = ("--reference=stopped:right", "-e", "static,checks,values")
+    options = ("--reference=stopped:right", "-e", "static,machine,values")
     done = command("verify", "stopped:add", "--arg=f32[8,128]", *options)
     assert done.returncode == code, done.stderr
     header, row, *_ = done.stdout.splitlines()
-    assert header.split() == ["kernel", "static", "checks", "values"]
+    assert header.split() == ["kernel", "static", "machine", "values"]
     assert row.split() == ["kernel", "FOUND", "?", "?"]
     assert "no reference" not in done.stdout
     assert "UninitializedRead in kernel `kernel`" in done.stdout
-    assert f"not judged: kernel checks, kernel values: {why}" in done.stdout
+    assert f"not judged: kernel machine, kernel values: {why}" in done.stdout
     assert f"note: {NOT_CONCLUDED}" in done.stdout
 
 
@@ -196,11 +196,11 @@ def test_what_was_compiled_before_the_end_is_in_the_table(command: Any, tmp_path
     waits = "[time.sleep(0.1) for _ in range(600) if not glob.glob('dumps/*/v5e')]"
     text = STOPPED.replace("END", f"{waits}; {IN_PYTHON}").replace("import os", "import glob, os")
     (tmp_path / "stopped.py").write_text(text)
-    options = ("-e", "compile,checks", "--target=v5e", "--to=dumps")
+    options = ("-e", "compile,machine", "--target=v5e", "--to=dumps")
     done = command("verify", "stopped:add", "--arg=f32[8,128]", *options)
     assert done.returncode == 130, done.stderr
     header, row, *_ = done.stdout.splitlines()
-    assert header.split() == ["kernel", "v5e", "checks"]
+    assert header.split() == ["kernel", "v5e", "machine"]
     assert row.split() == ["kernel", "ok", "?"]
 
 

@@ -352,17 +352,6 @@ def test_a_semaphore_that_stays_raised_is_one_fault_whichever_start_an_engine_na
     assert len(merged([known, seen])) == count
 
 
-@pytest.mark.parametrize(
-    "kind", ["UninitializedRead", "PaddingRead", "DataRace", "StaleRead", "OverwrittenRead"]
-)
-def test_interpreters_disagree_because_of_a_fault_of_memory(kind: str) -> None:
-    cause, other = finding(kind, "static"), finding("EnginesDisagree", "checks", 1)
-    (found,) = merged([other, cause])
-    assert (found.kind, found.consequences) == (cause.kind, (other,))
-    assert len(merged([other, finding("FalseHint", "static")])) == 2
-    assert len(merged([other, finding(kind, "static", kernel="columns")])) == 2
-
-
 @pytest.mark.parametrize("operand, count", [("o_ref", 1), ("other_ref", 2)])
 def test_what_a_copy_in_flight_is_to_write_follows_from_its_race(operand: str, count: int) -> None:
     race = finding("DataRace", "machine", operand="o_ref", values={PIPELINE: WRITES_BACK})

@@ -41,7 +41,6 @@ def test_six_are_bundled() -> None:
 
 
 WITHOUT_A_KERNEL = {
-    Fault.ENGINES_DISAGREE: "reported of two engines' results, such as parallel_scratch_carried's",
     Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
     Fault.ZERO_SIZE_OPERAND: "tests/analysis",

@@ -46,7 +46,7 @@ def whole_blocks(x: Any) -> Any:
 
 
 def test_a_size_that_was_made_up_judges_nothing() -> None:
-    verdict = verify(some_rows, X, N, engines="checks,machine")
+    verdict = verify(some_rows, X, N, engines="machine")
     reason = "its grid of (0,) has no points: its body did not run"
     assert {(o.status, o.reason) for o in verdict.outcomes if o.kernel} == {("unjudged", reason)}
     assert not verdict.ok
@@ -55,18 +55,17 @@ def test_a_size_that_was_made_up_judges_nothing() -> None:
 
 
 def test_a_size_that_is_given_judges_the_body() -> None:
-    verdict = verify(some_rows, X, jnp.int32(2), engines="checks,machine")
+    verdict = verify(some_rows, X, jnp.int32(2), engines="machine")
     assert verdict.ok, str(verdict)
 
 
 def test_a_grid_without_points_says_so() -> None:
-    verdict = verify(whole_blocks, X, engines="static,checks,machine")
-    static, checks, machine = (o for o in verdict.outcomes if o.kernel)
+    verdict = verify(whole_blocks, X, engines="static,machine")
+    static, machine = (o for o in verdict.outcomes if o.kernel)
     assert (static.status, machine.status) == ("found", "found")
     assert [gap.reason for gap in static.gaps] == [
         "index maps, accesses, copies and semaphores: its grid has no points"
     ]
-    assert checks.status == "unjudged"
     (finding,) = verdict.findings
     assert finding.kind == "OutputNotWritten"
     assert finding.engines == ("machine", "static")

@@ -29,7 +29,7 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
         ),
         cause="no bound",
         advice="bound it",
-        engines=("checks", "compile"),
+        engines=("machine", "compile"),
         targets=("v5e", "v6e"),
     )
     known = Finding(kind=Fault.PADDING_READ, kernel="rows", message="padding", engines=("static",))
@@ -40,10 +40,10 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
         suppressed=(Suppressed(finding=known, reason="cut off later"),),
         outcomes=(
             Outcome(kernel="", engine="trace", status="ok"),
-            Outcome(kernel="rows", engine="races", status="unsupported", reason="too many points"),
+            Outcome(kernel="rows", engine="values", status="unsupported", reason="unknown whose"),
             *(
                 Outcome(kernel="columns", engine=engine, status="unsupported", reason="too many")
-                for engine in ("static", "checks", "races")
+                for engine in ("static", "machine", "values")
             ),
             Outcome(kernel="columns", engine="compile", target="v5e", status="ok"),
             Outcome(
@@ -52,7 +52,7 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
             Outcome(kernel="rows", engine="static", status="ok").without("values of n"),
             Outcome(kernel="rows", engine="compile", target="v5e", status="found"),
             Outcome(kernel="rows", engine="compile", target="v6e", status="ok"),
-            Outcome(kernel="rows", engine="checks", status="unsupported", reason="no PRNG"),
+            Outcome(kernel="rows", engine="machine", status="unsupported", reason="no PRNG"),
         ),
         notes=("zeros were taken",),
     )
@@ -61,9 +61,9 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
 def test_the_whole_text(verdict: Verdict) -> None:
     assert str(verdict) == "\n".join(
         [
-            "kernel   static  v5e    v6e  checks  races",
-            "rows     ok*     FOUND  ok   ?       ?",
-            "columns  ?       ok     n/a  ?       ?",
+            "kernel   static  v5e    v6e  machine  values",
+            "rows     ok*     FOUND  ok   ?        ?",
+            "columns  ?       ok     n/a  ?        ?",
             "",
             "OutOfBoundsRead in kernel `rows`",
             "  src/rows.py:12   o_ref[...] = x_ref[pl.ds(i, 8)]",
@@ -71,15 +71,15 @@ def test_the_whole_text(verdict: Verdict) -> None:
             "  other side: /elsewhere/other.py:3",
             "  cause: no bound",
             "  try: bound it",
-            "  seen by: checks, compile for v5e, v6e",
+            "  seen by: machine, compile for v5e, v6e",
             "",
             "not counted: PaddingRead in kernel `rows`: cut off later",
             "",
-            "not judged: rows races: too many points",
-            "not judged: columns static, columns checks, columns races: too many",
-            "not called: columns v6e: no v6e",
+            "not judged: rows values: unknown whose",
+            "not judged: columns static, columns machine, columns values: too many",
+            "not asked: columns v6e: no v6e",
             "not judged: rows static: values of n",
-            "not judged: rows checks: no PRNG",
+            "not judged: rows machine: no PRNG",
             "note: zeros were taken",
             "",
             "attend: 1 finding in 2 kernels; values not judged (no reference)",
@@ -111,7 +111,7 @@ def test_nothing_found_says_what_that_is_worth(verdict: Verdict) -> None:
     gaps = Verdict(name="f", kernels=("rows",), outcomes=verdict.outcomes)
     words = (
         "f: nothing found in 1 kernel; beyond the limits of an engine: 5 of 9 judgements "
-        "(races, static, checks); see `not judged`; values not judged (no reference)"
+        "(values, static, machine); see `not judged`; values not judged (no reference)"
     )
     assert str(gaps).endswith(words)
     assert gaps.ok
@@ -131,10 +131,10 @@ def test_annotations(verdict: Verdict) -> None:
         "::error file=src/rows.py,line=12,title=OutOfBoundsRead in rows::"
         "x_ref[12:20] reaches 4, 100%25%0Acause: no bound%0Atry: bound it"
     )
-    assert gaps[0] == "::notice title=not judged%3A rows races::too many points"
+    assert gaps[0] == "::notice title=not judged%3A rows values::unknown whose"
     assert "::notice title=judged in part%3A rows static::values of n" in gaps
     assert len(gaps) == len(verdict.gaps)
-    whole = Gap(kernel="rows", engine="races", reason="too many points", is_limit=True)
+    whole = Gap(kernel="rows", engine="values", reason="unknown whose", is_limit=True)
     partial = Gap(
         kernel="rows", engine="static", reason="values of n", is_limit=True, is_partial=True
     )
@@ -197,7 +197,7 @@ def test_sarif(verdict: Verdict) -> None:
     first, second = run["results"]
     assert first["properties"] == {
         "kernel": "rows",
-        "engines": ["checks", "compile"],
+        "engines": ["machine", "compile"],
         "targets": ["v5e", "v6e"],
         "madeUp": [],
     }
@@ -210,7 +210,7 @@ def test_sarif(verdict: Verdict) -> None:
     assert second["suppressions"] == [{"kind": "external", "justification": "cut off later"}]
     (invocation,) = run["invocations"]
     message = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
-    assert message["rows, checks: unsupported: no PRNG"] == "note"
+    assert message["rows, machine: unsupported: no PRNG"] == "note"
     assert message["rows, static: judged in part: values of n"] == "note"
     assert invocation["executionSuccessful"]
 

@@ -65,7 +65,6 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
         "static": ("found", None, ()),
         "v5e": ("found", None, (NO_ROOM,)),
         "v6e": ("found", None, (NO_ROOM,)),
-        "checks": ("unjudged", why, ()),
         "machine": ("unjudged", why, ()),
     }
 
@@ -92,13 +91,13 @@ def raises_before_its_branch_is_taken() -> None:
     [
         (
             lambda: has_no_room(jnp.ones(LARGE.shape)),
-            "static,compile,checks,machine",
+            "static,compile,machine",
             "it did not run: it does not fit in the chip's memory",
         ),
         (
             raises_before_its_branch_is_taken,
-            "static,checks,machine",
-            "no call of it had ended when the program stopped",
+            "static,machine",
+            "the program stopped before the kernel had run to its end: ValueError: after the call",
         ),
     ],
 )
@@ -110,13 +109,13 @@ def test_a_kernel_that_a_program_does_not_reach(
     assert cells(verdict)["machine"] == ("unjudged", reason, ())
 
 
-def test_checks_are_not_said_to_have_found_what_kept_a_program_from_running() -> None:
-    request = Request(engines="static,checks", targets="v5e")
+def test_the_machine_is_not_said_to_have_found_what_kept_a_program_from_running() -> None:
+    request = Request(engines="static,machine", targets="v5e")
     run = ended_with(lambda: has_no_room(jnp.ones(LARGE.shape)))
     verdict = verify_program(run, "script", request)
     assert cells(verdict) == {
         "static": ("found", None, ()),
-        "checks": ("unjudged", "it did not run: it does not fit in the chip's memory", ()),
+        "machine": ("unjudged", "it did not run: it does not fit in the chip's memory", ()),
     }
 
 
@@ -130,7 +129,6 @@ def test_verify_goes_on_with_the_targets_that_it_fits(compiled: list[str]) -> No
         "static": "found",
         "v5e": "found",
         "v6e": "ok",
-        "checks": "ok",
         "machine": "ok",
     }
 

@@ -14,7 +14,7 @@ from pallas_debug.model import Finding
 from pallas_debug.verdict import Outcome, Verdict, table
 from pallas_debug.verdict.answers import NOT_CONCLUDED, Answers
 from pallas_debug.verdict.engines import Seen
-from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Status
+from pallas_debug.verdict.result import ENGINES, Engine, Status
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 TARGETS = ("v4", "v5e", "v6e")
@@ -30,7 +30,7 @@ KERNELS = (
 def asked(by_name: bool = False, **fields: object) -> Asked:
     given = {
         "kernels": KERNELS[:1],
-        "engines": tuple(e for e in ENGINES if e not in BY_NAME | {"values"}),
+        "engines": tuple(e for e in ENGINES if e != "values"),
         "targets": ("v5e",),
         "by_name": by_name,
     }
@@ -109,24 +109,24 @@ def len_of(one: Verdict) -> str:
 
 
 def test_a_cell_without_an_answer_says_so() -> None:
-    (one,) = table.fill(asked(engines=("checks",)), [])
-    assert (one.kernel, one.engine, one.status) == ("rows", "checks", "unjudged")
+    (one,) = table.fill(asked(engines=("machine",)), [])
+    assert (one.kernel, one.engine, one.status) == ("rows", "machine", "unjudged")
     assert one.reason == "the engine ended without an answer (please report it)"
 
 
 def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
     full = cell("unjudged", "compile", target="v6e", reason="the disk is full. Free some space.")
-    rest = [cell("ok"), cell("ok", "checks"), cell("ok", "machine")]
+    rest = [cell("ok"), cell("ok", "machine")]
     what = asked(targets=("v5e", "v6e"))
     message = verdict(table.fill(what, [full, cell("ok", "compile", target="v5e"), *rest]))
     assert str(message).splitlines()[-1] == (
-        "f: 1 of 5 judgements not made (v6e: the disk is full. Free some space); "
+        "f: 1 of 4 judgements not made (v6e: the disk is full. Free some space); "
         "nothing found by the rest"
     )
     also = dataclasses.replace(full, engine="machine", target=None, reason="it hangs")
-    message = verdict(table.fill(what, [full, also, *rest[:2]]))
+    message = verdict(table.fill(what, [full, also, *rest[:1]]))
     assert str(message).splitlines()[-1] == (
-        "f: 3 of 5 judgements not made (v5e: the engine ended without an answer (please report "
+        "f: 3 of 4 judgements not made (v5e: the engine ended without an answer (please report "
         "it); and 2 other reasons); nothing found by the rest"
     )
     message = verdict(table.fill(asked(engines=("machine",)), [also]))
@@ -134,23 +134,31 @@ def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
         "f: 1 of 1 judgement not made (machine: it hangs); nothing is known about its kernels"
     )
     long = verdict(
-        table.fill(asked(engines=("races",)), [cell("unjudged", "races", reason="a" * 999)])
+        table.fill(asked(engines=("machine",)), [cell("unjudged", "machine", reason="a" * 999)])
     )
-    assert f"({'races: ' + 'a' * 159}…)" in str(long).splitlines()[-1]
+    assert f"({'machine: ' + 'a' * 159}…)" in str(long).splitlines()[-1]
 
 
 def test_the_limit_of_an_engine_counts_where_the_engine_was_named() -> None:
-    answers = [cell("unsupported", "races", reason="too many points")]
-    unless = verdict(table.fill(asked(engines=("races",)), answers))
+    answers = [cell("unsupported", "machine", reason="too many points")]
+    both = asked(engines=("static", "machine"))
+    unless = verdict(table.fill(both, [cell("ok"), *answers]))
     assert unless.ok
     assert exit_code(unless) == Exit.OK
     assert str(unless).splitlines()[-1] == (
-        "f: nothing found in 1 kernel; beyond the limits of an engine: 1 of 1 judgement (races); "
-        "see `not judged`"
+        "f: nothing found in 1 kernel; beyond the limits of an engine: 1 of 2 judgements "
+        "(machine); see `not judged`"
     )
-    named = verdict(table.fill(asked(engines=("races",), by_name=True), answers))
+    named = verdict(table.fill(dataclasses.replace(both, by_name=True), [cell("ok"), *answers]))
     assert not named.ok
     assert exit_code(named) == Exit.CANNOT_RUN
+
+
+def test_a_kernel_that_no_engine_judges_is_not_verified() -> None:
+    answers = [cell(status, "machine") for status in ("unsupported",)]
+    gpu = asked(elsewhere={"aa" * 32: dict.fromkeys(("static", "v5e"), "it is for a GPU")})
+    assert not verdict(table.fill(gpu, answers)).ok
+    assert verdict(table.fill(gpu, [cell("ok", "machine")])).ok
 
 
 def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
@@ -158,7 +166,7 @@ def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
     message = verdict(table.fill(what, []))
     assert message.ok
     assert "rows    n/a" in str(message)
-    assert "not called: rows v5e: for v5e it is not called" in str(message)
+    assert "not asked: rows v5e: for v5e it is not called" in str(message)
 
 
 def test_work_that_is_no_cell_counts_as_well() -> None:
@@ -198,7 +206,7 @@ def test_an_answer_that_was_not_asked_for_is_kept() -> None:
     other = cell("found", "compile", target="v4")
     first, second, *rest = table.fill(asked(), [trace, other])
     assert {first, second} == {trace, other}
-    assert len(rest) == 4
+    assert len(rest) == 3
 
 
 @pytest.mark.parametrize(
@@ -211,7 +219,7 @@ def test_a_name_is_one_line(name: str, shown: str) -> None:
 
 def test_without_a_reference_the_last_line_says_that_values_were_not_judged() -> None:
     for status, before in (("ok", "nothing found in 1 kernel"), ("unjudged", "by the rest")):
-        message = verdict((cell("ok", "checks"), cell(status, reason="a")), reference=None)
+        message = verdict((cell("ok", "machine"), cell(status, reason="a")), reference=None)
         last = str(message).splitlines()[-1]
         assert last.endswith(f"{before}; values not judged (no reference)")
     assert str(verdict((cell("ok"),))).endswith("f: nothing found in 1 kernel")

@@ -52,6 +52,7 @@ class Capture:
       params: parameters of the primitive, unchanged.
       avals: types of the operands, as one device sees them.
       mesh: jax's mesh if the kernel was lowered within `shard_map`.
+      is_partitioned: whether jax, and not `shard_map`, partitions its arrays.
       enable_x64: jax's setting in the thread that lowered the kernel.
       calls: files and lines of the user's frames that lead to the kernel's call.
       problems: errors in describing parts of the kernel, which are omitted.
@@ -64,6 +65,7 @@ class Capture:
     avals: tuple[Any, ...]
     mesh: Any | None
     enable_x64: bool
+    is_partitioned: bool = False
     calls: frozenset[tuple[str, int]] = frozenset()
     problems: tuple[PallasDebugError, ...] = ()
 
@@ -118,6 +120,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         avals=tuple(context.avals_in),
         mesh=mesh,
         enable_x64=bool(jax.config.jax_enable_x64),
+        is_partitioned=part("reading the mesh", lambda: meshes.is_partitioned(context), False),
         calls=calls,
         problems=tuple(problems),
     )

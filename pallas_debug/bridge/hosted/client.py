@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax._src import mesh
 from jaxlib import xla_client
 
 from pallas_debug.bridge import contexts
@@ -29,5 +30,7 @@ def evaluating(*, enable_x64: bool) -> Iterator[None]:
         contexts.neutral(),
         jax.enable_x64(enable_x64),
         jax.default_device(_device()),
+        # Under `shard_map` outside of jit, this thread is in its context.
+        mesh.use_abstract_mesh(mesh.empty_abstract_mesh),
     ):
         yield

@@ -111,7 +111,7 @@ def not_judged(verdict: Verdict) -> list[str]:
         if outcome.status in ("unjudged", "unsupported"):
             entries.insert(0, ("not judged", outcome.reason or outcome.status))
         elif outcome.status == "skipped":
-            entries.insert(0, ("not called", outcome.reason or outcome.status))
+            entries.insert(0, ("not asked", outcome.reason or outcome.status))
         where = f"{names.get((outcome.kernel, outcome.digest), '')} {outcome.column}".strip()
         for key in entries:
             reasons.setdefault(key, []).append(where)

@@ -171,16 +171,6 @@ ENTRIES = (
         kinds=("CheckFailed",),
     ),
     entry(
-        "engines-disagree",
-        title="two engines give different results",
-        cause="the kernel depends on something that neither guarantees: the order of its grid "
-        "points, the contents of a buffer before it is written, the contents of scratch "
-        "along a parallel axis, or the arrival of a copy",
-        advice="look for outputs that are revisited after another block, for copies without a "
-        "wait, and for blocks that reach past their arrays",
-        kinds=("EnginesDisagree",),
-    ),
-    entry(
         "value-mismatch",
         title="a result differs from the reference's",
         cause="the kernel, or the code around it, computes something different",
