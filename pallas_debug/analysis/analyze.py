@@ -14,10 +14,8 @@ from pallas_debug.analysis import (
     coverage,
     memory,
     operations,
-    semaphores,
     subject,
     tiling,
-    unread,
     visits,
 )
 from pallas_debug.bridge.capture.capture import Capture
@@ -29,9 +27,11 @@ from pallas_debug.model import Finding, Gap, Hint, Target
 
 TIME_LIMIT = 10.0
 """Maximum seconds per kernel; checks not done by then are listed in `gaps`."""
-
-_CUT = (Fault.INPUT_NOT_READ, Fault.BLOCK_OUT_OF_BOUNDS)
-"""Faults of the grid that explain why a kernel does not read an input to its end."""
+_OF_WHOLE_OUTPUTS = (
+    *(Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE, Fault.OUTPUT_REVISITED),
+    Fault.DATA_RACE,
+)
+"""Faults of an output that make it pointless to examine its elements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,31 +91,25 @@ def analyze(
         return Analysis(gaps=_gaps(captured, [str(error)], is_partial=False), is_judged=False)
     if kernel.grid.is_sparse:
         return _of_sparse_core(captured, kernel)
-    visited = visits.look(kernel)
-    revisited = frozenset(finding.operand or "" for finding in visited.findings)
     used, uses = memory.look(kernel, targets)
     results = [
         blocks.look(kernel),
-        blocks.read_once(kernel),
-        visited,
+        visits.look(kernel),
         tiling.look(kernel),
         used,
-        accesses.look(kernel, revisited),
-        semaphores.look(kernel),
+        accesses.look(kernel),
         operations.look(kernel, targets),
     ]
-    unwritten = {
+    written_elsewhere = {
         finding.operand or ""
         for result in results
         for finding in result.findings
-        if finding.kind in (Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE)
+        if finding.kind in _OF_WHOLE_OUTPUTS
     }
-    results.append(coverage.look(kernel, revisited | unwritten))
-    cut = {f.operand or "" for f in visited.findings if f.kind in _CUT}
-    results.append(unread.look(kernel, cut | unwritten))
+    results.append(coverage.look(kernel, written_elsewhere))
     left_out = [reason for result in results for reason in result.left_out]
     if 0 in kernel.grid.sizes:
-        left_out.append("index maps, accesses, copies and semaphores: its grid has no points")
+        left_out.append("index maps and accesses: its grid has no points")
     if kernel.walked.incomplete:
         left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
     return Analysis(
@@ -136,9 +130,7 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
     used, uses = memory.look(kernel, targets)
     results = [tiling.look(kernel), used, operations.look(kernel, targets)]
     left_out = [reason for result in results for reason in result.left_out]
-    left_out.append(
-        f"index maps, accesses, copies and semaphores: {index_maps.UNSIZED}, and it was not given"
-    )
+    left_out.append(f"index maps and accesses: {index_maps.UNSIZED}, and it was not given")
     return Analysis(
         findings=Collector(f for result in results for f in result.findings).findings,
         gaps=_gaps(captured, left_out, is_partial=True),
@@ -146,24 +138,14 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
     )
 
 
-_ON_SPARSE_CORES = (
-    Fault.OUT_OF_BOUNDS_READ,
-    Fault.OUT_OF_BOUNDS_WRITE,
-    Fault.DMA_NOT_AWAITED,
-)
-"""Faults that are the same on a SparseCore, whose tiling, memories and operations differ."""
-
-
 def _of_sparse_core(captured: Capture, kernel: subject.Subject) -> Analysis:
-    """Analyse a kernel over the subcores of a SparseCore: indices, and copies without a wait."""
-    results = [accesses.look(kernel, frozenset()), semaphores.look(kernel)]
-    found = (f for result in results for f in result.findings if f.kind in _ON_SPARSE_CORES)
-    left_out = [reason for result in results for reason in result.left_out]
-    left_out.append("memory, tiling and operations of a SparseCore, and what its cores share")
+    """Analyse a kernel over the subcores of a SparseCore, whose memories and operations differ."""
+    result = accesses.look(kernel)
+    left_out = [*result.left_out, "memory, tiling and operations of a SparseCore"]
     if kernel.walked.incomplete:
         left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
     return Analysis(
-        findings=Collector(found).findings,
+        findings=Collector(result.findings).findings,
         gaps=_gaps(captured, left_out, is_partial=True),
     )
 

@@ -1,19 +1,13 @@
-"""Bounds checks of index maps, and blocks that are fetched but never read."""
+"""Bounds checks of index maps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from pallas_debug.analysis import visits
-from pallas_debug.analysis.reach import covered_by
 from pallas_debug.analysis.subject import Result, Subject, at, first_point, points_of
-from pallas_debug.analysis.unread import events_of, may_be_shared
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
 from pallas_debug.findings.wording import bounds, unsupported
 from pallas_debug.findings.wording.facts import array_text, block_text
-from pallas_debug.model import Finding
 
 
 def look(subject: Subject) -> Result:
@@ -33,16 +27,6 @@ def look(subject: Subject) -> Result:
             continue
         _bounds(subject, block, indices, indices.dims, result)
     return result
-
-
-def read_once(subject: Subject) -> Result:
-    """Report inputs whose blocks move, but are read at a single step of a grid dimension.
-
-    If there are tables, they may decide about it.
-    """
-    if 0 in subject.grid.sizes or subject.walked.incomplete or subject.grid.tables:
-        return Result()
-    return Result(findings=list(_at_first_step(subject)))
 
 
 def _default_maps(subject: Subject, result: Result) -> None:
@@ -134,7 +118,7 @@ def _table_reads(subject: Subject, block: Block, indices: Indices, result: Resul
     """Report scalar-prefetch tables that the index map itself reads past the end."""
     for event in indices.reads:
         view = event.view
-        if event.what != "read" or not event.certain or view is None or not view.levels:
+        if event.what != "read" or not event.certain or not view.levels:
             continue
         for number, dim in enumerate(view.levels[0]):
             if dim.start is None or dim.is_slice:
@@ -162,43 +146,3 @@ def _table_reads(subject: Subject, block: Block, indices: Indices, result: Resul
             )
             result.findings.append(finding)
             return
-
-
-def _at_first_step(subject: Subject) -> Iterator[Finding]:
-    """Yield inputs that are read only at the first step of a dimension along which they move.
-
-    Outputs move along that dimension too, and are stored at its other steps.
-    """
-    grid = subject.grid
-    for block in grid.blocks[: grid.num_inputs]:
-        reads = events_of(subject, block)
-        ids = None if block.is_whole else visits.block_ids(subject, block)
-        is_known = all(event.certain and event.what == "read" for event in reads)
-        if ids is None or not reads or not is_known or may_be_shared(subject, block):
-            continue
-        where = np.broadcast_to(covered_by(subject, reads), grid.sizes)
-        ids = np.broadcast_to(ids, grid.sizes)
-        for axis in np.flatnonzero(np.array(grid.sizes) > 1):
-            later = np.moveaxis(where, axis, 0)[1:]
-            moves = np.moveaxis(ids, axis, 0)[1:]
-            if later.any() or not where.any() or np.isin(moves, ids[where]).any():
-                continue
-            other = next((b for b in grid.outputs if _goes_on(subject, b, int(axis))), None)
-            if other is not None and int(axis) not in grid.batch:
-                yield bounds.input_read_once(
-                    subject.of_block(block, source=reads[0].source),
-                    axis=grid.number(int(axis)),
-                    output=other.name,
-                )
-                break
-
-
-def _goes_on(subject: Subject, output: Block, axis: int) -> bool:
-    """Return whether an output moves and is stored at each step along a dimension."""
-    ids = None if output.is_whole else visits.block_ids(subject, output)
-    if ids is None or ids.shape[axis] == 1:
-        return False
-    lines = np.moveaxis(ids, axis, -1).reshape(-1, ids.shape[axis])
-    stored = np.broadcast_to(covered_by(subject, events_of(subject, output)), subject.grid.sizes)
-    is_stored = bool(np.moveaxis(stored, axis, 0)[1:].all())
-    return is_stored and all(len(np.unique(line)) == len(line) for line in lines)

@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from pallas_debug.analysis.reach import stores
 from pallas_debug.analysis.subject import Result, Subject, at
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.bridge.walk.operations import operations
 from pallas_debug.findings.wording import contents
 
 MAX_ELEMENTS = 1 << 22
@@ -33,7 +33,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
     """Report outputs with a part that is never written.
 
     Args:
-      known: outputs that already have such a finding, which are skipped.
+      known: outputs that already have a finding about their blocks, which are skipped.
     """
     result = Result()
     grid = subject.grid
@@ -44,28 +44,50 @@ def look(subject: Subject, known: Collection[str]) -> Result:
     for number, block in enumerate(grid.outputs):
         if number in grid.aliased or block.name in known or 0 in block.shape:
             continue
-        written = _written(subject, block)
-        if written is None:
+        if "sem" in block.dtype:
             continue
-        mask, events = written
-        part = part_of(block.name, ~mask)
-        if part is None or not mask.any():
-            continue  # completely unwritten outputs are reported elsewhere
-        conditional = all(event.where.size > 1 or not event.certain for event in events)
-        finding = contents.output_not_written(
-            subject.of_block(
-                block,
-                source=events[0].source,
-                index=part.text,
-                values={"elements": f"{part.elements} of {part.of}"},
-            ),
-            what=part.text,
-            why="condition" if conditional and not _is_partial(events) else "stores",
-            elements=(part.elements, part.of),
-            is_several=part.regions > 1,
-        )
-        result.findings.append(finding)
+        events = subject.stores(block)
+        if events:
+            _partly(subject, block, events, result)
+        else:
+            _without_stores(subject, block, result)
     return result
+
+
+def _partly(subject: Subject, block: Block, events: list[Event], result: Result) -> None:
+    mask = _written(subject, block, events)
+    part = None if mask is None else part_of(block.name, ~mask)
+    if part is None:
+        return
+    conditional = all(event.where.size > 1 or not event.certain for event in events)
+    finding = contents.output_not_written(
+        subject.of_block(
+            block,
+            source=events[0].source,
+            index=part.text,
+            values={"elements": f"{part.elements} of {part.of}"},
+        ),
+        what=part.text,
+        why="condition" if conditional and not _is_partial(events) else "stores",
+        elements=(part.elements, part.of),
+        is_several=part.regions > 1,
+    )
+    result.findings.append(finding)
+
+
+def _without_stores(subject: Subject, block: Block, result: Result) -> None:
+    """Report an output without a store, or with stores in branches that no grid point takes."""
+    lines = [
+        operation.source
+        for operation in operations(subject.captured)
+        if operation.name in ("swap", "addupdate") and operation.ref == block.name
+    ]
+    finding = contents.output_not_written(
+        subject.of_block(block, source=lines[-1] if lines else None, index=_whole(block)),
+        what=_whole(block),
+        why="condition" if lines else "no store",
+    )
+    result.findings.append(finding)
 
 
 def unvisited(block: Block, seen: np.ndarray, counts: Sequence[int]) -> str | None:
@@ -89,26 +111,29 @@ def _without_points(subject: Subject, result: Result) -> None:
     for number, block in enumerate(subject.grid.outputs):
         if number in subject.grid.aliased or 0 in block.shape:
             continue
-        index = f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
+        index = _whole(block)
         axis = subject.grid.number(subject.grid.sizes.index(0))
         seen = subject.of_block(block, source=subject.site.line("grid", axis), index=index)
         result.findings.append(contents.output_not_written(seen, what=index, why="no points"))
 
 
+def _whole(block: Block) -> str:
+    return f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
+
+
 def _is_partial(events: list[Event]) -> bool:
     """Return whether any store writes less than its whole buffer."""
-    return any(not dim.is_whole for e in events if e.view for dim in e.view.box or ())
+    return any(not dim.is_whole for e in events for dim in e.view.box or ())
 
 
-def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] | None:
-    """Mask of the elements that stores may reach or that are in no visited block, and stores."""
+def _written(subject: Subject, block: Block, events: list[Event]) -> np.ndarray | None:
+    """Mask of the elements that stores may reach or that are in no visited block."""
     if math.prod(block.shape) > MAX_ELEMENTS or min(block.shape, default=1) < 0:
         return None
     if math.prod(subject.grid.sizes) > MAX_STORES:
         return None
-    events = _stores(subject, block)
     dims = subject.indices[block.position].dims
-    if not events or dims is None:
+    if dims is None:
         return None
     if any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
         return None
@@ -117,8 +142,7 @@ def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] |
     total = 0
     sizes = subject.grid.sizes
     for event in events:
-        view = event.view
-        box = view.box if view is not None else None
+        box = event.view.box
         if box is None or event.remote or any(d.start is None or d.size is None for d in box):
             return None
         shape = _shape(event, box, sizes)
@@ -131,17 +155,7 @@ def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] |
             _mark(mask, block, dims, tuple(map(int, spot)), box, len(sizes))
     for point in np.ndindex(*sizes):
         _mark(visited, block, dims, point, None, len(sizes))
-    return mask | ~visited, events
-
-
-def _stores(subject: Subject, block: Block) -> list[Event]:
-    position = len(subject.grid.tables) + block.position
-    numbers = {
-        event.view.buffer.number
-        for event in subject.walked.events
-        if event.view is not None and event.view.buffer.position == position
-    }
-    return [event for number in numbers for event in stores(subject, number)]
+    return mask | ~visited
 
 
 def _shape(event: Event, box: tuple[Dim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:

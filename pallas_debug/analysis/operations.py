@@ -1,25 +1,17 @@
-"""Operations that jax's lowering or the compiler rejects, or that have no effect."""
+"""Operations that jax's lowering or the compiler rejects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from pallas_debug.analysis.subject import Result, Subject, over_loops
+from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
-from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.jaxprs.params import jaxprs_of
-from pallas_debug.bridge.walk.dataflow.same_values import RefUses, SameValues
-from pallas_debug.bridge.walk.dataflow.unread_scratch import unread_scratch
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import stored, unsupported
-from pallas_debug.findings.wording.facts import array_text
-from pallas_debug.model import Finding, SourceLine, Target
+from pallas_debug.findings.wording import unsupported
+from pallas_debug.model import Finding, Target
 
 _ACCESSES = ("get", "swap", "addupdate", "masked_load", "masked_swap")
 
@@ -42,132 +34,13 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
     for event in subject.walked.events:
         if event.what == "dma_start" and event.certain:
             for view in (event.view, event.other):
-                dim = _partial_lanes(view)
-                if dim is not None and view is not None:
+                if view is not None and (dim := _partial_lanes(view)) is not None:
                     buffer = view.buffer
                     seen = subject.sighting(
                         source=event.source, operand=buffer.name, shape=str(buffer)
                     )
                     add(unsupported.unaligned_dma(seen, columns=dim.size, of=dim.bound))
-    result.findings += _without_effect(subject)
-    result.findings += _never_read(subject)
     return result
-
-
-def _without_effect(subject: Subject) -> Iterator[Finding]:
-    """Yield states that nothing updates, and values that are subtracted from themselves."""
-    values = SameValues(jaxprs_of(subject.captured.params)[0])
-    operands = subject.captured.kernel.operands
-    for position, uses in values.refs.items():
-        number = uses.constant
-        if number is None or position >= len(operands) or operands[position].kind != "scratch":
-            continue
-        source = uses.combined(again=not _is_kept(subject, position))
-        if source is None:
-            continue
-        stores = list(dict.fromkeys(line for line in uses.stores if line is not None))
-        if stores and not _is_turned_off(subject, operands[position].name, stores):
-            yield stored.state_not_updated(
-                _of_operand(subject, position, source=source, other=stores[0]),
-                number=number,
-                stores=[line.line for line in stores],
-            )
-    for position, found in {one.ref: one for one in reversed(values.cancelled)}.items():
-        if position < len(operands) and _is_state(operands[position].kind, values.refs[position]):
-            yield stored.cancelled(
-                _of_operand(subject, position, source=found.source, other=found.stored),
-                divides=found.operation == "div",
-                stored=None if found.stored is None else found.stored.line,
-            )
-
-
-def _never_read(subject: Subject) -> Iterator[Finding]:
-    """Yield scratch that another device fills, or that the kernel updates, but that nothing uses.
-
-    A kernel may compute more than it needs. Updates are reported only if there are as many outputs
-    with blocks of that size as there are such buffers: each then seems to belong to one.
-    """
-    if subject.walked.incomplete is not None:
-        return
-    operands = subject.captured.kernel.operands
-    for position in sorted(unread_scratch(subject.captured)):
-        events = [e for e in subject.walked.events if e.view and e.view.buffer.position == position]
-        if not events or events[0].view is None or events[0].view.buffer.is_semaphore:
-            continue
-        copies = [e for e in events if e.what == "dma_start" and e.certain and e.remote]
-        updates = [e for e in events if e.what == "write" and e.certain]
-        loads = [e.source for e in events if e.what == "read"]
-        found = copies or (updates if loads and _has_output(subject, position) else [])
-        name = operands[position].name
-        if not found or _may_be_read(subject, name, loads):
-            continue
-        used = [e.source for e in found if e.source is not None]
-        yield stored.never_read(
-            _of_operand(subject, position, source=used[-1] if used else None),
-            is_copied=bool(copies),
-            lines=sorted({line.line for line in used}),
-        )
-
-
-def _has_output(subject: Subject, position: int) -> bool:
-    """Return whether there is an output for each of the scratch buffers of a size."""
-    operands = subject.captured.kernel.operands
-    size = [n for n in operands[position].shape if n != 1]
-    blocks = [[dim.size for dim in block.dims if dim.size != 1] for block in subject.grid.outputs]
-    alike = [o for o in operands if o.kind == "scratch" and [n for n in o.shape if n != 1] == size]
-    return blocks.count(size) >= len(alike)
-
-
-def _may_be_read(subject: Subject, name: str, loads: Sequence[SourceLine | None]) -> bool:
-    """Return whether the kernel's source reads a ref in a line that parameters turn off."""
-    function = subject.captured.kernel.source
-    if function is None:
-        return True
-    run = {line.line for line in loads if line is not None and line.file == function.file}
-    return any(
-        run.isdisjoint(range(first, last + 1)) for first, last in lines.loads_from(function, name)
-    )
-
-
-def _is_state(kind: str, uses: RefUses) -> bool:
-    """Return whether a ref can have a previous value: scratch that is stored to once cannot."""
-    return kind != "scratch" or not uses.is_known or len(uses.stores) > 1
-
-
-def _is_turned_off(subject: Subject, name: str, stores: Sequence[SourceLine]) -> bool:
-    """Return whether the kernel stores to a ref in a line of its file that parameters turn off."""
-    function = subject.captured.kernel.source
-    if function is None:
-        return False
-    run = {line.line for line in stores if line.file == function.file}
-    return any(
-        run.isdisjoint(range(first, last + 1)) for first, last in lines.stores_to(function, name)
-    )
-
-
-def _of_operand(subject: Subject, position: int, **witness: Any) -> Sighting:
-    operand = subject.captured.kernel.operands[position]
-    space = "VMEM" if operand.memory_space == "default" else operand.memory_space.upper()
-    shape = f"{array_text(operand.dtype, operand.shape)} in {space}"
-    return subject.sighting(operand=operand.name, shape=shape, **witness)
-
-
-def _is_kept(subject: Subject, position: int) -> bool:
-    """Return whether any grid point reads what only earlier ones have written to a ref."""
-    if subject.walked.incomplete:
-        return False
-    rank = len(subject.grid.sizes)
-    read, written = (np.zeros((1,) * rank, bool) for _ in range(2))
-    for event in subject.walked.events:
-        if event.view is None or event.view.buffer.position != position:
-            continue
-        if event.what == "write":
-            written = written | over_loops(event.where, rank)
-            if not event.certain:
-                return False
-        elif event.what == "read" and event.certain:
-            read = read | over_loops(event.where, rank)
-    return bool((read & ~written).any())
 
 
 def _of_operation(
@@ -272,9 +145,9 @@ def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
     return unsupported.unproven_alignment(seen, columns=operation.lane_size, multiple=multiple)
 
 
-def _partial_lanes(view: View | None) -> Dim | None:
+def _partial_lanes(view: View) -> Dim | None:
     """The last dimension, if a copy takes only part of it and not whole 128-lane tiles."""
-    if view is None or not view.is_plain or len(view.levels) != 1 or len(view.buffer.shape) < 2:
+    if not view.is_plain or len(view.levels) != 1 or len(view.buffer.shape) < 2:
         return None
     dim = view.levels[0][-1]
     if not dim.is_slice or dim.size is None or dim.size == dim.bound or dim.bound < 0:

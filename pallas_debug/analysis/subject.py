@@ -14,10 +14,9 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.bridge.walk import index_maps
-from pallas_debug.bridge.walk.events import Walked
+from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import bounds
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -65,6 +64,20 @@ class Subject:
         }
         return self.sighting(**given | witness)
 
+    def block_at(self, position: int) -> Block | None:
+        """The block that is at a position among the kernel's refs; None for a table or scratch."""
+        number = position - len(self.grid.tables)
+        return self.grid.blocks[number] if 0 <= number < len(self.grid.blocks) else None
+
+    def stores(self, block: Block, before: int | None = None) -> list[Event]:
+        """Events that may write to an operand, in program order."""
+        position = len(self.grid.tables) + block.position
+        return [
+            event
+            for event in self.walked.events[:before]
+            if event.what != "read" and event.view.buffer.position == position
+        ]
+
     def block_line(self, block: Block) -> SourceLine | None:
         """The line that determines an operand's blocks."""
         line = self.site.block_line(block.source, *self._spec(block))
@@ -111,19 +124,6 @@ def read(
         ),
         walked=Walked(events=()) if empty else index_maps.walk(captured, tables, deadline),
         site=CallSite(captured.calls),
-    )
-
-
-def unread_part(block: Block, dim: int, start: int, stop: int, size: int) -> bounds.UnreadPart:
-    """Describe elements of an input that are in no block of this size along a dimension."""
-    return bounds.UnreadPart(
-        operand=block.name,
-        array=array_text(block.dtype, block.shape),
-        dimension=dim,
-        start=start,
-        stop=stop,
-        size=block.shape[dim],
-        block=size,
     )
 
 

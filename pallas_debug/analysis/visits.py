@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pallas_debug.analysis.coverage import unvisited
-from pallas_debug.analysis.reach import covered_by, slice_starts, stores
-from pallas_debug.analysis.subject import Result, Subject, unread_part
+from pallas_debug.analysis.subject import Result, Subject, over_loops
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim
-from pallas_debug.findings.wording import bounds, contents, order
+from pallas_debug.findings.wording import contents, order
 from pallas_debug.findings.wording.facts import array_text, block_text
 
 MAX_POINTS = 1 << 24
@@ -56,26 +54,20 @@ class _Visit:
 
 
 def look(subject: Subject) -> Result:
-    """Report outputs that are unwritten, revisited, or shared between parallel grid points, and
-    inputs that are not read completely.
-    """
+    """Report outputs that are unwritten, revisited, or shared between parallel grid points."""
     result = Result()
     if 0 in subject.grid.sizes:
         return result
-    visits: list[_Visit] = []
     for number, block in enumerate(subject.grid.outputs):
         if not _is_pipelined(block):
             continue
         visit = _visit(subject, block, result)
         if visit is None:
             continue
-        visits.append(visit)
         if number not in subject.grid.aliased:
             _coverage(subject, visit, result)
         if not _parallel(subject, visit, result) and not block.revisits:
             _order(subject, visit, result)
-    _inputs(subject, visits, result)
-    _still(subject, result)
     return result
 
 
@@ -194,12 +186,6 @@ class _Passage:
         return along.bound - self.steps * along.size
 
     @property
-    def unread(self) -> bounds.UnreadPart:
-        """The elements in the missing blocks."""
-        along = self.block.dims[self.dim]
-        return unread_part(self.block, self.dim, along.bound - self.left, along.bound, along.size)
-
-    @property
     def is_one_short(self) -> bool:
         """True if only the last block is missing.
 
@@ -217,166 +203,6 @@ def _passages(subject: Subject, block: Block) -> list[_Passage]:
         if len(axes) == 1 and np.array_equal(index.ravel(), np.arange(index.size)):
             found.append(_Passage(block=block, dim=dim, axis=axes[0], steps=index.size))
     return found
-
-
-def _phases(subject: Subject, block: Block) -> list[_Passage]:
-    """Dimensions along which the index map passes through a program id, in one phase of several.
-
-    A phase is a step of another grid dimension; in the other phases, the block stays.
-    """
-    found = []
-    for dim, index in enumerate(subject.indices[block.position].dims or ()):
-        axes = [axis for axis, size in enumerate(index.shape) if size > 1]
-        if len(axes) != 2:
-            continue
-        for axis in axes:
-            rows = np.moveaxis(index, axis, -1).reshape(-1, index.shape[axis])
-            passes = (rows == np.arange(index.shape[axis])).all(axis=1)
-            stays = (rows == rows[:, :1]).all(axis=1)
-            if passes.any() and (passes | stays).all():
-                steps = index.shape[axis]
-                found.append(_Passage(block=block, dim=dim, axis=axis, steps=steps))
-    return found
-
-
-def _inputs(subject: Subject, outputs: Sequence[_Visit], result: Result) -> None:
-    """Report inputs whose last block is never visited, as with `size // block` steps.
-
-    An output that passes the same program id through is either cut short too, and already reported,
-    or made for the visited blocks. The same holds for an input that ends with them. An input that
-    is updated in place keeps its values.
-    """
-    quiet = {p.axis for visit in outputs for p in _passages(subject, visit.block)}
-    cut: dict[int, list[_Passage]] = {}
-    for block in subject.grid.blocks[: subject.grid.num_inputs]:
-        if not _is_pipelined(block) or block_ids(subject, block) is None:
-            continue
-        for passage in _passages(subject, block):
-            if not passage.is_one_short or _reader_of_rest(subject, passage):
-                quiet.add(passage.axis)
-            else:
-                cut.setdefault(passage.axis, []).append(passage)
-    for axis in sorted(cut.keys() - quiet):
-        first, *others = cut[axis]
-        source = subject.block_line(first.block)
-        finding = bounds.input_not_read(
-            subject.of_block(
-                first.block,
-                source=subject.site.line("grid", subject.grid.number(axis)) or source,
-            ),
-            parts=[one.unread for one in (first, *others)],
-            steps=first.steps,
-            axis=subject.grid.number(axis),
-        )
-        result.findings.append(finding)
-
-
-def _still(subject: Subject, result: Result) -> None:
-    """Report inputs whose block stays the same along a dimension, unlike that of another operand.
-
-    The other operand has as many blocks along a dimension of its own, and as many elements, unless
-    it is packed, and moves through all of them along a grid dimension that the input's index map
-    does not use. Instead of another operand, there may be a grid dimension with as many steps that
-    no index map uses.
-    """
-    idle = _unused_axes(subject)
-    moving = [p for block in subject.grid.blocks for p in _passages(subject, block)]
-    moving += [p for block in subject.grid.blocks for p in _phases(subject, block)]
-    for block in subject.grid.blocks[: subject.grid.num_inputs]:
-        dims = subject.indices[block.position].dims
-        if dims is None or not _is_pipelined(block) or block_ids(subject, block) is None:
-            continue
-        used = {a for index in dims for a, size in enumerate(index.shape) if size > 1}
-        for dim, (index, along) in enumerate(zip(dims, block.dims, strict=True)):
-            blocks = _count(along)
-            others = {
-                p.axis: p
-                for p in reversed(moving)
-                if p.axis not in used
-                and p.steps == blocks == _count(p.block.dims[p.dim])
-                and _values_in_one(p, block, along) is not None
-            }
-            idle_here = [axis for axis in idle if subject.grid.sizes[axis] == blocks]
-            axes = sorted(others) or idle_here
-            if index.size > 1 or block.passed[dim] is not None or blocks < 2 or not axes:
-                continue
-            passage = _Passage(block=block, dim=dim, axis=axes[0], steps=1)
-            reader = _reader_of_rest(subject, passage)
-            first = int(index.ravel()[0]) * along.size
-            part = unread_part(block, dim, first, first + along.size, along.size)
-            finding = bounds.input_stays(
-                subject.of_block(block),
-                part=part,
-                moving={
-                    subject.grid.number(a): others[a].block.name if others else "" for a in axes
-                },
-                is_packed=any(_values_in_one(p, block, along) != 1 for p in others.values()),
-                reader=None if reader is None else reader.name,
-            )
-            result.findings.append(finding)
-            break
-
-
-def _unused_axes(subject: Subject) -> list[int]:
-    """Grid dimensions that no index map uses; none if any index map is unknown."""
-    used: set[int] = set()
-    for block in subject.grid.blocks:
-        dims = subject.indices[block.position].dims
-        if dims is None or not _is_pipelined(block):
-            return []
-        used |= {a for index in dims for a, size in enumerate(index.shape) if size > 1}
-    return [a for a, size in enumerate(subject.grid.sizes) if size > 1 and a not in used]
-
-
-def _values_in_one(passage: _Passage, block: Block, along: BlockDim) -> int | None:
-    """Number of elements of the larger array in one of the smaller, along two dimensions.
-
-    Returns:
-      1 if they have as many; a power of 2 if integers of the smaller may hold the others, packed;
-      None otherwise.
-    """
-    theirs, packed = passage.block.dims[passage.dim], passage.block
-    small, large = sorted((theirs, along), key=lambda dim: dim.bound)
-    if small is along and theirs.bound != along.bound:
-        packed = block
-    ratio = large.bound // max(small.bound, 1)
-    if (small.size * ratio, small.bound * ratio) != (large.size, large.bound):
-        return None
-    can_hold = ratio in (2, 4, 8) and packed.dtype.startswith(("int", "uint")) and small.size > 1
-    return ratio if ratio == 1 or can_hold else None
-
-
-def _reader_of_rest(subject: Subject, passage: _Passage) -> Block | None:
-    """Return another operand of the same shape and dtype that reads on: it may be the same array.
-
-    An operand that ends earlier along another dimension does not read all missing elements.
-    """
-    mine = passage.block
-    ends = _ends(subject, mine)
-    for block in subject.grid.blocks[: subject.grid.num_inputs]:
-        if block is mine or (block.shape, block.dtype) != (mine.shape, mine.dtype):
-            continue
-        theirs = _ends(subject, block)
-        if ends is None or theirs is None or not _is_pipelined(block):
-            return block
-        if theirs[passage.dim] > ends[passage.dim] and all(
-            other >= own for dim, (other, own) in enumerate(zip(theirs, ends, strict=True))
-            if dim != passage.dim
-        ):  # fmt: skip
-            return block
-    return None
-
-
-def _ends(subject: Subject, block: Block) -> list[int] | None:
-    """End positions of an operand's blocks along each dimension; None if unknown."""
-    dims = subject.indices[block.position].dims
-    if dims is None:
-        return None
-    units = [along.size if along.counts_blocks else 1 for along in block.dims]
-    return [
-        min(int(index.max()) * unit + along.size, along.bound)
-        for index, unit, along in zip(dims, units, block.dims, strict=True)
-    ]
 
 
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
@@ -419,13 +245,25 @@ def _serves_as_scratch(subject: Subject, block: Block) -> bool:
     reads = [
         event
         for event in subject.walked.events
-        if event.what == "read" and event.view and event.view.buffer.position == position
+        if event.what == "read" and event.view.buffer.position == position
     ]
-    if not reads or reads[0].view is None:
+    if not reads:
         return False
-    starts = slice_starts(subject)
-    before = stores(subject, reads[0].view.buffer.number, reads[0].number)
-    return bool((~starts | covered_by(subject, before)).all())
+    covered = ~_core_starts(subject)
+    for event in subject.stores(block, before=reads[0].number):
+        covered = covered | over_loops(event.where, len(subject.grid.sizes))
+    return bool(covered.all())
+
+
+def _core_starts(subject: Subject) -> np.ndarray:
+    """Grid points at which a core may start: step 0 of every sequential dimension."""
+    sizes = subject.grid.sizes
+    starts = np.ones((1,) * len(sizes), bool)
+    for d, (size, is_parallel) in enumerate(zip(sizes, subject.grid.parallel, strict=True)):
+        if not is_parallel:
+            steps = np.arange(size).reshape([-1 if i == d else 1 for i in range(len(sizes))])
+            starts = starts & (steps == 0)
+    return starts
 
 
 def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] | None:

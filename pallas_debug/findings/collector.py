@@ -116,10 +116,8 @@ def _is_same(a: Finding, b: Finding) -> bool:
     engines = (*a.engines[:1], *b.engines[:1])
     if set(engines) == {"static", "compile"}:
         return True  # the compiler stops at the first fault, and often reports the line of the call
-    if a.kind is Fault.DEADLOCK and len({*engines, "static"}) == 3:
+    if a.kind is Fault.DEADLOCK and len(set(engines)) == 2:
         return True  # a run ends at its first deadlock; engines differ in which wait they report
-    if a.kind is Fault.PADDING_READ and set(engines) == {"static", "checks"}:
-        return a.grid_point == b.grid_point  # a check reports the first one read, masked or not
     if a.kind is Fault.DATA_RACE and len(set(engines)) == 2 and _sides(a) == _sides(b):
         return True
     here, there = a.witness.line, b.witness.line
@@ -336,8 +334,7 @@ _OF_RESULTS = (
     *(*_OF_MEMORY, *_VALUES, Fault.DIVISION_BY_ZERO, Fault.INTEGER_OVERFLOW),
     *(Fault.NARROWING_LOSS, Fault.PRECISION_LOSS, Fault.LOST_WRITE, Fault.CONFLICTING_WRITES),
     *(Fault.WAIT_SIZE_MISMATCH, Fault.WAIT_SOURCE_MISMATCH),
-    *(Fault.FALSE_HINT, Fault.INPUT_NOT_READ, Fault.NO_EFFECT),
-    *(Fault.UNSEEDED_RANDOM_BITS, Fault.REPEATED_RANDOM_BITS),
+    *(Fault.FALSE_HINT, Fault.UNSEEDED_RANDOM_BITS, Fault.REPEATED_RANDOM_BITS),
 )
 """Faults that may change a kernel's results relative to its reference."""
 

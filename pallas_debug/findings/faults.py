@@ -219,7 +219,7 @@ class Fault(StrEnum):
 
     # Faults while a kernel runs
     DEADLOCK = (
-        *("Deadlock", Severity.STOPS, _MACHINE | _INTERPRETED | _PROVED | _OF_GPUS),
+        *("Deadlock", Severity.STOPS, _MACHINE | _INTERPRETED | _OF_GPUS),
         "a wait never ends",
     )
     ENDLESS_LOOP = (
@@ -243,7 +243,7 @@ class Fault(StrEnum):
         "two unordered accesses to the same memory, one of them a write",
     )
     DMA_NOT_AWAITED = (
-        *("DmaNotAwaited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
+        *("DmaNotAwaited", Severity.ORDER, _MACHINE | _INTERPRETED),
         "a copy is started but never waited for",
     )
     WAIT_SIZE_MISMATCH = (
@@ -255,7 +255,7 @@ class Fault(StrEnum):
         "a wait names data that no copy brings, and ends a copy of others",
     )
     SEMAPHORE_LEFT_OVER = (
-        *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
+        *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED),
         "a semaphore is not zero when the kernel ends",
     )
     NONDETERMINISTIC_RESULT = (
@@ -284,7 +284,7 @@ class Fault(StrEnum):
         "several steps write different values to the same element of an output",
     )
     UNINITIALIZED_READ = (
-        *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED | _PROVED),
+        *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED),
         "scratch or an output is read before it is written",
     )
     OUTPUT_NOT_WRITTEN = (
@@ -292,16 +292,8 @@ class Fault(StrEnum):
         "part of an output is never written",
     )
     PADDING_READ = (
-        *("PaddingRead", Severity.UNDEFINED, _MACHINE | _PROVED | {"checks": Sure.INFERRED}),
+        *("PaddingRead", Severity.UNDEFINED, _MACHINE | {"checks": Sure.INFERRED}),
         "the padding of a ragged last block reaches a result",
-    )
-    INPUT_NOT_READ = (
-        *("InputNotRead", Severity.VALUES, _PROVED),
-        "part of an input is in no block that the grid, a loop or a pipeline visits",
-    )
-    NO_EFFECT = (
-        *("NoEffect", Severity.VALUES, _PROVED),
-        "scratch that nothing updates, or nothing uses, or a value that is subtracted from itself",
     )
     UNSEEDED_RANDOM_BITS = (
         *("UnseededRandomBits", Severity.UNDEFINED, _MACHINE),
@@ -332,20 +324,16 @@ class Fault(StrEnum):
         "a cast to a dtype that cannot hold the value",
     )
     CHECK_FAILED = (
-        *("CheckFailed", Severity.VALUES, _CHECKED | _PROVED),
+        *("CheckFailed", Severity.VALUES, _MACHINE | _CHECKED),
         "a check in the kernel is false",
     )
     FALSE_HINT = (
-        *("FalseHint", Severity.VALUES, _CHECKED | _PROVED | _COMPILE),
+        *("FalseHint", Severity.VALUES, _MACHINE | _CHECKED | _COMPILE),
         "`pl.multiple_of` or `pltpu.annotate` makes a false claim",
     )
     PRECISION_LOSS = (
         *("PrecisionLoss", Severity.MINOR, _MACHINE),
         "a sum in a narrow float type is further from the float32 sum than allowed",
-    )
-    LOW_PRECISION_ACCUMULATOR = (
-        *("LowPrecisionAccumulator", Severity.MINOR, _PROVED),
-        "a long sum in a narrow float type",
     )
     INTERPRET_ERROR = (
         *("InterpretError", Severity.MINOR, _INTERPRETED),

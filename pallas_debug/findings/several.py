@@ -31,10 +31,7 @@ def of_one_slip(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
-_OF_INDEX_MAPS = (
-    *(Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP, Fault.INPUT_NOT_READ),
-    Fault.OUTPUT_REVISITED,
-)
+_OF_INDEX_MAPS = (*(Fault.BLOCK_OUT_OF_BOUNDS, Fault.X64_INDEX_MAP, Fault.OUTPUT_REVISITED),)
 
 _OUT_OF_BOUNDS = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
 

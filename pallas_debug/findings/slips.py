@@ -338,14 +338,6 @@ def _is_given_nothing(finding: Finding, cause: Finding) -> bool:
     return (is_array and is_of_same_output(finding, cause)) or _is_of_scalars(cause)
 
 
-def _is_read_there(finding: Finding, cause: Finding) -> bool:
-    """Return whether a too narrow condition keeps a line from reading an operand into another."""
-    line, read = finding.source, cause.source
-    if line is None or read is None or bounds.ONLY_AT not in finding.values:
-        return False
-    return (line.file, str(line.line)) == (read.file, cause.values.get(contents.WRITTEN_IN))
-
-
 def _may_vary(finding: Finding, cause: Finding) -> bool:
     """Return whether a race, rather than rounding, may have changed the results of another run."""
     return finding.kernel == cause.kernel
@@ -361,14 +353,6 @@ def _is_signalled_alike(finding: Finding, cause: Finding) -> bool:
 
 def _is_same_semaphore(finding: Finding, cause: Finding) -> bool:
     return finding.operand is not None and finding.operand == cause.operand
-
-
-def _is_of_same_input(finding: Finding, cause: Finding) -> bool:
-    """Return whether the unread input is the one of which a wait names a part that is not copied.
-
-    Of several inputs that one line copies, both findings name the first.
-    """
-    return is_of_same_output(finding, cause)
 
 
 def _has_gone_elsewhere(finding: Finding, cause: Finding) -> bool:
@@ -474,9 +458,6 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.DATA_RACE, Fault.OUTPUT_REVISITED): _is_of_same_block,
     (Fault.UNINITIALIZED_READ, Fault.UNINITIALIZED_READ): _is_of_one_condition,
-    (Fault.INPUT_NOT_READ, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
-    (Fault.INPUT_NOT_READ, Fault.WAIT_SOURCE_MISMATCH): _is_of_same_input,
-    (Fault.INPUT_NOT_READ, Fault.UNINITIALIZED_READ): _is_read_there,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
     (Fault.UNINITIALIZED_READ, Fault.DATA_RACE): _is_left_out,
     (Fault.CONFLICTING_WRITES, Fault.DATA_RACE): _share_copies,

@@ -17,9 +17,6 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.analysis import analyze
 
-BF16 = jnp.bfloat16
-
-
 # Reads and writes.
 
 
@@ -93,33 +90,6 @@ def test_a_while_loop_whose_bound_is_the_program_id(captures: Captures) -> None:
     assert finding.index == "x_ref[9:10, 0:128]"
 
 
-def test_scratch_that_is_selected_from_before_it_was_written(captures: Captures) -> None:
-    def kernel(x_ref: Any, out_ref: Any, acc: Any) -> None:
-        is_first = pl.program_id(0) == 0
-        acc[...] = jnp.where(is_first, 0.0, acc[...]) + x_ref[...]
-        out_ref[...] = acc[...]
-
-    assert look(captures, kernel, **rows(4, scratch_shapes=[TILE])).findings == ()
-
-
-@pytest.mark.parametrize("first, found", [(1, []), (0, ["UninitializedRead"])])
-def test_scratch_whose_value_is_stored_only_after_it_was_written(
-    captures: Captures, first: int, found: list[str]
-) -> None:
-    def kernel(x_ref: Any, out_ref: Any, acc_ref: Any) -> None:
-        before = acc_ref[...]
-        acc_ref[...] = x_ref[...]
-
-        @pl.when(pl.program_id(0) >= first)
-        def _store() -> None:
-            out_ref[...] = before
-
-    spec = pl.BlockSpec((8, 128), lambda i: (jnp.maximum(i - first, 0), 0))
-    options = {**rows(4), "out_specs": spec, "scratch_shapes": [TILE]}
-    out = S(((4 - first) * 8, 128), F32)
-    assert kinds(look(captures, kernel, out=out, **options)) == found
-
-
 def test_an_output_without_a_store(captures: Captures) -> None:
     def kernel(x_ref: Any, out_ref: Any) -> None:
         del x_ref, out_ref
@@ -170,66 +140,6 @@ def test_an_output_that_serves_as_scratch_of_parallel_steps(captures: Captures) 
         "what sum_ref holds at the end: each parallel step uses it as scratch, and the last one to "
         "run leaves its values",
     )
-
-
-@pytest.mark.parametrize("steps, found", [(7, []), (8, ["LowPrecisionAccumulator"])])
-def test_short_sums_in_bfloat16_are_left_alone(
-    captures: Captures, steps: int, found: list[str]
-) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        out_ref[...] += x_ref[...]
-
-    assert kinds(look(captures, kernel, S((32, 128), BF16), **rows(4, steps))) == found
-
-
-@pytest.mark.parametrize("dtype, found", [(F32, ["PaddingRead"]), (jnp.int8, [])])
-def test_padding_times_zero_is_zero_for_integers_alone(
-    captures: Captures, dtype: Any, found: list[str]
-) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _start() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        zeros = jnp.zeros((32, 128), dtype)
-        contracted = (((0,), (0,)), ((), ()))
-        out_ref[...] += lax.dot_general(
-            zeros, x_ref[...], contracted, preferred_element_type=out_ref.dtype
-        )
-
-    total = F32 if dtype == F32 else jnp.int32
-    analysis = look(
-        captures,
-        kernel,
-        S((80, 128), dtype),
-        S((128, 128), total),
-        grid=(3,),
-        in_specs=[pl.BlockSpec((32, 128), lambda i: (i, 0))],
-        out_specs=pl.BlockSpec((128, 128), lambda i: (0, 0)),
-    )
-    assert kinds(analysis) == found
-
-
-def test_a_hint_that_holds_for_all_loop_iterations_and_one_that_does_not(
-    captures: Captures,
-) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        def step(i: Any, _: None) -> None:
-            def inner(j: Any, _: None) -> None:
-                start = pl.multiple_of(i * 8 + j * 4, 8)
-                out_ref[pl.ds(start, 8), :] = x_ref[pl.ds(pl.multiple_of(i * 8, 8), 8), :]
-
-            lax.fori_loop(0, 2, inner, None)
-
-        lax.fori_loop(0, 3, step, None)
-
-    (finding,) = [f for f in look(captures, kernel).findings if f.kind == "FalseHint"]
-    assert finding.message == "4 is not a multiple of 8, although pl.multiple_of claims it is"
-    assert finding.loop == (0, 1)
 
 
 # Blocks.
@@ -435,18 +345,3 @@ def test_an_index_that_was_cast_is_none(captures: Captures) -> None:
 
     options = {"out_specs": pl.BlockSpec((8, 128), lambda i: (i, 0)), "grid": (2,)}
     assert kinds(look(captures, kernel, out=S((16, 128), F32), **options)) == []
-
-
-def test_padding_that_was_read_on_another_line_is_named_where_it_is_summed(
-    captures: Captures,
-) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        x = x_ref[...]
-        out_ref[...] = jnp.broadcast_to(x.sum(axis=0, keepdims=True), (8, 128))
-
-    (finding,) = look(captures, kernel, S((20, 128), F32), **rows(3)).findings
-    assert finding.source is not None
-    assert finding.other is not None
-    assert finding.kind == "PaddingRead"
-    assert "x.sum(axis=0" in (finding.source.text or "")
-    assert finding.other.text == "x = x_ref[...]"

@@ -305,13 +305,15 @@ KERNELS = (
         expected=Expectations(hlo=NAN, tpu=NAN),
     ),
     BrokenKernel(
-        fault="InputNotRead",
+        fault="ValueMismatch",
         summary="The grid is rounded down, and the last rows of the input are left out of a sum.",
         function=sum_over_whole_blocks,
         repaired=sum_over_whole_blocks_repaired,
         reference=lambda x: x.sum(axis=0, keepdims=True),
         args=RAGGED,
         expected=Expectations(hlo=WRONG, tpu=WRONG),
+        hint="unread input",
+        machine_only=True,
     ),
     BrokenKernel(
         fault="PaddingRead",

@@ -210,7 +210,7 @@ KERNELS = (
         ),
     ),
     BrokenKernel(
-        fault="LowPrecisionAccumulator",
+        fault="ValueMismatch",
         summary="A long sum is accumulated in bfloat16.",
         function=bfloat16_accumulator,
         repaired=bfloat16_accumulator_repaired,
@@ -218,6 +218,8 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((320, 128), jnp.bfloat16),),
         values={0: 100.5},
         expected=Expectations(hlo=WRONG, tpu=WRONG),
+        hint="low-precision sum",
+        machine_only=True,
     ),
     BrokenKernel(
         fault="LowPrecisionProduct",

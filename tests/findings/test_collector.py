@@ -207,7 +207,7 @@ def test_targets_of_one_refusal_are_joined() -> None:
 def test_the_worst_comes_first() -> None:
     found = merged(
         [
-            finding("LowPrecisionAccumulator", "static"),
+            finding("PrecisionLoss", "machine"),
             finding("FalseHint", "checks"),
             finding("UninitializedRead", "checks"),
             finding("DataRace", "tpu interpret"),
@@ -223,7 +223,7 @@ def test_the_worst_comes_first() -> None:
         "DataRace",
         "UninitializedRead",
         "FalseHint",
-        "LowPrecisionAccumulator",
+        "PrecisionLoss",
     ]
 
 
@@ -245,16 +245,6 @@ def test_an_output_in_hbm_and_the_input_that_it_aliases_are_one_place() -> None:
     assert len(merged([other, machine])) == 2
     checked = finding(kind, "checks", 9, operand="o_hbm", index="o_hbm[63:65]", **place)
     assert len(merged([checked, machine])) == 2
-
-
-def test_padding_is_said_by_what_it_gets_into_and_not_by_the_first_read_of_any() -> None:
-    static = finding("PaddingRead", "static", 9, operand="y_ref", grid_point=(1,))
-    check = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(1,))
-    (found,) = merged([check, static])
-    assert (found.source, found.operand) == (static.source, "y_ref")
-    assert found.engines == ("static", "checks")
-    elsewhere = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(2,))
-    assert len(merged([elsewhere, static])) == 2
 
 
 def test_the_first_line_of_a_kernel_is_no_line_where_another_engine_knows_one() -> None:

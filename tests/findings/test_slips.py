@@ -159,11 +159,6 @@ STATIC = ("static",)
             finding("Deadlock", "ready", 7),
         ),
         (
-            finding("WaitSourceMismatch", "x_hbm", 7),
-            finding("InputNotRead", "x_hbm", 5),
-            finding("InputNotRead", "y_hbm", 5),
-        ),
-        (
             RACE,
             finding("SemaphoreLeftOver", "room", 9, values={"waits": "0"}),
             finding("SemaphoreLeftOver", "room", 9, values={"waits": "2"}),
@@ -212,11 +207,6 @@ STATIC = ("static",)
             finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
             finding("DataRace", "o_ref", 2, values={"parallel dimensions": "0"}),
             finding("DataRace", "o_ref", 3, values={"parallel dimensions": "0"}),
-        ),
-        (
-            finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
-            finding("InputNotRead", "x_ref", 2),
-            finding("InputNotRead", "x_ref", 3),
         ),
         (
             finding("OutputNotWritten", "o_ref", 2, values={"why": "no store"}),
@@ -294,16 +284,6 @@ STATIC = ("static",)
             finding("UninitializedRead", "dv", 6, values={"written under": "i == 1 at (1,)"}),
         ),
         (
-            finding("UninitializedRead", "h", 5, values={"written in line": "3"}),
-            finding("InputNotRead", "h0_ref", 3, values={"only at": "pl.program_id(0) == 0"}),
-            finding("InputNotRead", "h0_ref", 4, values={"only at": "pl.program_id(0) == 0"}),
-        ),
-        (
-            finding("UninitializedRead", "h", 5, values={"written in line": "3"}),
-            finding("InputNotRead", "h0_ref", 3, values={"only at": "pl.program_id(0) == 0"}),
-            finding("InputNotRead", "h0_ref", 3),
-        ),
-        (
             RACE,
             finding("LowPrecisionProduct", "o_ref", 7),
             replace(finding("LowPrecisionProduct", "o_ref", 7), kernel="columns"),
@@ -332,11 +312,6 @@ STATIC = ("static",)
             beside("WaitSourceMismatch", "k_hbm", 3, "sem"),
             beside("WaitSourceMismatch", "v_hbm", 4, "sem"),
             beside("WaitSourceMismatch", "k_hbm", 4, "sem"),
-        ),
-        (
-            beside("Deadlock", "k_sem", 3, "k_sem"),
-            replace(beside("Deadlock", "v_sem", 4, "v_sem"), engines=STATIC),
-            beside("Deadlock", "v_sem", 4, "v_sem"),
         ),
         (
             ARRIVAL,
@@ -522,12 +497,8 @@ def test_operands_that_share_a_block_specification() -> None:
     assert merged([q, exchanged])[0].message == "BlockOutOfBounds; likewise v_ref"
     for other in (block("v_ref", 6), block("v_ref", 5, block="3")):
         assert merged([q, other]) == (q, other)
-    q, k = (finding("InputNotRead", name, 5) for name in ("q_ref", "k_ref"))
-    assert merged([q, k])[0].message == "InputNotRead; likewise k_ref"
     o, p = (finding("OutputRevisited", name, 5) for name in ("o_ref", "p_ref"))
     assert merged([o, p])[0].message == "OutputRevisited; likewise p_ref"
-    uncounted = replace(k, only_if="k_ref and q_ref are not the same array")
-    assert merged([q, uncounted]) == (q, uncounted)
 
 
 def test_operands_whose_blocks_follow_a_grid_that_is_too_long() -> None:

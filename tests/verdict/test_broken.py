@@ -13,7 +13,6 @@ from pallas_debug.verdict import Verdict, verify
 
 OTHER_KINDS = {
     "mask_as_column": {Fault.UNSUPPORTED_SHAPE_CAST, Fault.COMPILER_ABORT},  # by release
-    "chunks_summed_in_bfloat16": {Fault.LOW_PRECISION_ACCUMULATOR},  # before it runs
 }
 
 

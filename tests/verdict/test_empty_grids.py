@@ -64,7 +64,7 @@ def test_a_grid_without_points_says_so() -> None:
     static, machine = (o for o in verdict.outcomes if o.kernel)
     assert (static.status, machine.status) == ("found", "found")
     assert [gap.reason for gap in static.gaps] == [
-        "index maps, accesses, copies and semaphores: its grid has no points"
+        "index maps and accesses: its grid has no points"
     ]
     (finding,) = verdict.findings
     assert finding.kind == "OutputNotWritten"

@@ -181,7 +181,7 @@ def test_a_side_of_a_race_without_a_store_has_no_line_of_one() -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_fails_is_seen_by_each_engine_in_its_kernel() -> None:
+def test_a_check_that_fails_is_seen_in_its_kernel() -> None:
     def checked(x_ref: Any, o_ref: Any) -> None:
         pl.debug_check(pl.program_id(0) < 1, "too far")
         o_ref[...] = x_ref[...]
@@ -189,8 +189,7 @@ def test_a_check_that_fails_is_seen_by_each_engine_in_its_kernel() -> None:
     call = called(checked, grid=(2,), in_specs=[ROWS], out_specs=ROWS)
     verdict = verify(call, X, targets="v5e", engines="static,machine")
     (finding,) = verdict.findings
-    assert finding.message.startswith("the condition of this check is false at 1 of 2 grid points")
-    assert set(finding.engines) == {"machine", "static"}
+    assert (finding.message, finding.engines) == ("too far", ("machine",))
     assert verdict.unjudged == ()  # the kernel is the same one each time it is traced
     assert verdict.notes == ()
     (note,) = verify(call, X, targets="v5e", engines="static").notes  # which runs no check

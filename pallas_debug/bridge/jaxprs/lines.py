@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,70 +40,6 @@ def of_traceback(traceback: Any) -> SourceLine | None:
     if frame is None:
         return None
     return line_of(frame.file_name, frame.start_line, frame.function_name)
-
-
-def place_of(eqn: Any, calls: Sequence[Any] = ()) -> Hashable:
-    """Lines and columns of `source_of`; the same for each run of an expression in Python."""
-    found = (source_info_util.user_frame(e.source_info.traceback) for e in (eqn, *reversed(calls)))
-    return next((frame for frame in found if frame is not None), None)
-
-
-def stores_to(function: SourceLine, name: str) -> list[tuple[int, int]]:
-    """First and last lines of the statements in a function that store to parts of a variable.
-
-    Those of the file's functions to which it passes the variable are included.
-    """
-    node, others = _function(function)
-    return [] if node is None else list(_stores(node, name, others, depth=2))
-
-
-def loads_from(function: SourceLine, name: str) -> list[tuple[int, int]]:
-    """First and last lines of the statements in a function that use the values of a variable.
-
-    Those that only store to it are left out, and so are those that take a part of it by `.at`.
-    """
-    node, _ = _function(function)
-    statements = (n for n in ast.walk(node) if isinstance(n, ast.stmt)) if node else ()
-    found = []
-    for statement in statements:
-        own = [n for n in ast.iter_child_nodes(statement) if not isinstance(n, ast.stmt)]
-        parts = [part for n in own for part in ast.walk(n) if isinstance(part, ast.Subscript)]
-        if any(isinstance(p.ctx, ast.Load) and ast.unparse(p.value) == name for p in parts):
-            found.append((statement.lineno, statement.end_lineno or statement.lineno))
-    return found
-
-
-def _function(
-    function: SourceLine,
-) -> tuple[ast.FunctionDef | None, Mapping[str, ast.FunctionDef]]:
-    """Return a function's definition, and those of its file by name."""
-    nodes = [n for n in ast.walk(_tree(function.file)) if isinstance(n, ast.FunctionDef)]
-    lines = (n for n in nodes if function.line in (n.lineno, *(d.lineno for d in n.decorator_list)))
-    return next(lines, None), {n.name: n for n in nodes}
-
-
-def _stores(
-    function: ast.FunctionDef, name: str, others: Mapping[str, ast.FunctionDef], *, depth: int
-) -> Iterator[tuple[int, int]]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign | ast.AugAssign):
-            for part in ast.walk(node):
-                is_stored = isinstance(getattr(part, "ctx", None), ast.Store)
-                if (
-                    is_stored
-                    and isinstance(part, ast.Subscript)
-                    and ast.unparse(part.value) == name
-                ):
-                    yield node.lineno, node.end_lineno or node.lineno
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and depth:
-            called = others.get(node.func.id)
-            if called is None:
-                continue
-            given = [(k.arg, k.value) for k in node.keywords]
-            given += zip((a.arg for a in called.args.args), node.args, strict=False)
-            for parameter, value in given:
-                if parameter is not None and ast.unparse(value) == name:
-                    yield from _stores(called, parameter, others, depth=depth - 1)
 
 
 def stack_of(eqn: Any, root: SourceLine, outer: SourceLine | None = None) -> list[SourceLine]:

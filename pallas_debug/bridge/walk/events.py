@@ -111,43 +111,17 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The read that a value comes from, and how its dimensions map to the buffer.
-
-    Attributes:
-      event: number of the read.
-      axes: for each dimension of the value, the dimension of the buffer, or None.
-      added: whether something was added to it since.
-      dtype: dtype of that addition.
-    """
-
-    event: int
-    axes: tuple[int | None, ...]
-    added: bool = False
-    dtype: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Event:
     """An effect of the kernel at some grid points.
 
     Attributes:
-      what: `read`, `write`, `dma_start`, `dma_wait`, `signal`, `wait`, `hint`, `check`, `reduce` or
-        `escape` (a ref is passed to something unknown).
+      what: `read`, `write`, `dma_start`, or `escape` (a ref is passed to something unknown).
       number: position in program order.
       where: the grid points at which it happens.
       certain: whether it certainly happens there, rather than under an unknown condition.
-      ordered: one event per execution, rather than one for a whole loop.
-      view: view that is read, written, copied to, signalled or awaited.
+      view: view that is read, written or copied to.
       other: source of a copy.
-      semaphore: semaphore of a copy.
-      amount: bytes of a copy, or the change of a semaphore; None if unknown.
-      value: value of a hint; for a check, whether it fails.
-      divisor: divisor of a hint.
-      of_pipeline: whether jax's pipeline gives the hint, or makes the copy.
-      remote: whether another device or core takes part.
-      origins: origins of the written value, or of the value that is reduced over `axes`.
-      loops: iterations of unrolled loops, outermost first.
+      remote: whether a copy is between devices or cores.
     """
 
     what: str
@@ -155,19 +129,9 @@ class Event:
     source: SourceLine | None
     where: np.ndarray
     certain: bool
-    ordered: bool
-    view: View | None = None
+    view: View
     other: View | None = None
-    semaphore: View | None = None
-    amount: np.ndarray | None = None
-    value: np.ndarray | None = None
-    divisor: int = 1
-    of_pipeline: bool = False
     remote: bool = False
-    origins: frozenset[Origin] = frozenset()
-    axes: tuple[int, ...] = ()
-    operation: str = ""
-    loops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

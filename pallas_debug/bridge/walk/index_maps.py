@@ -364,7 +364,7 @@ def _why_unknown(
     tables: Mapping[int, np.ndarray],
     rounded: Collection[int],
 ) -> str:
-    read = {e.view.buffer.position for e in walker.events if e.view is not None}
+    read = {e.view.buffer.position for e in walker.events}
     missing = sorted(p for p in read if p is not None and p not in tables)
     unknown = [names[i] for i in missing if i not in rounded]
     if unknown:

@@ -10,8 +10,6 @@ import numpy as np
 from jax import lax
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import conditionals, loops
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import primitives as tpu_primitives
 
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.walk import numbers
@@ -26,14 +24,6 @@ MAX_ITERATIONS = 1 << 16
 
 MAX_UNROLLED = 6_000
 """Maximum number of equations of an unrolled loop, over all iterations."""
-
-_ORDERED = {
-    tpu_primitives.dma_start_p,
-    tpu_primitives.dma_wait_p,
-    pallas_primitives.semaphore_signal_p,
-    pallas_primitives.semaphore_wait_p,
-}
-"""Primitives whose order matters."""
 
 
 def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -75,10 +65,9 @@ def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
         args = [*consts, *values, *[UNKNOWN] * len(xs)]
         return walker.inner(inner, constants, args, there)[:n_carry]
 
-    ordered = walker.unrolls or _is_ordered(inner)
-    if ordered and length * _equations(inner) <= MAX_UNROLLED:
-        for i in range(length):
-            carry = body(carry, replace(place, loops=(*place.loops, i)))
+    if walker.unrolls and length * _equations(inner) <= MAX_UNROLLED:
+        for _ in range(length):
+            carry = body(carry, place)
     elif length:
         steps = _leading(np.arange(min(length, MAX_ITERATIONS), dtype=np.int64), place)
         carry = _as_a_whole(inner, len(consts), carry, steps, length, body, place)
@@ -99,18 +88,15 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
     def body(values: Sequence[Value], there: WalkState) -> list[Value]:
         return walker.inner(inner, constants, [*body_consts, *values], there)
 
-    if not (walker.unrolls or _is_ordered(inner)):
+    if not walker.unrolls:
         whole = _counted_while(inner, len(body_consts), carry, goes_on, body, place)
-        if whole is not None:
-            return whole
-    iteration, where = 0, place.where
+        return _unknown(carry, body, place) if whole is None else whole
+    where = place.where
     while True:
-        there = replace(place, where=where, loops=(*place.loops, iteration))
+        there = replace(place, where=where)
         more = goes_on(carry, there)
         if not isinstance(more, np.ndarray) or numbers.too_large(where, more):
-            unknown = [v if isinstance(v, KernelRef) else UNKNOWN for v in carry]
-            body(unknown, replace(there, certain=False, ordered=False))
-            return unknown
+            return _unknown(carry, body, there)
         where = where & more
         if not where.any():
             return carry
@@ -120,7 +106,13 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> S
             _joined([(where, [new]), (~where, [old])], 0)
             for new, old in zip(carry, before, strict=True)
         ]
-        iteration += 1
+
+
+def _unknown(carry: list[Value], body: Any, place: WalkState) -> list[Value]:
+    """Walk a loop with an unknown number of iterations."""
+    values: list[Value] = [v if isinstance(v, KernelRef) else UNKNOWN for v in carry]
+    body(values, replace(place, certain=False))
+    return values
 
 
 def _counted_while(
@@ -141,7 +133,7 @@ def _counted_while(
         if not (more[-1] & place.where).any():
             # The loop ends once the condition is false.
             where = np.logical_and.accumulate(more, axis=0) & place.where
-            there = replace(place, where=where, ordered=False)
+            there = replace(place, where=where)
             if where.any():
                 body(_counters(inner, n_consts, carry, steps), there)
             return [v if isinstance(v, KernelRef) else UNKNOWN for v in carry]
@@ -161,7 +153,7 @@ def _as_a_whole(
     where = np.broadcast_to(place.where, (len(steps), *place.where.shape))
     if numbers.too_large(where):
         raise Exhausted("its loops have too many iterations")
-    there = replace(place, where=where, ordered=False)
+    there = replace(place, where=where)
     body(_counters(inner, n_consts, carry, steps), there)
     last = np.full((1,) * place.where.ndim, length, np.int64)
     return _counters(inner, n_consts, carry, last)
@@ -206,12 +198,6 @@ def _joined(results: Sequence[tuple[np.ndarray, list[Value]]], i: int) -> Value:
             return UNKNOWN
         value = np.where(chosen, other, value)
     return value
-
-
-def _is_ordered(jaxpr: Any) -> bool:
-    return any(eqn.primitive in _ORDERED for eqn in jaxpr.eqns) or any(
-        _is_ordered(inner) for inner in _inner(jaxpr)
-    )
 
 
 def _equations(jaxpr: Any) -> int:

@@ -21,7 +21,6 @@ from jax._src.state import primitives as state_primitives
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
-from pallas_debug.bridge.walk import flow
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
@@ -200,8 +199,11 @@ def _float_index(eqn: Any) -> str:
     return ""
 
 
-_BOOLEAN = {"and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge"}
-"""Comparisons and boolean operations: results have the layout of their operands."""
+_IN_PLACE = {
+    *("and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "div"),
+    *("neg", "abs", "max", "min", "exp", "square", "sqrt", "convert_element_type"),
+}
+"""Elementwise operations: results have the layout of their operands."""
 
 
 def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
@@ -223,7 +225,7 @@ def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
         return len(indexers) == len(transforms) == 1 and isinstance(
             indexers[0].indices[-1], indexing.Slice
         )
-    if eqn.primitive.name not in _BOOLEAN | flow.ELEMENTWISE:
+    if eqn.primitive.name not in _IN_PLACE:
         return False
     arrays = [atom for atom in eqn.invars if atom.aval.shape]
     return bool(arrays) and all(_is_variable(atom) and atom in lanes for atom in arrays)

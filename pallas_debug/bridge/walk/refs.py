@@ -1,4 +1,4 @@
-"""Events of refs: loads and stores, copies, semaphores, checks, hints."""
+"""Events of refs: loads, stores and copies."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax._src import checkify
 from jax._src import core as jax_core
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
-from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.instrument.primitives import ACCESSES
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.walk import numbers
-from pallas_debug.bridge.walk.events import Dim, KernelRef, Origin, View
-from pallas_debug.bridge.walk.values import UNKNOWN, Data, Value, WalkState
+from pallas_debug.bridge.walk.events import Dim, KernelRef, View
+from pallas_debug.bridge.walk.values import UNKNOWN, UnknownValue, Value, WalkState
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.walk.walker import Walker
@@ -28,36 +26,19 @@ if TYPE_CHECKING:
 
 def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     what, first = ACCESSES[eqn.primitive]
-    stored: Value | None
     if first is None:
-        atoms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-        buffer, transforms = atoms[0], atoms[1]
-        stored = atoms[2] if what == "write" else None
+        buffer, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     else:
-        buffer = inputs[0]
-        transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
-        stored = inputs[1] if what == "write" else None
-    if not isinstance(buffer, KernelRef):
-        return [UNKNOWN] * len(eqn.outvars)
-    view = _view(walker, buffer, transforms)
-    if what == "write":
+        buffer, transforms = inputs[0], jax.tree.unflatten(eqn.params["tree"], inputs[first:])
+    if isinstance(buffer, KernelRef):
+        view = _view(walker, buffer, transforms)
+        walker.emit(what, eqn, place, view=view)
+        if what == "read":
+            entry = _entry(walker, buffer, view)
+            return [UNKNOWN if entry is None else entry]
         if buffer.position is not None:
             walker.stale.add(buffer.position)
-        if eqn.outvars and id(eqn) not in walker.plain_stores:
-            walker.emit("read", eqn, place, view=view)
-        origins = stored.origins if isinstance(stored, Data) else frozenset()
-        adds = eqn.primitive is state_primitives.addupdate_p
-        if adds:
-            read = walker.emit("read", eqn, place, view=view)
-            origins |= {Origin(event=read, axes=(), added=True, dtype=buffer.dtype)}
-        walker.emit("write", eqn, place, view=view, origins=origins)
-        return [UNKNOWN] * len(eqn.outvars)
-    number = walker.emit("read", eqn, place, view=view)
-    entry = _entry(walker, buffer, view)
-    if entry is not None:
-        return [entry]
-    axes = _axes(view, len(eqn.outvars[0].aval.shape))
-    return [Data(origins=frozenset([Origin(event=number, axes=axes)]))]
+    return [UNKNOWN] * len(eqn.outvars)
 
 
 def _entry(walker: Walker, buffer: KernelRef, view: View) -> np.ndarray | None:
@@ -91,7 +72,7 @@ def _view(walker: Walker, ref: Any, transforms: Any = ()) -> View:
 def _dim(walker: Walker, index: Any, bound: Any) -> Dim:
     is_slice = isinstance(index, indexing.Slice)
     start, size, stride = (index.start, index.size, index.stride) if is_slice else (index, 1, 1)
-    number = start if isinstance(start, (np.ndarray, Data)) else walker.constant(start)
+    number = start if isinstance(start, (np.ndarray, UnknownValue)) else walker.constant(start)
     is_static = isinstance(size, int) and isinstance(stride, int)
     return Dim(
         start=number if isinstance(number, np.ndarray) else None,
@@ -100,17 +81,6 @@ def _dim(walker: Walker, index: Any, bound: Any) -> Dim:
         is_slice=is_slice,
         bound=bound if isinstance(bound, int) else -1,
     )
-
-
-def _axes(view: View, rank: int) -> tuple[int | None, ...]:
-    """For each dimension of the value read, the dimension of the buffer that it covers entirely."""
-    if not view.is_plain or len(view.levels) > 1:
-        return (None,) * rank
-    if not view.levels:
-        return tuple(range(rank))
-    dims = view.levels[0]
-    kept = [(i if dim.is_whole else None) for i, dim in enumerate(dims) if dim.is_slice]
-    return tuple(kept) if len(kept) == rank else (None,) * rank
 
 
 def _program_id(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequence[Value]:
@@ -138,81 +108,21 @@ def _axis_index(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequ
     return [number]
 
 
-def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    (value,) = inputs
-    for divisor in eqn.params["values"]:
-        if isinstance(value, np.ndarray):
-            walker.emit(
-                "hint",
-                eqn,
-                place,
-                value=value,
-                divisor=int(divisor),
-                of_pipeline=lines.is_of_pipeline(eqn),
-            )
-    return [value]
-
-
-def _check(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
-    for failed in error._pred.values():
-        if isinstance(failed, np.ndarray):
-            walker.emit("check", eqn, place, value=failed)
-    return []
-
-
-_COPIES = {tpu_primitives.dma_start_p: "dma_start", tpu_primitives.dma_wait_p: "dma_wait"}
-
-
 def _copy(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    what = _COPIES[eqn.primitive]
-    source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
-    view = _view(walker, destination)
+    source, destination, _, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
     walker.emit(
-        what,
+        "dma_start",
         eqn,
         place,
-        view=view,
+        view=_view(walker, destination),
         other=_view(walker, source),
-        semaphore=_view(walker, semaphore),
-        amount=_bytes(view),
         remote=device is not None or other is not None,
-        of_pipeline=lines.is_of_pipeline(eqn),
     )
-    if other is not None:  # the sender's semaphore, whose counts are not tracked
-        walker.emit(what, eqn, place, semaphore=_view(walker, other), remote=True)
     return []
 
 
-def _signal(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    _counted(walker, "signal", eqn, place, ref, transforms, amount, device, core)
+def _without_access(_: Walker, __: Any, ___: list[Value], ____: WalkState) -> Sequence[Value]:
     return []
-
-
-def _wait(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-    ref, transforms, amount, decrement = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    lowers = True if decrement is True else None
-    if isinstance(decrement, np.ndarray) and decrement.all():
-        lowers = True
-    _counted(walker, "wait", eqn, place, ref, transforms, amount if lowers else None, None, None)
-    return []
-
-
-def _counted(
-    walker: Walker, what: str, eqn: Any, place: WalkState, ref: Any, transforms: Any, amount: Any,
-    device: Any, core: Any,
-) -> None:  # fmt: skip
-    if not isinstance(ref, KernelRef):
-        return  # a barrier semaphore, which other devices signal
-    walker.emit(
-        what,
-        eqn,
-        place,
-        view=_view(walker, ref, transforms),
-        amount=amount if isinstance(amount, np.ndarray) else None,
-        remote=device is not None or core is not None,
-    )
 
 
 def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -231,22 +141,6 @@ def _empty(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequence[
     return [walker.buffer(eqn.outvars[0].aval, name="empty_ref", kind="scoped", position=None)]
 
 
-def _bytes(view: View) -> np.ndarray | None:
-    box = view.box
-    if box is None:
-        return None
-    count = 1
-    for dim in box:
-        if dim.size is None or dim.bound < 0:
-            return None
-        count *= dim.size
-    try:
-        itemsize = jax.numpy.dtype(view.buffer.dtype).itemsize
-    except TypeError:
-        return None
-    return np.asarray(count * itemsize, np.int64)
-
-
 def plain_stores(jaxpr: Any) -> set[int]:
     """Swap equations whose result, the previous value, is unused."""
     used = {id(atom) for eqn in jaxpr.eqns for atom in eqn.invars} | set(map(id, jaxpr.outvars))
@@ -259,11 +153,10 @@ RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]
     pallas_primitives.program_id_p: _program_id,
     pallas_primitives.num_programs_p: _num_programs,
     jax.lax.axis_index_p: _axis_index,
-    pallas_primitives.multiple_of_p: _hint,
-    checkify.check_p: _check,
     pallas_primitives.run_scoped_p: _scoped,
     jax_core.empty_ref_p: _empty,
-    pallas_primitives.semaphore_signal_p: _signal,
-    pallas_primitives.semaphore_wait_p: _wait,
-    **dict.fromkeys(_COPIES, _copy),
+    tpu_primitives.dma_start_p: _copy,
+    tpu_primitives.dma_wait_p: _without_access,
+    pallas_primitives.semaphore_signal_p: _without_access,
+    pallas_primitives.semaphore_wait_p: _without_access,
 }

@@ -7,24 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.walk.events import KernelRef, Origin
+from pallas_debug.bridge.walk.events import KernelRef
 
 
 class Exhausted(Exception):
     """The walk would take too long; the message names the limit that was exceeded."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Data:
-    """An unknown value, and the reads from which it was computed."""
-
-    origins: frozenset[Origin] = frozenset()
+class UnknownValue:
+    """Type of `UNKNOWN`."""
 
 
-UNKNOWN = Data()
+UNKNOWN = UnknownValue()
+"""An unknown scalar, or a vector."""
 
-Value = np.ndarray | Data | KernelRef
-"""A known scalar over the grid, an unknown scalar or vector, or a ref."""
+Value = np.ndarray | KernelRef | UnknownValue
+"""A known scalar over the grid, a ref, or `UNKNOWN`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +32,9 @@ class WalkState:
     Attributes:
       where: grid points, with leading dimensions for loops walked as a whole.
       certain: whether all enclosing conditions are known.
-      ordered: whether it is walked once per iteration of the enclosing loops.
-      loops: iterations of unrolled loops, outermost first.
       calls: enclosing call equations, outermost first.
     """
 
     where: np.ndarray
     certain: bool = True
-    ordered: bool = True
-    loops: tuple[int, ...] = ()
     calls: tuple[Any, ...] = ()

@@ -1,9 +1,8 @@
-"""Walker over a kernel's jaxpr, at all grid points at once, that records its effects.
+"""Walker over a kernel's jaxpr, at all grid points at once, that records its accesses.
 
 Nothing runs. Values that depend only on program ids, loop counters, literals and known scalar
 prefetch are computed in numpy (`numbers.py`); all others are unknown, and events that depend on
-them are uncertain. A loop with semaphores or copies is unrolled, because their order matters; any
-other loop is walked once, with its iterations as an additional dimension.
+them are uncertain. A loop is walked once, with its iterations as an additional dimension.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import static_shape
-from pallas_debug.bridge.walk import flow, loops, numbers, refs
+from pallas_debug.bridge.walk import loops, numbers, refs
 from pallas_debug.bridge.walk.events import Event, KernelRef, View
-from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Value, WalkState
+from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value, WalkState
 
 MAX_EQUATIONS = 10_000
 """Maximum number of equations to walk, counting each iteration of unrolled loops."""
@@ -41,7 +40,6 @@ class Walker:
       deadline: `time.monotonic` value at which the walk ends.
       events: events recorded so far.
       stale: positions of refs that were written to.
-      plain_stores: `id`s of equations that store and do not use the previous value.
     """
 
     ids: Sequence[np.ndarray]
@@ -53,11 +51,9 @@ class Walker:
     deadline: float = float("inf")
     events: list[Event] = field(default_factory=list)
     stale: set[int] = field(default_factory=set)
-    plain_stores: set[int] = field(default_factory=set)
     _equations: int = 0
     _buffers: int = 0
     _sources: dict[int, Any] = field(default_factory=dict)
-    _seen: set[int] = field(default_factory=set)
     _literals: dict[int, Value] = field(default_factory=dict)
 
     def run(self, jaxpr: Any, args: Sequence[Value]) -> list[Value]:
@@ -88,9 +84,6 @@ class Walker:
         self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: WalkState
     ) -> list[Value]:
         """Walk an inner jaxpr; return its outputs."""
-        if id(jaxpr) not in self._seen:
-            self._seen.add(id(jaxpr))
-            self.plain_stores |= refs.plain_stores(jaxpr)
         known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
 
         def read(atom: Any) -> Value:
@@ -132,51 +125,25 @@ class Walker:
         if rule is not None:
             result: Sequence[Value] = rule(self, eqn, inputs, place)
             return result
-        if any(isinstance(value, KernelRef) for value in inputs):
-            self._escape(eqn, inputs, place)
-            return [UNKNOWN] * len(eqn.outvars)
-        return self._plain(eqn, inputs, place)
-
-    def _plain(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-        """Walk an equation without refs."""
-        known = [value for value in inputs if isinstance(value, np.ndarray)]
-        if len(known) == len(inputs):
-            value = numbers.compute(eqn, known)
-            if value is not None:
-                return [value]
-        if len(eqn.outvars) != 1:
-            return [UNKNOWN] * len(eqn.outvars)
-        origins = [v.origins if isinstance(v, Data) else frozenset() for v in inputs]
-        for operand, axes in flow.reduced(eqn, origins):
-            if operand:
-                self.emit(
-                    "reduce", eqn, place, origins=operand, axes=axes, operation=eqn.primitive.name
-                )
-        return [Data(origins=flow.outputs(eqn, origins)) if any(origins) else UNKNOWN]
-
-    def _escape(self, eqn: Any, inputs: Sequence[Value], place: WalkState) -> None:
         for value in inputs:
             if isinstance(value, KernelRef):
-                self.emit(
-                    "escape", eqn, place, view=View(buffer=value), operation=eqn.primitive.name
-                )
+                self.emit("escape", eqn, place, view=View(buffer=value))
+        known = [value for value in inputs if isinstance(value, np.ndarray)]
+        computed = numbers.compute(eqn, known) if len(known) == len(inputs) else None
+        return [UNKNOWN] * len(eqn.outvars) if computed is None else [computed]
 
-    def emit(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
-        """Record an event; return its number."""
-        number = len(self.events)
+    def emit(self, what: str, eqn: Any, place: WalkState, **details: Any) -> None:
+        """Record an event."""
         self.events.append(
             Event(
                 what=what,
-                number=number,
+                number=len(self.events),
                 source=self._source(eqn, place),
                 where=place.where,
                 certain=place.certain,
-                ordered=place.ordered,
-                loops=place.loops,
                 **details,
             )
         )
-        return number
 
     def _source(self, eqn: Any, place: WalkState) -> Any:
         if id(eqn) not in self._sources:

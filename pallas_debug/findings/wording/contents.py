@@ -480,14 +480,3 @@ def check_failed(
             facts["element"] = str(list(element))
         seen = seen.with_values(facts)
     return seen.found(Fault.CHECK_FAILED, message, cause, advice)
-
-
-def debug_check_false(seen: Sighting, *, points: int) -> Finding:
-    """Report a `pl.debug_check` that is false at `seen.count` grid points."""
-    return seen.with_values({"grid points": f"{seen.count} of {points}"}).found(
-        Fault.CHECK_FAILED,
-        f"the condition of this check is false at {seen.count} of {points} grid points",
-        "when compiled for a TPU, debug_check is omitted unless jax_pallas_enable_debug_checks is "
-        "set",
-        "find out where the values that fail the check come from",
-    )

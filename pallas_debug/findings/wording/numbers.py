@@ -475,13 +475,3 @@ def false_assumption(
         "the compiler may move this load before that store",
         "remove no_hazard_no_deps; no_hazard=True keeps the order",
     )
-
-
-def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:
-    return seen.found(
-        Fault.LOW_PRECISION_ACCUMULATOR,
-        f"{seen.witness.operand} accumulates {terms} terms in {dtype}, which keeps {bits} bits of "
-        "each sum",
-        "a small term is lost where the sum so far is large",
-        "accumulate in a float32 scratch buffer, and cast at the last step",
-    )

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import Point, lines_text, listed, loop, when_zero, where
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.findings.wording.facts import Point, listed, loop, when_zero, where
+from pallas_debug.model import SourceLine
 
 MAX_SOURCES = 4
 """Maximum number of buffers behind a store whose writes are listed in a message."""
@@ -293,67 +291,4 @@ def stored_alone(found: StoreHistory, visits: int) -> tuple[str, str] | None:
         f"{store.last}: {where(behind[0].line)} sets {names[0]} there",
         f"if it should combine all of them, set {listed(names)} only at the first step of each "
         "block, and update the previous value at the others",
-    )
-
-
-def state_not_updated(seen: Sighting, *, number: float, stores: Sequence[int]) -> Finding:
-    """Report scratch that is reset to a number, and never gets any other value.
-
-    Args:
-      seen: sighting with the line that uses the number as `source`, and a reset as `other`.
-      number: the number.
-      stores: numbers of the lines that reset it.
-    """
-    name = seen.witness.operand
-    lines = (
-        f"line {stores[0]}"
-        if len(stores) == 1
-        else f"lines {listed([str(line) for line in stores])}"
-    )
-    return seen.with_values({"always": f"{number:g}"}).found(
-        Fault.NO_EFFECT,
-        f"{name} is always {number:g}: {lines} "
-        f"{'sets' if len(stores) == 1 else 'set'} it to that, and nothing else stores to it",
-        f"a state in {name} is begun but never updated, so that it has no effect here",
-        f"store the new value to {name} after the previous one was used, at each step",
-    )
-
-
-def cancelled(seen: Sighting, *, divides: bool, stored: int | None) -> Finding:
-    """Report a difference or ratio of two values that are the same.
-
-    Args:
-      seen: sighting with the operation as `source`, and the store before it as `other`.
-      divides: whether it is a division.
-      stored: line of that store.
-    """
-    name = seen.witness.operand
-    line = "a store" if stored is None else f"line {stored}"
-    result, verb = ("1", "divided by") if divides else ("0", "subtracted from")
-    return seen.with_values({"always": result}).found(
-        Fault.NO_EFFECT,
-        f"the {'ratio' if divides else 'difference'} is always {result}: what is loaded from "
-        f"{name} is {verb} itself, because {line} has just stored the same value there",
-        f"{name} is loaded after it was updated, and no longer holds the previous value",
-        f"load {name} before {line} updates it, or update it after this line",
-    )
-
-
-def never_read(seen: Sighting, *, is_copied: bool, lines: Sequence[int]) -> Finding:
-    """Report scratch whose contents reach no output, and decide about nothing.
-
-    Args:
-      seen: sighting with the last line that fills or updates it.
-      is_copied: whether copies fill it; otherwise, it is updated.
-      lines: numbers of the lines that do so.
-    """
-    name = seen.witness.operand
-    how = "filled by a copy" if is_copied else "updated"
-    where = f" in {lines_text(lines)}" if lines else ""
-    beside = "" if is_copied else "; what is loaded from it is only stored back to it"
-    return seen.with_values({"reaches": "nothing"}).found(
-        Fault.NO_EFFECT,
-        f"{name} is {how}{where}, but what it holds reaches no output, index or condition{beside}",
-        f"no line reads {name} for a result: another buffer may be read in its place",
-        f"read {name} where its values are needed, or remove it",
     )

@@ -62,7 +62,6 @@ ENTRIES = (
         title="a matrix product is accumulated in 16 bits",
         cause="the matrix unit accumulates in float32 or int32",
         advice="pass preferred_element_type=jnp.float32 (or jnp.int32) and cast the result",
-        kinds=("LowPrecisionAccumulator",),
     ),
     entry(
         "matmul-dimensions",

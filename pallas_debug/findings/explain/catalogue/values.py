@@ -20,26 +20,6 @@ ENTRIES = (
         kinds=("OutputNotWritten",),
     ),
     entry(
-        "input-not-read",
-        title="part of an input is never read",
-        cause="the grid, a loop or an inner pipeline has size // block steps although the size is "
-        "not a multiple of the block, or one step too few; or an index map ignores a "
-        "dimension of the grid",
-        advice="count steps with pl.cdiv and mask the padding of the last block, handle the rest "
-        "separately, or use a block size that divides the array; let the index map use "
-        "each dimension of the grid along which the array is divided",
-        kinds=("InputNotRead",),
-    ),
-    entry(
-        "no-effect",
-        title="a state in scratch is never updated or used, or a value is subtracted from itself",
-        cause="the new value is not stored, or is stored before the previous one is loaded; or "
-        "another buffer is read in place of the one that copies or additions fill",
-        advice="load the previous value, compute the new one, then store it: m_prev = m_ref[...]; "
-        "m = jnp.maximum(m_prev, x); m_ref[...] = m",
-        kinds=("NoEffect",),
-    ),
-    entry(
         "unseeded-random-bits",
         title="random bits are drawn from an unseeded generator",
         cause="each core has its own generator, which keeps the state of earlier programs: a "
