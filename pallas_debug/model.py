@@ -343,6 +343,27 @@ class Witness:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Link:
+    """A step on the way to a wrong element: writes to a buffer by one line, or a read of it.
+
+    Attributes:
+      buffer: name of the operand or scratch.
+      action: what the line does: `sets out_ref from acc_ref`.
+      sources: names of the buffers from which the value is computed.
+      grid_point, loop: of the last time; None and () if there is none.
+      since: first grid point, if the line did it at several.
+    """
+
+    buffer: str
+    action: str
+    sources: tuple[str, ...] = ()
+    source: SourceLine | None = None
+    grid_point: tuple[int, ...] | None = None
+    loop: tuple[int, ...] = ()
+    since: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A fault of a kernel; built by `findings/` from what an engine witnessed.
 
@@ -359,6 +380,7 @@ class Finding:
       made_up: arguments whose values were made up and that decide whether it happens, such as
         `lengths (int32[2], zeros)`; with real values it may not happen.
       only_if: an undetermined condition under which this is a fault: `the caller uses result 1`.
+      chain: for a wrong value, the writers behind its first element, newest first.
     """
 
     kind: Fault
@@ -375,6 +397,7 @@ class Finding:
     comes_of: tuple[Fault, ...] = ()
     made_up: tuple[str, ...] = ()
     only_if: str | None = None
+    chain: tuple[Link, ...] = ()
 
     @property
     def counts(self) -> bool:

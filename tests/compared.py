@@ -46,7 +46,7 @@ def line_of(function: Callable[..., Any], text: str) -> int:
 
 
 def one(function: Any, reference: Any, *args: Any, **options: Any) -> Finding:
-    report = pallas_debug.compare(function, reference, *args, interpret="hlo", **options)
+    report = pallas_debug.compare(function, reference, *args, **options)
     (finding,) = report.findings
     assert not report.ok
     assert finding.kind == "ValueMismatch"

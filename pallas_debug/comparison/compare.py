@@ -14,15 +14,15 @@ from pallas_debug.bridge.jaxprs.params import float_dtypes
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison import patterns, places, provenance, tolerances
+from pallas_debug.comparison import chain, patterns, places, tolerances
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
+from pallas_debug.findings.wording.chain import WriterChain
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, Written
-from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, Gap, Witness
 
 
@@ -213,14 +213,14 @@ class _Sources:
     def of(self, number: int) -> KernelOrigin:
         return self._found[number] if self._found else KernelOrigin(reason=self._why)
 
-    def history(
-        self, origin: KernelOrigin, elements: Sequence[tuple[int, ...]]
-    ) -> tuple[StoreHistory | None, str]:
-        """Writers of the first element; None and the reason if they cannot be found."""
+    def chain(
+        self, origin: KernelOrigin, element: tuple[int, ...]
+    ) -> tuple[WriterChain | None, str]:
+        """Writers of an element; None and the reason if they cannot be found."""
         with guards.guarded("engine", "looking for the writers of an element", self._lost):
             try:
-                return provenance.history(self._judged, origin, elements), ""
-            except provenance.NotWatched as error:
+                return chain.find(self._judged, origin, element), ""
+            except chain.NotWatched as error:
                 return None, str(error)
         return None, ""
 
@@ -252,7 +252,7 @@ class _Place:
       what: the output.
       element: the first differing element.
       blocks: blocks of the kernel's output; if they are not known, `unknown` says why.
-      history: how that element was computed; if it is not known, `unwatched` says why.
+      chain: writers behind it; if they are not known, `unwatched` says why.
       digest: digest of the kernel, if a kernel produces the output directly.
     """
 
@@ -261,7 +261,7 @@ class _Place:
     element: tuple[int, ...]
     blocks: Written | None = None
     unknown: str = ""
-    history: StoreHistory | None = None
+    chain: WriterChain | None = None
     unwatched: str = ""
     digest: str | None = None
 
@@ -287,26 +287,18 @@ def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _S
     )
     if not bad.any():
         return replace(found, unknown="the elements that differ do not come from the kernel")
-    elements = [unravel(int(np.argmax(bad)), bad.shape)]
+    element = unravel(int(np.argmax(bad)), bad.shape)
     try:
-        blocks, elements, grid_point = places.written(
+        blocks, element, grid_point = places.written(
             origin.captured, origin.output, bad, sources.tables(origin)
         )
     except places.Unknown as error:
         found = replace(found, unknown=str(error))
     else:
         found = replace(found, blocks=blocks, seen=found.seen.at(grid_point=grid_point))
-    element = _of_result(origin, elements[0], operand.shape, pair.bad) or pair.first
-    history, unwatched = sources.history(origin, elements)
-    seen = found.seen
-    if history is not None and history.store is not None:
-        store = history.store
-        seen = seen.at(
-            source=store.line or kernel.source,
-            grid_point=store.last or seen.witness.grid_point,
-            loop=history.iterations,
-        )
-    return replace(found, seen=seen, element=element, history=history, unwatched=unwatched)
+    writers, unwatched = sources.chain(origin, element)
+    element = _of_result(origin, element, operand.shape, pair.bad) or pair.first
+    return replace(found, element=element, chain=writers, unwatched=unwatched)
 
 
 def _finding(
@@ -329,7 +321,7 @@ def _finding(
         special=patterns.special(pair.actual.wide, pair.bad),
         written=place.blocks,
         unknown=place.unknown,
-        history=place.history,
+        chain=place.chain,
         unwatched=place.unwatched,
         unjudged=int(pair.unjudged.sum()),
         rounding=_rounding(pair, judged, origin),

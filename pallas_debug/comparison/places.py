@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping
 
@@ -21,9 +20,6 @@ SECONDS = 5.0
 MAX_POINTS = 1 << 24
 """Maximum number of grid points whose blocks are examined."""
 
-MAX_ELEMENTS = 16
-"""Maximum number of differing blocks whose first element is located."""
-
 
 class Unknown(Exception):
     """The blocks of an output are unknown; the message says why."""
@@ -31,7 +27,7 @@ class Unknown(Exception):
 
 def written(
     captured: Capture, output: int, bad: np.ndarray, tables: Mapping[int, np.ndarray]
-) -> tuple[Written, list[tuple[int, ...]], tuple[int, ...] | None]:
+) -> tuple[Written, tuple[int, ...], tuple[int, ...] | None]:
     """Find the blocks with differing elements, and the grid points that visit the first of them.
 
     Args:
@@ -40,9 +36,8 @@ def written(
       tables: known scalar prefetch, by position.
 
     Returns:
-      The blocks; the first differing element of some of the blocks, in grid order; and the last
-      grid point that visits the first block, whose values the output keeps, or None if it is
-      unknown.
+      The blocks; the first differing element of the first block, in grid order; and the last grid
+      point that visits that block, whose values the output keeps, or None if it is unknown.
 
     Raises:
       Unknown: the kernel has no blocks, or its index map cannot be evaluated.
@@ -73,11 +68,6 @@ def written(
     first = int(visits[hits[0]]) if len(hits) else int(np.argmax(flat))
     points = np.flatnonzero(visits == first)
     window = _window(unravel(first, counts), sizes, bad.shape)
-    in_order = dict.fromkeys([first, *visits[hits].tolist(), *np.flatnonzero(flat).tolist()])
-    elements = [
-        _first(bad, _window(unravel(int(number), counts), sizes, bad.shape))
-        for number in itertools.islice(in_order, MAX_ELEMENTS)
-    ]
     ends = dict.fromkeys(unravel(int(p), grid.sizes) for p in (*points[:1], *points[-1:]))
     last = unravel(int(points[-1]), grid.sizes) if len(points) else None
     facts = Written(
@@ -90,7 +80,7 @@ def written(
         inside=_inside(tiles, bad_blocks),
         unvisited=int((flat & ~visited).sum()),
     )
-    return facts, elements, last
+    return facts, _first(bad, window), last
 
 
 def _window(

@@ -36,7 +36,7 @@ _MOVES = frozenset(
 )
 """Primitives that move elements without changing them."""
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     {
         *("convert_element_type", "reduce_precision", "optimization_barrier"),
         *("add", "add_any", "sub", "mul", "div", "rem", "pow", "integer_pow", "max", "min", "neg"),
@@ -116,7 +116,7 @@ def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> li
         (source,) = sources
         operand = eqn.invars[inputs.index(source)]
         shape = eqn.outvars[0].aval.shape
-        if name in _ELEMENTWISE and operand.aval.shape == shape:
+        if name in ELEMENTWISE and operand.aval.shape == shape:
             return [source]
     if name in _MOVES and len({(s.captured, s.output) for s in sources}) == 1:
         return [_moved(eqn, inputs, sources[0])]

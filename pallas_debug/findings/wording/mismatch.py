@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import stored
+from pallas_debug.findings.wording import chain as wording
+from pallas_debug.findings.wording.chain import WriterChain
 from pallas_debug.findings.wording.facts import where
 from pallas_debug.findings.wording.regions import (
     DifferingRegion,
@@ -18,8 +19,7 @@ from pallas_debug.findings.wording.regions import (
     region_text,
     special_text,
 )
-from pallas_debug.findings.wording.stored import StoreHistory
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ class Mismatch:
       special: NaN, infinities and zeros among them.
       written: blocks that contain them, if the output comes straight from a kernel.
       unknown: why block and grid point are unknown, as the end of a sentence.
-      history: history of the first element.
-      unwatched: why the history is unknown, as the end of a sentence.
+      chain: writers behind the first element.
+      unwatched: why they are unknown, as the end of a sentence.
       unjudged: number of elements at which the reference is NaN.
       rounding: the largest error in units of rounding, if all values are finite floats.
     """
@@ -109,7 +109,7 @@ class Mismatch:
     special: tuple[SpecialValues, ...] = ()
     written: Written | None = None
     unknown: str = ""
-    history: StoreHistory | None = None
+    chain: WriterChain | None = None
     unwatched: str = ""
     unjudged: int = 0
     rounding: RoundingError | None = None
@@ -127,11 +127,15 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
     if found.relative is not None:
         facts["largest relative error"] = found.relative[0]
     facts["pattern"] = pattern(found)
+    links: tuple[Link, ...] = ()
+    if found.chain is not None:
+        links = tuple(wording.link(one, found.chain.output) for one in found.chain.links)
+        seen = _at(seen, found.chain)
     lines = [
         f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
         f"`{found.reference}`",
         _first(found),
-        *(stored.history(found.history) if found.history is not None else []),
+        *wording.lines(links),
         _errors(found),
         f"pattern: {facts['pattern']}",
     ]
@@ -140,12 +144,21 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
     if found.unjudged:
         lines.append(f"not judged: {found.unjudged:,} where the reference is NaN")
     cause, advice = _cause(found)
-    if found.history is not None:
-        facts |= stored.values(found.history)
-        carried = found.history.carried
-        if carried is not None and carried.carried is not None:
-            seen = seen.at(other=carried.carried.line)
-    return seen.with_values(facts).found(Fault.VALUE_MISMATCH, "\n".join(lines), cause, advice)
+    text = "\n".join(lines)
+    finding = seen.with_values(facts).found(Fault.VALUE_MISMATCH, text, cause, advice)
+    return replace(finding, chain=links)
+
+
+def _at(seen: Sighting, chain: WriterChain) -> Sighting:
+    """Name the line that the cause is about, or else the line that wrote the element."""
+    cause = chain.cause
+    if not chain.links:
+        return seen
+    at = chain.links[0].place if cause is None else cause.place
+    if cause is not None:
+        seen = seen.at(other=(cause.begun or cause.other).line)
+    point = at.point or seen.witness.grid_point
+    return seen.at(source=at.line, grid_point=point, loop=at.iterations)
 
 
 def place(element: Sequence[int]) -> str:
@@ -162,7 +175,7 @@ def _of(count: int, total: int) -> str:
 def _first(found: Mismatch) -> str:
     differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
     if found.written is None:
-        is_known = not found.unknown or (found.history is not None and found.history.writes)
+        is_known = not found.unknown or (found.chain is not None and found.chain.links)
         why = "" if is_known else f"; the grid point that wrote it is unknown: {found.unknown}"
         return f"first: {differs}{why}"
     written = found.written
@@ -248,24 +261,16 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "no grid point visits the blocks that differ",
             "visit every block: make the grid and the index map cover the array, with pl.cdiv",
         )
-    if found.history is not None:
-        visits = None if found.written is None else found.written.visits
-        cause = stored.not_reset(found.history, is_sum=visits != 1)
-        cause = cause or stored.not_written(found.history, place(found.element))
-        if cause is not None:
-            return cause
+    chain = found.chain
+    if chain is not None and chain.missing:
+        return wording.missing(chain, place(found.element))
     if found.rounding is not None and found.rounding.explains:
         return _rounding(found.rounding)
+    if chain is not None and chain.cause is not None:
+        return wording.cause(chain.cause)
     for special in found.special:
         if special.share == 1:
             return _CAUSES[special.kind]
-    if found.history is not None:
-        later = stored.left_over(found.history) or stored.carried_on(found.history)
-        if later is None and written is not None and (written.visits or 0) > 1:
-            later = stored.stored_before(found.history, written.points[-1:])
-            later = later or stored.stored_alone(found.history, written.visits or 0)
-        if later is not None:
-            return later
     return None, None
 
 
