@@ -14,7 +14,7 @@ from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings, names
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings import outputs
-from pallas_debug.findings.collector import Collector, Key, caused, key
+from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
@@ -57,7 +57,6 @@ class RunObserver:
         self._lock = threading.Lock()
         self._collector = Collector()
         self._hints: dict[Hint, None] = {}
-        self._digests: dict[Key, set[str]] = {}
         self._races = Collector()
         self._copying: dict[str, str] = {}
         self._skipped_loops: dict[str, set[SourceLine]] = {}
@@ -86,9 +85,7 @@ class RunObserver:
 
     def is_of(self, finding: Finding, digest: str) -> bool:
         """Return whether a finding may be of this kernel, not only of another with its name."""
-        with self._lock:
-            known = self._digests.get(key(finding), set())
-            return not known or "" in known or digest in known
+        return finding.digest in ("", digest)
 
     @property
     def races(self) -> tuple[Finding, ...]:
@@ -145,7 +142,6 @@ class RunObserver:
         self._collector.clear()
         self._races.clear()
         with self._lock:
-            self._digests.clear()
             self._hints.clear()
             self._copying.clear()
             self._dropped.clear()
@@ -183,9 +179,6 @@ class RunObserver:
             or "machine" not in finding.engines
             or names.selects(self.checks, finding)
         ]
-        with self._lock:
-            for finding in found:
-                self._digests.setdefault(key(finding), set()).add(finding.digest)
         for finding in self._collector.add(*found):
             kernel = finding.kernel
             with guarded("report", f"reporting a finding in kernel `{kernel}`", self._report):

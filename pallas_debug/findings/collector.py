@@ -40,7 +40,7 @@ class Collector:
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         self._lock = threading.Lock()
-        self._findings: dict[Key, Finding] = {}
+        self._findings: dict[tuple[str, Key], Finding] = {}
         self.add(*findings)
 
     @property
@@ -54,11 +54,12 @@ class Collector:
         The count of a known fault is increased by the run's count, the maximum within the run: a
         line of Python is often several operations (`a // b` is a division and a remainder).
         """
-        run: dict[Key, Finding] = {}
+        run: dict[tuple[str, Key], Finding] = {}
         for finding in findings:
-            known = run.setdefault(key(finding), finding)
+            place = finding.digest, key(finding)
+            known = run.setdefault(place, finding)
             if finding.count > known.count:
-                run[key(finding)] = replace(known, count=finding.count)
+                run[place] = replace(known, count=finding.count)
         new = []
         with self._lock:
             for place, finding in run.items():
@@ -111,7 +112,7 @@ def _is_same(a: Finding, b: Finding) -> bool:
     """Return whether two findings, from two engines or for two targets, are the same fault."""
     if a.kind is b.kind is Fault.REMOVED_NAME and NO_KERNEL in (a.kernel, b.kernel):
         return a.witness.line == b.witness.line  # reading the source does not show the kernel
-    if (a.kind, a.kernel) != (b.kind, b.kernel):
+    if (a.kind, a.kernel) != (b.kind, b.kernel) or (a.digest and b.digest and a.digest != b.digest):
         return False
     engines = (*a.engines[:1], *b.engines[:1])
     if set(engines) == {"static", "compile"}:
@@ -192,6 +193,7 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
     return replace(
         first,
         kernel=other.kernel if first.kernel == NO_KERNEL else first.kernel,
+        digest=first.digest or other.digest,
         witness=witness,
         engines=tuple(dict.fromkeys((*first.engines, *other.engines))),
         targets=tuple(dict.fromkeys((*first.targets, *other.targets))),

@@ -156,8 +156,10 @@ def judged(
 
 
 def _of_only(kernels: Sequence[Kernel], finding: Finding) -> Finding:
-    """Return the finding with the name of the function's kernel, if it calls only one."""
-    return replace(finding, kernel=kernels[0].name) if len(kernels) == 1 else finding
+    """Return the finding as one of the function's kernel, if it calls only one."""
+    if len(kernels) != 1:
+        return finding
+    return replace(finding, kernel=kernels[0].name, digest=kernels[0].digest)
 
 
 def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:

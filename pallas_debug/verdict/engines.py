@@ -73,12 +73,12 @@ class Seen:
         """Leave out unwritten outputs of some kernels, and count those of others.
 
         Args:
-          unused, used: names of the kernels.
+          unused, used: digests of the kernels.
         """
         left = [f for f in self.findings if f.kind is Fault.OUTPUT_NOT_WRITTEN]
-        left = [f for f in left if f.kernel in unused]
+        left = [f for f in left if f.digest in unused]
         kept = [
-            outputs.certain(f) if f.kernel in used else f for f in self.findings if f not in left
+            outputs.certain(f) if f.digest in used else f for f in self.findings if f not in left
         ]
         dropped = self.dropped | {(f.kernel, f.operand) for f in left}
         return replace(self.with_findings(tuple(kept)), dropped=dropped)
@@ -86,13 +86,10 @@ class Seen:
     def as_used(self, session: Session) -> Seen:
         """Judge unwritten outputs by whether the session's programs use them."""
         left, dropped = self, frozenset[Dropped]()
-        known = {kernel.name: kernel for kernel in session.kernels}
-        for kernel in dict.fromkeys(finding.kernel for finding in self.findings):
-            if kernel not in known:
-                continue
-            mine = [finding for finding in left.findings if finding.kernel == kernel]
-            kept, unused = outputs.judged(mine, session.callers.uses(known[kernel]))
-            others = [finding for finding in left.findings if finding.kernel != kernel]
+        for kernel in session.kernels:
+            mine = [finding for finding in left.findings if finding.digest == kernel.digest]
+            others = [finding for finding in left.findings if finding.digest != kernel.digest]
+            kept, unused = outputs.judged(mine, session.callers.uses(kernel))
             left = left.with_findings((*others, *kept))
             dropped |= unused
         return replace(left, dropped=left.dropped | dropped)
@@ -101,12 +98,14 @@ class Seen:
         """Replace the findings; a kernel without remaining findings is `ok`."""
         if kept == self.findings:
             return self
-        still = {finding.kernel for finding in kept}
+        still = {(finding.kernel, finding.digest) for finding in kept}
         return replace(
             self,
             findings=kept,
             outcomes=tuple(
-                self._cleared(o) if o.status == "found" and o.kernel not in still else o
+                o
+                if o.status != "found" or {(o.kernel, o.digest), (o.kernel, "")} & still
+                else self._cleared(o)
                 for o in self.outcomes
             ),
         )
@@ -275,13 +274,18 @@ def static(
             f"{len(calls) - MAX_CALLS} of {len(calls)} calls, each with its own scalar prefetch "
             f"or grid: only the first {MAX_CALLS} are examined"
         )
-    findings = Collector(finding for one in analyses for finding in one.findings).findings
+    digest = captured.kernel.digest
+    findings = Collector(
+        replace(finding, digest=digest) for one in analyses for finding in one.findings
+    ).findings
     outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
     outcome = replace(outcome.without(*left_out), seconds=time.perf_counter() - start)
     if not findings and not any(one.is_judged for one in analyses):
         reason = "; ".join(gap.reason for gap in outcome.gaps)
         outcome = replace(outcome, status="unsupported", reason=reason, gaps=())
-    hints = tuple(dict.fromkeys(hint for one in analyses for hint in one.hints))
+    hints = tuple(
+        dict.fromkeys(replace(hint, digest=digest) for one in analyses for hint in one.hints)
+    )
     return Seen(outcomes=(outcome,), findings=findings, hints=hints)
 
 
@@ -344,13 +348,14 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     if failure is None:
         return Seen(outcomes=(outcome,))
     seen = Sighting(kernel=kernel.name, engine="compile", targets=(target,))
-    return Seen(outcomes=(outcome,), findings=(unsupported.failed(seen, failure, kernel),))
+    finding = replace(unsupported.failed(seen, failure, kernel), digest=kernel.digest)
+    return Seen(outcomes=(outcome,), findings=(finding,))
 
 
 def partitioned(kernel: Kernel) -> Seen:
     """Finding for a kernel whose arrays jax partitions, which its lowering for a TPU refuses."""
     seen = Sighting(kernel=kernel.name, engine="compile", witness=Witness(source=kernel.source))
-    return Seen(findings=(unsupported.partitioned_by_jax(seen),))
+    return Seen(findings=(replace(unsupported.partitioned_by_jax(seen), digest=kernel.digest),))
 
 
 def not_compiled(kernel: Kernel, target: str, reason: str, status: Status = "unjudged") -> Outcome:

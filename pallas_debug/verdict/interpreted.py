@@ -169,7 +169,11 @@ def as_it_ran(
       stopped: what ended the program, if it did not return.
       is_explained: whether a finding explains that; if not, any kernel may be at fault.
     """
-    gaps = [gap for gap in session.unchecked if gap.kernel == kernel.name]
+    gaps = [
+        gap
+        for gap in session.unchecked
+        if gap.kernel == kernel.name and gap.digest in ("", kernel.digest)
+    ]
     observer = session.observer
     mine = (f for f in observer.findings if f.kernel == kernel.name and f.engines != ("static",))
     if any(observer.is_of(finding, kernel.digest) for finding in mine):

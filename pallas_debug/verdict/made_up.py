@@ -14,7 +14,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.model import Finding, SourceLine, Target
-from pallas_debug.verdict.engines import Call, Seen, Traced
+from pallas_debug.verdict.engines import Call, Seen
 from pallas_debug.verdict.result import Outcome
 
 _OF_LOOPS = frozenset({"static", "machine"})
@@ -54,7 +54,6 @@ def marked(
     findings: Sequence[Finding],
     call: Call,
     named: Mapping[int, str],
-    traced: Traced,
     target: Target,
     problems: list[str],
 ) -> tuple[Finding, ...]:
@@ -62,7 +61,6 @@ def marked(
 
     Args:
       named: arguments with made-up values, by their number among the leaves.
-      traced: the kernels for each target.
       target: the one whose kernels ran.
       problems: receives a sentence if the dependence could not be determined; then every finding of
         a run is assumed to rest on these values.
@@ -74,16 +72,11 @@ def marked(
     with guards.guarded("engine", "looking for what decides the findings", failed.append):
         known = dependence.dependences(call.function, call.args, call.kwargs, named, target)
     problems += map(str, failed)
-    digests: dict[str, list[str]] = {}
-    for captured in traced.captures:
-        kernel = captured.kernel
-        if target in traced.targets[kernel.digest]:
-            digests.setdefault(kernel.name, []).append(kernel.digest)
 
     def names(finding: Finding) -> tuple[str, ...]:
         if not _may_rest(finding):
             return ()
-        of_kernel = digests.get(finding.kernel, list(known))
+        of_kernel = [finding.digest] if finding.digest else list(known)
         if not of_kernel or any(digest not in known for digest in of_kernel):
             return tuple(named.values())
         found = {name for digest in of_kernel for name in _names(finding, known[digest])}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pallas_debug.model import Finding, Gap, Hint, Kernel
+from pallas_debug.render import one_line
+
+_OfKernel = TypeVar("_OfKernel", Finding, Gap, Hint)
 
 Engine = Literal["trace", "static", "compile", "machine", "values"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
@@ -59,6 +62,7 @@ class Outcome:
             kernel=self.kernel,
             engine=self.column,
             reason=self.reason or self.status,
+            digest=self.digest,
             is_limit=self.status == "unsupported",
         )
 
@@ -71,10 +75,15 @@ class Outcome:
     def without(self, *left_out: Gap | str) -> Outcome:
         """Add the parts that were left out of the judgement: gaps, or reasons for partial gaps."""
         gaps = [
-            replace(one, kernel=self.kernel, engine=self.column)
+            replace(one, kernel=self.kernel, digest=self.digest, engine=self.column)
             if isinstance(one, Gap)
             else Gap(
-                kernel=self.kernel, engine=self.column, reason=one, is_limit=True, is_partial=True
+                kernel=self.kernel,
+                digest=self.digest,
+                engine=self.column,
+                reason=one,
+                is_limit=True,
+                is_partial=True,
             )
             for one in left_out
         ]
@@ -155,14 +164,14 @@ class Verdict:
 
         Kernels are labelled as in the table: by name, plus digest digits if several share the name.
         """
+        return tuple(map(self.labelled, (gap for o in self.outcomes for gap in o.all_gaps)))
+
+    def labelled(self, one: _OfKernel) -> _OfKernel:
+        """Replace the name of a kernel with its label in the table."""
         from pallas_debug.verdict.table import labels
 
         names = labels((o.kernel, o.digest) for o in self.outcomes if o.kernel)
-        return tuple(
-            replace(gap, kernel=names.get((o.kernel, o.digest), o.kernel))
-            for o in self.outcomes
-            for gap in o.all_gaps
-        )
+        return replace(one, kernel=names.get((one.kernel, one.digest), one_line(one.kernel)))
 
     def throw(self) -> None:
         """Raise an exception if a finding counts or anything was not judged.

@@ -293,7 +293,7 @@ def verify_function(
         seen = unwritten.decided(seen, call, ran)
     seen = made_up.without_idle_loops(seen, values.integers)
     judging.mark = lambda findings: made_up.marked(
-        findings, call, values.named, found, session.targets[0], judging.problems
+        findings, call, values.named, session.targets[0], judging.problems
     )
     return judging.verdict(call.name, seen)
 

@@ -22,6 +22,7 @@ from pallas_debug.errors import UsageError
 from pallas_debug.findings.faults import named
 from pallas_debug.model import Finding
 from pallas_debug.verdict.result import Suppressed
+from pallas_debug.verdict.table import DIGITS
 
 FILE = "pallas-debug.toml"
 
@@ -30,7 +31,11 @@ _KEYS = ("kind", "kernel", "line", "operand", "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """A suppression rule; `kernel` may contain `*`, `line` is `file.py:12` or `file.py`."""
+    """A suppression rule.
+
+    `kernel` may contain `*`, and the digits that the table adds to a name that several kernels
+    share; `line` is `file.py:12` or `file.py`.
+    """
 
     kind: str
     reason: str
@@ -40,9 +45,10 @@ class Suppression:
 
     def fits(self, finding: Finding) -> bool:
         """Return whether the rule matches a finding."""
+        names = finding.kernel, f"{finding.kernel}-{finding.digest[:DIGITS]}"
         return (
             named(self.kind) is finding.kind
-            and (self.kernel is None or fnmatch.fnmatchcase(finding.kernel, self.kernel))
+            and (self.kernel is None or any(fnmatch.fnmatchcase(n, self.kernel) for n in names))
             and (self.operand is None or self.operand == finding.operand)
             and (self.line is None or self.line in _lines(finding))
         )

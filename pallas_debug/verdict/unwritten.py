@@ -26,16 +26,16 @@ def decided(seen: Sequence[Seen], call: Call, ran: Seen) -> list[Seen]:
       seen: answers of all engines.
       ran: the run on the kernel machine.
     """
-    suspects = _unwritten(f for one in seen for f in one.findings)
-    digests = {c.kernel.digest: c.kernel.name for c in ran.captures if c.kernel.name in suspects}
+    suspects = {f.digest for one in seen for f in one.findings if _is_unwritten(f)}
+    digests = suspects & {c.kernel.digest for c in ran.captures}
     if not ran.returned or ran.options is None or not arrays.has_leaves(ran.result):
         return list(seen)
     matter = {
-        name
-        for digest, name in digests.items()
+        digest
+        for digest in digests
         if _changes_result(call.function, *call.values, ran.result, ran.options, digest)
     }
-    return [one.without_unwritten(set(digests.values()) - matter, matter) for one in seen]
+    return [one.without_unwritten(digests - matter, matter) for one in seen]
 
 
 def resolved(
@@ -93,10 +93,10 @@ def _changes_result(
 
 def notes(seen: Iterable[Seen], findings: Iterable[Finding]) -> list[str]:
     """Notes about unwritten outputs for which there is no finding."""
-    known = {(f.kernel, f.operand) for f in findings if f.kind is Fault.OUTPUT_NOT_WRITTEN}
+    known = {(f.kernel, f.operand) for f in findings if _is_unwritten(f)}
     names: Collection[Dropped] = {key for one in seen for key in one.dropped} - known
     return [outputs.note(kernel, operand) for kernel, operand in sorted(names, key=str)]
 
 
-def _unwritten(findings: Iterable[Finding]) -> set[str]:
-    return {f.kernel for f in findings if f.kind is Fault.OUTPUT_NOT_WRITTEN}
+def _is_unwritten(finding: Finding) -> bool:
+    return finding.kind is Fault.OUTPUT_NOT_WRITTEN

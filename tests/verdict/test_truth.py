@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import types
@@ -17,6 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from small_calls import ROWS, X, called, copy, one
 
 from pallas_debug.verdict import verify
+from pallas_debug.verdict.suppressions import Suppression
 
 F32, I32 = jnp.float32, jnp.int32
 
@@ -97,7 +99,14 @@ def test_a_finding_is_of_one_of_two_kernels_of_a_name() -> None:
     found = verify(both, X, targets="v5e", engines="machine")
     assert len({o.digest for o in found.outcomes if o.kernel}) == 2
     assert len({o.digest for o in found.outcomes if o.status == "found"}) == 1
-    assert {o.engine for o in found.outcomes if o.status == "ok"} >= {"machine"}
+    (wrong,) = {o.digest for o in found.outcomes if o.status == "found"}
+    (finding,) = found.findings
+    label = f"rows-{wrong[:8]}"
+    assert finding.digest == wrong
+    assert f"UninitializedRead in kernel `{label}`" in str(found)
+    suppression = Suppression(kind="UninitializedRead", reason="", kernel=label)
+    assert suppression.fits(finding)
+    assert not suppression.fits(dataclasses.replace(finding, digest="0" * 64))
 
 
 def test_a_kernel_for_a_gpu_is_judged_where_it_can_run() -> None:

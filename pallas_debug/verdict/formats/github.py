@@ -16,7 +16,7 @@ def lines(verdict: Verdict) -> list[str]:
     A requested judgement that was not made is an error too; a finding that rests on made-up values
     is a warning, and a limitation of an engine a notice.
     """
-    found = [_annotation(finding) for finding in verdict.findings]
+    found = [_annotation(verdict.labelled(finding)) for finding in verdict.findings]
     for gap in verdict.gaps:
         how = "judged in part" if gap.is_partial else "not judged"
         title = f"{how}: {gap.kernel} {gap.engine}"

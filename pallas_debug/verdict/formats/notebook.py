@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from pallas_debug.render import one_line
 from pallas_debug.report.markup import Child, Markup
 from pallas_debug.report.notebook import checks_html, verdict_mark
 from pallas_debug.report.parts.common import Mark, mark, table
@@ -22,7 +19,7 @@ _MARKS: dict[Status, Mark] = {
 
 def verdict_html(verdict: Verdict) -> str:
     """Render the whole verdict as HTML."""
-    found = [replace(finding, kernel=one_line(finding.kernel)) for finding in verdict.findings]
+    found = [verdict.labelled(finding) for finding in verdict.findings]
     return checks_html(
         verdict_mark(verdict.ok, text.last_word(verdict)),
         found,

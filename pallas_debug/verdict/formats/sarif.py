@@ -18,12 +18,13 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def sarif(verdict: Verdict) -> dict[str, Any]:
     """Convert the verdict to a document with one run; suppressed findings are marked as such."""
-    found = [*verdict.findings, *(s.finding for s in verdict.suppressed)]
+    kept = [verdict.labelled(finding) for finding in verdict.findings]
+    found = [*kept, *(s.finding for s in verdict.suppressed)]
     rules = sorted({finding.kind for finding in found})
-    results = [_result(finding, rules) for finding in verdict.findings]
+    results = [_result(finding, rules) for finding in kept]
     results += [
         {
-            **_result(s.finding, rules),
+            **_result(verdict.labelled(s.finding), rules),
             "suppressions": [{"kind": "external", "justification": s.reason}],
         }
         for s in verdict.suppressed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pallas_debug import render
 from pallas_debug.model import Finding
@@ -32,7 +31,7 @@ MAX_REASON = 160
 def verdict_text(verdict: Verdict) -> str:
     """Render the whole verdict."""
     parts = [table(verdict)]
-    parts += [finding_text(finding) for finding in verdict.findings]
+    parts += [finding_text(verdict.labelled(finding)) for finding in verdict.findings]
     parts += ["\n".join(lines) for lines in (_suppressed(verdict), not_judged(verdict)) if lines]
     return "\n\n".join([*filter(None, parts), last_word(verdict)])
 
@@ -86,7 +85,6 @@ def _cell(outcome: Outcome | None) -> str:
 def finding_text(finding: Finding) -> str:
     """Render a finding, with the engines that saw it."""
     engines = ", ".join(_seen_by(finding))
-    finding = replace(finding, kernel=render.one_line(finding.kernel))
     return render.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
 
 
@@ -97,7 +95,7 @@ def _seen_by(finding: Finding) -> list[str]:
 
 def _suppressed(verdict: Verdict) -> list[str]:
     return [
-        f"not counted: {render.one_line(render.titled(s.finding))}: {s.reason}"
+        f"not counted: {render.one_line(render.titled(verdict.labelled(s.finding)))}: {s.reason}"
         for s in verdict.suppressed
     ]
 
