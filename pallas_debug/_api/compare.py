@@ -137,13 +137,13 @@ def compare(
     Args:
       function: the function to check; usually it calls kernels, but it does not have to.
       reference: a function that takes the same arguments and returns arrays of the same structure
-        and shapes.
+        and shapes, and of the same dtypes or wider ones: int32 for int8, float32 for bfloat16.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or with
         zeros for integers and bools (large matrices of at most 8 bits: random). Anything
         else is passed through.
       rtol, atol: relative and absolute tolerance of floats.
-      same_dtypes: whether both must return the same dtypes. If False, floats of two precisions can
-        be compared, with the tolerance of the less precise dtype; integers and floats cannot.
+      same_dtypes: if False, the reference may also return less precise floats than the function;
+        the tolerance is then that of the reference's dtype.
       interpret: a mode, as for `pallas_debug.interpret`; by default `auto` without an accelerator,
         otherwise `off`.
       chip: target whose chip is reported to code that queries it; v5e by default.
@@ -236,7 +236,7 @@ class Prepared:
         found = compare_results(judged, result, expected)
         findings, captures = found.findings, tuple(captures)
         names = tuple(dict.fromkeys(captured.kernel.name for captured in captures))
-        notes = [str(problem) for problem in found.problems]
+        notes = [*found.notes, *map(str, found.problems)]
         if not findings:
             rounded = compare_rounded(judged, captures, result, expected)
             findings = rounded.findings

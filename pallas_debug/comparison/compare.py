@@ -56,6 +56,7 @@ class Results:
       kernels: by finding, digest of the kernel that directly produces its output, or None.
       gaps: elements that could not be compared.
       problems: our own errors, which left something out of a finding.
+      notes: remarks on outputs of which the reference has a wider dtype.
     """
 
     outputs: tuple[ComparedOutput, ...]
@@ -63,6 +64,7 @@ class Results:
     kernels: tuple[str | None, ...] = ()
     gaps: tuple[Gap, ...] = ()
     problems: tuple[PallasDebugError, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def leaves(result: Any, whose: str) -> list[Leaf]:
@@ -101,8 +103,11 @@ def output_name(path: str) -> str:
     return f"output {path}" if path else "output"
 
 
-def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) -> None:
-    """Check that two results have the same arrays.
+def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) -> tuple[str, ...]:
+    """Check that two results have the same arrays, apart from wider dtypes of the reference.
+
+    Returns:
+      A remark on each array of which the reference has a wider dtype.
 
     Raises:
       InvalidReference: the arrays differ; the message shows both.
@@ -113,24 +118,21 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
             f"{name} returns {_several(ours)}, but {reference} returns {_several(theirs)}: both "
             "must return the same structure"
         )
+    notes = []
     for a, b in zip(ours, theirs, strict=True):
+        both = f"{output_name(a.path)} is {a} from {name} and {b} from {reference}"
         if a.shape != b.shape:
+            raise InvalidReference(f"{both}: both must have the same shape")
+        if a.dtype == b.dtype:
+            continue
+        is_wider = tolerances.is_wider(b.dtype, a.dtype)
+        if not is_wider and (judged.same_dtypes or not (a.is_inexact and b.is_inexact)):
             raise InvalidReference(
-                f"{output_name(a.path)} is {a} from {name} and {b} from {reference}: both must "
-                "have the same shape"
+                f"{both}: the reference must have the same dtype or a wider one of its kind; "
+                "convert one of the results"
             )
-        if a.dtype != b.dtype and not (a.is_inexact and b.is_inexact and not judged.same_dtypes):
-            floats = a.is_inexact and b.is_inexact
-            advice = (
-                "convert one of the results, or compare two precisions with "
-                "pallas_debug.compare(…, same_dtypes=False)"
-                if floats
-                else "convert one of the results"
-            )
-            raise InvalidReference(
-                f"{output_name(a.path)} is {a} from {name} and {b} from {reference}: both must "
-                f"have the same dtype; {advice}"
-            )
+        notes.append(f"{both}: compared to the precision of {(a if is_wider else b).dtype}")
+    return tuple(notes)
 
 
 def _several(found: Sequence[Leaf]) -> str:
@@ -147,7 +149,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
       InvalidReference: the results differ in structure, shapes or dtypes.
     """
     ours, theirs = leaves(result, judged.name), leaves(expected, judged.reference)
-    check_alike(ours, theirs, judged)
+    notes = check_alike(ours, theirs, judged)
     pairs = [Differences(a, b, judged.tolerance) for a, b in zip(ours, theirs, strict=True)]
     outputs, gaps = [], []
     for pair in pairs:
@@ -178,6 +180,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
         kernels=tuple(digest for _, digest in found),
         gaps=tuple(gaps),
         problems=tuple(problems),
+        notes=notes,
     )
 
 

@@ -19,7 +19,7 @@ class Judged:
       name: name of the function.
       reference: name of the reference.
       other: the reference, to run with rounded products; None not to.
-      same_dtypes: whether both must return the same dtypes.
+      same_dtypes: whether the reference must return the same dtypes, or wider ones.
     """
 
     function: Callable[..., Any]

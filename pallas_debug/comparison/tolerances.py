@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -146,6 +147,19 @@ def default(dtype: str) -> float:
 def unit(dtype: str) -> float:
     """Unit of rounding of a dtype: the distance from 1 to the next larger number."""
     return 2.0 ** -_by_name(BITS, dtype, 0)
+
+
+_KIND = re.compile(r"(complex|b?float|u?int)(\d+)")
+
+
+def is_wider(one: str, other: str) -> bool:
+    """Return whether one dtype has all values of another one of the same kind."""
+    a, b = _KIND.match(one), _KIND.match(other)
+    if a is None or b is None or a[1].removeprefix("b") != b[1].removeprefix("b"):
+        return False
+    if a[1].endswith("int"):
+        return int(a[2]) > int(b[2])
+    return unit(one) < unit(other)
 
 
 def most_units(dtype: str) -> int:

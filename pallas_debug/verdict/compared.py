@@ -11,9 +11,8 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import compare, reference, rounding
 from pallas_debug.comparison.compare import Results
-from pallas_debug.comparison.differences import Leaf
 from pallas_debug.comparison.judged import Judged
-from pallas_debug.comparison.tolerances import Tolerance, default
+from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Finding, Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
@@ -34,16 +33,12 @@ class Expected:
     Attributes:
       name: name of the reference.
       function: the reference.
-      same_dtypes: whether the function must return the dtypes of the reference.
-      notes: remarks on outputs of other dtypes.
     """
 
     name: str
     function: Callable[..., Any]
     result: Any
     tolerance: Tolerance
-    same_dtypes: bool = True
-    notes: tuple[str, ...] = ()
 
 
 def expect(
@@ -75,25 +70,8 @@ def expect(
         shapes = trace.result_shapes(call.function, args, kwargs, target)
     if shapes is not None:
         ours = compare.abstract_leaves(shapes)
-        expected = _allowing_wider(ours, theirs, expected, reference.name_of(call.function))
         compare.check_alike(ours, theirs, _judged(call, expected, target))
     return expected
-
-
-def _allowing_wider(
-    ours: Sequence[Leaf], theirs: Sequence[Leaf], expected: Expected, name: str
-) -> Expected:
-    """Accept a reference in a wider type of float, and note the outputs for which it has one."""
-    differ = [(a, b) for a, b in zip(ours, theirs, strict=False) if a.dtype != b.dtype]
-    for a, b in differ:
-        if not (a.is_inexact and b.is_inexact and default(b.dtype) < default(a.dtype)):
-            return expected
-    notes = (
-        f"{compare.output_name(a.path)} is {a.dtype} from `{name}` and {b.dtype} from "
-        f"`{expected.name}`: compared to the precision of {a.dtype}"
-        for a, b in differ
-    )
-    return replace(expected, same_dtypes=False, notes=tuple(notes))
 
 
 def _judged(call: Call, expected: Expected, target: Target) -> Judged:
@@ -106,7 +84,6 @@ def _judged(call: Call, expected: Expected, target: Target) -> Judged:
         name=reference.name_of(call.function),
         reference=expected.name,
         tolerance=expected.tolerance,
-        same_dtypes=expected.same_dtypes,
         other=expected.function,
     )
 
@@ -151,7 +128,7 @@ def judged(
         ),
         findings=tuple(_of_only(kernels, finding) for finding in results.findings),
         problems=tuple(map(str, results.problems)),
-        notes=expected.notes,
+        notes=results.notes,
     )
 
 

@@ -153,20 +153,23 @@ def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
     def bf16(x: jax.Array) -> Any:
         return blocks(copy_twice, x.astype(BF16))
 
-    with pytest.raises(InvalidReference) as refused:
-        pallas_debug.compare(bf16, double, X)
-    assert str(refused.value) == (
-        "output is bfloat16[16, 256] from "
-        "`bf16` and "
-        "float32[16, 256] from `double`: both must have the same dtype; convert one of the "
-        "results, or compare two precisions with pallas_debug.compare(…, same_dtypes=False)"
+    report = pallas_debug.compare(bf16, double, X)
+    assert report.ok
+    assert report.notes == (
+        "output is bfloat16[16, 256] from `bf16` and float32[16, 256] from `double`: compared to "
+        "the precision of bfloat16",
     )
-    assert pallas_debug.compare(bf16, double, X, same_dtypes=False).ok
+    with pytest.raises(InvalidReference) as refused:
+        pallas_debug.compare(double, bf16, X)
+    assert str(refused.value) == (
+        "output is float32[16, 256] from `double` and bfloat16[16, 256] from `bf16`: the reference "
+        "must have the same dtype or a wider one of its kind; convert one of the results"
+    )
     assert pallas_debug.compare(double, bf16, X, same_dtypes=False).ok
     report = pallas_debug.compare(halves, double, X)  # as float32 both are held to that
     assert not report.ok
     assert "relative: 0.00" in str(report)
-    with pytest.raises(InvalidReference, match=r"must have the same dtype; convert one of the"):
+    with pytest.raises(InvalidReference, match=r"must have the same dtype or a wider one"):
         pallas_debug.compare(lambda x: x.astype(jnp.int32), double, X, same_dtypes=False)
 
 
@@ -193,6 +196,25 @@ def test_integers_and_bools_are_equal(dtype: Any) -> None:
     )
     assert report.outputs[0].differing == 1
     assert "allowed: none, since these are not floats" in str(report)
+
+
+def test_a_reference_in_wider_integers() -> None:
+    def eight(x: jax.Array, by: int = 2) -> Any:
+        return blocks(lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[...] * by), x)
+
+    x = jnp.arange(16 * 256, dtype=jnp.int32).reshape(16, 256) % 60
+    narrow = x.astype(jnp.int8)
+
+    def wide(x: jax.Array) -> Any:
+        return x.astype(jnp.int32) * 2
+
+    report = pallas_debug.compare(eight, wide, narrow)
+    assert report.ok
+    assert "int8[16, 256] from `eight` and int32[16, 256] from `wide`" in report.notes[0]
+    assert not pallas_debug.compare(functools.partial(eight, by=3), wide, narrow).ok
+    for other in (jnp.float32, jnp.uint16, jnp.int4):
+        with pytest.raises(InvalidReference, match="must have the same dtype or a wider one"):
+            pallas_debug.compare(eight, lambda x, o=other: x.astype(o), narrow)
 
 
 @pytest.mark.slow
@@ -320,7 +342,10 @@ def test_a_reference_that_raises_is_named_with_its_line() -> None:
     "reference, message",
     [
         (lambda x: x[:8], "output is float32[16, 256] from `double` and float32[8, 256] from `"),
-        (lambda x: x.astype(jnp.int32), "must have the same dtype; convert one of the results"),
+        (
+            lambda x: x.astype(jnp.int32),
+            "must have the same dtype or a wider one of its kind; convert",
+        ),
         (lambda x: (x, x), "`double` returns float32[16, 256], but `"),
         (lambda x: (x, x), "returns 2 arrays ([0] float32[16, 256], [1] float32[16, 256]): both"),
         (lambda x: [x], "returns [0] float32[16, 256]: both must return the same structure"),

@@ -46,14 +46,14 @@ def test_a_reference_may_be_more_precise() -> None:
     right = judged(lambda x: narrow(x, 2.0), double)
     assert right.ok
     assert right.notes == (
-        "output is bfloat16 from `<lambda>` and float32 from `double`: compared to the precision "
-        "of bfloat16",
+        "output is bfloat16[16, 128] from `<lambda>` and float32[16, 128] from `double`: compared "
+        "to the precision of bfloat16",
     )
     (finding,) = judged(lambda x: narrow(x, 2.0625), double).counted
     assert finding.kind == "ValueMismatch"
-    with pytest.raises(InvalidReference, match="both must have the same dtype"):
+    with pytest.raises(InvalidReference, match="must have the same dtype or a wider one"):
         judged(lambda x: scale(x, 2.0, "wide"), lambda x: double(x).astype(jnp.bfloat16))
-    with pytest.raises(InvalidReference, match="both must have the same dtype"):
+    with pytest.raises(InvalidReference, match="must have the same dtype or a wider one"):
         judged(lambda x: scale(x, 2.0, "wide"), lambda x: double(x).astype(jnp.int32))
 
 
