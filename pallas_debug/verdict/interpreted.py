@@ -15,6 +15,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.lowering import raised, trace
+from pallas_debug.bridge.programs import algorithms
 from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.findings import explain
 from pallas_debug.model import Gap, Kernel
@@ -136,6 +137,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         watched={gap.kernel: gap.reason for gap in session.unchecked if gap.is_chosen},
         idle={kernel.digest: session.observer.idle_loops(kernel.digest) for kernel in kernels},
         problems=own_problems(session, outcomes),
+        notes=tuple(filter(None, map(algorithms.note, session.captures))),
     )
 
 

@@ -18,8 +18,8 @@ from jax._src.pallas.mosaic import primitives as mosaic_primitives
 from pallas_debug.bridge.instrument.primitives import COMPARISONS
 from pallas_debug.bridge.interpret.extend import elementwise
 from pallas_debug.bridge.jaxprs import likeness, nested
+from pallas_debug.bridge.programs import algorithms, scalars
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import scalars
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.programs.decode import PendingEquation
@@ -140,7 +140,8 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
     evaluate = EVALUATED.get(eqn.primitive) or _FASTER.get(eqn.primitive)
     if evaluate is not None:
         return [evaluate(*values, **eqn.params)]
-    values, params = list(values), eqn.primitive.get_bind_params(eqn.params)
+    values = list(values)
+    params = eqn.primitive.get_bind_params(algorithms.on_cpu(eqn.params))
     with eqn.ctx.manager:
         try:
             results = eqn.primitive.bind(*values, **params)
