@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,17 @@ from pallas_debug.analysis import (
     operations,
     subject,
     tiling,
+    unread,
     visits,
 )
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
+from pallas_debug.bridge.jaxprs.unused import unused_lines
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.hints import HintKind
 from pallas_debug.model import Finding, Gap, Hint, Target
 
 TIME_LIMIT = 10.0
@@ -43,8 +47,6 @@ class Analysis:
       hints: what looks unintended, but is no fault.
       gaps: what was not checked, and why.
       memory: lower bound of memory use on each target.
-      scratch: outputs that each parallel step uses as its own scratch; their final values are those
-        of the step that ends last.
       is_judged: whether anything was checked; if not, `gaps` gives the reason.
     """
 
@@ -52,7 +54,6 @@ class Analysis:
     hints: tuple[Hint, ...] = ()
     gaps: tuple[Gap, ...] = ()
     memory: tuple[memory.MemoryUse, ...] = ()
-    scratch: tuple[str, ...] = ()
     is_judged: bool = True
 
 
@@ -114,10 +115,22 @@ def analyze(
         left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
     return Analysis(
         findings=Collector(f for result in results for f in result.findings).findings,
+        hints=(*unread.hints(kernel), *_without_effect(captured)),
         gaps=_gaps(captured, left_out, is_partial=True),
         memory=uses,
-        scratch=tuple(name for result in results for name in result.scratch),
     )
+
+
+def _without_effect(captured: Capture) -> Iterator[Hint]:
+    """Yield lines that compute an array for nothing."""
+    for line in unused_lines(jaxprs_of(captured.params)[0]):
+        yield Hint(
+            kind=HintKind.NO_EFFECT,
+            kernel=captured.kernel.name,
+            digest=captured.kernel.digest,
+            message=f"what line {line.line} computes reaches no output",
+            source=line,
+        )
 
 
 def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) -> Analysis:
@@ -133,6 +146,7 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
     left_out.append(f"index maps and accesses: {index_maps.UNSIZED}, and it was not given")
     return Analysis(
         findings=Collector(f for result in results for f in result.findings).findings,
+        hints=tuple(_without_effect(captured)),
         gaps=_gaps(captured, left_out, is_partial=True),
         memory=uses,
     )

@@ -78,6 +78,16 @@ class Subject:
             if event.what != "read" and event.view.buffer.position == position
         ]
 
+    def reads(self, block: Block) -> list[Event]:
+        """Events that may read an operand, in program order."""
+        position = len(self.grid.tables) + block.position
+        return [
+            event
+            for event in self.walked.events
+            for view in (event.view if event.what != "dma_start" else event.other,)
+            if event.what != "write" and view and view.buffer.position == position
+        ]
+
     def block_line(self, block: Block) -> SourceLine | None:
         """The line that determines an operand's blocks."""
         line = self.site.block_line(block.source, *self._spec(block))
@@ -95,12 +105,10 @@ class Result:
 
     Attributes:
       left_out: what was not checked, and why.
-      scratch: outputs that each parallel step uses as its own scratch.
     """
 
     findings: list[Finding] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    scratch: list[str] = field(default_factory=list)
 
 
 def read(

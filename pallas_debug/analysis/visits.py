@@ -220,7 +220,6 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
         first, other = pair
     block = visit.block
     if _serves_as_scratch(subject, block):
-        result.scratch.append(block.name)
         result.left_out.append(
             f"what {block.name} holds at the end: each parallel step uses it as scratch, and the "
             "last one to run leaves its values"

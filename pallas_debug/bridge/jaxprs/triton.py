@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+from jax._src.pallas import primitives as pallas_primitives
 from jax._src.state import indexing
 
 from pallas_debug.bridge.jaxprs import nested
@@ -19,9 +20,25 @@ def has_operations(jaxprs: Iterable[Any]) -> bool:
         return False
     own = nested.primitives_in(module)
     return any(
-        eqn.primitive in own
+        eqn.primitive in own or _is_of_triton(eqn)
         for jaxpr in jaxprs
         for eqn in nested.equations(nested.opened(jaxpr)[0])
+    )
+
+
+def _is_of_triton(eqn: Any) -> bool:
+    """Return whether a load or store has arguments that only those of Triton take.
+
+    A TPU's have a mask, but no value for masked elements, no cache policy, and no indices of
+    several dimensions.
+    """
+    if eqn.primitive not in (pallas_primitives.load_p, pallas_primitives.swap_p):
+        return False
+    _, transforms, *rest = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    return (
+        (eqn.primitive is pallas_primitives.load_p and rest[-1] is not None)
+        or any(eqn.params.get(n) for n in ("cache_modifier", "eviction_policy", "is_volatile"))
+        or any(isinstance(t, indexing.NDIndexer) and t.int_indexer_shape for t in transforms)
     )
 
 
