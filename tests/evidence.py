@@ -75,23 +75,6 @@ class Evidence:
             "interpreted", kernel, repaired, engine, lambda: interpret(kernel, repaired, engine)
         )
 
-    def checked(
-        self,
-        kernel: BrokenKernel,
-        mode: str,
-        *,
-        repaired: bool = False,
-        errors: str = "",
-    ) -> Ran:
-        """`pallas_debug.check`, with the default checks or those of `errors`."""
-        return self._row(
-            "checked",
-            kernel,
-            repaired,
-            f"{mode}-{errors}",
-            lambda: check(kernel, repaired, mode, errors),
-        )
-
     def compiled(self, kernel: BrokenKernel, *, repaired: bool = False) -> Compiled:
         """Compilations for each of `kernel.targets`."""
         return self._row(
@@ -149,28 +132,6 @@ def interpret(kernel: BrokenKernel, repaired: bool, engine: JaxEngine) -> Ran:
         pltpu.force_tpu_interpret_mode(_mode(engine)),
     ):
         return replace(_ran(kernel, repaired), findings=tuple(found))
-
-
-def check(kernel: BrokenKernel, repaired: bool, mode: str, errors: str) -> Ran:
-    import jax
-    import numpy as np
-
-    import pallas_debug
-    from pallas_debug.errors import KernelFault
-
-    function = jax.jit(kernel.repaired) if repaired else kernel.function
-    options = {"errors": errors} if errors else {}
-    checked = pallas_debug.check(function, interpret=mode, **options)  # type: ignore[arg-type]
-    with _quick_to_compile(), jax.enable_x64(kernel.x64):
-        try:
-            report, value = checked(*kernel.make_args())
-        except KernelFault as fault:
-            return Ran(error=str(fault), findings=(fault.finding,))
-        return Ran(
-            value=np.asarray(value),
-            findings=tuple(report.findings),
-            gaps=report.gaps,
-        )
 
 
 def compile_(kernel: BrokenKernel, repaired: bool) -> Compiled:

@@ -76,9 +76,6 @@ def test_elements_outside_the_mask_are_not_accessed() -> None:
     function = doubled(inside, other=0.0)
     np.testing.assert_array_equal(ran(function, RAGGED), 2 * RAGGED)
     assert judged(function, RAGGED) == ()
-    report, result = pallas_debug.check(function, interpret="hlo")(RAGGED)
-    assert report.findings == ()
-    np.testing.assert_array_equal(result, 2 * RAGGED)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +103,6 @@ def test_a_mask_that_lets_elements_outside_the_array_through(
     assert (finding.kind, finding.index) == ("OutOfBoundsRead", index)
     assert "past the end of dimension 0 of float32[20] in GMEM" in finding.message
     assert str(finding.cause).startswith(cause)
-    report, _ = pallas_debug.check(function, interpret="hlo")(RAGGED)
-    assert {found.kind for found in report.findings} == {"OutOfBoundsRead", "OutOfBoundsWrite"}
-    assert all(str(found.cause).startswith(cause) for found in report.findings)
     if mask is not None:
         advice = "let the mask be false for these elements, as in `index < 20`, or pad the array"
         assert finding.advice == advice

@@ -428,7 +428,7 @@ Session.__enter__ = fail
             0,
         ),
         (
-            "from pallas_debug.bridge.instrument import instrument\n    instrument.instrument = fail",
+            "from pallas_debug.bridge.capture import capture\n    capture.capture = fail",
             ["--pallas-check", "-n", "2"],
             1,
         ),
