@@ -33,7 +33,7 @@ from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
-from pallas_debug.model import Dump, Finding, Gap, Kernel, PrintRecord, RunRecord, Target
+from pallas_debug.model import Dump, Finding, Gap, Hint, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
 from pallas_debug.session.options import (
     Options,
@@ -244,6 +244,7 @@ class Session:
         *,
         prints: Iterable[PrintRecord] = (),
         findings: Iterable[Finding] = (),
+        hints: Iterable[Hint] = (),
         gaps: Iterable[Gap] | None = None,
         judged: Mapping[str, Iterable[str]] | None = None,
     ) -> Path | None:
@@ -271,6 +272,7 @@ class Session:
                     judged={folders[d]: tuple(by) for d, by in (judged or {}).items() if by},
                     prints=tuple(prints),
                     findings=tuple(findings),
+                    hints=tuple(hints),
                     gaps=tuple(dict.fromkeys(self.gaps() if gaps is None else gaps)),
                 )
             )

@@ -94,9 +94,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and call.excinfo is not None:
-        from pallas_debug_pytest import hints
+        from pallas_debug_pytest import advice
 
-        hints.add(item, call.excinfo.value, report)
+        advice.add(item, call.excinfo.value, report)
     return report
 
 

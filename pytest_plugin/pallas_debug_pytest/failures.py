@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import pytest
 from pallas_debug import render
 from pallas_debug.errors import ChecksFailed
 from pallas_debug.findings.collector import Key, key
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Hint
 from pallas_debug.render import one_line
 from pallas_debug_pytest.callers import Callers
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_LINES = 15
 """Maximum lines per finding, because a user's message may have any length."""
 MAX_FINDINGS = 5
+MAX_HINTS = 3
 MAX_KERNELS = 10
 
 
@@ -100,6 +101,16 @@ _UNJUDGED = {
         "--pallas-sanitize judges races and memory there",
     ),
 }
+
+
+def hints(found: Iterable[Hint], digests: Container[str]) -> str:
+    """List the first hints for the kernels of a failed test, each in one line; empty if none.
+
+    Args:
+      digests: digests of the kernels.
+    """
+    mine = [hint for hint in dict.fromkeys(found) if hint.digest in digests]
+    return "\n".join(render.hint_text(hint) for hint in mine[:MAX_HINTS])
 
 
 def used_kernels(dumped: Mapping[str, bool]) -> str:

@@ -248,6 +248,13 @@ OPTIONS = (
         "fail the test for a fault of any kind",
     ),
     Option(
+        name="hints",
+        metavar="off",
+        check=switch,
+        help="whether to show hints below a failed test whose kernels ran on the machine or were "
+        "analysed: what looks unintended in them, but fails nothing (default: on)",
+    ),
+    Option(
         name="watch",
         metavar="0:4,*,7",
         check=_watched,

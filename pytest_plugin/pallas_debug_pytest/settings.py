@@ -39,6 +39,7 @@ class Settings:
     verify: tuple[str, ...]
     races: bool
     sanitize: bool
+    hints: bool
     hang: float | None
     stop_after: float | None
     flags: str | None
@@ -119,6 +120,7 @@ def _resolve(config: pytest.Config) -> Settings:
         verify=verify,
         races=races,
         sanitize=sanitize,
+        hints=switch(found["hints"] or "on"),
         hang=None if hang is None else float(hang),
         stop_after=None if found["stop-after"] is None else float(found["stop-after"]),
         flags=found["flags"],

@@ -7,11 +7,11 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 
 from pallas_debug.findings.collector import merged
-from pallas_debug.model import Finding, Kernel, Target
+from pallas_debug.model import Finding, Hint, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict import engines, interpreted, table
 from pallas_debug.verdict.engines import Seen
@@ -51,6 +51,10 @@ class Verification:
             engines.guarded("static", [kernel], lambda: engines.static(captured, targets)),
             *engines.compilations(self._session, kernel, self._targets),
         ]
+
+    def hints(self, digests: Iterable[str]) -> list[Hint]:
+        """Return the static hints for these kernels, as far as they were analysed."""
+        return [h for digest in digests for seen in self._seen.get(digest, ()) for h in seen.hints]
 
     def judged_by(self, kernel: Kernel) -> list[str]:
         """Return the engines that judged a kernel: static analysis, and targets."""

@@ -24,7 +24,7 @@ from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
-from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
+from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
 from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
 from pallas_debug_pytest.callers import Callers
@@ -249,6 +249,7 @@ class Watcher:
             used,
             prints=running.session.observer.records,
             findings=running.findings,
+            hints=self._hints(running),
             gaps=running.gaps(),
             judged=judged,
         )
@@ -383,6 +384,10 @@ class Watcher:
         if report.failed:
             running.session.reset()
             self._show(running, report, call)
+            if self.settings.hints and (
+                hints := failures.hints(self._hints(running), running.used)
+            ):
+                report.sections.append((f"{NAME}: hints", hints))
             if not found and (races := failures.races(running.session.observer)):
                 report.sections.append((f"{NAME}: races", races))
             if folders and running.session.store is not None:
@@ -391,6 +396,13 @@ class Watcher:
                 kernels = zip(folders, running.used.values(), strict=True)
                 dumped = {f"{root}/{name}": kernel.name in faulty for name, kernel in kernels}
                 report.sections.append((NAME, failures.used_kernels(dumped)))
+
+    def _hints(self, running: Running) -> list[Hint]:
+        """Return the hints for the kernels of a test, from its runs and the static analysis."""
+        found = [*running.session.observer.hints]
+        if self._verification is not None and not running.own:
+            found += self._verification.hints(running.used)
+        return found
 
     def _show(
         self, running: Running, report: pytest.TestReport, call: pytest.CallInfo[None]
@@ -483,7 +495,12 @@ class Watcher:
         is_judged = session.options.checks or session.interpret_mode.sanitizes
         if not (self.settings.judges or is_judged):
             return
-        for gap in session.gaps():  # the table of a verdict shows the limits of engines
+        refused = session.observer.refusals.items() if is_judged else ()
+        gaps = [
+            Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True)
+            for kernel, reason in refused
+        ]
+        for gap in (*session.gaps(), *gaps):  # the table of a verdict shows the limits of engines
             if not gap.is_partial and not (gap.is_limit and self.settings.verify):
                 yield gap
 

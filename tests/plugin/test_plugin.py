@@ -421,7 +421,7 @@ def test_a_run_without_our_options_is_as_if_we_were_not_there(
         def look():
             ours = {name for name in sys.modules if name.startswith("pallas_debug")}
             ours -= {"pallas_debug_pytest", "pallas_debug_pytest.options"}
-            ours -= {"pallas_debug_pytest.hints"}  # where a test fails
+            ours -= {"pallas_debug_pytest.advice"}  # where a test fails
             found = sorted({"jax", "numpy", "packaging.requirements"} & set(sys.modules) | ours)
             pathlib.Path("modules.json").write_text(json.dumps(found))
         atexit.register(look)

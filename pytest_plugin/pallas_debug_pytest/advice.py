@@ -1,4 +1,4 @@
-"""Hints below failures that the user can fix by an option or by other code. No jax.
+"""Advice below failures that the user can fix by an option or by other code. No jax.
 
 Also for runs in which nothing enabled the plugin; nothing is imported unless a test failed with one
 of these errors.
