@@ -16,7 +16,6 @@ from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError, ProgramFailed, UsageError
 from pallas_debug.findings import stops
-from pallas_debug.findings.faults import Fault
 from pallas_debug.render import finding_text, typed
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
         finally:  # afterwards, because the record lists what was not compiled
             _record(session, " ".join(["-m", what] if options.module else [what]))
     _report_misplaced_options(options)
-    findings = _findings(session)
+    findings = session.observer.findings
     for finding in findings:
         if not stops.is_stop(finding, error):  # the traceback has its text
             output.message(finding_text(finding))
@@ -265,15 +264,6 @@ def _stopped(
     if any(finding.counts for finding in findings):
         return ProgramFailed(f"the kernels have faults, and {message}")
     return CannotRunError(message)
-
-
-def _findings(session: Session) -> tuple[Finding, ...]:
-    """Return what the interpreters found, except what the compilation says too."""
-    return tuple(
-        finding
-        for finding in session.observer.findings
-        if finding.kind is not Fault.PRINT_NOT_SUPPORTED
-    )
 
 
 def _record(session: Session, name: str) -> None:

@@ -26,7 +26,6 @@ from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import grids, hook
 from pallas_debug.checks import innermost
 from pallas_debug.checks.observer import RunObserver
-from pallas_debug.compiler import job
 from pallas_debug.compiler.room import RoomCheck
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
@@ -482,9 +481,6 @@ class Session:
         jaxpr, source = captured.jaxpr, captured.source
         self._publish("kernel_captured", kernel=kernel, jaxpr=jaxpr, source=source)
         self.stored.put_kernel(captured)
-        with self._guarded("capture", f"checking the prints of kernel `{kernel.name}`"):
-            for finding in job.unprintable(captured) if self.targets else ():
-                self.observer.found(finding)
 
     def ran(self, tokens: tuple[object, ...]) -> None:
         self.used.update(map(str, tokens))

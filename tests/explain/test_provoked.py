@@ -29,11 +29,11 @@ from pallas_debug.errors import KernelFault
 from pallas_debug.findings import explain
 from pallas_debug.findings.explain import fit, memory
 from pallas_debug.findings.faults import Fault
-from pallas_debug.render import finding_text
 from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Failure, Kernel
+from pallas_debug.render import finding_text
 from pallas_debug.session import Options, Session
 
 

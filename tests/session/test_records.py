@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from meshes import tensorcore_mesh
 
 from pallas_debug.bridge.capture import capture
 from pallas_debug.errors import CannotRunError

@@ -18,8 +18,7 @@ from pallas_debug import render
 from pallas_debug.bridge import versions
 from pallas_debug.compiler import switches
 from pallas_debug.errors import UsageError
-from pallas_debug.hooks import hookimpl
-from pallas_debug.model import Dump, Finding
+from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 from pallas_debug.store import open_dumps
 
@@ -293,38 +292,6 @@ def test_a_failure_for_another_reason_is_not_laid_to_a_print(tmp_path: Path) -> 
     assert failure is not None
     assert failure.type == "NotImplementedError"
     assert "sort" in failure.headline
-
-
-class Found:
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
-
-    @hookimpl
-    def pallas_debug_finding(self, finding: Finding) -> None:
-        self.findings.append(finding)
-
-
-@pytest.mark.parametrize("targets,reported", [(("v5e", "v6e"), 1), ((), 0)])
-def test_plugins_are_told_of_a_print_that_a_target_cannot_do(
-    targets: tuple[str, ...], reported: int, tmp_path: Path
-) -> None:
-    """Once, whatever the number of targets; without one, the kernel is for an interpreter."""
-    found = Found()
-    with Session(Options(dumps=tmp_path, targets=targets, interpret="hlo"), found) as session:
-        wrong(jnp.ones((8, 128)))
-        assert len(found.findings) == reported  # before anything was compiled
-    assert session.observer.findings == tuple(found.findings)
-    if reported:
-        assert found.findings[0].kind == "PrintNotSupported"
-        assert found.findings[0].count == 1
-        assert render.finding_text(found.findings[0]).splitlines() == [
-            "PrintNotSupported in kernel `wrong`",
-            f"  {render.relative(Path(__file__))}:{line_of('row {:03d}')}   "
-            'pl.debug_print("row {:03d}", pl.program_id(0))',
-            "  the format string 'row {:03d}' has the format spec `:03d`",
-            "  cause: on a TPU, the log recorder formats prints and supports only `{}`",
-            "  try: write `{}`; to print fewer digits, round the number in the kernel",
-        ]
 
 
 def line_of(text: str) -> int:
