@@ -495,10 +495,11 @@ class Watcher:
         is_judged = session.options.checks or session.interpret_mode.sanitizes
         if not (self.settings.judges or is_judged):
             return
-        refused = session.observer.refusals.items() if is_judged else ()
+        known = {gap.kernel for gap in session.unchecked}
         gaps = [
             Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True)
-            for kernel, reason in refused
+            for kernel, reason in (session.observer.refusals.items() if is_judged else ())
+            if kernel not in known
         ]
         for gap in (*session.gaps(), *gaps):  # the table of a verdict shows the limits of engines
             if not gap.is_partial and not (gap.is_limit and self.settings.verify):

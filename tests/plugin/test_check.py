@@ -95,7 +95,8 @@ def failure(result: pytest.RunResult, test: str) -> list[str]:
         re.M | re.S,
     )
     assert match is not None, text
-    return [line for line in match[1].splitlines() if not line.startswith("[gw")]
+    lines = [line for line in match[1].splitlines() if not line.startswith("[gw")]
+    return [line.removeprefix("E   ") for line in lines]
 
 
 BEYOND = [
@@ -114,16 +115,16 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     result.assert_outcomes(passed=3, failed=7, xfailed=5, errors=1)
     result.stdout.fnmatch_lines(
         [
-            f"pallas-debug *; faults that fail the test: {', '.join(options.DEFAULT_CHECKS)}",
+            f"pallas-debug *: *faults that fail the test: {', '.join(options.DEFAULT_CHECKS)}",
             "*- pallas-debug -*",
             "7 findings in 7 tests: 5 NanProduced, 2 OutOfBoundsRead",
             "2 kernels used by 15 tests",
         ]
     )
     for test in ("test_beyond", "test_beyond_once_more"):  # jitted and checked before
-        assert failure(result, test)[:3] == BEYOND
+        assert failure(result, test)[2:5] == BEYOND  # below the line of the test
     itself = failure(result, "test_fails_by_itself")
-    assert "E   assert 1 == 2" in itself
+    assert "assert 1 == 2" in itself
     assert re.fullmatch("-+ pallas-debug: findings -+", itself[3])
     assert itself[4] == "NanProduced in kernel `log`"
     for test in ("test_skips_the_rest", "TestCase.test_bad"):
@@ -147,7 +148,7 @@ def test_only_what_is_named_is_checked_and_every_finding_is_counted(
     child: Child, pytester: pytest.Pytester
 ) -> None:
     lines = "\n".join(
-        f"                o_ref[...] = x_ref[pl.ds(start_ref[0] + {i}, 8), :]" for i in range(8)
+        f"                pl.debug_check(start_ref[0] < {i}, 'line {i}')" for i in range(8)
     )
     result = child(
         """
@@ -167,6 +168,7 @@ def test_only_what_is_named_is_checked_and_every_finding_is_counted(
         def test_at_many_lines():
             def many(start_ref, x_ref, o_ref):
 LINES
+                o_ref[...] = x_ref[:8]
             call(many, jnp.array([12]), X)
 
         def test_long():
@@ -183,7 +185,7 @@ LINES
     many = failure(result, r"test_many")
     assert sum(line.startswith("OutOfBoundsRead") for line in many) == 1  # one line, one finding
     lines_of_many = failure(result, "test_at_many_lines")
-    assert sum(line.startswith("OutOfBoundsRead") for line in lines_of_many) == 5
+    assert sum(line.startswith("CheckFailed") for line in lines_of_many) == 5
     assert lines_of_many[-2] == "… and 3 more"  # and last, where all of them are
     long = failure(result, "test_long")
     assert long[0] == "CheckFailed in kernel `long`"
