@@ -205,9 +205,9 @@ def judged_as_it_ran(kernel: Kernel, session: Session, mode: Mode | str) -> list
     Args:
       mode: mode in which it ran.
     """
-    engines = ["checks"] if session.observer.checks else []
-    if Mode.parse(mode).sanitizes:
-        engines.append("machine")
+    engines = ["machine"] if Mode.parse(mode).sanitizes else []
+    if session.observer.checks:
+        engines = ["checks"]  # of the machine's findings, only those of some kinds are kept
     outcome = as_it_ran(kernel, "machine", session, None, is_explained=True)
     return engines if outcome.status in JUDGED else []
 

@@ -130,7 +130,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     for test in ("test_skips_the_rest", "TestCase.test_bad"):
         assert failure(result, test)[0] == "NanProduced in kernel `log`"
     assert failure(result, "test_fails_at_teardown")[0] == "NanProduced in kernel `log`"
-    assert "FAILED test_it.py::test_beyond - Failed: OutOfBoundsRead in kernel `rows`" in (
+    assert "FAILED test_it.py::test_beyond - OutOfBoundsRead in kernel `rows`" in (
         result.stdout.str()
     )
     root = ElementTree.parse(pytester.path / "report.xml").getroot()
@@ -140,7 +140,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
         if case.find("failure") is not None
     }
     assert len(failures) == 7
-    assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
+    assert str(failures["test_beyond"]).startswith("OutOfBoundsRead in kernel `rows`")
 
 
 @pytest.mark.slow

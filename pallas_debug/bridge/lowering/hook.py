@@ -297,6 +297,10 @@ def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _kernels_of: weakref.WeakKeyDictionary[Any, tuple[object, ...]] = weakref.WeakKeyDictionary()
+"""Tokens of the kernels of each program, by its jaxpr."""
+
+_with_kernels: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Executables of programs with kernels."""
 
 
 def following(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,20 +311,19 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(call)
-    def call_and_notify(*args: Any, **kwargs: Any) -> Any:
+    def call_and_notify(*args: Any, jaxpr: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # hidden by pytest, because it is not the user's code
         before = getattr(_local, "collected", None)
         collected: list[object] = []
         _local.collected = collected
-        executable = None
         try:
-            result = call(*args, **kwargs)
-            with guarded("hook", "noting which program ran", _report):
-                executable = result[1]
-            is_observed = observe.is_active() or calls.is_active()
-            if is_observed and (collected or _has_kernels(executable)):
-                # Wait, so that the callbacks have run before the call returns.
-                jax.block_until_ready(result[0])
+            result = call(*args, jaxpr=jaxpr, **kwargs)
+            if collected or jaxpr in _kernels_of:
+                with guarded("hook", "noting which program ran", _report):
+                    _with_kernels.add(result[1])
+                if observe.is_active() or calls.is_active():
+                    # Wait, so that the callbacks have run before the call returns.
+                    jax.block_until_ready(result[0])
         except Exception as error:
             for watcher in _watchers:
                 with guarded("hook", "noting an exception of the program", watcher.report):
@@ -328,20 +331,14 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             _local.collected = before
-            if collected:  # even for a program that failed, because its kernels were lowered
-                _notify_all_ran(tuple(collected))
-        with guarded("hook", "recording which kernels a program holds", _report):
-            if executable is not None and collected:
-                _kernels_of[executable] = tuple(collected)
-            elif executable is not None and executable in _kernels_of:
-                _notify_all_ran(_kernels_of[executable])
+            with guarded("hook", "recording which kernels a program holds", _report):
+                if collected:
+                    _kernels_of[jaxpr] = tuple(collected)
+                # Also of a program that failed: its kernels ran, or were lowered.
+                _notify_all_ran(_kernels_of.get(jaxpr, ()))
         return result
 
     return call_and_notify
-
-
-def _has_kernels(executable: Any) -> bool:
-    return executable is not None and executable in _kernels_of
 
 
 def refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
@@ -349,7 +346,7 @@ def refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fastpath)
     def fastpath_unless_kernels(executable: Any, *args: Any, **kwargs: Any) -> Any:
-        if _has_kernels(executable):
+        if executable in _with_kernels:
             return None
         return fastpath(executable, *args, **kwargs)
 
