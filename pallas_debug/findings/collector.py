@@ -257,7 +257,7 @@ _OF_MEMORY = (
     *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
     *(Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN, Fault.PADDING_READ),
     *(Fault.OUTPUT_REVISITED, Fault.DATA_RACE, Fault.DMA_NOT_AWAITED),
-    *(Fault.STALE_READ, Fault.OVERWRITTEN_READ),
+    Fault.OVERWRITTEN_READ,
 )
 """Faults that make a kernel compute with unintended values."""
 
@@ -334,9 +334,8 @@ def _is_made_by(finding: Finding, cause: Finding) -> bool:
 
 _OF_RESULTS = (
     *(*_OF_MEMORY, *_VALUES, Fault.DIVISION_BY_ZERO, Fault.INTEGER_OVERFLOW),
-    *(Fault.NARROWING_LOSS, Fault.PRECISION_LOSS, Fault.LOST_WRITE, Fault.CONFLICTING_WRITES),
-    *(Fault.WAIT_SIZE_MISMATCH, Fault.WAIT_SOURCE_MISMATCH),
-    *(Fault.FALSE_HINT, Fault.UNSEEDED_RANDOM_BITS, Fault.REPEATED_RANDOM_BITS),
+    *(Fault.NARROWING_LOSS, Fault.WAIT_SIZE_MISMATCH),
+    *(Fault.FALSE_HINT, Fault.UNSEEDED_RANDOM_BITS),
 )
 """Faults that may change a kernel's results relative to its reference."""
 

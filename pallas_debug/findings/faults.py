@@ -67,7 +67,6 @@ _MACHINE: dict[Judge, Sure] = {"machine": Sure.SEEN}
 _CHECKED: dict[Judge, Sure] = {"checks": Sure.SEEN}
 _INTERPRETED: dict[Judge, Sure] = {"tpu interpret": Sure.SEEN}
 _OF_GPUS: dict[Judge, Sure] = {"gpu interpret": Sure.SEEN}
-_LOW_PRECISION: dict[Judge, Sure] = {"reference": Sure.INFERRED, "machine": Sure.INFERRED}
 _UNSUPPORTED = _PROVED | _COMPILE
 _WITNESSED = _CHECKED | _INTERPRETED | _PROVED
 
@@ -250,10 +249,6 @@ class Fault(StrEnum):
         *("WaitSizeMismatch", Severity.ORDER, _MACHINE),
         "a wait expects a different number of bytes than its copy transfers",
     )
-    WAIT_SOURCE_MISMATCH = (
-        *("WaitSourceMismatch", Severity.VALUES, {"machine": Sure.INFERRED}),
-        "a wait names data that no copy brings, and ends a copy of others",
-    )
     SEMAPHORE_LEFT_OVER = (
         *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED),
         "a semaphore is not zero when the kernel ends",
@@ -267,21 +262,9 @@ class Fault(StrEnum):
         "an output block is visited again after another block",
     )
     # What the kernel machine knows of who wrote each element
-    STALE_READ = (
-        *("StaleRead", Severity.UNDEFINED, _MACHINE),
-        "scratch, or an input that the kernel changes, is read with data of another block or step",
-    )
     OVERWRITTEN_READ = (
         *("OverwrittenRead", Severity.ORDER, _MACHINE),
         "an aliased operand is read after being overwritten",
-    )
-    LOST_WRITE = (
-        *("LostWrite", Severity.VALUES, _MACHINE),
-        "data that were stored or copied are replaced or reset before anything reads them",
-    )
-    CONFLICTING_WRITES = (
-        *("ConflictingWrites", Severity.VALUES, _MACHINE),
-        "several steps write different values to the same element of an output",
     )
     UNINITIALIZED_READ = (
         *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED),
@@ -298,10 +281,6 @@ class Fault(StrEnum):
     UNSEEDED_RANDOM_BITS = (
         *("UnseededRandomBits", Severity.UNDEFINED, _MACHINE),
         "random bits are drawn from a generator that is not seeded on this core",
-    )
-    REPEATED_RANDOM_BITS = (
-        *("RepeatedRandomBits", Severity.VALUES, _MACHINE),
-        "each grid point or iteration draws the same random bits",
     )
     NAN_PRODUCED = (
         *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),
@@ -331,10 +310,6 @@ class Fault(StrEnum):
         *("FalseHint", Severity.VALUES, _MACHINE | _CHECKED | _COMPILE),
         "`pl.multiple_of` or `pltpu.annotate` makes a false claim",
     )
-    PRECISION_LOSS = (
-        *("PrecisionLoss", Severity.MINOR, _MACHINE),
-        "a sum in a narrow float type is further from the float32 sum than allowed",
-    )
     INTERPRET_ERROR = (
         *("InterpretError", Severity.MINOR, _INTERPRETED),
         "jax's interpreter cannot run the kernel",
@@ -346,7 +321,7 @@ class Fault(StrEnum):
         "a result differs from the reference's by more than the tolerance",
     )
     LOW_PRECISION_PRODUCT = (
-        *("LowPrecisionProduct", Severity.VALUES, _LOW_PRECISION),
+        *("LowPrecisionProduct", Severity.VALUES, {"reference": Sure.INFERRED}),
         "a TPU rounds the float32 operands of a product to bfloat16, and a result is far off",
     )
 

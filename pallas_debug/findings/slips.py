@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pallas_debug.findings import twins
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.rewording import is_of_other_slot
-from pallas_debug.findings.wording import bounds, contents, facts, semaphores, writers
+from pallas_debug.findings.wording import bounds, facts, semaphores, writers
 from pallas_debug.findings.wording.order import CORES, PARALLEL, SIDES, UNDER_WAY, WRITES
 from pallas_debug.model import Finding
 
@@ -40,9 +40,7 @@ def _lacks_store(finding: Finding, cause: Finding) -> bool:
     """Return whether the part of an output that is read is the part that no line stores to."""
     if _is_left_in_input(finding, cause):
         return True
-    why = cause.values.get(facts.WHY)
-    is_left = why == "no store" or (why == "stores" and facts.WRITTEN_PART in finding.values)
-    return is_left and is_of_same_output(finding, cause)
+    return cause.values.get(facts.WHY) == "no store" and is_of_same_output(finding, cause)
 
 
 def _is_left_in_input(finding: Finding, cause: Finding) -> bool:
@@ -52,18 +50,13 @@ def _is_left_in_input(finding: Finding, cause: Finding) -> bool:
     return output is not None and output in outputs
 
 
-def _stays(finding: Finding, cause: Finding) -> bool:
-    """Return whether writes are replaced because the index map returns one block repeatedly."""
-    others = cause.values.get(writers.LIKEWISE, "").split(", ")
-    is_same, why = is_of_same_output(finding, cause), cause.values.get(facts.WHY)
-    if why == "stores":  # the one that is left out is where another is replaced
-        return is_same and _is_of_line(finding, cause)
-    return why == "left out" and (is_same or finding.operand in others)
-
-
 def _is_left_for_another(finding: Finding, cause: Finding) -> bool:
     """Return whether an index map returns some blocks twice and never returns others."""
-    return _stays(cause, finding)
+    others = finding.values.get(writers.LIKEWISE, "").split(", ")
+    is_same, why = is_of_same_output(finding, cause), finding.values.get(facts.WHY)
+    if why == "stores":  # the one that is left out is where another is replaced
+        return is_same and _is_of_line(finding, cause)
+    return why == "left out" and (is_same or cause.operand in others)
 
 
 def _is_of_short_map(finding: Finding, cause: Finding) -> bool:
@@ -79,42 +72,12 @@ def _is_computed(finding: Finding, cause: Finding) -> bool:
     return (are_integers or _is_of_line(finding, cause)) and is_not_before(finding, cause)
 
 
-def _has_read_before(finding: Finding, cause: Finding) -> bool:
-    """Return whether the addition that a reset discards is the one that read too early."""
-    return not _is_late(finding) and _is_discarded(cause, finding)
-
-
-def _is_reset_late(finding: Finding, cause: Finding) -> bool:
-    """Return whether the premature read is the addition that a late reset discards.
-
-    Or a read of another buffer whose values reach no result, according to the machine: a later
-    reset replaced them.
-    """
-    if not _is_late(cause):
-        return False
-    is_replaced = _is_of_others(finding, cause) and is_not_before(cause, finding)
-    return is_replaced or _is_discarded(finding, cause)
-
-
-def _is_late(lost: Finding) -> bool:
-    return lost.values.get(facts.WHY) == writers.LATE
-
-
-def _is_discarded(read: Finding, lost: Finding) -> bool:
-    return read.operand == lost.operand and lost.other is not None and lost.other == read.source
-
-
 def _is_indexed_by(finding: Finding, cause: Finding) -> bool:
     """Return whether an index out of bounds was read from the unwritten operand."""
     given = facts.names_in(finding.values.get("index from", ""))
     tables = {table.partition("[")[0] for table in given}
     is_made = cause.operand in tables or (_is_of_scalars(cause) and _is_of_others(finding, cause))
     return is_made and is_not_before(finding, cause)
-
-
-def _is_placed_by(finding: Finding, cause: Finding) -> bool:
-    """Return whether a position that is lost in scalars makes later writes meet earlier ones."""
-    return _is_of_scalars(cause) and _is_late(cause) and is_not_before(finding, cause)
 
 
 def _is_of_scalars(unwritten: Finding) -> bool:
@@ -125,11 +88,6 @@ def _is_of_scalars(unwritten: Finding) -> bool:
 def _cannot_copy(finding: Finding, cause: Finding) -> bool:
     """Return whether jax's interpreter failed at a copy between slices of different sizes."""
     return bounds.SIZES in cause.values and _is_of_line(finding, cause)
-
-
-def _is_of_same_read(finding: Finding, cause: Finding) -> bool:
-    """Return whether the stale data is read where a copy should have delivered new data."""
-    return _is_of_line(finding, cause) and finding.operand == cause.operand
 
 
 def _lacks_wait(finding: Finding, cause: Finding) -> bool:
@@ -257,16 +215,12 @@ def _is_left_out(finding: Finding, cause: Finding) -> bool:
 
 
 def _goes_astray(finding: Finding, cause: Finding) -> bool:
-    """Return whether a copy reads a missing source, or skips the slot that is read.
+    """Return whether a copy reads a missing source.
 
-    The data for that slot then goes to one that is in use. A copy to a device that may not have
-    begun has no other side.
+    A copy to a device that may not have begun has no other side.
     """
     if finding.other is None:
         return False
-    filling = {int(line) for line in cause.values.get(contents.FILLED_IN, "").split(", ") if line}
-    if is_of_same_output(finding, cause) and filling & {line for _, line in _lines(finding)}:
-        return True
     return SIDES in finding.values and _share_copies(finding, cause)
 
 
@@ -313,14 +267,6 @@ def _is_overwritten(finding: Finding, cause: Finding) -> bool:
 def _is_of_others(finding: Finding, cause: Finding) -> bool:
     """Return whether the machine reported the cause but not the finding."""
     return "machine" in cause.engines and "machine" not in finding.engines
-
-
-def _is_of_one_condition(finding: Finding, cause: Finding) -> bool:
-    """Return whether two buffers are written under one condition, and both are read too early."""
-    under = finding.values.get(contents.WRITTEN_UNDER)
-    is_one = under is not None and under == cause.values.get(contents.WRITTEN_UNDER)
-    is_same = is_one and finding.grid_point == cause.grid_point
-    return is_same and (cause.witness.line or ("", 0)) < (finding.witness.line or ("", 0))
 
 
 def _is_of_same_block(finding: Finding, cause: Finding) -> bool:
@@ -427,9 +373,6 @@ def _rank(finding: Finding) -> tuple[object, ...]:
 
 SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.NAN_PRODUCED, Fault.OUTPUT_NOT_WRITTEN): _is_overwritten,
-    (Fault.LOST_WRITE, Fault.UNINITIALIZED_READ): _has_read_before,
-    (Fault.UNINITIALIZED_READ, Fault.LOST_WRITE): _is_reset_late,
-    (Fault.LOST_WRITE, Fault.OUTPUT_NOT_WRITTEN): _stays,
     (Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN): _lacks_store,
     (Fault.UNINITIALIZED_READ, Fault.OUTPUT_REVISITED): _is_left_in_input,
     (Fault.OUT_OF_BOUNDS_READ, Fault.UNINITIALIZED_READ): _is_indexed_by,
@@ -453,16 +396,11 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.DEADLOCK, Fault.DATA_RACE): _waits_instead,
     (Fault.DEADLOCK, Fault.WAIT_SIZE_MISMATCH): _is_same_semaphore,
     (Fault.DEADLOCK, Fault.DEADLOCK): _is_next_wait,
-    (Fault.WAIT_SOURCE_MISMATCH, Fault.WAIT_SOURCE_MISMATCH): twins.are_twins,
     (Fault.DATA_RACE, Fault.DATA_RACE): _is_of_same_copies,
     (Fault.DATA_RACE, Fault.OUTPUT_NOT_WRITTEN): _is_of_short_map,
     (Fault.DATA_RACE, Fault.OUTPUT_REVISITED): _is_of_same_block,
-    (Fault.UNINITIALIZED_READ, Fault.UNINITIALIZED_READ): _is_of_one_condition,
     (Fault.DATA_RACE, Fault.UNINITIALIZED_READ): _goes_astray,
     (Fault.UNINITIALIZED_READ, Fault.DATA_RACE): _is_left_out,
-    (Fault.CONFLICTING_WRITES, Fault.DATA_RACE): _share_copies,
-    (Fault.CONFLICTING_WRITES, Fault.LOST_WRITE): _is_placed_by,
-    (Fault.STALE_READ, Fault.DATA_RACE): _is_of_same_read,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DMA_NOT_AWAITED): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.DATA_RACE): _is_brought,
     (Fault.OUTPUT_NOT_WRITTEN, Fault.UNINITIALIZED_READ): _is_given_nothing,

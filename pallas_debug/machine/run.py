@@ -82,7 +82,7 @@ def run(
     except (NotImplementedError, AssertionError) as error:
         raise _refused(machine, error) from error
     found = [one for observer in observers for one in _findings(observer)]
-    hints = tuple(one for observer in observers for one in _hints(observer))
+    hints = _hints(observers)
     if launch.meshes:
         found = _under_races(found)
     if machine.strays:
@@ -213,9 +213,15 @@ def _findings(observer: MachineObserver) -> Sequence[Finding]:
     return () if findings is None else findings()
 
 
-def _hints(observer: MachineObserver) -> Sequence[Hint]:
-    hints = getattr(observer, "hints", None)
-    return () if hints is None else hints()
+def _hints(observers: Sequence[MachineObserver]) -> tuple[Hint, ...]:
+    """Return the hints of observers, the first of each kind, line and operand."""
+    found: dict[object, Hint] = {}
+    for observer in observers:
+        hints = getattr(observer, "hints", None)
+        for hint in () if hints is None else hints():
+            line = None if hint.source is None else hint.source.place
+            found.setdefault((hint.kind, line, hint.operand), hint)
+    return tuple(found.values())
 
 
 def _refused(machine: Machine, error: Exception) -> MachineError:

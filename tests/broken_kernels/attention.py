@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import WRONG, BrokenKernel, Expectations, MachineFinding
+from pallas_debug_kernels.broken import WRONG, BrokenKernel, Expectations
 
 F32 = jnp.float32
 TILE = pltpu.VMEM((8, 128), F32)
@@ -217,7 +217,7 @@ KERNELS = (
         machine_only=True,
     ),
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="The running sum of a softmax is not reset at a new query block.",
         function=denominator_of_the_query_before,
         repaired=logsumexp_repaired,
@@ -225,12 +225,10 @@ KERNELS = (
         args=WIDE,
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="l_ref", grid_point=(1, 0), values={"other grid point": "(0, 2)"}
-        ),
+        hint="carried",
     ),
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="The running maximum of a softmax is not reset at a new query block.",
         function=maximum_of_the_query_before,
         repaired=logsumexp_repaired,
@@ -238,8 +236,6 @@ KERNELS = (
         args=WIDE,
         expected=Expectations(),
         machine_only=True,
-        machine=MachineFinding(
-            operand="m_ref", grid_point=(1, 0), values={"other grid point": "(0, 2)"}
-        ),
+        hint="carried",
     ),
 )

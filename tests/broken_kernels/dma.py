@@ -364,19 +364,14 @@ KERNELS = (
         expected=Expectations(hlo=WRONG, tpu=raises("Out-of-bounds read of")),
     ),
     BrokenKernel(
-        fault="WaitSourceMismatch",
+        fault="ValueMismatch",
         summary="The current block is prefetched again, in place of the next one.",
         function=current_block_prefetched,
         repaired=current_block_prefetched_repaired,
         reference=lambda x: x * 2,
         args=TWO_TILES,
         expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine=MachineFinding(
-            operand="x_ref",
-            grid_point=(),
-            other="fetch(i, i + 1).start()",
-            values={"named": "x_ref[8:16, 0:128]", "source": "x_ref[0:8, 0:128]"},
-        ),
         machine_only=True,
+        hint="unread input",
     ),
 )

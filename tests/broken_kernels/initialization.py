@@ -260,13 +260,15 @@ RAGGED = (jax.ShapeDtypeStruct((20, 128), F32),)
 
 KERNELS = (
     BrokenKernel(
-        fault="UninitializedRead",
+        fault="ValueMismatch",
         summary="The accumulator is zeroed at the last step of the sum, not at its first.",
         function=accumulator_zeroed_at_the_wrong_step,
         repaired=accumulator_zeroed_at_the_wrong_step_repaired,
         reference=lambda x: x[:, :128] + x[:, 128:],
         args=(jax.ShapeDtypeStruct((16, 256), F32),),
         expected=Expectations(hlo=WRONG, tpu=WRONG),
+        machine_only=True,
+        hint="carried",
     ),
     BrokenKernel(
         fault="UninitializedRead",

@@ -403,7 +403,7 @@ KERNELS = (
         ),
     ),
     BrokenKernel(
-        fault="LostWrite",
+        fault="ValueMismatch",
         summary="Each step of a matrix product replaces the sum instead of adding to it.",
         function=product_replaced_at_each_step,
         repaired=product_replaced_at_each_step_repaired,
@@ -411,12 +411,10 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((256, 128), F32)),
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="out_ref", grid_point=(0, 1), values={"other grid point": "(0, 0)"}
-        ),
+        hint="unread write",
     ),
     BrokenKernel(
-        fault="LostWrite",
+        fault="ValueMismatch",
         summary="A scatter replaces a block that its table names twice.",
         function=duplicate_in_a_scatter,
         repaired=duplicate_in_a_scatter_repaired,
@@ -427,9 +425,7 @@ KERNELS = (
         values={0: (0, 1, 1)},
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="out_ref", grid_point=(2,), values={"other grid point": "(1,)"}
-        ),
+        hint="unread write",
     ),
     BrokenKernel(
         fault="OutputRevisited",
@@ -446,7 +442,7 @@ KERNELS = (
         machine=MachineFinding(operand="out_ref", grid_point=(1, 0)),
     ),
     BrokenKernel(
-        fault="ConflictingWrites",
+        fault="ValueMismatch",
         summary="Overlapping frames are copied one over the other.",
         function=frames_overlap,
         repaired=frames_overlap_repaired,
@@ -454,9 +450,7 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((32, 128), F32),),
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="out_ref", grid_point=(1,), values={"other grid point": "(0,)"}
-        ),
+        hint="several writers",
     ),
     BrokenKernel(
         fault="OutputNotWritten",

@@ -298,7 +298,7 @@ WIDE = (jax.ShapeDtypeStruct((16, 384), F32),)
 
 KERNELS = (
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="The sum of a matrix product is zeroed at the start of the grid alone.",
         function=zeroed_at_the_start_of_the_grid,
         repaired=zeroed_at_the_start_of_the_grid_repaired,
@@ -306,12 +306,10 @@ KERNELS = (
         args=MATRICES,
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="acc_ref", grid_point=(0, 1, 0), values={"other grid point": "(0, 0, 1)"}
-        ),
+        hint="carried",
     ),
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="The sum of a matrix product is zeroed at the steps of another grid axis.",
         function=zeroed_along_the_wrong_axis,
         repaired=zeroed_along_the_wrong_axis_repaired,
@@ -319,12 +317,10 @@ KERNELS = (
         args=MATRICES,
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="acc_ref", grid_point=(1, 0, 0), values={"other grid point": "(0, 1, 1)"}
-        ),
+        hint="carried",
     ),
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="Of two sums in one scratch buffer only the first is zeroed for each block.",
         function=second_sum_not_zeroed,
         repaired=second_sum_not_zeroed_repaired,
@@ -332,12 +328,10 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((16, 256), I32),),
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="acc_ref", grid_point=(1, 0), values={"other grid point": "(0, 1)"}
-        ),
+        hint="carried",
     ),
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="A count in SMEM is set to zero for the first group alone.",
         function=count_of_the_group_before,
         repaired=count_of_the_group_before_repaired,
@@ -349,12 +343,10 @@ KERNELS = (
         args=WIDE,
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="count_ref", grid_point=(1, 0), values={"other grid point": "(0, 2)"}
-        ),
+        hint="carried",
     ),
     BrokenKernel(
-        fault="StaleRead",
+        fault="ValueMismatch",
         summary="Rows past the length of a sequence are those of the sequence before.",
         function=rows_of_the_longer_sequence,
         repaired=rows_of_the_longer_sequence_repaired,
@@ -363,11 +355,7 @@ KERNELS = (
         values={0: (8, 5)},
         expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine_only=True,
-        machine=MachineFinding(
-            operand="rows_ref",
-            grid_point=(1,),
-            values={"other grid point": "(0,)", "other loop iteration": "(5,)"},
-        ),
+        hint="carried",
     ),
     BrokenKernel(
         fault="UninitializedRead",

@@ -13,15 +13,12 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import (
     GUARD,
     WHY,
-    WRITTEN_PART,
     OtherCore,
     Point,
     Reset,
     WrittenElement,
-    WrittenPart,
-    condition_of,
+    lines_text,
     points_text,
-    when_zero,
 )
 from pallas_debug.findings.wording.facts import number as number
 from pallas_debug.findings.wording.order import of_axes
@@ -50,17 +47,8 @@ def is_for_other_axes(blocks: int, steps: int, unused: Sequence[int]) -> bool:
     return any(math.prod(group) * count == blocks for group in groups for count in (1, steps))
 
 
-FILLED_IN = "filled in lines"
-"""Name in a witness: lines whose copies fill the rest of a buffer, by number."""
-
 Before = Literal["none", "branches", "some"]
 """Stores to a buffer before a read, in program order: none, only conditional ones, or others."""
-
-WRITTEN_UNDER = "written under"
-"""Name in a witness: only condition under which the data read is written, and where that ran."""
-
-WRITTEN_IN = "written in line"
-"""Name in a witness: line that writes the data read, if only one does, and under a condition."""
 
 
 def uninitialized_read(
@@ -68,31 +56,24 @@ def uninitialized_read(
     *,
     reaches_output: bool = False,
     other_core: OtherCore | None = None,
-    not_reset: tuple[str, str] | None = None,
+    left: tuple[str, str] | None = None,
     before: Before = "none",
     stays: bool = True,
     is_array: bool = False,
     element: WrittenElement | None = None,
     writes: Sequence[Reset] = (),
-    resets: Sequence[Reset] = (),
-    sum_axes: Sequence[int] | None = None,
-    ever: WrittenPart | None = None,
 ) -> Finding:
     """Report a buffer that is read before it is written, and whose value matters.
 
     Args:
       reaches_output: whether the value reaches an output; otherwise it is stored somewhere.
       other_core: where the buffer was written, if that may have been on another core.
-      not_reset: cause and advice of `writers.not_reset`, if the scratch of a single core would hold
-        a sum of another output block: then it is no carry.
+      left: cause and advice, if an output that shares its memory has left it unwritten.
       before: stores before the read.
       stays: whether the buffer keeps its contents between grid points.
       is_array: whether the buffer is an output in HBM.
       element: first element that was not written, if known.
       writes: lines that write the buffer, as observed in the run.
-      resets: lines that reset the buffer, if another core may have written it.
-      sum_axes: grid axes whose program ids are 0 where the sum in the buffer begins, if known.
-      ever: part of the buffer that is written at all, if it does not include the data read.
     """
     kept = "the value reaches an output" if reaches_output else "the value is stored"
     causes = {
@@ -102,30 +83,16 @@ def uninitialized_read(
     }
     cause, advice = causes[before], "write all of it before this line"
     advice += ", or alias an input to it with input_output_aliases" if is_array else ""
-    begins = f"write it where its sum begins: {when_zero(sum_axes)}" if sum_axes is not None else ""
     at = seen.witness.source
-    if (under := condition_of(writes or resets)) is not None:
-        seen = seen.with_values({WRITTEN_UNDER: under, WRITTEN_IN: str((writes or resets)[0].line)})
-    if not_reset is not None:
-        cause, advice = not_reset
+    if left is not None:
+        cause, advice = left
     elif other_core is not None:
         cause, advice = other_core.wording(seen.witness.operand)
         seen = seen.with_values(of_axes(other_core.axes))
     elif elsewhere := [write for write in writes if at is None or write.line != at.line]:
-        cause, is_later = _written_elsewhere(elsewhere, seen.witness.grid_point)
-        advice = (begins if is_later else "") or advice
-    elif ever is not None:
-        cause = f"only {ever.text} of it is ever written"
-        part = {WRITTEN_PART: ever.text}
-        if ever.copies:
-            cause += f": {ever.writers()} fill no other part"
-            advice = "let a copy fill the part that is read, or read only the part that is filled"
-            part[FILLED_IN] = ", ".join(map(str, ever.copies))
-        else:
-            advice += ", or read only the part that is written"
-        seen = seen.with_values(part)
+        cause = _written_elsewhere(elsewhere, seen.witness.grid_point)
     elif before != "some" and stays and not is_array:
-        advice = begins or (
+        advice = (
             "write it before this line at each grid point or, if its value carries over along a "
             "grid axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
         )
@@ -152,17 +119,16 @@ def unwritten_copied(seen: Sighting, *, source: str, reaches_output: bool) -> Fi
     return replace(found, comes_of=(Fault.UNINITIALIZED_READ,))
 
 
-def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> tuple[str, bool]:
-    """Name the places where a buffer is written, and whether they are at other grid points."""
-    reaching = [write for write in writes if write.reaches]
-    if not reaching:
-        parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)
-        return f"the stores before this line write only {parts}", False
-    points = [point for write in reaching for point in write.points]
+def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> str:
+    """Name the places where a buffer is written."""
+    points = list(dict.fromkeys(point for write in writes for point in write.points))
+    lines = lines_text(sorted({write.line for write in writes}))
     if reader in points:
-        at = " at this grid point" if reader else ""
-        return f"it is written{at} in {reaching[0].where}, but only after this line", False
-    return f"it is written only at {points_text(points)}, in {reaching[0].where}", True
+        return (
+            f"it is written{' at this grid point' if reader else ''} in {lines}, but not all of "
+            "it before this line"
+        )
+    return f"it is written only at {points_text(points)}, in {lines}"
 
 
 def _first(element: WrittenElement | None, operand: str | None) -> str:
@@ -254,7 +220,7 @@ def undefined_elements(seen: Sighting, *, count: int, total: int) -> Finding:
 
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
-    element: WrittenElement | None = None, hidden: WrittenElement | None = None,
+    element: WrittenElement | None = None,
     copied: str | None = None, side: Literal["start", "end", "either"] = "end",
 ) -> Finding:  # fmt: skip
     """Report padding in a result, of a ragged last block or of one that begins before the array.
@@ -263,7 +229,6 @@ def padding_read(
       operation: operation that reduces it, if known, along `dim`; `valid` of the `size` elements
         are within the array.
       element: first padding element read, if known; used without `operation`.
-      hidden: last padding element read, if no result depends on it.
       copied: array in HBM from which a copy included padding, with its shape.
       side: side of the array at which the padding is; covers both if it is unknown.
     """
@@ -292,17 +257,6 @@ def padding_read(
             "tiles, whose contents are undefined",
             "mask the elements past the end with jnp.where, in each factor of a product (0 times "
             "NaN is NaN), or pad the array to whole tiles",
-        )
-    if element is not None and hidden is not None:
-        return seen.found(
-            Fault.PADDING_READ,
-            message,
-            f"{reaches}; {hidden.name(name)} is kept out of the results, but {element.name(name)} "
-            f"is not: a mask or slice does not exclude everything {past}",
-            "let the mask exclude all positions below 0"
-            if side == "start"
-            else "mask each ragged dimension; valid positions are less than the array's size (<, "
-            "not <=)",
         )
     return seen.found(
         Fault.PADDING_READ,
@@ -345,7 +299,6 @@ def nan_produced(
     operands: Sequence[str],
     ranges: Sequence[tuple[float, float]] = (),
     element: tuple[int, ...] | None = None,
-    decides: str | None = None,
 ) -> Finding:
     """Report an operation that produces a NaN from operands without one.
 
@@ -353,7 +306,6 @@ def nan_produced(
       values: operands at `element`, if they were recorded.
       operands: types of the operands.
       ranges: smallest and largest number of each operand, for an operation over many elements.
-      decides: comparison that the NaN decides, if no result contains it; its line is the `other`.
     """
     result = seen.witness.shape
     of, types = _values(values), f"operands {_types(operands, ranges)}, which contain none"
@@ -367,19 +319,8 @@ def nan_produced(
     if operation == "div" and len(values) == 2:
         cause, advice = _NAN_DIVISIONS[values[1] == 0]
     message = f"`{operation}` produced a NaN {made}"
-    if decides is not None:
-        message += _deciding(seen, decides, "compares it")
     found = seen.found(Fault.NAN_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
-
-
-def _deciding(seen: Sighting, comparison: str, how: str) -> str:
-    other = seen.witness.other
-    where = f" in line {other.line}" if other is not None else ""
-    return (
-        f"; no result contains it, but `{comparison}`{where} {how}, and results depend on the "
-        "comparison"
-    )
 
 
 def _origins(
@@ -433,7 +374,6 @@ def infinity_produced(
     operands: Sequence[str],
     ranges: Sequence[tuple[float, float]] = (),
     element: tuple[int, ...] | None = None,
-    decides: str | None = None,
 ) -> Finding:
     """Report an operation that produces an infinity from finite operands; see `nan_produced`."""
     of = _values(values) or f"operands {_types(operands, ranges)}"
@@ -449,8 +389,6 @@ def infinity_produced(
     if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
         cause, advice = "the operand is zero here", GUARD
     message = f"`{operation}` produced an infinity from {of}{at}"
-    if decides is not None:
-        message += _deciding(seen, decides, "treats two of them as equal")
     found = seen.found(Fault.INFINITY_PRODUCED, message, cause, advice)
     return replace(found, comes_of=_origins(operation, values, ranges))
 

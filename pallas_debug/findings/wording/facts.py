@@ -16,12 +16,9 @@ Point = tuple[int, ...]
 MAX_NAMES = 4
 """Maximum number of names listed in a sentence."""
 
-WRITTEN_PART = "written part"
-"""Name in a witness: part of a buffer that is written at all, without what is read."""
-
 WHY = "why"
-"""Name in a witness: why an output is not written (`contents.Gone`) or a sum is lost, if another
-finding may follow from that."""
+"""Name in a witness: why an output is not written (`contents.Gone`), if another finding may follow
+from that."""
 
 SHARES = "shares memory with"
 """Name in a witness: output that shares memory with the input that is read."""
@@ -185,62 +182,11 @@ class WrittenElement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenPart:
-    """The part of a buffer that is written at all.
-
-    Attributes:
-      text: its elements, `buf[0:3, 0:128]`.
-      copies, stores: numbers of the lines that write the part.
-    """
-
-    text: str
-    copies: tuple[int, ...] = ()
-    stores: tuple[int, ...] = ()
-
-    def writers(self) -> str:
-        """Name the writers: `the copies in lines 12 and 15 and the store in line 9`."""
-        lines = (("copies", self.copies), ("stores", self.stores))
-        return " and ".join(f"the {what} in {lines_text(at)}" for what, at in lines if at)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reset:
-    """A line that replaces contents of a buffer without reading them first.
-
-    Attributes:
-      line: number of the line.
-      points: known grid points at which it ran, in the order of the run.
-      loops: loop iterations at each of these points, if they matter; otherwise empty.
-      index: slice that it writes, `acc_ref[0:4, 0:128]`; None for the whole buffer.
-      reaches: whether it writes an element that was read.
-      condition: source of the condition of the enclosing `pl.when`, if there is one.
-    """
+    """A line that writes a buffer, and the first grid points at which it ran, in their order."""
 
     line: int
     points: tuple[Point, ...]
-    index: str | None = None
-    reaches: bool = True
-    condition: str | None = None
-    loops: tuple[Point, ...] = ()
-
-    @property
-    def places(self) -> tuple[tuple[Point, Point], ...]:
-        """Grid points and loop iterations at which it ran."""
-        return tuple(zip(self.points, self.loops or ((),) * len(self.points), strict=True))
-
-    @property
-    def where(self) -> str:
-        """Format the line with its condition: `line 12, under @pl.when(k == 0)`."""
-        return f"line {self.line}" + (
-            f", under @pl.when({self.condition})" if self.condition else ""
-        )
-
-
-def condition_of(resets: Sequence[Reset]) -> str | None:
-    """Describe the only condition under which a buffer is reset, and where it was; None if none."""
-    if len(resets) != 1 or resets[0].condition is None:
-        return None
-    return f"{resets[0].condition} at {points_text(resets[0].points)}"
 
 
 def lines_text(lines: Sequence[int]) -> str:
@@ -257,17 +203,3 @@ def points_text(points: Sequence[Point]) -> str:
     if len(points) > MAX_POINTS:
         return f"grid points {', '.join(shown)} and {len(points) - MAX_POINTS:,} more"
     return f"grid points {', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def places_text(places: Sequence[tuple[Point, Point]]) -> str:
-    """Format places: `grid point (0,), loop iteration (1,)`, or as `points_text` without loops."""
-    if not any(loop for _, loop in places):
-        return points_text([point for point, _ in places])
-    shown = [
-        f"grid point {point}, loop iteration {loop}" if point else f"loop iteration {loop}"
-        for point, loop in places[:MAX_POINTS]
-    ]
-    rest = len(places) - MAX_POINTS
-    if rest > 0:
-        return f"{'; '.join(shown)}; and {rest:,} more"
-    return " and ".join(shown)

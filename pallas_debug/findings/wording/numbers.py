@@ -23,11 +23,6 @@ _WIDER = {
     "reduce_sum": "accumulate in int32: jnp.sum(x, dtype=jnp.int32)",
     "cumsum": "accumulate in int32: jnp.cumsum(x.astype(jnp.int32))",
 }
-_PRECISE = {
-    "dot_general": "accumulate in float32: preferred_element_type=jnp.float32",
-    "reduce_sum": "accumulate in float32: sum x.astype(jnp.float32), and cast the result",
-    "cumsum": "accumulate in float32: jnp.cumsum(x.astype(jnp.float32)), and cast the result",
-}
 
 
 def integer_overflow(
@@ -78,6 +73,12 @@ def integer_overflow(
         cause,
         advice,
     )
+
+
+def reaching(found: Finding) -> Finding:
+    """Say that more than values depends on a wrapped number."""
+    reaches = "an index, a size, a condition or a semaphore depends on it"
+    return replace(found, message=f"{found.message}; {reaches}")
 
 
 def division_by_zero(
@@ -144,89 +145,6 @@ def narrowing_loss(
     )
 
 
-def rounded_integer(
-    seen: Sighting,
-    *,
-    source: str,
-    target: str,
-    value: int,
-    result: float,
-    operation: str,
-    element: Element = (),
-) -> Finding:
-    """Report a cast of an integer to a float dtype with too few bits; `other` is a use of it.
-
-    Args:
-      operation: primitive of the use: a cast to an integer, a comparison, a sine or a cosine.
-    """
-    line = seen.witness.other
-    where = f" in line {line.line}" if line is not None else ""
-    used = {
-        "convert_element_type": f"the float is cast back to an integer{where}",
-        "sin": f"the float is the angle of a sine{where}",
-        "cos": f"the float is the angle of a cosine{where}",
-    }.get(operation, f"the float is compared with another integer{where}")
-    most = f"{2 ** _bits(target):,}"
-    advice = f"compare the {source}"
-    if operation == "convert_element_type":
-        advice = f"keep it in {source}, or split it into parts below {most}"
-    elif operation in ("sin", "cos"):
-        advice = "cast it to float32, and cast the sine or cosine to the narrower dtype"
-        if target == "float32":
-            advice = "reduce it in integers first"
-    facts = _facts(element, (value,)) | {"result": number(result), "used by": operation}
-    return seen.with_values(facts).found(
-        Fault.NARROWING_LOSS,
-        f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
-        f"{_shown(int(result))}",
-        f"{target} holds integers exactly up to {most}, and {used}",
-        advice,
-    )
-
-
-def precision_loss(
-    seen: Sighting,
-    *,
-    operation: str,
-    dtype: str,
-    result: float,
-    exact: float,
-    largest: float,
-    bound: float,
-    element: Element = (),
-    terms: int | None = None,
-) -> Finding:
-    """Report a low-precision sum that is further from the float32 sum than a stated bound.
-
-    Args:
-      operation: primitive; "add" for an accumulator in memory, which is the witness's operand.
-      result: value of the sum at `element`.
-      exact: float32 sum of the same terms.
-      largest: largest magnitude in the float32 sum; `bound` is a fraction of it.
-      terms: number of terms added so far, if known.
-    """
-    error = abs(result - exact) / largest
-    name = seen.witness.operand
-    what = f"`{operation}` in {dtype}" if name is None else f"{name}, a sum in {dtype},"
-    count = f" after {terms:,} terms" if terms is not None else ""
-    facts = _facts(element, ()) | {
-        "result": number(result),
-        "exact": number(exact),
-        "error": f"{error:.1%}",
-        "bound": f"{bound:.0%}",
-    }
-    return seen.with_values(facts).found(
-        Fault.PRECISION_LOSS,
-        f"{what} is {number(result)}{_at(element)}{count}, where float32 gives {number(exact)}: "
-        f"off by {error:.1%} of its largest entry, {number(largest)}; {bound:.0%} is allowed",
-        f"{dtype} keeps {_bits(dtype)} bits of each sum: a small term is lost where the sum so "
-        "far is large",
-        _PRECISE.get(
-            operation, "accumulate in a float32 scratch buffer, and cast at the last step"
-        ),
-    )
-
-
 def low_precision_product(
     seen: Sighting,
     *,
@@ -270,38 +188,6 @@ def low_precision_product(
         f"{allowed or 'none, since these are not floats'}",
         f"{_ONE_PASS}; on a CPU the same product is exact to float32",
         f"{_HIGHEST.format(given)}{more}",
-    )
-
-
-def low_precision_integers(
-    seen: Sighting,
-    *,
-    result: float,
-    exact: float,
-    element: Element,
-    count: int,
-    operands: Sequence[str],
-    ranges: Sequence[tuple[float, float]],
-) -> Finding:
-    """Report a float32 product of integers, cast to an integer, whose operands a TPU rounds.
-
-    Args:
-      result: result of a TPU for `element`, the first one that is cast and wrong.
-      exact: result in float32.
-      count: number of wrong elements.
-      operands: types of the operands, `float32[8, 128]`.
-      ranges: smallest and largest number of each operand.
-    """
-    least, greatest = max(ranges, key=lambda ends: max(map(abs, ends)))
-    which = f"of {operands[0]} and {operands[1]}"
-    return seen.with_values({"on a TPU": number(result), "exact": number(exact)}).found(
-        Fault.LOW_PRECISION_PRODUCT,
-        f"a product {which} that is cast to an integer is {number(result)}{_at(element)} instead "
-        f"of {number(exact)} if its operands are rounded to bfloat16, as on a TPU: "
-        f"{'1 element is' if count == 1 else f'{count:,} elements are'} wrong",
-        f"{_ONE_PASS} and represents integers exactly up to 256; an operand ranges from "
-        f"{number(least)} to {number(greatest)}",
-        f"{_HIGHEST.format('it')}; or split the integers into parts below 256",
     )
 
 
@@ -360,34 +246,6 @@ def unseeded_lane(seen: Sighting, *, source: Point, axes: Sequence[int]) -> Find
         f"seed at each grid point: {_SEED_OF_POINT.format(axes[0])}; or make grid dimension "
         f'{dimension} "arbitrary"',
     )
-
-
-def repeated(
-    seen: Sighting, *, seed: Sequence[int], of_points: bool, axes: Sequence[int]
-) -> Finding:
-    """Report random bits that are the same at each of `seen.count` draws by a line.
-
-    Args:
-      seed: numbers with which the generator was seeded before each draw.
-      of_points: whether the draws are at several grid points; otherwise in iterations of a loop.
-      axes: grid axes with more than one step.
-    """
-    words = ", ".join(map(str, seed))
-    each = "grid point" if of_points else "iteration"
-    advice = f"include the iteration in the seed: {_SEED.format('i')}"
-    if of_points:
-        advice = f"include the grid point in the seed: {_SEED_OF_POINT.format(axes[0])}"
-        if len(axes) > 1:
-            advice += f", with program ids {' and '.join(map(str, axes))} combined into one number"
-        advice += f"; for a key: jax.random.fold_in(key, pl.program_id({axes[0]}))"
-    found = seen.with_values({"seed": words}).found(
-        Fault.REPEATED_RANDOM_BITS,
-        f"all {seen.count} draws of random bits here return the same bits: the generator was "
-        f"seeded with {words} before each",
-        f"the seed is the same at each {each}",
-        advice,
-    )
-    return replace(found, only_if=f"each {each} should have its own random bits")
 
 
 _SEED = "pltpu.prng_seed(seed, {})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.facts import Point, line_text, listed, two_cores
-from pallas_debug.findings.wording.order import SIDES, Access, of_axes
+from pallas_debug.findings.wording.order import SIDES, of_axes
 from pallas_debug.model import Finding, SourceLine
 
 SIGNALLED_BY = "signalled by"
@@ -176,39 +176,6 @@ def wait_size_mismatch(
         cause,
         "wait with the descriptor that started the copy, or with one of the same slices",
     )
-
-
-def wait_source_mismatch(
-    seen: Sighting, *, named: str, source: str, destination: str, started: Access,
-    again: Access | None = None,
-) -> Finding:  # fmt: skip
-    """Report a wait that names data that no copy brings, and ends a copy of others.
-
-    Args:
-      seen: sighting with the wait as `source`, and the start of the copy as `other`.
-      named: slice that the wait names.
-      source, destination: slices of the copy that it ends.
-      started: start of that copy.
-      again: another copy of the same source, if any.
-    """
-    by = (
-        f"the copy that line {seen.witness.other.line} starts" if seen.witness.other else "the copy"
-    )
-    twice = "" if again is None else f": {source} is also copied{_at(again)}"
-    return seen.with_values({"named": named, "source": source, "destination": destination}).found(
-        Fault.WAIT_SOURCE_MISMATCH,
-        f"the wait names a copy of {named} to {destination}, but ends one of {source}, started"
-        f"{_at(started)}; nothing in the whole run copies {named}",
-        f"{by} takes its source from the wrong indices{twice}; a wait only counts bytes",
-        f"start the copy of {named} there: give the start the indices that the wait will have",
-    )
-
-
-def _at(access: Access) -> str:
-    """Describe the place, with a leading space; empty without grid and loops."""
-    point = f" at grid point {access.grid_point}" if access.grid_point else ""
-    loop = f" in loop iteration {access.loop}" if access.loop else ""
-    return f"{point}{',' if point and loop else ''}{loop}"
 
 
 def semaphore_left_over(

@@ -8,28 +8,21 @@ with another value in its place, and if no output differs, it was masked.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.programs.arithmetic import (
-    exact,
-    intervals,
-    numerics,
-    whole_products,
-    wrapping,
-)
+from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, wrapping
 from pallas_debug.bridge.programs.units import Unit
 from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import SourceLine
 
-Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision", "rounding"]
+Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing"]
 
 Kind = Literal["nans", "integers"]
 """Kind of fault: NaNs and infinities, including those of casts, or everything else."""
@@ -50,7 +43,7 @@ class NumericFault:
       result: the result of the operation.
       count: number of wrong elements.
       terms: number of terms of a sum.
-      largest: largest magnitude in the float32 result of an imprecise sum.
+      makes_nan: whether an output has a NaN because of this NaN or infinity.
       line: line in the user's code.
     """
 
@@ -66,7 +59,7 @@ class NumericFault:
     exact: int | float | None = None
     ranges: tuple[tuple[float, float], ...] = ()
     terms: int | None = None
-    largest: float | None = None
+    makes_nan: bool = False
     line: SourceLine | None = None
 
 
@@ -91,8 +84,7 @@ class _Candidate:
 
     @property
     def kind(self) -> Kind:
-        is_followed = exact.is_float(self.result) and self.trouble not in ("precision", "rounding")
-        return "nans" if is_followed else "integers"
+        return "nans" if exact.is_float(self.result) else "integers"
 
 
 def explain(
@@ -109,11 +101,13 @@ def explain(
     return _Evaluation(unit, values).first(kind, but)
 
 
-def origin(
-    unit: Unit, values: Sequence[Any], equation: int, trouble: Trouble = "nan"
-) -> NumericFault | None:
-    """Return the fault in a unit that produced a NaN or infinity that an equation sees, if any."""
-    return _Evaluation(unit, values).origin(equation, trouble)
+def saturated(unit: Unit, values: Sequence[Any], equation: int | None) -> list[Any]:
+    """Evaluate a unit equation by equation.
+
+    Args:
+      equation: number of an equation that saturates where it wraps around or loses bits.
+    """
+    return _Evaluation(unit, values).saturated(equation)
 
 
 class _Evaluation:
@@ -122,7 +116,6 @@ class _Evaluation:
     def __init__(self, unit: Unit, values: Sequence[Any]) -> None:
         self._unit, self._eqns, self._values = unit, unit.eqns, values
         self._mixed = wrapping.bit_patterns(unit.eqns, unit.bits)
-        self._whole = whole_products.cast_to_integers(unit.eqns)
 
     def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:
         found: list[_Candidate] = []
@@ -136,8 +129,6 @@ class _Evaluation:
         for candidate in found:
             if candidate.equation in but or kind not in (None, candidate.kind):
                 continue
-            if candidate.trouble == "precision":
-                return self._fault(candidate, candidate.wrong)
             if candidate.trouble not in ("nan", "infinity"):
                 here = self._reaching(candidate, outputs)
             elif is_finite:
@@ -145,54 +136,30 @@ class _Evaluation:
             else:
                 here = self._spreading(candidate)
             if here is not None:
-                return self._origin(candidate, found) or self._fault(candidate, here)
+                return self._fault(candidate, here)
         return None
 
-    def _origin(self, cast: _Candidate, found: Sequence[_Candidate]) -> NumericFault | None:
-        """Origin of a NaN or infinity that is cast to an integer, if in this unit."""
-        if cast.trouble != "narrowing" or not exact.holds_bad(cast.inputs[0]):
-            return None
-        for candidate in found:
-            is_born = candidate.trouble in ("nan", "infinity")
-            if is_born and candidate.equation < cast.equation:
-                here = self._spreading(candidate, to=self._eqns[cast.equation].invars[0])
-                if here is not None:
-                    return self._fault(candidate, here)
-        return None
-
-    def origin(self, equation: int, trouble: Trouble) -> NumericFault | None:
-        """Origin of a NaN or infinity among the operands of an equation, if in this unit."""
-        found: list[_Candidate] = []
-
-        def note(i: int, inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
-            made = self._not_finite(i, inputs, outputs) if i < equation else []
-            found.extend(c for c in made if c.trouble == trouble)
-            return outputs
-
-        self._run(note)
-        for candidate in found:
-            for atom in self._eqns[equation].invars:
-                is_made = not isinstance(atom, jax_core.Literal)
-                here = self._spreading(candidate, to=atom) if is_made else None
-                if here is not None:
-                    return self._fault(candidate, here)
-        return None
-
-    def _run(
-        self,
-        visit: Callable[[int, Sequence[Any], list[Any]], list[Any]],
-        wanted: Sequence[Any] | None = None,
-    ) -> list[Any]:
-        """Evaluate the unit; `visit` may replace the results of an equation.
-
-        Returns the values of the variables `wanted`, by default the outputs.
-        """
+    def _run(self, visit: Callable[[int, Sequence[Any], list[Any]], list[Any]]) -> list[Any]:
+        """Return the outputs of the unit; `visit` may replace the results of an equation."""
         known = nested.JaxprValues(self._unit.invars, map(_held, self._values))
         for i, eqn in enumerate(self._eqns):
             inputs = known.arrays(eqn.invars)
             outputs = [_held(x) for x in numerics.evaluated(eqn, inputs)]
             known.bind(eqn.outvars, visit(i, inputs, outputs))
-        return known.arrays(self._unit.outvars if wanted is None else wanted)
+        return known.arrays(self._unit.outvars)
+
+    def saturated(self, equation: int | None) -> list[Any]:
+        """Return the outputs if an equation saturated where it wraps around; see `saturated`."""
+
+        def visit(i: int, inputs: Sequence[Any], made: list[Any]) -> list[Any]:
+            if i != equation:
+                return made
+            for candidate in self._candidates(i, inputs, made):
+                if candidate.trouble in ("overflow", "narrowing"):
+                    made = [np.where(candidate.wrong, candidate.instead, made[0])]
+            return made
+
+        return self._run(visit)
 
     # Whether it matters
 
@@ -208,29 +175,31 @@ class _Evaluation:
             return any(
                 isinstance(x, np.ndarray) and x.tobytes() != y.tobytes()
                 for x, y in zip(self._run(visit), outputs, strict=True)
-                if candidate.trouble != "rounding" or not exact.is_float(y)
             )
 
         return _smallest(candidate.wrong, differs)
 
-    def _spreading(self, candidate: _Candidate, to: Any = None) -> Any:
-        """The part, up to the first, of which alone a NaN or infinity comes in an output.
-
-        Args:
-          to: a variable to look at instead of the outputs.
-        """
-        wanted = None if to is None else [to]
-        sound = self._run(self._kept(candidate, np.zeros_like(candidate.wrong)), wanted)
+    def _spreading(self, candidate: _Candidate) -> Any:
+        """The part, up to the first, of which alone a NaN or infinity comes in an output."""
+        sound = self._run(self._kept(candidate, np.zeros_like(candidate.wrong)))
 
         def spreads(wrong: Any) -> bool:
-            found = self._run(self._kept(candidate, wrong), wanted)
             return any(
                 bool((exact.is_bad(x) & ~exact.is_bad(y)).any())
-                for x, y in zip(found, sound, strict=True)
+                for x, y in zip(self._run(self._kept(candidate, wrong)), sound, strict=True)
                 if exact.is_float(x)
             )
 
         return _smallest(candidate.wrong, spreads)
+
+    def makes_nan(self, candidate: _Candidate) -> bool:
+        """Return whether an output has a NaN because of a NaN or infinity."""
+        sound = self._run(self._kept(candidate, np.zeros_like(candidate.wrong)))
+        return any(
+            bool((np.isnan(x) & ~np.isnan(y)).any())
+            for x, y in zip(self._run(self._kept(candidate, candidate.wrong)), sound, strict=True)
+            if exact.is_float(x)
+        )
 
     def _kept(
         self, candidate: _Candidate, wrong: Any
@@ -266,10 +235,6 @@ class _Evaluation:
             found += self._divided(i, inputs, result)
         if numerics.is_signed(result) and i not in self._mixed:
             found += self._overflowed(i, inputs, result)
-        if i in self._whole:
-            found += self._rounded(i, inputs, result)
-        if name in exact.SUMS and result.dtype.name in ("bfloat16", "float16"):
-            found += self._imprecise(i, inputs, result)
         return found
 
     def _not_finite(
@@ -286,10 +251,13 @@ class _Evaluation:
         ]
         found = []
         for trouble, is_made, is_bad, spoils in kinds:
-            # A cast that overflows is a narrowing.
-            if not is_made or name == "convert_element_type" or not is_bad(result).any():
+            if not (is_made or name == "convert_element_type") or not is_bad(result).any():
                 continue
             made = ~exact.spoilt(eqn, inputs, result, spoils)
+            if name == "convert_element_type" and exact.is_float(inputs[0]):
+                # The greatest number of a dtype, of either sign, is a mask.
+                largest = float(jnp.finfo(inputs[0].dtype).max)
+                made &= np.abs(inputs[0].astype("float64")) < largest
             wrong = is_bad(result) & made
             if wrong.any():
                 found.append(
@@ -324,16 +292,6 @@ class _Evaluation:
 
     def _narrowed(self, i: int, value: Any, result: Any) -> list[_Candidate]:
         source, target = value.dtype, result.dtype
-        if jnp.issubdtype(target, jnp.floating):
-            if not exact.is_float(value) or target.itemsize >= source.itemsize:
-                return []
-            largest = np.asarray(jnp.finfo(target).max).astype(target)
-            # The greatest number of a dtype, of either sign, is a mask. Dtypes without infinities,
-            # such as float8_e4m3fn, have a NaN in their place.
-            masks = np.abs(value.astype("float64")) >= float(jnp.finfo(source).max)
-            wrong = ~exact.is_not_finite(value) & exact.is_not_finite(result) & ~masks
-            instead = np.where(value > 0, largest, -largest).astype(target)
-            return self._wrong("narrowing", i, wrong, [value], result, instead, value)
         if not jnp.issubdtype(target, jnp.integer) or i in self._mixed:
             return []
         limits = jnp.iinfo(target)
@@ -352,23 +310,6 @@ class _Evaluation:
         return self._wrong(
             "narrowing", i, wrong, [value], result, np.clip(value, low, high).astype(target), value
         )
-
-    def _imprecise(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
-        wanted = exact.floats(self._eqns[i], inputs)
-        if wanted is None or not np.isfinite(wanted).all():
-            return []
-        error = np.abs(result.astype("float64") - wanted)
-        worst = error == error.max()
-        if not error.max() > numerics.SUM_BOUND * np.abs(wanted).max():
-            return []
-        return self._wrong("precision", i, worst, inputs, result, result, wanted)
-
-    def _rounded(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
-        """A product whose operands a TPU rounds, although every bit of an integer counts."""
-        made = whole_products.rounded(self._eqns[i], inputs)
-        if made is None:
-            return []
-        return self._wrong("rounding", i, made != result, inputs, made, made, result)
 
     def _wrong(
         self,
@@ -398,13 +339,11 @@ class _Evaluation:
         eqn, result = self._eqns[candidate.equation], candidate.result
         name = eqn.primitive.name
         element = tuple(int(n) for n in np.argwhere(here)[-1])
-        if candidate.trouble == "precision":
-            element = tuple(int(n) for n in np.argwhere(here)[0])
         is_elementwise = exact.is_elementwise(candidate.inputs, result) and name not in exact.SUMS
         wanted = None
         if candidate.exact is not None:
             wanted = _scalar(np.broadcast_to(candidate.exact, result.shape)[element])
-        found = NumericFault(
+        return NumericFault(
             trouble=candidate.trouble,
             equation=candidate.equation,
             operation=name,
@@ -421,11 +360,9 @@ class _Evaluation:
             exact=wanted,
             ranges=() if is_elementwise else tuple(map(_range, candidate.inputs)),
             terms=intervals.terms(eqn) if name in exact.SUMS else None,
+            makes_nan=candidate.kind == "nans" and self.makes_nan(candidate),
             line=lines.source_of(eqn),
         )
-        if candidate.trouble == "precision":
-            return replace(found, largest=float(np.abs(candidate.exact).max()))
-        return found
 
 
 def _smallest(wrong: Any, matters: Callable[[Any], bool]) -> Any:

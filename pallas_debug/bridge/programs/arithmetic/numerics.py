@@ -8,9 +8,7 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
 - Integers are tested by equation, on signed integers alone: unsigned ones wrap on purpose, and so
   do signed ones that are hashed or packed, that is, consumed by operations on bits. Where bounds of
   all elements are known, as for an iota plus a scalar, the bounds are tested instead of the array.
-- A cast to a narrower integer is tested by equation, and a division of integers for zeros;
-  products that are cast to integers, for operands that bfloat16 cannot hold.
-- Comparisons of floats are tested for NaNs among their operands.
+- A cast to a narrower integer is tested by equation, and a division of integers for zeros.
 """
 
 from __future__ import annotations
@@ -26,23 +24,14 @@ import numpy as np
 from jax import lax
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.instrument.primitives import ARITHMETIC, MAKES_INFINITY
+from pallas_debug.bridge.instrument.primitives import ARITHMETIC
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units
-from pallas_debug.bridge.programs.arithmetic import intervals, whole_casts, wrapping
-
-SUM_BOUND = 0.02
-"""Maximum error of a 16-bit float sum, as a fraction of its largest entry in float32."""
+from pallas_debug.bridge.programs.arithmetic import intervals, wrapping
 
 Flag = tuple[str, int]
-"""A suspicion about an "output", or about an "equation", "comparison" or "tie", by number.
-
-A tie is a comparison of two infinities.
-"""
-
-_OVERFLOWS = MAKES_INFINITY - {"div", "rsqrt", "reciprocal", "log", "log1p"}
-"""Primitives whose infinities are numbers too large for the dtype, not quotients by zero."""
+"""A suspicion about an "output" or an "equation", by number."""
 
 
 @dataclass(eq=False)
@@ -88,28 +77,16 @@ class WatchedUnit:
         known = nested.JaxprValues(self.invars, values)
         bounds = intervals.of_inputs(self.invars, values)
         mixed = wrapping.bit_patterns(self.eqns, self.bits)
-        whole = whole_casts.tests(self.eqns, mixed)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
-        infinite: set[int] = set()
         for i, eqn in enumerate(self.eqns):
             inputs = known.read(eqn.invars)
             outputs = evaluated(eqn, inputs)
             known.bind(eqn.outvars, outputs)
             ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
-            wraps = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
-            flag = whole[i](inputs, outputs) if i in whole else wraps
+            flag = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
             if flag is not None:
                 tests.append((("equation", i), flag))
-            if units.may_decide(eqn) and jnp.size(outputs[0]):
-                tests.append((("comparison", i), units.sees_nan(inputs)))
-                if len(inputs) == 2 and all(map(infinite.__contains__, map(id, eqn.invars))):
-                    tests.append((("tie", i), _are_infinite(*inputs)))
-            if eqn.primitive.name in _OVERFLOWS or (
-                not infinite.isdisjoint(map(id, eqn.invars))
-                and jnp.issubdtype(jnp.result_type(outputs[0]), jnp.floating)
-            ):
-                infinite.update(map(id, eqn.outvars))
             found = intervals.of_equation(eqn, ranges)
             if found is not None:
                 bounds[eqn.outvars[0]] = found
@@ -138,55 +115,6 @@ class WatchedScalars:
         """Return the outputs and the suspicions."""
         outputs, wrong = self.unit.watched(values)
         return outputs, [("equation", i) for i in wrong if i not in self.mixed] if wrong else ()
-
-
-def _are_infinite(left: Any, right: Any) -> Any:
-    return jnp.any(jnp.isposinf(left) & jnp.isposinf(right))
-
-
-def without_ties(unit: units.Unit, values: Sequence[Any], equation: int) -> list[Any]:
-    """Outputs of a unit if a comparison distinguished infinities that the unit has produced.
-
-    For this comparison only, each infinity is replaced by a distinct number among the largest of
-    its dtype: two results that overflow are unlikely to be equal.
-    """
-    result = _compared(unit, values, equation, apart=True)
-    known = nested.JaxprValues(unit.invars, values)
-    for i, eqn in enumerate(unit.eqns):
-        inputs = known.read(eqn.invars)
-        outputs = [result] if i == equation else evaluated(eqn, inputs)
-        known.bind(eqn.outvars, outputs)
-    return [np.asarray(result) for result in known.read(unit.outvars)]
-
-
-def is_tied(unit: units.Unit, values: Sequence[Any], equation: int) -> bool:
-    """Return whether a comparison has another outcome if infinities are distinguished."""
-    runs = [_compared(unit, values, equation, apart=apart) for apart in (False, True)]
-    return bool((runs[0] != runs[1]).any())
-
-
-def _compared(unit: units.Unit, values: Sequence[Any], equation: int, *, apart: bool) -> Any:
-    """Result of a comparison."""
-    known = nested.JaxprValues(unit.invars, values)
-    for eqn in unit.eqns[: equation + 1]:
-        inputs = known.read(eqn.invars)
-        outputs = evaluated(eqn, inputs)
-        if apart and eqn.primitive.name in _OVERFLOWS:
-            outputs = [_apart(np.asarray(outputs[0]), inputs)]
-        known.bind(eqn.outvars, outputs)
-    return np.asarray(outputs[0])
-
-
-def _apart(result: Any, inputs: Sequence[Any]) -> Any:
-    """Replace the infinities of a result by distinct numbers, if its operands are finite."""
-    found = np.isposinf(result.astype("float32"))
-    if not found.any() or not all(np.isfinite(np.asarray(x, "float32")).all() for x in inputs):
-        return result
-    info = jnp.finfo(result.dtype)
-    steps = np.arange(int(found.sum())) % 2 ** min(int(info.nmant), 12)
-    replaced = np.array(result)
-    replaced[found] = (float(info.max) * (1 - steps * float(info.eps))).astype(result.dtype)
-    return replaced
 
 
 def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
@@ -251,10 +179,6 @@ def suspicion(
         return _division(name, inputs, ranges)
     if name == "convert_element_type":
         return None if may_wrap else _narrowing(inputs[0], result, ranges[0])
-    if name in ("reduce_sum", "cumsum") and jnp.result_type(result) in (jnp.bfloat16, jnp.float16):
-        wide = evaluated(eqn, [inputs[0].astype("float32")])[0]
-        error = jnp.max(jnp.abs(wide - result.astype("float32")))
-        return error > SUM_BOUND * jnp.max(jnp.abs(wide))
     if may_wrap or not is_signed(result):
         return None
     return _overflow(eqn, inputs, result, ranges)

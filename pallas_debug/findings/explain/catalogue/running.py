@@ -82,14 +82,6 @@ ENTRIES = (
         kinds=("WaitSizeMismatch",),
     ),
     entry(
-        "wait-source-mismatch",
-        title="a wait names data that no copy brings",
-        cause="a wait counts bytes, and does not compare the source of its descriptor with that of "
-        "the copy: a copy of another block ends it as well",
-        advice="give the start of the copy the indices that the wait for it will have",
-        kinds=("WaitSourceMismatch",),
-    ),
-    entry(
         "nondeterministic-result",
         title="two possible orders of events give different results",
         cause="copies, cores or devices write the same memory, and nothing orders the writes",

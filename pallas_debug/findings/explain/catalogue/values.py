@@ -29,27 +29,6 @@ ENTRIES = (
         kinds=("UnseededRandomBits",),
     ),
     entry(
-        "repeated-random-bits",
-        title="each grid point or iteration draws the same random bits",
-        cause="the seed is the same each time: a dropout mask, for example, repeats that of the "
-        "first block",
-        advice="let the seed depend on pl.program_id, or fold it into the key: "
-        "jax.random.fold_in(key, pl.program_id(0))",
-        kinds=("RepeatedRandomBits",),
-    ),
-    entry(
-        "stale-read",
-        title="scratch, or an input that the kernel changes, is read with data of another block or "
-        "step",
-        cause="scratch keeps its contents from one grid point to the next: without a reset where "
-        "a block begins, that block starts from the sum, the state or the maximum of the previous "
-        "one; the block of an input is not fetched again while its index stays the same",
-        advice="reset it at the first step of each block, not at the start of the grid: "
-        "@pl.when(pl.program_id(axis) == 0), with the axis along which the block stays the same; "
-        "keep what is computed from an input in a variable",
-        kinds=("StaleRead",),
-    ),
-    entry(
         "overwritten-read",
         title="an aliased operand is read after being overwritten",
         cause="input_output_aliases makes the input and the output share one array: later grid "
@@ -57,24 +36,6 @@ ENTRIES = (
         advice="give both the same index map, keep the data that is still needed in scratch, or "
         "do not alias them",
         kinds=("OverwrittenRead",),
-    ),
-    entry(
-        "lost-write",
-        title="data that were stored or copied are replaced or reset before they are read",
-        cause="the output block stays the same over several grid points, and each of them "
-        "replaces it or a sum in scratch, or resets the sum; or the block is visited again "
-        "after another block and is not read back; or each copy to scratch replaces the last one",
-        advice="add to the previous value (`+=`) after a reset at the first step, and put the "
-        "grid axes along which the block stays the same last; read what a copy brings before the "
-        "next one",
-        kinds=("LostWrite",),
-    ),
-    entry(
-        "conflicting-writes",
-        title="several steps write different values to the same element of an output",
-        cause="their blocks or copies overlap, and the last one to run wins",
-        advice="let each grid point write its own elements, or accumulate in scratch first",
-        kinds=("ConflictingWrites",),
     ),
     entry(
         "padding",
@@ -133,14 +94,6 @@ ENTRIES = (
         "the result of casting an out-of-range float differs between chips",
         advice="clip before the cast, or keep the wider dtype",
         kinds=("NarrowingLoss",),
-    ),
-    entry(
-        "precision",
-        title="a sum in a narrow float type exceeds the allowed error",
-        cause="bfloat16 keeps 8 bits of each sum: a small term is lost where the sum so far is "
-        "large",
-        advice="accumulate in a float32 scratch buffer, and cast at the last step",
-        kinds=("PrecisionLoss",),
     ),
     entry(
         "check-failed",

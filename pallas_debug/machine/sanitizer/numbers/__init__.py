@@ -1,9 +1,8 @@
-"""Numerical faults: arithmetic, low-precision sums, random bits, endless loops, false hints.
+"""Numerical faults: arithmetic, random bits, endless loops, false hints.
 
 observer   evaluates units of plain operations, with tests of their arithmetic
-decisions  comparisons whose outcome depends on a NaN
-nan_trail   propagation of NaNs and infinities from an operation to the results
-sums       sums in 16-bit floats, compared with float32 sums
+nan_trail  propagation of NaNs and infinities from an operation to the results
+reach      whether more than values depends on a wrapped integer
 loops      endless loops
 repeated   arithmetic of a further run, without tests
 claims     false hints and checks

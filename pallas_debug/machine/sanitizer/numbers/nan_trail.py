@@ -133,12 +133,13 @@ class NanTrail:
     def allocated(self, buffer: MemoryBuffer) -> None:
         self._buffers.pop(buffer.number, None)
 
-    def results(self) -> Iterator[Facts]:
-        """Yield the facts about NaNs in the kernel's results so far."""
+    def results(self, *, infinities: bool) -> Iterator[Facts]:
+        """Yield the facts about NaNs in the kernel's results so far; also infinities, if wanted."""
         for entries in self._buffers.values():
             for buffer, index, facts in entries:
                 content = buffer.content if index is None else buffer.content[index]
-                if buffer.kind in ("output", "input") and holds_bad(content):
+                is_bad = holds_bad(content) if infinities else bool((content != content).any())
+                if buffer.kind in ("output", "input") and is_bad:
                     yield facts
 
     def _of(self, thread: Thread) -> _Values:

@@ -1,30 +1,25 @@
-"""Faults in arithmetic: NaNs, infinities, integer overflow, lossy casts and sums.
+"""Faults in arithmetic: NaNs, infinities, integer overflow, lossy casts.
 
 Units are evaluated together with cheap tests (`bridge.programs.arithmetic`). A test that fires is
 only a suspicion, and `numeric_faults.explain` decides. That is slow, so a unit whose suspicions are
 never confirmed is explained less and less often. NaNs and infinities are reported if a result
-contains them (`nan_trail`); sums in 16-bit floats are compared with float32 sums (`sums`).
+contains them (`nan_trail`).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.arithmetic import (
-    numeric_faults,
-    numerics,
-    rounded_integers,
-    wrapping,
-)
+from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, wrapping
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.findings.wording import numbers as wording
@@ -33,13 +28,15 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.numbers.decisions import Decision, DecisionLedger, Rerun
 from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts, NanTrail
+from pallas_debug.machine.sanitizer.numbers.reach import reaching
 from pallas_debug.machine.sanitizer.numbers.repeated import RepeatedArithmetic
-from pallas_debug.machine.sanitizer.numbers.sums import SumLoss, SumShadows
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Hint
+
+Rerun = Callable[[MachineObserver], Any]
+"""Runs the kernel again with an observer."""
 
 ALWAYS_EXPLAINED = 8
 """Number of a unit's suspicions to explain; of later ones, each whose number is a power of two."""
@@ -67,44 +64,24 @@ class _Occasion:
 
 
 @dataclass(eq=False)
-class SumReport:
-    """A sum in memory that lost too much precision, where that was first seen.
-
-    Attributes:
-      number: number of the event in the run.
-    """
-
-    number: int
-    seen: Sighting
-    loss: SumLoss
-
-    def finding(self) -> Finding:
-        return wording.precision_loss(
-            self.seen,
-            operation="add",
-            dtype=self.loss.dtype,
-            result=self.loss.result,
-            exact=self.loss.exact,
-            largest=self.loss.largest,
-            bound=numerics.SUM_BOUND,
-            element=self.loss.element,
-        )
-
-
-@dataclass(eq=False)
 class ArithmeticReport:
     """An arithmetic fault, where it was first seen.
 
     Attributes:
       number: number of the event in the run.
-      decides: comparison with the NaN that affects results, if no result contains the NaN.
+      unit: unit of the operation.
     """
 
     number: int
     seen: Sighting
     fault: NumericFault
+    unit: Any
     count: int = 1
-    decides: str | None = None
+
+    @property
+    def wraps(self) -> bool:
+        """True if it is a fault only where more than values depend on it."""
+        return self.fault.trouble in ("overflow", "narrowing")
 
     def finding(self) -> Finding:
         fault, seen = self.fault, replace(self.seen, count=self.count)
@@ -113,14 +90,10 @@ class ArithmeticReport:
         if not fault.values:
             for i, (least, greatest) in enumerate(fault.ranges):
                 facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
-        return _worded(
-            seen.at(shape=fault.result_type).with_values(facts),
-            fault,
-            self.decides,
-        )
+        return _worded(seen.at(shape=fault.result_type).with_values(facts), fault)
 
 
-def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding:
+def _worded(seen: Sighting, fault: NumericFault) -> Finding:
     element = fault.element or None
     dtype = fault.result_type.partition("[")[0]
     if fault.trouble in ("nan", "infinity"):
@@ -132,8 +105,8 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
             "element": element,
         }
         if fault.trouble == "infinity":
-            return contents.infinity_produced(seen, decides=decides, **facts)
-        return contents.nan_produced(seen, decides=decides, **facts)
+            return contents.infinity_produced(seen, **facts)
+        return contents.nan_produced(seen, **facts)
     if fault.trouble == "division":
         return wording.division_by_zero(
             seen,
@@ -155,47 +128,13 @@ def _worded(seen: Sighting, fault: NumericFault, decides: str | None) -> Finding
             element=fault.element,
             terms=fault.terms,
         )
-    if isinstance(fault, rounded_integers.RoundedInteger):
-        return wording.rounded_integer(
-            seen.at(other=fault.used),
-            source=fault.operands[0].partition("[")[0],
-            target=dtype,
-            value=int(fault.values[0]),
-            result=fault.result,
-            element=fault.element,
-            operation=fault.operation,
-        )
-    if fault.trouble == "narrowing":
-        return wording.narrowing_loss(
-            seen,
-            source=fault.operands[0].partition("[")[0],
-            target=dtype,
-            value=fault.values[0],
-            result=fault.result,
-            element=fault.element,
-        )
-    assert fault.exact is not None
-    if fault.trouble == "rounding":
-        return wording.low_precision_integers(
-            seen,
-            result=fault.result,
-            exact=fault.exact,
-            element=fault.element,
-            count=fault.count,
-            operands=fault.operands,
-            ranges=fault.ranges,
-        )
-    assert fault.largest is not None
-    return wording.precision_loss(
+    return wording.narrowing_loss(
         seen,
-        operation=fault.operation,
-        dtype=dtype,
-        result=float(fault.result),
-        exact=float(fault.exact),
-        largest=fault.largest,
-        bound=numerics.SUM_BOUND,
+        source=fault.operands[0].partition("[")[0],
+        target=dtype,
+        value=fault.values[0],
+        result=fault.result,
         element=fault.element,
-        terms=fault.terms,
     )
 
 
@@ -219,34 +158,65 @@ class NumbersObserver(MachineObserver):
     evaluates = True
 
     def __init__(
-        self, launch: Launch, watched: WatchedPoints | None = None, *, rerun: Rerun | None = None
-    ) -> None:
-        """Search the kernel for sums.
+        self, launch: Launch, watched: WatchedPoints | None = None, *, rerun: Rerun | None = None,
+        infinities: bool = False,
+    ) -> None:  # fmt: skip
+        """Set up.
 
         Args:
           watched: grid points whose arithmetic is checked; None for all.
-          rerun: runs the kernel again; without it, comparisons with NaN are not judged.
+          rerun: runs the kernel again with an observer; without it, integers that wrap around are
+            hints, whatever depends on them.
+          infinities: whether infinities in the results are findings, also without a NaN.
         """
-        self._decisions = None if rerun is None else DecisionLedger(rerun)
         self._launch = launch
         self._watched = watched
+        self._rerun = rerun
+        self._infinities = infinities
         self._trail = NanTrail()
-        self._sums = SumShadows()
         for program in launch.body.all():
-            self._sums.search(program)
             wrapping.find_bits(program)
         self._records: dict[int, _UnitRecord] = {}
-        self._found: list[ArithmeticReport | SumReport] = []
+        self._found: list[ArithmeticReport] = []
         self._count = 0
         self._held = 0
 
     def findings(self) -> list[Finding]:
         """Return the confirmed findings so far, in the order in which they were first seen."""
-        for made in sorted(self._trail.results(), key=min):
+        for made in sorted(self._trail.results(infinities=self._infinities), key=min):
             self._confirm(made)
-        for decision in () if self._decisions is None else self._decisions.that_matter():
-            self._decided(decision)
-        return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
+        reports = sorted(self._found, key=lambda r: r.number)
+        reaching = {id(report) for report in self._reaching}
+        return [
+            wording.reaching(report.finding()) if report.wraps else report.finding()
+            for report in reports
+            if not report.wraps or id(report) in reaching
+        ]
+
+    def hints(self) -> list[Hint]:
+        """Return the integers that wrap around, and on which only values depend."""
+        reaching = {id(report) for report in self._reaching}
+        left = [one.finding() for one in self._found if one.wraps and id(one) not in reaching]
+        return [
+            Hint(
+                kind=HintKind.WRAPPED_INTEGER,
+                kernel=finding.kernel,
+                message=finding.message,
+                source=finding.source,
+                operand=finding.operand,
+                grid_point=finding.grid_point,
+            )
+            for finding in left
+        ]
+
+    @cached_property
+    def _reaching(self) -> list[ArithmeticReport]:
+        """Reports of wrapped integers that reach an index, a size, a condition or a semaphore."""
+        wrapped = [report for report in self._found if report.wraps]
+        if self._rerun is None or not wrapped:
+            return []
+        found = reaching(self._rerun, [(one.unit, one.fault.equation) for one in wrapped])
+        return [one for one in wrapped if (one.unit, one.fault.equation) in found]
 
     def repeated(self) -> RepeatedArithmetic:
         """Return an observer that evaluates a further run in the same way."""
@@ -261,8 +231,6 @@ class NumbersObserver(MachineObserver):
             made = self._trail.of(thread, step.inputs, values)
         if suspicions or made:
             self._suspected(thread, step, values, outputs, suspicions, made)
-        if self._sums.is_active:
-            self._sums.evaluated(thread, step, values)
         return outputs
 
     def _watches(self, thread: Thread) -> bool:
@@ -286,14 +254,8 @@ class NumbersObserver(MachineObserver):
         occasion = _Occasion(self._count, sighting(self._launch, thread), step, values)
         equations = [n for kind, n in suspicions if kind == "equation"]
         if equations:
-            self._judge(occasion, equations, made)
-        compared = [n for kind, n in suspicions if kind == "comparison"]
-        if compared and self._decisions is not None:
-            self._decisions.note(occasion, step, values, compared, made)
-        ties = [n for kind, n in suspicions if kind == "tie"]
-        if ties and self._decisions is not None:
-            self._decisions.note_ties(occasion, step, values, ties)
-        if len(equations) + len(compared) + len(ties) < len(suspicions) and self._keeps(occasion):
+            self._judge(occasion, equations)
+        if len(equations) < len(suspicions) and self._keeps(occasion):
             made |= {occasion}
         if made:
             self._trail.follow(thread, made, outputs)
@@ -310,8 +272,8 @@ class NumbersObserver(MachineObserver):
     def _release(self, size: int) -> None:
         self._held -= size
 
-    def _judge(self, occasion: _Occasion, equations: Sequence[int], made: Facts) -> None:
-        """Report faults of integers, casts and sums."""
+    def _judge(self, occasion: _Occasion, equations: Sequence[int]) -> None:
+        """Report faults of integers and of casts to them."""
         record = self._record(occasion.step)
         known = {record.reports[n] for n in equations if n in record.reports}
         for report in known:
@@ -319,54 +281,28 @@ class NumbersObserver(MachineObserver):
         new = [n for n in equations if n not in record.reports]
         if not new or not record.is_due():
             return
-        fault = _explained(occasion, "integers", record.reports)
-        if fault is None:
-            return
-        if fault.trouble == "narrowing" and not np.isfinite(fault.values[0]) and made:
-            self._consequences(record, new, self._confirm(made))
-        elif fault.trouble in ("nan", "infinity"):
-            self._consequences(record, new, self._report(occasion, fault))
-        else:
+        fault = _explain(occasion, "integers", record.reports)
+        if fault is not None:
             self._report(occasion, fault)
 
-    @staticmethod
-    def _consequences(
-        record: _UnitRecord, equations: Sequence[int], cause: ArithmeticReport | None
-    ) -> None:
-        """Record casts of a NaN as further sightings of the operation that produced it."""
-        if cause is not None:
-            record.reports.update(dict.fromkeys(equations, cause))
-
-    def _confirm(self, made: Facts) -> ArithmeticReport | None:
+    def _confirm(self, made: Facts) -> None:
         """Report the first explained occasion that produced a NaN from numbers."""
         for occasion in sorted(made):
-            record = self._record(occasion.step)
-            if record.is_due():
-                fault = _explained(occasion, "nans")
-                if fault is not None:
-                    return self._report(occasion, fault)
-        return None
+            if not self._record(occasion.step).is_due():
+                continue
+            fault = _explain(occasion, "nans")
+            if fault is not None and (self._infinities or fault.makes_nan):
+                self._report(occasion, fault)
+                return
 
-    def _decided(self, decision: Decision) -> None:
-        """Report a NaN that decides a comparison, unless it has been reported."""
-        known = len(self._found)
-        if decision.fault is not None:
-            report: ArithmeticReport | None = self._report(decision.occasion, decision.fault)
-        else:
-            report = self._confirm(decision.made)
-        if report is not None and len(self._found) > known:
-            site = decision.step.unit.sites[decision.equation]
-            report.decides = decision.sign
-            report.seen = report.seen.at(other=site.line)
-
-    def _report(self, occasion: _Occasion, fault: NumericFault) -> ArithmeticReport:
+    def _report(self, occasion: _Occasion, fault: NumericFault) -> None:
         record = self._record(occasion.step)
         if fault.equation not in record.reports:
-            site = occasion.step.unit.sites[fault.equation]
-            seen = occasion.seen.at(source=site.line)
-            record.reports[fault.equation] = ArithmeticReport(occasion.number, seen, fault)
-            self._found.append(record.reports[fault.equation])
-        return record.reports[fault.equation]
+            unit = occasion.step.unit
+            seen = occasion.seen.at(source=unit.sites[fault.equation].line)
+            report = ArithmeticReport(occasion.number, seen, fault, unit)
+            record.reports[fault.equation] = report
+            self._found.append(report)
 
     def _record(self, step: ir.Compute) -> _UnitRecord:
         return self._records.setdefault(id(step.unit), _UnitRecord())
@@ -379,8 +315,6 @@ class NumbersObserver(MachineObserver):
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         if self._trail.is_active:
             self._trail.loads(thread, getattr(step, "output", None), region, value)
-        if self._sums.is_active:
-            self._sums.loads(thread, step, region)
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
@@ -389,19 +323,10 @@ class NumbersObserver(MachineObserver):
             return
         if self._trail.is_active:
             self._trail.stores(thread, step, region, value)
-        if self._sums.is_active and not self._watches(thread):
-            self._sums.forget(region.buffer)
-        elif self._sums.is_active:
-            loss = self._sums.stores(thread, step, region, value)
-            if loss is not None:
-                seen = sighting(self._launch, thread, step, operand=region.buffer.name)
-                self._count += 1
-                self._found.append(SumReport(self._count, seen, loss))
 
     def copy_ends(self, copy: DmaCopy) -> None:
         if self._trail.is_active:
             self._trail.copy_ends(copy)
-        self._sums.forget(copy.destination.buffer)
 
     def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         if self._trail.is_active:
@@ -413,14 +338,9 @@ class NumbersObserver(MachineObserver):
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         self._trail.allocated(buffer)
-        self._sums.forget(buffer)
 
 
-def _explained(
+def _explain(
     occasion: _Occasion, kind: numeric_faults.Kind, but: Collection[int] = ()
 ) -> NumericFault | None:
-    given = occasion.step.unit, occasion.values
-    fault = numeric_faults.explain(*given, kind=kind, but=but)
-    if fault is not None or kind != "integers":
-        return fault
-    return rounded_integers.explain(*given, but=but)
+    return numeric_faults.explain(occasion.step.unit, occasion.values, kind=kind, but=but)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import numbers as wording
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.model import Finding, Hint, SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,15 @@ class RandomBitsObserver(MachineObserver):
             wording.unseeded_lane(seen.at(other=by.line), source=by.point, axes=axes)
             for seen, by, axes in self._of_lanes.values()
         ]
-        reported = {*self._unseeded, *self._of_lanes}
-        for (_, step, _), draws in self._draws.items():
-            if draws.count > 1 and draws.is_same and step not in reported:
-                reported.add(step)
-                found.append(self._repeated(draws))
         return found
+
+    def hints(self) -> list[Hint]:
+        """Return draws of the same bits at several grid points or iterations, one per line."""
+        found: dict[int, Hint] = {}
+        for (_, step, _), draws in self._draws.items():
+            if draws.count > 1 and draws.is_same:
+                found.setdefault(step, self._repeated(draws))
+        return list(found.values())
 
     def _before_seeding(self, seen: Sighting, thread: int) -> Finding:
         own = self._first.get(thread)
@@ -81,13 +85,17 @@ class RandomBitsObserver(MachineObserver):
             return wording.unseeded(seen, is_elsewhere=bool(self._first))
         return wording.unseeded(seen.at(other=own.line), later=own.point)
 
-    def _repeated(self, draws: _Draws) -> Finding:
-        seed, _ = draws.state
-        return wording.repeated(
-            replace(draws.seen, count=draws.count).at(other=draws.seeded),
-            seed=seed,
-            of_points=draws.has_moved,
-            axes=self._launch.numbers(a for a, n in enumerate(self._launch.grid) if n != 1),
+    def _repeated(self, draws: _Draws) -> Hint:
+        seed = ", ".join(map(str, draws.state[0]))
+        each = "grid point" if draws.has_moved else "iteration"
+        return Hint(
+            kind=HintKind.SAME_RANDOM_BITS,
+            kernel=self._launch.name,
+            message=f"all {draws.count} draws return the same bits: the seed, {seed}, is the same "
+            f"at each {each}",
+            source=draws.seen.witness.source,
+            other=draws.seeded,
+            grid_point=draws.seen.witness.grid_point,
         )
 
     def seeds(self, thread: Thread, step: ir.Seed, numbers: Sequence[int]) -> None:

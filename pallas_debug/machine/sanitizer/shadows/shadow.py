@@ -8,13 +8,12 @@ write covered it entirely has one number instead of an array, so whole-buffer ac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.findings.wording.facts import WrittenElement
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows.tiles import Mask as Mask
@@ -31,9 +30,9 @@ GIVEN = 1
 """Number of elements that the call passed in, or that the pipeline copied from those; and of
 elements written by unwatched grid points."""
 
-ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
-"""Memory that a read sees: never written, elements of a block outside its array, left by another
-output block, or left by a grid point that may have run on another core."""
+ReadKind = Literal["unwritten", "padding", "parallel"]
+"""Memory that a read sees: never written, elements of a block outside its array, or left by a grid
+point that may have run on another core."""
 
 _NEWEST = np.iinfo(np.int32).max
 
@@ -45,7 +44,6 @@ class WriteRecord:
     Attributes:
       step: the store, or the start of the DMA.
       point, iterations: position of the thread.
-      moment: moment of the thread at the store, or at the start of the DMA.
       copy: the DMA; None for a store.
     """
 
@@ -54,7 +52,6 @@ class WriteRecord:
     thread: int
     point: tuple[int, ...]
     iterations: tuple[int, ...]
-    moment: int
     copy: DmaCopy | None = None
 
 
@@ -68,19 +65,14 @@ class SuspectRead:
 
     Attributes:
       first: number of the last write before the first such read.
-      moment: moment of the thread at that read.
       mask: elements of the buffer seen by that read.
       total: number of elements read.
       writer: writer of the first such element; None if it was never written.
-      values: values of these elements, if they come from another block.
       visited: whether the buffer holds an output block that was revisited.
       is_early: whether a DMA in flight was to write these elements: a race, which is judged
         separately.
       is_sent_later: whether another device later started a DMA to them: a race, unless ordered.
-      is_element_known: whether the first element in `mask` is known to matter.
-      without: last element of the mask, if it does not matter.
       count: number of such reads.
-      later: such reads at later moments, of values left by another block.
     """
 
     key: SiteKey
@@ -89,21 +81,16 @@ class SuspectRead:
     operand: str
     first: int
     thread: int
-    moment: int
     point: tuple[int, ...]
     iterations: tuple[int, ...]
     mask: Mask
     total: int
     copy: DmaCopy | None = None
     writer: WriteRecord | None = None
-    value: Any = None
     visited: bool = False
     is_early: bool = False
     is_sent_later: bool = False
-    is_element_known: bool = True
-    without: tuple[int, ...] | None = None
     count: int = 1
-    later: list[SuspectRead] = field(default_factory=list)
 
     @property
     def kind(self) -> ReadKind:
@@ -113,10 +100,6 @@ class SuspectRead:
     def element(self) -> tuple[int, ...]:
         """First element of the buffer that was seen."""
         return first_in(self.mask)
-
-    def position(self, number: int) -> tuple[int, ...]:
-        """Convert a row-major element number to an index into the buffer."""
-        return tuple(int(i) for i in np.unravel_index(number, self.mask.shape))
 
 
 @dataclass(eq=False, slots=True)
@@ -250,60 +233,9 @@ def differing(a: Any, b: Any) -> Mask:
     return np.asarray(one != other).reshape(a.shape)
 
 
-@dataclass(frozen=True)
-class WriteChange:
-    """Elements of a region that a write changes.
-
-    Attributes:
-      element: index of the first one in its buffer.
-      after, before: values of that element.
-      count, total: number of changed elements, and of all elements of the region.
-    """
-
-    element: tuple[int, ...]
-    after: Any
-    before: Any
-    count: int
-    total: int
-
-    @property
-    def written(self) -> WrittenElement:
-        """The change, for a finding."""
-        return WrittenElement(
-            index=self.element, value=plain_number(self.after), before=plain_number(self.before),
-            affected=self.count, total=self.total,
-        )  # fmt: skip
-
-
 def plain_number(value: Any) -> Any:
     """Convert a scalar of a dtype that Python lacks, such as bfloat16, to a float."""
     return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
-
-
-def changes(region: MemoryRegion, value: Any) -> bool:
-    """Return whether a store changes values; unwritten floats are NaN and stay NaN."""
-    old = region.read()
-    new = np.broadcast_to(np.asarray(value), old.shape)
-    return bool((old != old).any() or differing(old, new).any())
-
-
-def change_of(region: MemoryRegion, new: np.ndarray) -> WriteChange | None:
-    """Describe what writing values of the region's shape and dtype would change, if anything."""
-    old = region.read()
-    mask = differing(old, new)
-    if region.index is None or not mask.any():
-        return None
-    changed = np.zeros(region.buffer.content.shape, bool)
-    changed[region.index] = mask
-    return change_in(changed, mask, old, new)
-
-
-def change_in(changed: Mask, mask: Mask, old: Any, new: Any) -> WriteChange:
-    """Describe a change of a region; `changed` has the elements of `mask` in the whole buffer."""
-    spot = first_in(mask)
-    return WriteChange(
-        first_in(changed), new[spot].item(), old[spot].item(), int(mask.sum()), int(mask.size)
-    )
 
 
 def first_in(mask: Mask) -> tuple[int, ...]:
@@ -334,18 +266,6 @@ def region_shape(region: MemoryRegion) -> tuple[int, ...]:
     return region.shape
 
 
-def is_dynamic(step: ir.MachineStep) -> bool:
-    """Return whether the elements that a step accesses depend on a value."""
-    places = [getattr(step, name, None) for name in ("place", "source", "destination")]
-    for place in places:
-        for part in () if place is None else place.view:
-            for entry in part.entries if isinstance(part, ir.Index) else ():
-                numbers = (entry.start, entry.size) if isinstance(entry, ir.Slice) else (entry,)
-                if any(isinstance(number, ir.Reg) for number in numbers):
-                    return True
-    return False
-
-
 def index_key(region: MemoryRegion) -> int:
     """Hash the elements that a region selects."""
     parts: list[Any] = []
@@ -360,15 +280,15 @@ def index_key(region: MemoryRegion) -> int:
     return hash(tuple(parts))
 
 
-Unseen = int | Callable[[Numbers], Mask]
-"""Numbers of writes that a read should not see: those below a number, or that pass a test."""
+Unseen = Callable[[Numbers], Mask]
+"""Test for numbers of writes by grid points that may have run on another core."""
 
 
-def chosen(kind: ReadKind, numbers: Numbers, unseen: Unseen) -> Mask:
+def chosen(kind: ReadKind, numbers: Numbers, unseen: Unseen | None) -> Mask:
     """Return the elements that a read of this kind should not see."""
     if kind == "padding":
         return np.asarray(numbers == PADDING)
     if kind == "unwritten":
         return np.asarray(numbers == NEVER)
-    is_unseen = unseen(numbers) if callable(unseen) else numbers < unseen
-    return np.asarray((numbers > GIVEN) & is_unseen)
+    assert unseen is not None
+    return np.asarray((numbers > GIVEN) & unseen(numbers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.report import index_text
 from pallas_debug.machine.sanitizer.shadows import shadow
-from pallas_debug.machine.sanitizer.shadows.flow import ValueFlow
 from pallas_debug.machine.sanitizer.shadows.outputs import ArrayLedger
 from pallas_debug.machine.sanitizer.shadows.shadow import (
     BufferShadow,
@@ -26,50 +24,52 @@ from pallas_debug.machine.sanitizer.shadows.shadow import (
     WriteRecord,
 )
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom
-from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread, begins_moment
+from pallas_debug.machine.sanitizer.shadows.tracked import Point, TrackedThread
+from pallas_debug.machine.sanitizer.trace import ControlTrace
 from pallas_debug.machine.threads import Thread
-
-MAX_LATER = 32
-"""Maximum number of later reads by a step, of values left by other output blocks, that are kept;
-where a row of the grid begins, twice as many."""
 
 MAX_RECORDS = 1 << 17
 """Number of writes after which records of writes without remaining elements are dropped."""
 
 
-class MemoryTracker(MachineObserver):
+MAX_POINTS = 4
+"""Maximum number of grid points that are kept for each step that writes to an operand."""
+
+
+@dataclass(eq=False, slots=True)
+class StoredPoints:
+    """A step that has written to an operand, and the first grid points at which it did."""
+
+    step: ir.MachineStep
+    points: list[Point] = field(default_factory=list)
+
+
+class MemoryTracker(ControlTrace):
     """Maintains shadow memory, and records suspect reads and the events of outputs.
 
     Attributes:
       writes: write records by number; those without remaining elements may have been dropped.
       count: number of the last write.
       suspects: first suspect read of each kind at each step.
-      trace: hash of the branches taken and indices computed so far.
-      results_so_far: hash of all values stored to output blocks, including replaced ones;
-        maintained if `keeps_results`.
-      flow: flow of values from scratch to outputs.
-      stored: operands by name, with the steps that have stored or copied to them.
+      stored: operands by name, with the grid points at which each step has written to them, up to
+        `MAX_POINTS`.
       padded: last copy into a buffer that included padding of an array, by buffer number.
       room: room for the shadows of arrays in HBM, if not all grid points are watched.
       last_watched: last grid point that was watched before the room was exhausted.
     """
 
-    def __init__(
-        self, launch: Launch, *, keeps_results: bool = False, watched: WatchedPoints | None = None
-    ) -> None:
+    def __init__(self, launch: Launch, *, watched: WatchedPoints | None = None) -> None:
         """Set up the shadow.
 
         Args:
           watched: grid points to check; None for all. Writes of others have number `GIVEN`, like
             what the call passes in: nothing is known or reported about them.
         """
+        super().__init__()
         self.launch = launch
-        self.flow = ValueFlow(launch)
-        self.keeps_results = keeps_results
         self.watched = watched
         self.room = ShadowRoom(defaults.MAX_SHADOW_BYTES)
         self.last_watched: Point | None = None
-        self.results_so_far = 0
         self.axes = tuple(
             i
             for i, (size, parallel) in enumerate(zip(launch.grid, launch.parallel, strict=True))
@@ -81,13 +81,11 @@ class MemoryTracker(MachineObserver):
         self.shadows: dict[int, BufferShadow] = {}
         self.threads: dict[int, TrackedThread] = {}
         self.suspects: dict[SiteKey, SuspectRead] = {}
-        self.stored: dict[str, dict[int, ir.MachineStep]] = {}
+        self.stored: dict[str, dict[int, StoredPoints]] = {}
         self.padded: dict[int, DmaCopy] = {}
-        self.arrays = ArrayLedger(launch, self.flow)
-        self.trace = 0
+        self.arrays = ArrayLedger(launch)
         self.has_ended = False
-        self._dynamic: dict[int, bool] = {}
-        self._flying: dict[int, tuple[Thread, DmaCopy, int]] = {}
+        self._flying: dict[int, tuple[Thread, DmaCopy]] = {}
 
     # Memory
 
@@ -116,11 +114,7 @@ class MemoryTracker(MachineObserver):
                 for slot in window.slots:
                     self.shadows[slot.number].operand = window.operand.kind
             blocks: list[list[Point]] = [[] for _ in outputs]
-            names = {window.operand.name for window in outputs}
-            arrays = [
-                o.name for o in self.launch.operands if o.kind == "output" and o.name not in names
-            ]
-            found = TrackedThread(windows, outputs, arrays, blocks, [2] * len(outputs), self.flow)
+            found = TrackedThread(windows, outputs, blocks, [2] * len(outputs))
             self.threads[thread.number] = found
             self.arrays.begins(self.shadows)
         return found
@@ -142,17 +136,16 @@ class MemoryTracker(MachineObserver):
             state.is_watched = thread.point in self.watched
             if state.is_watched and not self.room.is_exhausted:
                 self.last_watched = thread.point
-        state.of_point, state.has_carried, state.begins_block = number, False, not state.points
+        state.of_point = number
         for i, window in enumerate(state.outputs):
             visits, block = state.blocks[i], window.block
             assert block is not None
             if not visits or visits[-1] != block:
-                state.starts[i], state.begins_block = number, True
+                state.starts[i] = number
                 self.arrays.visits(window, block, thread.point)
             self.arrays.stays(window, block, thread.point)
             visits.append(block)
         state.points.append(thread.point)
-        state.moment_begins(number)
         if self.axes:
             state.lanes.point_begins(tuple(thread.point[i] for i in self.axes), number)
 
@@ -177,65 +170,44 @@ class MemoryTracker(MachineObserver):
         state = self._thread(thread)
         is_watched = self.watches(state, thread.point)
         position = len(state.points) - 1
-        self.arrays.written_back(
-            self, thread, window, block, position, state.windows, is_watched=is_watched
-        )
+        self.arrays.written_back(window, block, position, state.windows, is_watched=is_watched)
 
     # Accesses
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        super().loads(thread, step, region, value)
         found = self.shadows.get(region.buffer.number)
         if found is None:
             return
-        if self._is_dynamic(step):
-            self.trace = hash((self.trace, id(step), shadow.index_key(region)))
         state = self.threads[thread.number]
         if self.watched is not None and not self.watches(state, thread.point):
             return
         oldest = found.whole if found.numbers is None else found.least(region)
-        if oldest < state.of_moment:
+        if oldest < state.of_point:
             self._reads_old(thread, state, step, region, found, oldest, value)
 
     def _reads_old(
         self, thread: Thread, state: TrackedThread, step: ir.MachineStep, region: MemoryRegion,
         found: BufferShadow, oldest: int, value: Any,
     ) -> None:  # fmt: skip
-        """Handle a read of elements that were not written at the current moment."""
+        """Handle a read of elements that were not written at the current grid point."""
         if found.operand == "input":
             self.arrays.reads_overwritten(thread, step, region)
         if oldest <= shadow.NEVER:
             kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
-            self._suspect(kind, thread, step, region, found, shadow.GIVEN, value)
+            self._suspect(kind, thread, step, region, found, None, value)
             numbers = found.of(region)
             written = None if numbers is None else numbers[numbers > shadow.GIVEN]
             if written is None or not written.size:
                 return
             oldest = int(written.min())
-        if oldest == shadow.GIVEN or oldest >= state.of_moment:
-            if oldest == shadow.GIVEN and self._may_carry(found):
-                state.has_carried = True
-            return
-        if oldest < state.of_point:
-            state.has_carried = True
-        if found.operand not in ("scratch", "scoped"):
-            return
-        if oldest < state.lanes.since and found.operand == "scratch":
+        is_carried = shadow.GIVEN < oldest < state.lanes.since
+        if is_carried and found.operand == "scratch":
             self._suspect("parallel", thread, step, region, found, state.lanes.is_other, value)
-        of_block = state.since(found.buffer.name)
-        if oldest < of_block:
-            self._suspect("stale", thread, step, region, found, of_block, value)
-
-    def _may_carry(self, found: BufferShadow) -> bool:
-        """Return whether unwatched grid points may have written `GIVEN` elements."""
-        if self.watched is None:
-            return False
-        return found.operand not in ("input", "prefetch") or self.arrays.is_shared(
-            found.buffer.name
-        )
 
     def _suspect(
         self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, unseen: shadow.Unseen, value: Any, copy: DmaCopy | None = None,
+        found: BufferShadow, unseen: shadow.Unseen | None, value: Any, copy: DmaCopy | None = None,
     ) -> None:  # fmt: skip
         """Record a read of elements that were not meant for it, in full the first time."""
         key: SiteKey = (id(step), region.buffer.name, kind)
@@ -247,17 +219,11 @@ class MemoryTracker(MachineObserver):
             self.suspects[key] = known
         else:
             known.count += 1
-            # A scan reads what its last step left at each step: the first of a row counts.
-            limit = 2 * MAX_LATER if self.threads[thread.number].begins_row else MAX_LATER
-            if kind == "stale" and len(known.later) < limit:
-                later = self._noted(key, thread, step, region, found, unseen, copy)
-                if later is not None:
-                    known.later.append(later)
         self.alter(known, region, found, unseen, value)
 
     def _noted(
         self, key: SiteKey, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, unseen: shadow.Unseen, copy: DmaCopy | None,
+        found: BufferShadow, unseen: shadow.Unseen | None, copy: DmaCopy | None,
     ) -> SuspectRead | None:  # fmt: skip
         buffer, kind = region.buffer, key[2]
         mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, unseen))
@@ -267,13 +233,11 @@ class MemoryTracker(MachineObserver):
             (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
         )
         noted = SuspectRead(
-            key, step, buffer, found.operand, self.count, thread.number,
-            self.threads[thread.number].moment, point, iterations, mask,
+            key, step, buffer, found.operand, self.count, thread.number, point, iterations, mask,
             int(found.where(region).sum()), copy,
         )  # fmt: skip
         element, numbers = noted.element, found.numbers
         noted.writer = self.writes.get(int(found.whole if numbers is None else numbers[element]))
-        noted.value = buffer.content[element].item()
         noted.visited = self.arrays.has_come_back(buffer)
         noted.is_early = self._is_early(buffer, mask)
         return noted
@@ -281,7 +245,7 @@ class MemoryTracker(MachineObserver):
     def _is_early(self, buffer: MemoryBuffer, mask: shadow.Mask) -> bool:
         return any(
             mask[index].any()
-            for _, copy, _ in self._flying.values()
+            for _, copy in self._flying.values()
             if copy.destination.buffer is buffer
             for index in copy.destination.ranges()
         )
@@ -291,7 +255,7 @@ class MemoryTracker(MachineObserver):
         suspect: SuspectRead,
         region: MemoryRegion,
         found: BufferShadow,
-        unseen: shadow.Unseen,
+        unseen: shadow.Unseen | None,
         value: Any,
     ) -> None:
         """Alter the values of a suspect read; a no-op except in replays."""
@@ -299,47 +263,31 @@ class MemoryTracker(MachineObserver):
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
+        super().stores(thread, step, region, value)
         buffer = region.buffer
         found = self.shadows.get(buffer.number)
         if found is None:
             return
-        if self._is_dynamic(step):
-            self.trace = hash((self.trace, id(step), shadow.index_key(region)))
         state = self.threads[thread.number]
         mask = None
         if isinstance(step, ir.StoreStep) and step.mask is not None and not region.is_masked:
             mask = np.asarray(thread.frames[-1].registers[step.mask.number])
         is_watched = self.watched is None or self.watches(state, thread.point)
-        if found.operand == "output":
-            if is_watched and not state.begins_block:
-                if state.has_carried:
-                    self.arrays.carrying.add(id(step))
-                elif mask is None:
-                    self.arrays.replaces(self, thread, state, step, region, found, value)
-            if self.keeps_results:
-                stored = np.asarray(value).tobytes()
-                self.results_so_far = hash((self.results_so_far, id(step), stored))
-        self.stored.setdefault(buffer.name, {}).setdefault(id(step), step)
+        self._stored(buffer, step, thread.point)
         found.write(region, self.record(thread, step) if is_watched else shadow.GIVEN, mask)
 
-    def record(
-        self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None, moment: int = 0
-    ) -> int:
-        """Assign a number to a write.
+    def _stored(self, buffer: MemoryBuffer, step: ir.MachineStep, point: Point) -> None:
+        """Note the grid point of a write."""
+        known = self.stored.setdefault(buffer.name, {}).setdefault(id(step), StoredPoints(step))
+        if len(known.points) < MAX_POINTS and point not in known.points[-1:]:
+            known.points.append(point)
 
-        Args:
-          moment: moment at which the copy was started.
-        """
+    def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
+        """Assign a number to a write."""
         self.count = number = self.count + 1
-        if copy is None:
-            moment = self.threads[thread.number].moment
-            written = WriteRecord(
-                number, step, thread.number, thread.point, thread.iterations, moment
-            )
-        else:
-            written = WriteRecord(
-                number, step, copy.thread, copy.point, copy.iterations, moment, copy
-            )
+        place = thread if copy is None else copy
+        of = thread.number if copy is None else copy.thread
+        written = WriteRecord(number, step, of, place.point, place.iterations, copy)
         self.writes[number] = written
         if len(self.writes) > self._limit:
             self._forget()
@@ -356,20 +304,9 @@ class MemoryTracker(MachineObserver):
         self._limit = max(MAX_RECORDS, 2 * len(self.writes))
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
-        if self._is_dynamic(copy.step):
-            keys = shadow.index_key(copy.source), shadow.index_key(copy.destination)
-            self.trace = hash((self.trace, id(copy.step), keys))
-        state = self.threads[thread.number]
-        self._flying[id(copy)] = thread, copy, state.moment
+        super().copy_starts(thread, copy)
+        self._flying[id(copy)] = thread, copy
         target = copy.destination
-        output = self.arrays.name_of_output(target.buffer)
-        if output is not None:
-            self.arrays.copy_starts(thread, copy)
-        if output in state.arrays and target.buffer.device == thread.device:
-            part = f"{output} (a view)"
-            if target.index is not None:
-                part = index_text(output, target.index)
-            state.copies_out(output, part)
         if copy.source.buffer.device != target.buffer.device:
             # In another order of the run, the copy may have preceded a read on its device.
             for suspect in self.suspects.values():
@@ -378,54 +315,27 @@ class MemoryTracker(MachineObserver):
                     suspect.is_sent_later |= any(part.any() for part in found)
 
     def copy_ends(self, copy: DmaCopy) -> None:
-        thread, _, moment = self._flying.pop(id(copy))
+        thread, _ = self._flying.pop(id(copy))
         state = self.threads[copy.thread]
         is_watched = self.watches(state, copy.point)
         source = self.shadows.get(copy.source.buffer.number)
-        if source is not None and not is_watched:
-            self.arrays.copied_from(copy, self.writes, is_watched=False)
-        elif source is not None:
+        if source is not None:
             oldest = source.least(copy.source)
-            if oldest <= shadow.NEVER:
+            if is_watched and oldest <= shadow.NEVER:
                 kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
-                self._suspect(
-                    kind, thread, copy.step, copy.source, source, shadow.GIVEN, None, copy
-                )
-            elif oldest == shadow.GIVEN:
-                state.has_carried |= self._may_carry(source)
-            else:
-                state.has_carried |= oldest < state.of_point
-            self.arrays.copied_from(copy, self.writes, is_watched=True)
+                self._suspect(kind, thread, copy.step, copy.source, source, None, None, copy)
+            self.arrays.copied_from(copy)
         target = self.shadows.get(copy.destination.buffer.number)
         if target is None:
             return
-        if is_watched and target.buffer.kind in ("output", "input"):
-            self.arrays.copied_to(self, copy, target)
-        self.stored.setdefault(target.buffer.name, {}).setdefault(id(copy.step), copy.step)
-        number = self.record(thread, copy.step, copy, moment) if is_watched else shadow.GIVEN
+        self._stored(target.buffer, copy.step, copy.point)
+        number = self.record(thread, copy.step, copy) if is_watched else shadow.GIVEN
         target.write(copy.destination, number)
         if target.take_padding(copy):
             self.padded[target.buffer.number] = copy
 
-    # Control
-
-    def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
-        self.trace = hash((self.trace, id(step), chosen))
-
-    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        if begins_moment(step):
-            self.threads[thread.number].moment_begins(self.count + 1)
-        if type(step) is ir.WhileLoop:
-            self.trace = hash((self.trace, id(step), iteration))
-
     def ends(self) -> None:
         self.has_ended = True
-
-    def _is_dynamic(self, step: ir.MachineStep) -> bool:
-        found = self._dynamic.get(id(step))
-        if found is None:
-            found = self._dynamic[id(step)] = shadow.is_dynamic(step)
-        return found
 
     def results(self) -> list[np.ndarray[Any, Any]]:
         """Return the current contents of the results of all devices."""

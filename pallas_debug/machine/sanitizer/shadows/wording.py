@@ -1,18 +1,21 @@
-"""Findings about memory, from the tracker's records and the history of elements."""
+"""Findings about memory, from the tracker's records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents, order, writers
 from pallas_debug.findings.wording.facts import (
     SHARES,
+    OtherCore,
     Reset,
     WrittenElement,
     block_text,
@@ -22,21 +25,10 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.sanitizer.report import RecordedEvent, access_of, shape_text, sighting_of
-from pallas_debug.machine.sanitizer.shadows import reach, resets, shadow, stale
-from pallas_debug.machine.sanitizer.shadows.aliased import OverwrittenCopy, shared_by
-from pallas_debug.machine.sanitizer.shadows.dropped import DroppedSum
-from pallas_debug.machine.sanitizer.shadows.outputs import (
-    BlockReturn,
-    OverwrittenRead,
-    ReplacedWrite,
-)
-from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, buffer_key
+from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.sanitizer.shadows.outputs import BlockReturn, OverwrittenRead, shared_by
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, plain_number
-from pallas_debug.machine.sanitizer.shadows.tracked import (
-    TrackedThread,
-    missing_steps,
-    steps_of_block,
-)
+from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread, missing_steps
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.model import Finding
 
@@ -47,23 +39,64 @@ LAST = 1 << 60
 """Number for facts that are known only at the end of a run."""
 
 
-class MemoryWording:
-    """Creates the findings of one run.
+@dataclass(frozen=True, eq=False)
+class StoreSite:
+    """A store or copy to an operand.
 
     Attributes:
-      slips: conditions that cause a finding, by identity of the finding.
+      conditions: identities of the enclosing conditions.
     """
 
-    def __init__(
-        self, run: MemoryTracker, history: ElementHistory, arrays: Sequence[Sequence[Any]]
-    ) -> None:
+    operand: str
+    step: ir.MachineStep
+    conditions: frozenset[int]
+
+
+_Names = dict[int, frozenset[str]]
+
+
+def stores_of(launch: Launch) -> list[StoreSite]:
+    """Return all stores and copies to operands, in program order."""
+    names = {
+        reg.number: frozenset([operand.name])
+        for reg, operand in zip(launch.body.inputs, launch.operands, strict=True)
+    }
+    return list(_stores(launch.body, names, frozenset()))
+
+
+def _stores(
+    program: ir.KernelProgram, names: _Names, conditions: frozenset[int]
+) -> Iterator[StoreSite]:
+    for step in program.steps:
+        place = None
+        if isinstance(step, ir.StoreStep):
+            place = step.place
+        elif isinstance(step, ir.CopyStart):
+            place = step.destination
+        elif isinstance(step, ir.SelectRef):
+            found = [names.get(place.ref.number, frozenset()) for place in step.places]
+            names[step.output.number] = frozenset[str]().union(*found)
+        if place is not None:
+            for name in sorted(names.get(place.ref.number, ())):
+                yield StoreSite(name, step, conditions)
+        for inner, given in ir.inner_programs(step):
+            own = {
+                reg.number: names[outer.number]
+                for reg, outer in zip(inner.inputs, given, strict=False)
+                if outer.number in names
+            }
+            around = conditions | {id(step)} if isinstance(step, ir.Branch) else conditions
+            yield from _stores(inner, own, around)
+
+
+class MemoryWording:
+    """Creates the findings of one run."""
+
+    def __init__(self, run: MemoryTracker, arrays: Sequence[Sequence[Any]]) -> None:
         """Set up; `arrays` are those of the call, for each device."""
         self._run = run
-        self._history = history
         self._arrays = arrays
-        self.slips: dict[int, frozenset[int]] = {}
-        self._stores = reach.stores_of(run.launch)
-        self._order = reach.order_of(run.launch.body)
+        self._stores = stores_of(run.launch)
 
     # Reads
 
@@ -74,25 +107,19 @@ class MemoryWording:
         seen = self._seen(
             suspect,
             suspect.buffer,
-            index=resets.part_text(name, suspect.mask),
+            index=part_text(name, suspect.mask),
             other=None if copy is None else copy.step.site.line,
         )
-        # If some elements do not matter, the number that do is unknown.
-        affected = int(suspect.mask.sum()) if suspect.without is None else suspect.total
+        affected = int(suspect.mask.sum())
         element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
-        named = element if suspect.is_element_known and not other_core else None
         if suspect.kind == "padding":
             array = None if copy is None else copy.source.buffer
             copied = None if array is None else f"{array.name}, {shape_text(array)}"
-            hidden = None
-            if suspect.without is not None and named is not None:
-                hidden = WrittenElement(index=suspect.without)
             return contents.padding_read(
                 seen,
-                element=named,
-                hidden=hidden,
+                element=element,
                 copied=copied,
-                side="start" if self._run.launch.is_before(name, suspect.element) else "end",
+                side=self._side(suspect),
             )
         if isinstance(suspect.step, ir.CopyStart) and suspect.step.of_pipeline:
             assert suspect.copy is not None
@@ -102,118 +129,66 @@ class MemoryWording:
                 elements=(affected, suspect.total),
             )
         before: contents.Before = "none"
-        at = self._order.get(id(suspect.step), 0)
-        sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
-        if sites:
-            ran = resets.have_run([s.step for s in sites], self._history.buffers, suspect)
-            before = "branches" if all(s.conditions for s in sites) and not ran else "some"
-        not_reset = self._not_reset(suspect) if other_core else None
+        line = suspect.step.site.line
+        sites = [s for s in self._stores if s.operand == name and s.step.site.line != line]
+        if sites and all(site.conditions for site in sites):
+            before = "branches"
+        left = None
         if (shared := shared_by(self._run.launch).get(name)) is not None:
             seen = seen.at(values={**seen.witness.values, SHARES: shared})
-            not_reset = left_unwritten(name, shared)
+            left = left_unwritten(name, shared)
         return contents.uninitialized_read(
             seen,
             reaches_output=True,
-            other_core=stale.other_core(suspect, self._run.launch) if other_core else None,
-            not_reset=not_reset,
+            other_core=self._other_core(suspect) if other_core else None,
+            left=left,
             before=before,
             stays=suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name),
             is_array=suspect.buffer.kind == "output",
-            element=named,
-            writes=() if other_core else self._writes(suspect, as_resets=False),
-            resets=self._writes(suspect, as_resets=True) if other_core else (),
-            sum_axes=stale.axes_of_sum(
-                suspect, self._run.threads[suspect.thread], self._history, self._run.launch
-            ),
-            ever=resets.ever_written(self._history.buffers[buffer_key(suspect.buffer)], suspect),
+            element=None if other_core else element,
+            writes=() if other_core else self._writes(name),
         )
 
-    def _not_reset(self, suspect: SuspectRead) -> tuple[str, str] | None:
-        """Return cause and advice, if a sum of another block would be read on one core, too."""
-        thread, name = self._run.threads[suspect.thread], suspect.buffer.name
-        if not stale.is_stale(suspect, thread, self._history, self._run.launch):
-            return None
-        return writers.not_reset(
-            name,
-            access_of(suspect, writes=False),
-            self._block(thread, suspect.moment, thread.outputs_of(name)),
-            self._writes(suspect, as_resets=True),
-            accumulates=True,
-            sum_axes=stale.axes_of_sum(suspect, thread, self._history, self._run.launch),
-        )
+    def _side(self, suspect: SuspectRead) -> Literal["start", "end", "either"]:
+        """Side of the array at which the padding is that matters; later reads are not known."""
+        if not self._run.launch.is_before(suspect.buffer.name, suspect.element):
+            return "end"
+        return "start" if suspect.count == 1 else "either"
 
-    def stale(self, suspect: SuspectRead) -> Finding:
-        """Report a read of values left by another output block."""
-        writer = suspect.writer
+    def _other_core(self, suspect: SuspectRead) -> OtherCore:
+        """Return where a core may begin that reads what a grid point on another core has left."""
+        writer, launch = suspect.writer, self._run.launch
         assert writer is not None
-        thread = self._run.threads[suspect.thread]
-        name = suspect.buffer.name
-        outputs = thread.outputs_of(name)
-        block = self._block(thread, suspect.moment, outputs)
-        left_by = self._block(thread, writer.moment, outputs)
-        seen = self._seen(
-            suspect,
-            suspect.buffer,
-            index=resets.part_text(name, suspect.mask),
-            other=writer.step.site.line,
-        )
-        events = self._history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
-        updates = [e for e in events if e.writes and e.updates]
-        return writers.stale_read(
-            seen,
-            reader=access_of(suspect, writes=False),
-            writer=access_of(writer, writer.copy),
-            element=WrittenElement(
-                index=suspect.element,
-                value=plain_number(suspect.value),
-                affected=int(suspect.mask.sum()),
-                total=suspect.total,
+        points = zip(suspect.point, writer.point, strict=True)
+        return OtherCore(
+            axes=launch.numbers(
+                axis
+                for axis, (here, there) in enumerate(points)
+                if launch.parallel[axis] and here != there
             ),
-            block=block,
-            left_by=None if left_by is None else left_by.place,
-            resets=self._writes(suspect, as_resets=True),
-            accumulates=any(e.moment == suspect.moment for e in updates),
-            choice=reach.choice_in(self._run.launch, writer.step),
-            sum_axes=stale.axes_of_sum(suspect, thread, self._history, self._run.launch),
+            source=writer.point,
+            steps=launch.numbers(
+                axis
+                for axis, size in enumerate(launch.grid)
+                if not launch.parallel[axis] and size != 1
+            ),
         )
 
-    def dropped(self, found: DroppedSum) -> Finding:
-        """Report a sum that a reset drops, or with additions after the last store to an output."""
-        thread = self._run.threads[found.thread]
-        line, reset = found.before.step.site.line, found.step.site.line
-        seen = self._seen(found.stored or found, found.buffer, other=line)
-        moment = found.moment if found.stored is None else found.before.moment
-        return writers.dropped_sum(
-            seen,
-            block=self._block(thread, moment, thread.outputs_of(found.buffer.name)),
-            slip=found.slip,
-            is_again=found.is_again,
-            lost=access_of(found.before, found.before.copy),
-            reset=access_of(found),
-            element=found.change.written,
-            stored=None if found.stored is None else access_of(found.stored),
-            reset_in="?" if reset is None else reset.line,
-        )
-
-    def _writes(self, suspect: SuspectRead, *, as_resets: bool) -> tuple[Reset, ...]:
-        """Find the lines that write the elements of a read; if `as_resets`, only non-updates."""
-        return resets.writes(
-            self._history.buffers[buffer_key(suspect.buffer)],
-            suspect,
-            with_loops=self._run.threads[suspect.thread].has_pipelines,
-            as_resets=as_resets,
+    def _writes(self, name: str) -> tuple[Reset, ...]:
+        """Lines that have written a buffer, with the first grid points at which they did."""
+        written = self._run.stored.get(name, {}).values()
+        return tuple(
+            Reset(line=one.step.site.line.line, points=tuple(one.points))
+            for one in written
+            if one.step.site.line is not None
         )
 
     # Arrays
 
-    def arrays(self, conflicts: Sequence[ReplacedWrite]) -> list[Ordered]:
+    def arrays(self) -> list[Ordered]:
         """Return the findings about whole arrays."""
         ledger = self._run.arrays
         found = [self._overwritten(read) for read in ledger.overwritten.values()]
-        copied = ledger.copies.overwritten()
-        found += [(copy.writer.number + 1, self._copied(copy)) for copy in copied]
-        found += [(lost.before.number + 1, self._lost(lost)) for lost in ledger.lost.values()]
-        found += [(one.before.number + 1, self._conflict(one)) for one in conflicts]
         found += [(LAST - 1, self._returned(back)) for back in ledger.returns.values()]
         if self._run.has_ended:
             found += [(LAST, finding) for finding in self._unwritten()]
@@ -229,7 +204,7 @@ class MemoryWording:
         seen = self._seen(
             read,
             read.region.buffer,
-            index=resets.part_text(name, read.block.mask),
+            index=part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
         )
         finding = writers.overwritten_read(
@@ -248,28 +223,6 @@ class MemoryWording:
         )
         return (0 if record is None else record.number + 1), finding
 
-    def _copied(self, found: OverwrittenCopy) -> Finding:
-        copy, buffer = found.copy, found.copy.source.buffer
-        seen = self._seen(
-            copy,
-            buffer,
-            index=resets.part_text(buffer.name, found.mask),
-            other=found.writer.step.site.line,
-        )
-        return writers.overwritten_read(
-            seen,
-            output=found.output,
-            reader=access_of(copy, copy, writes=False),
-            writer=access_of(found.writer, found.writer.copy),
-            element=WrittenElement(
-                index=found.element,
-                value=plain_number(found.value),
-                before=plain_number(found.before),
-                affected=int(found.mask.sum()),
-                total=found.total,
-            ),
-        )
-
     def _original(self, read: OverwrittenRead) -> Any:
         """Original values of the call, where they have been overwritten."""
         window = read.block.window
@@ -287,51 +240,6 @@ class MemoryWording:
                 index.append(part.start + at - start.start)
         array = np.asarray(arrays[given.index(window.operand.name)])
         return plain_number(array[tuple(index)].item())
-
-    def _lost(self, lost: ReplacedWrite) -> Finding:
-        thread = self._run.threads[lost.thread]
-        window = lost.window
-        assert window is not None
-        moment = thread.moments.index(thread.points.index(lost.point))
-        block = self._block(thread, moment, [thread.outputs.index(window)])
-        assert block is not None
-        seen = self._seen(
-            lost,
-            lost.buffer,
-            index=resets.part_text(lost.operand, lost.mask),
-            other=lost.before.step.site.line,
-        )
-        return writers.lost_write(
-            seen,
-            block=block,
-            lost=access_of(lost.before, lost.before.copy),
-            replaced_by=access_of(lost, lost.copy),
-            element=lost.change.written,
-        )
-
-    def _conflict(self, conflict: ReplacedWrite) -> Finding:
-        seen = self._seen(
-            conflict,
-            conflict.buffer,
-            operand=conflict.operand,
-            index=resets.part_text(conflict.operand, conflict.mask),
-            other=conflict.before.step.site.line,
-        )
-        blocks = None
-        if conflict.blocks is not None and conflict.window is not None:
-            name = conflict.window.operand.name
-            here, there = conflict.blocks
-            blocks = (
-                writers.OutputBlock(output=name, index=here),
-                writers.OutputBlock(output=name, index=there),
-            )
-        return writers.conflicting_writes(
-            seen,
-            here=access_of(conflict, conflict.copy),
-            there=access_of(conflict.before, conflict.before.copy),
-            element=conflict.change.written,
-            blocks=blocks,
-        )
 
     def _returned(self, back: BlockReturn) -> Finding:
         name = back.window.operand.name
@@ -409,7 +317,7 @@ class MemoryWording:
             shape=shape_text(buffer),
             values={"elements": f"{part.elements} of {part.of}"},
         )
-        found = contents.output_not_written(
+        return contents.output_not_written(
             seen,
             what=part.text + (f" on device {buffer.device}" if len(self._arrays) > 1 else ""),
             why=why,
@@ -419,9 +327,6 @@ class MemoryWording:
             is_one_block=not thread or not window or thread.is_in_one_block(window, mask),
             is_aliased=buffer.kind != "output",
         )
-        if why == "condition":
-            self.slips[id(found)] = frozenset[int]().union(*(site.conditions for site in sites))
-        return found
 
     # Shared helpers
 
@@ -430,28 +335,15 @@ class MemoryWording:
     ) -> Sighting:
         return sighting_of(self._run.launch, event, buffer, **facts)
 
-    def _block(
-        self, thread: TrackedThread, moment: int, outputs: Sequence[int]
-    ) -> writers.OutputBlock | None:
-        """Return the block, computed at a moment, of the first of these outputs."""
-        if not outputs:
-            return None
-        number = outputs[0]
-        if number >= len(thread.outputs):
-            part = thread.blocks_at_moments(number)[moment]
-            return writers.OutputBlock(
-                output=thread.output_name(number),
-                index=(),
-                part=str(part) if part is not None else f"no part of {thread.output_name(number)}",
-            )
-        blocks = thread.blocks[number]
-        return writers.OutputBlock(
-            output=thread.output_name(number),
-            index=blocks[thread.moments[moment]],
-            steps=steps_of_block(self._run.launch, thread.points, blocks),
-        )
-
 
 def _is_in_place(step: ir.MachineStep) -> bool:
     """Return whether a store writes the same elements whenever it runs."""
     return isinstance(step, ir.StoreStep) and step.place.is_constant
+
+
+def part_text(name: str, mask: shadow.Mask) -> str | None:
+    """Unparse the elements in a mask as slices; None for all elements."""
+    if mask.all():
+        return None
+    part = part_of(name, mask)
+    return None if part is None else part.text

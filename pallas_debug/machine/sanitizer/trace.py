@@ -1,0 +1,77 @@
+"""Trace of what values decide in a run: branches, iterations, indices, semaphores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.memory import MemoryRegion, OutOfBounds
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.shadows.shadow import index_key
+from pallas_debug.machine.threads import Thread
+
+
+class ControlTrace(MachineObserver):
+    """Records the branches taken, the indices computed and the semaphores changed.
+
+    Attributes:
+      trace: hash of them so far; two runs of a kernel with equal traces execute the same steps on
+        the same elements.
+    """
+
+    def __init__(self) -> None:
+        self.trace = 0
+        self._dynamic: dict[int, bool] = {}
+
+    def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
+        self.trace = hash((self.trace, id(step), chosen))
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if type(step) is ir.WhileLoop:
+            self.trace = hash((self.trace, id(step), iteration))
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        if self._is_dynamic(step):
+            self.trace = hash((self.trace, id(step), index_key(region)))
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        if self._is_dynamic(step):
+            self.trace = hash((self.trace, id(step), index_key(region)))
+
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        if self._is_dynamic(copy.step):
+            keys = index_key(copy.source), index_key(copy.destination)
+            self.trace = hash((self.trace, id(copy.step), keys))
+
+    def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
+        self.trace = hash((self.trace, id(step), counter.entry, amount))
+
+    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
+        self.trace = hash((self.trace, id(step), counter.entry, amount))
+
+    def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+        self.trace = hash((self.trace, id(step), str(error.index)))
+
+    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+        self.trace = hash((self.trace, id(step), str(error.index)))
+
+    def _is_dynamic(self, step: ir.MachineStep) -> bool:
+        found = self._dynamic.get(id(step))
+        if found is None:
+            found = self._dynamic[id(step)] = is_dynamic(step)
+        return found
+
+
+def is_dynamic(step: ir.MachineStep) -> bool:
+    """Return whether the elements that a step accesses depend on a value."""
+    places = [getattr(step, name, None) for name in ("place", "source", "destination")]
+    for place in places:
+        for part in () if place is None else place.view:
+            for entry in part.entries if isinstance(part, ir.Index) else ():
+                numbers = (entry.start, entry.size) if isinstance(entry, ir.Slice) else (entry,)
+                if any(isinstance(number, ir.Reg) for number in numbers):
+                    return True
+    return False
