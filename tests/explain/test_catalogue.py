@@ -25,10 +25,7 @@ file that quotes it, with the versions that it states.
 """
 
 NO_VERSIONS = {
-    "conflicting-writes": "only the kernel machine says it, whatever the versions",
-    "lost-write": "only the kernel machine says it, whatever the versions",
     "overwritten-read": "only the kernel machine says it, whatever the versions",
-    "stale-read": "only the kernel machine says it, whatever the versions",
     "buffer-allocation": "only a TPU says it, and the threads that quote it name no versions",
     "halt-hardware": "only a TPU that breaks says it; no thread quotes it, XLA's page does",
     "halt-launch-group": "only several hosts with TPUs say it; the threads name no versions",
@@ -173,7 +170,7 @@ FINDINGS = (
     "DirectHbmAccess", "DivisionByZero", "DmaNotAwaited", "FalseHint", "InfinityProduced",
     "InterpretError", "NanProduced", "OutOfBoundsRead", "OutOfBoundsWrite", "OutputNotWritten",
     "OutputRevisited", "PaddingRead", "PrintNotSupported", "SemaphoreLeftOver", "UninitializedRead",
-    "ConflictingWrites", "LostWrite", "OverwrittenRead", "StaleRead",
+    "OverwrittenRead",
 )  # fmt: skip
 
 

@@ -362,14 +362,14 @@ def test_a_nan_follows_from_a_fault_of_memory_from_its_grid_point_on() -> None:
 
 def test_results_that_differ_come_after_what_may_have_changed_them() -> None:
     wrong = finding("ValueMismatch", "reference", 9, advice="compare the scales")
-    stale, lossy = finding("StaleRead", "machine"), finding("PrecisionLoss", "machine", None)
-    *causes, last = merged([wrong, lossy, stale])
-    assert [cause.kind for cause in causes] == ["StaleRead", "PrecisionLoss"]
+    late, lossy = finding("OverwrittenRead", "machine"), finding("NarrowingLoss", "machine", None)
+    *causes, last = merged([wrong, lossy, late])
+    assert [cause.kind for cause in causes] == ["OverwrittenRead", "NarrowingLoss"]
     assert last.advice == (
-        "first fix the StaleRead at line 3, which can change these values, and compare again"
+        "first fix the OverwrittenRead at line 3, which can change these values, and compare again"
     )
     (_, last) = merged([wrong, lossy])
     assert last.advice is not None
-    assert last.advice.startswith("first fix the PrecisionLoss, which")
-    elsewhere = finding("StaleRead", "machine", kernel="columns")
+    assert last.advice.startswith("first fix the NarrowingLoss, which")
+    elsewhere = finding("OverwrittenRead", "machine", kernel="columns")
     assert merged([wrong, elsewhere]) == (elsewhere, wrong)

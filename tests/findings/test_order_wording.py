@@ -415,24 +415,6 @@ def test_a_wait_of_another_size(
     assert found.witness.values["awaited bytes"] == str(awaited)
 
 
-def test_a_wait_that_names_data_that_no_copy_brings() -> None:
-    found = semaphores.wait_source_mismatch(
-        SEEN, named="x_ref[16]", source="x_ref[8]", destination="tile_ref",
-        started=Access(writes=True, grid_point=(0, 1)),
-        again=Access(writes=True, grid_point=(0, 0), loop=(3,)),
-    )  # fmt: skip
-    assert found.kind is Fault.WAIT_SOURCE_MISMATCH
-    assert found.message == (
-        "the wait names a copy of x_ref[16] to tile_ref, but ends one of x_ref[8], started at grid "
-        "point (0, 1); nothing in the whole run copies x_ref[16]"
-    )
-    assert found.cause == (
-        "the copy takes its source from the wrong indices: x_ref[8] is also copied at grid point "
-        "(0, 0), in loop iteration (3,); a wait only counts bytes"
-    )
-    assert found.witness.values["named"] == "x_ref[16]"
-
-
 def test_a_semaphore_left_over_on_one_branch() -> None:
     signal = Tally(line=line(12), amount=2, points=2, devices=(1, 2))
     wait = Tally(line=line(15), amount=1, points=1)

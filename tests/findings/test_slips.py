@@ -53,10 +53,6 @@ ARRIVAL = finding(
 TABLE = finding("UninitializedRead", "table", 3, shape="int32[4, 2] in SMEM")
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
-LEFT = finding("OutputNotWritten", "o_ref", 7, values={"why": "stores"})
-STAYS = finding(
-    "OutputNotWritten", "q_ref", 7, values={"why": "left out", "likewise": "k_ref, v_ref"}
-)
 OUTSIDE_OF_BOTH = finding("OutOfBoundsRead", "x_ref", 7, grid_point=(), index="x_ref[4]")
 STATIC = ("static",)
 
@@ -66,25 +62,9 @@ STATIC = ("static",)
     [
         (
             UNWRITTEN,
-            finding("LostWrite", "n_ref", 3, other=line(5)),
-            finding("LostWrite", "n_ref", 3, other=line(4)),
-        ),
-        (
-            finding("LostWrite", "n_ref", 3, other=line(5), values={"why": "reset late"}),
-            UNWRITTEN,
-            finding("UninitializedRead", "n_ref", 6),
-        ),
-        (
-            UNWRITTEN,
             finding("NarrowingLoss", "", 9, values={"operand 0": "nan"}),
             finding("NarrowingLoss", "", 9, values={"operand 0": "3e+09"}),
         ),
-        (
-            LEFT,
-            finding("UninitializedRead", "o_ref", 9, values={"written part": "o_ref[0:4]"}),
-            finding("UninitializedRead", "o_ref", 9),
-        ),
-        (STAYS, finding("LostWrite", "k_ref", 9), finding("LostWrite", "o_ref", 9)),
         (
             UNWRITTEN,
             finding("OutOfBoundsWrite", "o_ref", 9, values={"index from": "n_ref[0]"}),
@@ -194,16 +174,6 @@ STATIC = ("static",)
             finding("OutputNotWritten", "p_ref", 2),
         ),
         (
-            finding("LostWrite", "n_ref", 3, grid_point=(1,), values={"why": "reset late"}),
-            replace(finding("UninitializedRead", "m_ref", 5, grid_point=(0,)), engines=STATIC),
-            replace(finding("UninitializedRead", "m_ref", 5, grid_point=(2,)), engines=STATIC),
-        ),
-        (
-            finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
-            finding("LostWrite", "o_ref", 3),
-            finding("LostWrite", "p_ref", 3),
-        ),
-        (
             finding("OutputNotWritten", "o_ref", 2, values={"why": "left out"}),
             finding("DataRace", "o_ref", 2, values={"parallel dimensions": "0"}),
             finding("DataRace", "o_ref", 3, values={"parallel dimensions": "0"}),
@@ -212,11 +182,6 @@ STATIC = ("static",)
             finding("OutputNotWritten", "o_ref", 2, values={"why": "no store"}),
             finding("UninitializedRead", "o_ref", 3),
             finding("UninitializedRead", "p_ref", 3),
-        ),
-        (
-            finding("UninitializedRead", "tile", 9, values={"filled in lines": "3, 5"}),
-            RACE,
-            replace(RACE, witness=replace(RACE.witness, operand="row")),
         ),
         (
             finding("UninitializedRead", "o_ref", 5, shape="float32[16, 128] in HBM"),
@@ -237,11 +202,6 @@ STATIC = ("static",)
             finding("UninitializedRead", "o_ref", 7),
             ASTRAY,
             finding("DataRace", "o_ref", 7, other=line(7)),
-        ),
-        (
-            RACE,
-            finding("StaleRead", "tile", 5),
-            finding("StaleRead", "tile", 6),
         ),
         (
             BOTH,
@@ -279,24 +239,9 @@ STATIC = ("static",)
             finding("UninitializedRead", "x_ref", 5),
         ),
         (
-            finding("UninitializedRead", "dk", 5, values={"written under": "i == 0 at (0,)"}),
-            finding("UninitializedRead", "dv", 6, values={"written under": "i == 0 at (0,)"}),
-            finding("UninitializedRead", "dv", 6, values={"written under": "i == 1 at (1,)"}),
-        ),
-        (
             RACE,
             finding("LowPrecisionProduct", "o_ref", 7),
             replace(finding("LowPrecisionProduct", "o_ref", 7), kernel="columns"),
-        ),
-        (
-            finding("OutputNotWritten", "o_ref", 3, values={"why": "stores"}),
-            finding("LostWrite", "o_ref", 3, grid_point=(1,)),
-            finding("LostWrite", "o_ref", 4, grid_point=(1,)),
-        ),
-        (
-            finding("LostWrite", "at", 3, shape="int32[1] in SMEM", values={"why": "reset late"}),
-            finding("ConflictingWrites", "o_hbm", 7),
-            finding("StaleRead", "o_hbm", 7),
         ),
         (
             beside("DataRace", "k_buf", 5, "k_sem[1]", side="other ", other=line(3)),
@@ -309,21 +254,10 @@ STATIC = ("static",)
             beside("DataRace", "v_buf", 4, "v_sem[0]", other=line(4)),
         ),
         (
-            beside("WaitSourceMismatch", "k_hbm", 3, "sem"),
-            beside("WaitSourceMismatch", "v_hbm", 4, "sem"),
-            beside("WaitSourceMismatch", "k_hbm", 4, "sem"),
-        ),
-        (
-            ARRIVAL,
-            finding("ConflictingWrites", "slots", 9),
-            finding("ConflictingWrites", "slots", 7),
-        ),
-        (
             TABLE,
             replace(finding("OutOfBoundsRead", "x_ref", 1), engines=("tpu interpret",)),
             finding("OutOfBoundsRead", "x_ref", 1),
         ),
-        (TABLE, finding("OutputNotWritten", "o_ref", 7), finding("LostWrite", "o_ref", 7)),
         (
             finding("DmaNotAwaited", "sems", 7, values={"semaphore": "sems[0]"}),
             finding("OutputNotWritten", "o_ref", 7),
@@ -470,15 +404,6 @@ def test_a_copy_from_and_to_what_one_index_makes() -> None:
     assert merged([read, written]) == (replace(written, consequences=(read,)),)
     other = finding("OutOfBoundsRead", "o_ref", 5, **{**place, "index": "o_ref[-2]"})
     assert len(merged([other, written])) == 2
-
-
-def test_a_copy_to_a_device_that_has_not_begun_is_no_slip_of_another_slot() -> None:
-    filled = {"filled in lines": "5"}
-    read = finding("UninitializedRead", "slots", 7, values=filled)
-    race = finding("DataRace", "slots", 5, other=line(3))
-    assert merged([race, read]) == (replace(read, consequences=(race,)),)
-    early = finding("DataRace", "slots", 5)
-    assert merged([early, read]) == (early, read)
 
 
 def block(operand: str, at: int, **values: str) -> Finding:

@@ -56,7 +56,7 @@ def test_only_the_last_findings_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_led_to_a_stop_comes_first() -> None:
     error = stops.stop(DEADLOCK, "stopped")
-    elsewhere, later = replace(RACE, kernel="columns"), replace(RACE, kind=Fault.LOST_WRITE)
+    elsewhere, later = replace(RACE, kernel="columns"), replace(RACE, kind=Fault.OUTPUT_NOT_WRITTEN)
     found = [elsewhere, RACE, DEADLOCK, later]
     assert stops.led_to(error, found) == [RACE, DEADLOCK]
     assert stops.led_to(ValueError("another"), found) == []

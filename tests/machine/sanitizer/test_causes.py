@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -59,19 +58,6 @@ def test_padding_is_counted_if_it_holds_a_number_that_occurs() -> None:
         "elements, starting with x_ref[18, 0]"
     )
     assert padding.cause == "the last block reaches past the end of the array"
-
-
-def test_a_mask_that_is_one_too_wide_lets_one_element_through() -> None:
-    (padding,) = found(lambda x: histogram(x, limit=51), NUMBERS)
-    assert padding.message.endswith("is read and reaches an output: x_ref[18, 0]")
-    assert padding.cause == (
-        "the last block reaches past the end of the array; x_ref[31, 0] is kept out of the "
-        "results, but x_ref[18, 0] is not: a mask or slice does not exclude everything past the "
-        "end"
-    )
-    assert padding.advice == (
-        "mask each ragged dimension; valid positions are less than the array's size (<, not <=)"
-    )
 
 
 def test_no_mask_is_seen_where_a_maximum_drops_a_nan() -> None:
@@ -168,19 +154,6 @@ def sums_by_table(rows: jax.Array, x: jax.Array, *, resets: bool = True) -> jax.
         ),
         out_shape=jax.ShapeDtypeStruct((32, 128), F32),
     )(rows, x)
-
-
-SORTED = np.array([0, 0, 1, 2, 2, 2, 3], np.int32)
-
-
-def test_a_sum_goes_on_after_a_block_of_one_grid_point() -> None:
-    assert not found(sums_by_table, SORTED, X)
-    (stale,) = found(lambda *args: sums_by_table(*args, resets=False), SORTED, X)
-    assert (stale.kind, stale.grid_point) == (Fault.STALE_READ, (3,))
-    assert (
-        "for block (2, 0) of out_ref, reads what grid point (2,) left in acc_ref for block (1, 0)"
-        in (stale.message)
-    )
 
 
 def states_of_sequences(tiles: jax.Array, first: jax.Array, x: jax.Array) -> jax.Array:
@@ -283,62 +256,6 @@ def test_padding_that_is_masked_beside_many_reads_of_unwritten_memory() -> None:
     assert Fault.PADDING_READ not in {one.kind for one in reads}
 
 
-def test_a_state_that_is_set_one_step_late() -> None:
-    def states(x):
-        def kernel(x_ref, out_ref, last_ref, state_ref):
-            @pl.when(pl.program_id(1) == 1)
-            def _start() -> None:
-                state_ref[...] = jnp.zeros_like(state_ref)
-
-            out_ref[...] = state_ref[...] * x_ref[...]
-            state_ref[...] = state_ref[...] * 0.5 + x_ref[...]
-            last_ref[...] = state_ref[...]
-
-        block = pl.BlockSpec((8, 128), lambda i, j: (i * 3 + j, 0))
-        return pl.pallas_call(
-            kernel, grid=(2, 3), in_specs=[block], scratch_shapes=[TILE],
-            out_specs=[block, pl.BlockSpec((8, 128), lambda i, j: (i, 0))],
-            out_shape=[jax.ShapeDtypeStruct(x.shape, F32), jax.ShapeDtypeStruct((16, 128), F32)],
-        )(x)  # fmt: skip
-
-    (read,) = found(states, X[:48])
-    assert read.kind is Fault.UNINITIALIZED_READ
-    assert read.cause is not None
-    assert read.cause.startswith("it is written only at grid points (0, 1) and (1, 1), in line ")
-    assert read.advice == "write it where its sum begins: @pl.when(pl.program_id(1) == 0)"
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_a_sum_that_is_never_reset_is_no_matter_of_cores(parallel: bool) -> None:
-    def sums(x):
-        def kernel(x_ref, out_ref, acc_ref):
-            @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
-            def _start() -> None:
-                acc_ref[...] = jnp.zeros_like(acc_ref)
-
-            acc_ref[...] += x_ref[...]
-            out_ref[...] = acc_ref[...]
-
-        return pl.pallas_call(
-            kernel,
-            grid=(2, 2),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-            scratch_shapes=[TILE],
-            compiler_params=pltpu.CompilerParams(
-                dimension_semantics=("parallel" if parallel else "arbitrary", "arbitrary")
-            ),
-        )(x)
-
-    (read,) = found(sums, X[:32])
-    assert read.kind is (Fault.UNINITIALIZED_READ if parallel else Fault.STALE_READ)
-    assert str(read.cause).startswith("it is reset only at grid point (0, 0), in line ")
-    assert read.advice == (
-        "reset it at the first step of each block of out_ref: @pl.when(pl.program_id(1) == 0)"
-    )
-
-
 def sums_of_lanes(x: jax.Array, *, slots: int) -> jax.Array:
     """Sums over the first axis of the grid, which several cores may share along the second."""
 
@@ -393,30 +310,6 @@ def test_elements_of_several_blocks_are_not_those_of_one_grid_point() -> None:
     assert str(gap.cause).endswith("; its first block belongs to grid point (0,)")
 
 
-@pytest.mark.parametrize(
-    "block, advice",
-    [
-        (0, "write it where its sum begins: @pl.when(pl.program_id(0) == 0)"),
-        (1, "write all of it before this line"),
-    ],
-)
-def test_an_output_that_begins_again_at_each_grid_point(block: int, advice: str) -> None:
-    def sums(x):
-        def kernel(x_ref, out_ref):
-            out_ref[...] += x_ref[...]
-
-        return pl.pallas_call(
-            kernel,
-            grid=(2,),
-            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i * block, 0)),
-            out_shape=jax.ShapeDtypeStruct((8 + 8 * block, 128), F32),
-        )(x)
-
-    (read,) = found(sums, X[:16])
-    assert (read.kind, read.advice) == (Fault.UNINITIALIZED_READ, advice)
-
-
 def test_a_missing_store_is_at_the_line_of_the_blocks() -> None:
     def nothing(x):
         def kernel(x_ref, out_ref, left_ref):
@@ -434,132 +327,3 @@ def test_a_missing_store_is_at_the_line_of_the_blocks() -> None:
     (gap,) = found(nothing, X[:16])
     assert gap.source is not None
     assert str(gap.source.text).endswith("# left")
-
-
-def test_a_slot_that_is_never_filled() -> None:
-    def fetch(x):
-        def kernel(x_ref, out_ref, tiles, sem):
-            copy = pltpu.make_async_copy(x_ref, tiles.at[1], sem)
-            copy.start()
-            copy.wait()
-            out_ref[...] = tiles[0]
-
-        scratch = [pltpu.VMEM((2, 56, 128), F32), pltpu.SemaphoreType.DMA]
-        hbm = [pl.BlockSpec(memory_space=pl.ANY)]
-        return pl.pallas_call(kernel, out_shape=x, in_specs=hbm, scratch_shapes=scratch)(x)
-
-    (finding,) = found(fetch, X)
-    assert finding.kind is Fault.UNINITIALIZED_READ
-    line = next(
-        n for n, text in enumerate(inspect.getsource(fetch).splitlines()) if ".start" in text
-    )
-    assert finding.cause == (
-        "only tiles[1:2, 0:56, 0:128] of it is ever written: the copies in line "
-        f"{line + fetch.__code__.co_firstlineno} fill no other part"
-    )
-    assert finding.advice == (
-        "let a copy fill the part that is read, or read only the part that is filled"
-    )
-
-
-def stored_twice(x, *, last: int):
-    """A sum over three steps, which step `last` stores to two outputs."""
-
-    def kernel(x_ref, out_ref, copy_ref, acc_ref):
-        k = pl.program_id(0)
-
-        @pl.when(k == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-
-        @pl.when(k == last)
-        def _end() -> None:
-            out_ref[...] = acc_ref[...]
-            copy_ref[...] = acc_ref[...]
-
-    return pl.pallas_call(
-        kernel,
-        grid=(3,),
-        in_specs=[pl.BlockSpec((8, 128), lambda k: (k, 0))],
-        out_specs=[pl.BlockSpec((8, 128), lambda k: (0, 0))] * 2,
-        out_shape=[jax.ShapeDtypeStruct((8, 128), F32)] * 2,
-        scratch_shapes=[TILE],
-    )(x)
-
-
-def test_outputs_that_are_stored_under_one_condition() -> None:
-    assert not found(lambda x: stored_twice(x, last=2), X[:24])
-    (finding,) = found(lambda x: stored_twice(x, last=3), X[:24])
-    assert finding.kind is Fault.OUTPUT_NOT_WRITTEN
-    assert "; likewise copy_ref in line " in finding.message
-
-
-def running_sums(x, *, step: int):
-    """The sum of the blocks before each one, and that of all: both are reset at `step`."""
-
-    def kernel(x_ref, before_ref, sum_ref, acc_ref):
-        @pl.when(pl.program_id(0) == step)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-            sum_ref[...] = jnp.zeros_like(sum_ref)
-
-        before_ref[...] = acc_ref[...]
-        acc_ref[...] += x_ref[...]
-        sum_ref[...] += x_ref[...]
-
-    block = pl.BlockSpec((8, 128), lambda k: (k, 0))
-    return pl.pallas_call(
-        kernel,
-        grid=(3,),
-        in_specs=[block],
-        out_specs=[block, pl.BlockSpec((8, 128), lambda k: (0, 0))],
-        out_shape=[x, jax.ShapeDtypeStruct((8, 128), F32)],
-        scratch_shapes=[TILE],
-    )(x)
-
-
-def test_a_sum_is_lost_under_the_condition_under_which_another_is_reset_late() -> None:
-    assert not found(lambda x: running_sums(x, step=0), X[:24])
-    (finding,) = found(lambda x: running_sums(x, step=1), X[:24])
-    assert (finding.kind, finding.operand) == (Fault.UNINITIALIZED_READ, "acc_ref")
-    (lost,) = finding.consequences
-    assert (lost.kind, lost.operand) == (Fault.LOST_WRITE, "sum_ref")
-
-
-def states(x: jax.Array, *, rows: int) -> list[jax.Array]:
-    """A state that is carried along each row of blocks, and its sum over all; it is never set."""
-
-    def kernel(x_ref, state_ref, total_ref, carry_ref):
-        @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
-        def _start() -> None:
-            total_ref[...] = jnp.zeros_like(total_ref)
-
-        carry_ref[...] = carry_ref[...] * 0.5 + x_ref[...]
-        state_ref[...] = carry_ref[...]
-        total_ref[...] += carry_ref[...]
-
-    block = pl.BlockSpec((8, 128), lambda row, step: (row, step))
-    return pl.pallas_call(
-        kernel,
-        grid=(rows, 3),
-        in_specs=[block],
-        out_specs=[block, pl.BlockSpec((8, 128), lambda row, step: (0, 0))],
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((8, 128), x.dtype)],
-        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
-    )(x)
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_state_whose_outputs_differ_in_when_they_move_on(rows: int) -> None:
-    """None of the outputs shows whether each row has a state of its own."""
-    x = np.ones((8 * rows, 384), np.float32)
-    (finding,) = found(lambda x: states(x, rows=rows), x)
-    assert (finding.kind, finding.operand) == ("UninitializedRead", "carry_ref")
-    assert finding.advice == (
-        "write it where its sum begins: @pl.when(pl.program_id(1) == 0)"
-        if rows == 1
-        else "write it before this line at each grid point or, if its value carries over along a "
-        "grid axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
-    )

@@ -57,7 +57,6 @@ WITNESSES: dict[str, tuple[str, tuple[int, ...] | None, tuple[int, ...]]] = {
 """Operand, grid point and iterations, for kernels without a record for the machine."""
 
 F32, I32 = jnp.float32, jnp.int32
-TILE = pltpu.VMEM((8, 128), F32)
 
 
 @functools.cache
@@ -231,7 +230,3 @@ def test_unwritten_rows_of_a_reshaped_reference_count_where_they_are_used(masks:
     x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
     findings, _ = sanitized(decoded(function, [x]), [[x]])
     assert [finding.kind for finding in findings] == ([] if masks else ["UninitializedRead"])
-
-
-IN_A_LOOP = ("moves", "stays", "overlaps", "adds", "flagged", "until", "looked up", "filled")
-UNROLLED = ("stays, unrolled", "moves, unrolled", "filled, unrolled", "copied first, unrolled")

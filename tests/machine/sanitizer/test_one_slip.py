@@ -81,65 +81,6 @@ def test_a_fetch_of_what_comes_after_the_last_block() -> None:
         judged(copied, X)
 
 
-@pytest.mark.parametrize("stores", [False, True])
-def test_a_copy_to_the_wrong_slot(stores: bool) -> None:
-    (found,) = judged(lambda x: double_buffered(x, slots=1, stores=stores), X)
-    assert (found.kind, found.operand) == (Fault.UNINITIALIZED_READ, "tiles")
-    assert {one.kind for one in found.consequences} == {Fault.DATA_RACE}
-    first = double_buffered.__code__.co_firstlineno
-    writers = f"the copies in lines {first + 7} and {first + 12}"
-    writers += f" and the stores in line {first + 9}" if stores else ""
-    assert found.cause == (
-        f"only tiles[0:1, 0:8, 0:128] of it is ever written: {writers} fill no other part"
-    )
-    assert found.advice == (
-        "let a copy fill the part that is read, or read only the part that is filled"
-    )
-
-
-def sums(x: jax.Array, *, first: int) -> jax.Array:
-    """Sums of two blocks each, which step `first` resets."""
-
-    def kernel(x_ref: Any, out_ref: Any, acc_ref: Any) -> None:
-        @pl.when(pl.program_id(1) == first)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-
-        @pl.when(pl.program_id(1) == 1)
-        def _end() -> None:
-            out_ref[...] = acc_ref[...]
-
-    return pl.pallas_call(
-        kernel,
-        grid=(2, 2),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-        out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32),
-        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
-    )(x)
-
-
-@pytest.mark.parametrize("batch", [(), (3,)])
-def test_a_late_reset_leads_and_the_axes_are_those_of_the_code(batch: tuple[int, ...]) -> None:
-    """The code of a kernel does not count the axes that `vmap` adds."""
-
-    def late(x: jax.Array) -> jax.Array:
-        return sums(x, first=1)
-
-    x = jnp.ones((*batch, 32, 128), jnp.float32)
-    verdict = pallas_debug.verify(
-        jax.vmap(late) if batch else late, x, engines=["static", "machine"]
-    )
-    (found,) = verdict.findings
-    assert found.kind is Fault.LOST_WRITE
-    assert {one.kind for one in found.consequences} == {Fault.UNINITIALIZED_READ}
-    assert found.advice == (
-        "reset it before the first addition of each block: @pl.when(pl.program_id(1) == 0)"
-    )
-
-
 def reads_too_early(x: jax.Array, *, mismatched: bool) -> jax.Array:
     """Reads a tile before its copy has ended, and waits for what never comes."""
 
@@ -183,41 +124,3 @@ def test_a_wait_for_too_much_and_its_deadlock_are_one_finding() -> None:
     (stopped,) = found.consequences
     assert stopped.kind is Fault.DEADLOCK
     assert stopped.cause == "4,096 bytes are missing: its copies transfer less than its waits take"
-
-
-def test_a_stale_sum_and_a_count_that_one_condition_resets() -> None:
-    def kernel(x_ref, out_ref, count_ref, sum_ref, number):
-        i, k = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(i == 0)  # should be `k`
-        def _start() -> None:
-            sum_ref[...] = jnp.zeros_like(sum_ref)
-            number[0] = 0
-
-        sum_ref[...] += x_ref[...]
-        number[0] += 1
-
-        @pl.when(k == 2)
-        def _store() -> None:
-            out_ref[...] = sum_ref[...]
-            count_ref[i] = number[0]
-
-    def summed(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return pl.pallas_call(
-            kernel,
-            grid=(2, 3),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
-            out_specs=[
-                pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-                pl.BlockSpec(memory_space=pltpu.SMEM),
-            ],
-            out_shape=[
-                jax.ShapeDtypeStruct((16, 128), jnp.float32),
-                jax.ShapeDtypeStruct((2,), jnp.int32),
-            ],
-            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SMEM((1,), jnp.int32)],
-        )(x)
-
-    (found,) = judged(summed, np.random.default_rng(0).standard_normal((16, 384), np.float32))
-    assert (found.kind, found.operand) == (Fault.STALE_READ, "sum_ref")
-    assert [(one.kind, one.operand) for one in found.consequences] == [(Fault.LOST_WRITE, "number")]
