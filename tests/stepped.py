@@ -126,18 +126,18 @@ def stale(x: Any) -> Any:
         out_specs=pl.BlockSpec((1, 128), lambda i, k: (0, i)),
         out_shape=jax.ShapeDtypeStruct((1, 256), x.dtype),
         scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
         name="stale",
     )(x)
 
 
-def narrowed_kernel(x_ref: Any, o_ref: Any) -> None:
-    tripled = x_ref[...].astype(jnp.int32) * 300
-    narrow = tripled.astype(jnp.int8)  # narrowed
-    o_ref[...] = narrow
+def divided_kernel(x_ref: Any, o_ref: Any) -> None:
+    x = x_ref[...].astype(jnp.int32)
+    o_ref[...] = jax.lax.div(x, x - x)  # divided
 
 
-def narrowed(x: Any) -> Any:
-    return pl.pallas_call(narrowed_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.int8))(x)
+def divided(x: Any) -> Any:
+    return pl.pallas_call(divided_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.int32))(x)
 
 
 def helper(x_ref: Any, o_ref: Any) -> None:

@@ -68,6 +68,11 @@ class RunObserver:
         self.refusals: dict[str, str] = {}
 
     @property
+    def infinities(self) -> bool:
+        """True if the checks look for infinities."""
+        return not {"inf", "float_div"}.isdisjoint(self.checks)
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings since the last `clear()`, oldest first."""
         return self._collector.findings

@@ -64,9 +64,13 @@ class HostObserver(Protocol):
 
     Attributes:
       prints: whether to pass prints on; otherwise they are dropped.
+      infinities: whether infinities in the results are findings, as NaNs are.
     """
 
     prints: bool
+
+    @property
+    def infinities(self) -> bool: ...
 
     def printed(self, record: PrintRecord) -> None:
         """Handle a print of a kernel."""
@@ -188,7 +192,9 @@ class MachineHost:
                 observers.append(_Prints(prepared.launch.name, self._observer))
             if prepared.is_sanitized:
                 watched = room.watched_points(prepared.launch, arrays, prepared.watch)
-                observers += [*areas.observers(prepared.launch, arrays, first, watched), loops]
+                given = prepared.launch, arrays, first, watched
+                infinities = self._observer.infinities
+                observers += [*areas.observers(*given, infinities=infinities), loops]
             done = machine_run.run(
                 prepared.launch,
                 arrays,

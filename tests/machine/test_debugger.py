@@ -411,11 +411,11 @@ def test_step_as_a_function(capsys: Any, monkeypatch: Any) -> None:
 @pytest.mark.slow
 def test_post_mortem_opens_at_the_first_finding() -> None:
     captured = stepper.capture(lambda: stepped.stale(X), post_mortem=True)
-    assert captured.notes[0].startswith("StaleRead in kernel `stale`, grid point (1, 0)")
+    assert captured.notes[0].startswith("UninitializedRead in kernel `stale`, grid point (1, 0)")
     assert at(captured.session) == ((1, 0), (), line("stale"))
-    without_grid = stepper.capture(lambda: stepped.narrowed(X), post_mortem=True)
-    assert without_grid.notes[0] == "NarrowingLoss in kernel `narrowed_kernel`"
-    assert at(without_grid.session) == ((), (), line("narrowed"))
+    without_grid = stepper.capture(lambda: stepped.divided(X), post_mortem=True)
+    assert without_grid.notes[0] == "DivisionByZero in kernel `divided_kernel`"
+    assert at(without_grid.session) == ((), (), line("divided"))
     whole = stepper.capture(lambda: stepped.sums(X), post_mortem=True)
     assert whole.notes == ("the run ends without a finding: opened at its end",)
     assert whole.session.place.ended

@@ -36,8 +36,9 @@ def require_cores(launch: Launch) -> None:
 
 
 def observers(
-    launch: Launch, arrays: Arrays, first: int = 0, watched: WatchedPoints | None = None
-) -> list[MachineObserver]:
+    launch: Launch, arrays: Arrays, first: int = 0, watched: WatchedPoints | None = None, *,
+    infinities: bool = False,
+) -> list[MachineObserver]:  # fmt: skip
     """Create the observers of a run, in the order in which their findings are listed: causes first.
 
     An observer has a method `findings`, which is called after the run has ended or was stopped.
@@ -46,6 +47,7 @@ def observers(
       arrays: arrays of the call, for each device.
       first: number of the first of these devices in the mesh.
       watched: grid points to check; None for all.
+      infinities: whether infinities in the results are findings, as NaNs are.
     """
     order = OrderSanitizer(launch, devices=len(arrays))
     call = KernelCall(launch, arrays, {"first": first})
@@ -56,5 +58,5 @@ def observers(
         *([AssumptionsObserver(launch)] if AssumptionsObserver.is_needed(launch) else []),
         RandomBitsObserver(launch),
         *([UndefinedElements(launch, call)] if launch.is_gpu and watched is None else []),
-        NumbersObserver(launch, watched, rerun=call.run),
+        NumbersObserver(launch, watched, rerun=call.run, infinities=infinities),
     ]
