@@ -207,7 +207,7 @@ def test_targets_of_one_refusal_are_joined() -> None:
 def test_the_worst_comes_first() -> None:
     found = merged(
         [
-            finding("PrecisionLoss", "machine"),
+            finding("InterpretError", "tpu interpret"),
             finding("FalseHint", "checks"),
             finding("UninitializedRead", "checks"),
             finding("DataRace", "tpu interpret"),
@@ -223,7 +223,7 @@ def test_the_worst_comes_first() -> None:
         "DataRace",
         "UninitializedRead",
         "FalseHint",
-        "PrecisionLoss",
+        "InterpretError",
     ]
 
 
