@@ -36,6 +36,7 @@ BUDGET = {
     "kernels": 281,
     "checks": 226,
     "bridge": 170,
+    "cases": 20,
     "correct_kernels": 100,
     "machine": 158,
     "profile": 190,

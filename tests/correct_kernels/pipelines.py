@@ -251,3 +251,28 @@ def semaphore_signalled_and_awaited(x):
         pl.semaphore_wait(sem, 1)
 
     return pl.pallas_call(kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR])(x)
+
+
+@equals(lambda x: x[:8] + x[8:16], normal(32, 128))
+def prefetch_that_is_not_used(x):
+    """A pair of blocks more than needed is fetched, and awaited at the end."""
+
+    def kernel(x_ref, out_ref, slots_ref, sems):
+        def copy(i):
+            rows = x_ref.at[pl.ds(i * 8, 8)]
+            return pltpu.make_async_copy(rows, slots_ref.at[i % 2], sems.at[i % 2])
+
+        copy(0).start()
+        out_ref[...] = jnp.zeros_like(out_ref)
+        for i in range(2):
+            copy(i + 1).start()
+            copy(i).wait()
+            out_ref[...] += slots_ref[i % 2]
+        copy(2).wait()
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
+        in_specs=[ANY],
+        scratch_shapes=[SLOTS, TWO_SEMAPHORES],
+    )(x)
