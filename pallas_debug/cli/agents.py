@@ -14,7 +14,7 @@ from pallas_debug.cli.group import COMMANDS
 from pallas_debug.cli.output import SCHEMAS
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Finding
+    from pallas_debug.model import Finding, Hint
 
 VERSION = 1
 """Version of the format, incremented when a key is removed, renamed or changes its meaning."""
@@ -58,6 +58,20 @@ def of_finding(finding: Finding) -> Fields:
         "only if": finding.only_if,
         "targets": ", ".join(finding.targets),
         "seen by": ", ".join(finding.engines),
+    }
+
+
+def of_hint(hint: Hint) -> Fields:
+    """Return the record of a hint."""
+    return {
+        "hint": hint.kind,
+        "kernel": hint.kernel,
+        "at": hint.source,
+        "source": hint.source.text if hint.source else None,
+        "other": hint.other,
+        "grid": None if hint.grid_point is None else list_text(hint.grid_point),
+        "operand": hint.operand,
+        "message": hint.message,
     }
 
 

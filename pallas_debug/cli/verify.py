@@ -33,6 +33,7 @@ class VerifyOptions(shared.ProgramOptions):
     rtol: float | None
     atol: float | None
     watch: str | None
+    hints: str
     stop_after: float | None
 
 
@@ -73,6 +74,12 @@ class VerifyOptions(shared.ProgramOptions):
     metavar="POINTS",
     help="Grid points at which the sanitizer judges memory and arithmetic, for arrays too large "
     "for it: a position, a range or * for each axis, such as '0:4,*,7'.",
+)
+@click.option(
+    "--hints",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    help="Whether to show hints: what looks unintended, but may not be, and fails nothing.",
 )
 @click.option(
     "--suppress",
@@ -213,7 +220,9 @@ def _for_agents(verdict: Verdict) -> str:
         }
         for gap in verdict.gaps
     ]
-    return agents.render("verify", [first, *map(agents.of_finding, verdict.findings), *gaps])
+    found = [agents.of_finding(verdict.labelled(finding)) for finding in verdict.findings]
+    hints = [agents.of_hint(verdict.labelled(hint)) for hint in verdict.hints]
+    return agents.render("verify", [first, *found, *hints, *gaps])
 
 
 def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
@@ -229,6 +238,7 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
         "timeout": options.timeout,
         "jobs": options.jobs,
         "watch": options.watch,
+        "hints": options.hints,
     }
     if options.engines:
         wanted["engines"] = ",".join(options.engines)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pallas_debug.findings.collector import Collector
-from pallas_debug.model import Finding, Gap, PrintRecord
+from pallas_debug.model import Finding, Gap, Hint, PrintRecord
 from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 from pallas_debug.store.layout import clean
 
@@ -29,6 +29,7 @@ class ReportedKernel:
     compilations: tuple[StoredCompilation, ...] = ()
     findings: tuple[Finding, ...] = ()
     prints: tuple[PrintRecord, ...] = ()
+    hints: tuple[Hint, ...] = ()
     gaps: tuple[Gap, ...] = ()
     tests: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
@@ -68,6 +69,7 @@ class _Used:
 
     collector: Collector = field(default_factory=Collector)
     prints: list[PrintRecord] = field(default_factory=list)
+    hints: dict[Hint, None] = field(default_factory=dict)
     gaps: dict[Gap, None] = field(default_factory=dict)
     tests: dict[str, None] = field(default_factory=dict)
     judged: dict[str, None] = field(default_factory=dict)
@@ -94,14 +96,18 @@ def collect(
             if folder in used:
                 used[folder].judged.update(dict.fromkeys(engines))
         for finding in record.findings:
-            folder = _folder_of(finding.kernel, record.kernels, by_name)
+            folder = _folder_of(finding.kernel, record.kernels, by_name, finding.digest)
             (used[folder].collector if folder in used else stray).add(finding)
+        for hint in record.hints:
+            folder = _folder_of(hint.kernel, record.kernels, by_name, hint.digest)
+            if folder in used:
+                used[folder].hints.setdefault(hint)
         for printed in record.prints:
             folder = _folder_of(printed.kernel, record.kernels, by_name)
             if folder in used:
                 used[folder].prints.append(printed)
         for gap in record.gaps:
-            folder = _folder_of(gap.kernel, record.kernels, by_name)
+            folder = _folder_of(gap.kernel, record.kernels, by_name, gap.digest)
             # A run that ended while the compiler worked knows nothing of what it made later.
             if folder in used and gap.engine not in compiled[folder]:
                 used[folder].gaps.setdefault(gap)
@@ -112,6 +118,7 @@ def collect(
             compilations=_chosen(kernel.compilations, targets),
             findings=used[kernel.name].collector.findings,
             prints=tuple(used[kernel.name].prints),
+            hints=tuple(used[kernel.name].hints),
             gaps=tuple(used[kernel.name].gaps),
             tests=tuple(used[kernel.name].tests),
             judged=tuple(e for e in used[kernel.name].judged if e not in compiled[kernel.name]),
@@ -131,8 +138,15 @@ def _chosen(
     return tuple(c for c in compilations if not targets or {c.target, c.folder.name} & {*targets})
 
 
-def _folder_of(kernel: str, used: Sequence[str], by_name: Mapping[str, Sequence[str]]) -> str:
-    """Find a kernel's folder by its name: one that the run used, or the only one of that name."""
+def _folder_of(
+    kernel: str, used: Sequence[str], by_name: Mapping[str, Sequence[str]], digest: str = ""
+) -> str:
+    """Find a kernel's folder by its name: one that the run used, or the only one of that name.
+
+    Args:
+      digest: digest of the kernel, which decides between several of that name; empty if unknown.
+    """
     known = by_name.get(clean(kernel), ())
+    known = [folder for folder in known if folder.endswith(f"-{digest[:8]}")] or known
     found = [folder for folder in known if folder in used] or known
     return found[0] if len(found) == 1 or (found and found[0] in used) else ""

@@ -131,9 +131,10 @@ def _overview(contents: Contents, title: str, stats: Sequence[FiguresByTarget]) 
             tag("h3", tag("a", reported.name, href=f"#{reported.id}")),
             _failures(reported, link_of(reported)),
             findings.finding_list(reported.findings, link_of(reported)),
+            findings.hint_list(reported.hints, link_of(reported)),
         )
         for reported in contents.kernels
-        if reported.findings or _failed(reported)
+        if reported.findings or reported.hints or _failed(reported)
     ]
     stray = findings.finding_list(contents.stray)
     return tag(

@@ -103,6 +103,7 @@ def _kernel(reported: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
         _tabs(reported),
         summaries,
         section("Findings", findings.finding_list(reported.findings, link)),
+        section("Hints", findings.hint_list(reported.hints, link)),
         section("Not judged", findings.gap_list(reported.gaps)),
         tag(
             "section",

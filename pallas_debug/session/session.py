@@ -247,7 +247,7 @@ class Session:
         gaps: Iterable[Gap] | None = None,
         judged: Mapping[str, Iterable[str]] | None = None,
     ) -> Path | None:
-        """Record the kernels, prints, findings and gaps of a test or script.
+        """Record the kernels, prints, findings, hints and gaps of a test or script.
 
         Args:
           kernels: defaults to all captured ones.

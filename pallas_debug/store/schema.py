@@ -199,6 +199,8 @@ def _(compilation: Compilation) -> Iterator[str]:
 def _(run: RunRecord) -> Iterator[str]:
     yield from _wrong_lines("findings[].witness.source", (f.source for f in run.findings))
     yield from _wrong_lines("findings[].witness.other", (f.other for f in run.findings))
+    yield from _wrong_lines("hints[].source", (h.source for h in run.hints))
+    yield from _wrong_lines("hints[].other", (h.other for h in run.hints))
     yield from _wrong_lines("prints[].source", (p.source for p in run.prints))
     yield from _wrong_numbers("findings[].count", (f.count for f in run.findings))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pallas_debug.findings.collector import merged
 from pallas_debug.session import Session
 from pallas_debug.verdict import table
-from pallas_debug.verdict.engines import Seen, compiled
+from pallas_debug.verdict.engines import Seen, compiled, hints
 from pallas_debug.verdict.result import Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
@@ -28,9 +28,11 @@ class Answers:
         self._seen: tuple[Seen, ...] = ()
         self._asked = Asked(kernels=(), engines=())
         self._sessions: tuple[Session, ...] = ()
+        self._hints = True
 
-    def ask(self, engines: Sequence[Engine], targets: Sequence[str]) -> None:
-        """Note the engines that will answer, and the targets of `compile`."""
+    def ask(self, engines: Sequence[Engine], targets: Sequence[str], *, hints: bool = True) -> None:
+        """Note the engines that will answer, targets of `compile`, and whether to keep hints."""
+        self._hints = hints
         self._asked = Asked(kernels=(), engines=tuple(engines), targets=tuple(targets))
 
     def add(self, *seen: Seen) -> None:
@@ -67,6 +69,7 @@ class Answers:
             kernels=tuple(table.labels((k.name, k.digest) for k in known).values()),
             outcomes=outcomes,
             findings=findings,
+            hints=hints(seen) if self._hints else (),
             problems=tuple(dict.fromkeys(p for one in seen for p in one.problems)),
             notes=(NOT_CONCLUDED,) if findings else (),
             reference=reference,

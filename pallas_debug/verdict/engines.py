@@ -464,6 +464,11 @@ def guarded(engine: Engine, kernels: Sequence[Kernel], judge: Callable[[], Seen]
     )
 
 
+def hints(seen: Iterable[Seen]) -> tuple[Hint, ...]:
+    """Hints of all engines, each once."""
+    return tuple(dict.fromkeys(hint for one in seen for hint in one.hints))
+
+
 def each(
     kernels: Sequence[Kernel], engine: Engine, status: Status, reason: str
 ) -> tuple[Outcome, ...]:

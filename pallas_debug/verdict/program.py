@@ -41,7 +41,7 @@ def verify_program(
     """
     asked, left_out, watched = request.asked, request.left_out, request.watched
     answers = answers or Answers()
-    answers.ask(asked, request.chips)
+    answers.ask(asked, request.chips, hints=request.shows_hints)
     if "static" in asked and source is not None:
         answers.add(ask.guarded("static", (), lambda: ask.names_in(source)))
     options = request.options(

@@ -173,6 +173,12 @@ class Verdict:
         names = labels((o.kernel, o.digest) for o in self.outcomes if o.kernel)
         return replace(one, kernel=names.get((one.kernel, one.digest), one_line(one.kernel)))
 
+    def hints_of(self, finding: Finding) -> tuple[Hint, ...]:
+        """Hints on the chain of writers behind a wrong value, nearest first."""
+        from pallas_debug.comparison.path import on_path
+
+        return on_path(self.hints, finding)
+
     def throw(self) -> None:
         """Raise an exception if a finding counts or anything was not judged.
 

@@ -20,7 +20,7 @@ from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.inputs.made_up import filled
-from pallas_debug.model import Finding, Target
+from pallas_debug.model import Finding, Hint, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, another_path, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -58,6 +58,7 @@ class Request:
     reference: Callable[..., Any] | None = None
     rtol: float | None = None
     atol: float | None = None
+    hints: bool | str = True
 
     @property
     def by_name(self) -> bool:
@@ -124,6 +125,17 @@ class Request:
         return self.watch
 
     @functools.cached_property
+    def shows_hints(self) -> bool:
+        """Whether the verdict has hints.
+
+        Raises:
+          UsageError: it is neither a bool nor `on` or `off`.
+        """
+        if self.hints not in (True, False, "on", "off"):
+            raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
+        return self.hints in (True, "on")
+
+    @functools.cached_property
     def chips(self) -> tuple[str, ...]:
         """Names of the targets.
 
@@ -174,6 +186,7 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     watch: str | None = None,
+    hints: bool | str = True,
     **kwargs: Any,
 ) -> Verdict:
     """Verify that the kernels a function calls work, for each chip; if not, explain why.
@@ -206,6 +219,7 @@ def verify(
       rtol, atol: tolerance of the comparison with the reference, as for `compare`.
       watch: grid points at which the sanitizer judges memory and arithmetic, as for `check`; a
         partly watched kernel counts as not judged by the sanitizer.
+      hints: whether the verdict has hints: what looks unintended, but fails nothing.
       **kwargs: passed to the function, like `args`.
 
     Returns:
@@ -230,6 +244,7 @@ def verify(
             rtol=rtol,
             atol=atol,
             watch=watch,
+            hints=hints,
         )
         return verify_function(function, args, kwargs, request, Answers(), tick)
 
@@ -257,7 +272,7 @@ def verify_function(
         check_function("pallas_debug.verify(…, reference=…)", request.reference)
     asked, left_out, tolerance = request.asked, request.left_out, request.tolerance
     watched = request.watched
-    answers.ask(asked, request.chips)
+    answers.ask(asked, request.chips, hints=request.shows_hints)
     platform.leave_out_absent_tpu()
     values = filled(function, args, kwargs)
     call = Call(
@@ -343,7 +358,8 @@ class Judging:
         findings = self.mark(findings)
         findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
-        self._record(name, outcomes, kept)
+        hints = ask.hints(seen) if self._request.shows_hints else ()
+        self._record(name, outcomes, kept, hints)
         known = [s for c in self._captures for s in ask.known_issues(c, self.wanted, asked)]
         problems = [
             *self.problems,
@@ -355,6 +371,7 @@ class Judging:
             kernels=tuple(table.labels((k.name, k.digest) for k in (*kernels, *lost)).values()),
             outcomes=outcomes,
             findings=kept,
+            hints=hints,
             suppressed=suppressed,
             problems=tuple(dict.fromkeys(problems)),
             notes=(
@@ -374,8 +391,14 @@ class Judging:
             if why is not None
         }
 
-    def _record(self, name: str, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
-        """Record the counted findings and the gaps, for `report` and `browse`."""
+    def _record(
+        self,
+        name: str,
+        outcomes: Sequence[Outcome],
+        findings: Sequence[Finding],
+        hints: Sequence[Hint],
+    ) -> None:
+        """Record the counted findings, the hints and the gaps, for `report` and `browse`."""
         missing = (o.gap for o in outcomes if o.status in ("unjudged", "unsupported"))
         gaps = [*missing, *(gap for outcome in outcomes for gap in outcome.gaps)]
         kernels = [captured.kernel for captured in self._captures]
@@ -388,6 +411,7 @@ class Judging:
             kernels,
             prints=self._session.observer.records,
             findings=findings,
+            hints=hints,
             gaps=gaps,
             judged={k.digest: judged[k.digest] for k in kernels if k.digest in judged},
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pallas_debug.findings.faults import Severity
-from pallas_debug.model import Finding, Gap, PrintRecord, SourceLine
+from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 from pallas_debug.render import consequence_texts
 from pallas_debug.report.markup import Markup, tag
 from pallas_debug.report.parts.common import Mark, facts, mark, place, quoted
@@ -76,6 +76,19 @@ def finding_list(findings: Sequence[Finding], link: Link = nowhere) -> Markup:
     more = len(ordered) - len(cards)
     rest = tag("p", f"{more:,} more findings are not shown here.", class_="pd-more")
     return tag("div", cards, rest if more else None, class_="pd-cards") if cards else Markup()
+
+
+def hint_list(hints: Sequence[Hint], link: Link = nowhere) -> Markup:
+    """Hints, a line each: what looks unintended, but fails nothing."""
+    if not hints:
+        return Markup()
+    rows = []
+    for hint in hints[:MAX_SHOWN]:
+        at = [place(hint.source, link(hint.source)), " "] if hint.source is not None else []
+        rows.append(tag("li", at, hint.message, tag("span", f" (hint: {hint.kind})")))
+    if more := len(hints) - len(rows):
+        rows.append(tag("li", f"{more:,} more", class_="pd-more"))
+    return tag("ul", rows, class_="pd-dim")
 
 
 def gap_list(gaps: Sequence[Gap]) -> Markup:

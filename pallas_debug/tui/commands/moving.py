@@ -199,7 +199,7 @@ class MovingActions(Workspace):
 
     # Findings and prints.
 
-    @action("runs.show", "R", "findings, gaps and prints of tests and scripts")
+    @action("runs.show", "R", "findings, hints, gaps and prints of tests and scripts")
     def action_show_runs(self) -> None:
         from pallas_debug.tui.panes.results import RunsScreen  # slows the start
 

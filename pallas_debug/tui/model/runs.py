@@ -1,4 +1,4 @@
-"""Findings, gaps and prints of runs, as a list that links to kernels and lines."""
+"""Findings, hints, gaps and prints of runs, as a list that links to kernels and lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pallas_debug.findings.wording.facts import line_text
-from pallas_debug.model import Finding, Gap, PrintRecord, RunRecord, SourceLine
+from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
 from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
-Result = Finding | Gap | PrintRecord
+Result = Finding | Hint | Gap | PrintRecord
 
 MAX_LISTED = 10_000
 """Maximum number of findings, gaps and prints to list; all are counted."""
@@ -23,14 +23,14 @@ MAX_LISTED = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEvent:
-    """Finding, gap or print of a run.
+    """Finding, hint, gap or print of a run.
 
     Attributes:
       entry: the kernel, if it is in the directory.
       place: grid point and loop iteration.
     """
 
-    kind: Literal["finding", "gap", "print"]
+    kind: Literal["finding", "hint", "gap", "print"]
     test: str
     kernel: str
     entry: Entry | None
@@ -51,11 +51,11 @@ class RunEvent:
 
 
 class Runs:
-    """Findings, gaps and prints that tests and scripts recorded in the directories of a browser.
+    """Results that tests and scripts recorded in the directories of a browser.
 
     Attributes:
-      results: the first `MAX_LISTED` events; within a run, findings come first, then gaps.
-      count: number of findings, gaps and prints.
+      results: the first `MAX_LISTED` events; within a run, findings come first, then hints.
+      count: number of findings, hints, gaps and prints.
       records: number of tests and scripts.
       tests: for each kernel's folder, the tests and scripts that ran it.
       flags: for each kernel's folder, the number of findings.
@@ -105,19 +105,26 @@ class Runs:
         self.records += 1
         for folder in record.kernels:
             self.tests.setdefault(folder, set()).add(record.name)
-        results: list[Result] = [*record.findings, *record.gaps, *record.prints]
+        results: list[Result] = [
+            *record.findings,
+            *record.hints,
+            *record.gaps,
+            *record.prints,
+        ]
         for found in results:
-            entry = self._entry(dump, record, found.kernel)
+            digest = "" if isinstance(found, PrintRecord) else found.digest
+            entry = self._entry(dump, record, found.kernel, digest)
             if isinstance(found, Finding) and entry is not None:
                 self.flags[entry.name] = self.flags.get(entry.name, 0) + found.count
             self.count += 1
             if len(self.results) < MAX_LISTED:
                 self.results.append(_result(record, found, entry))
 
-    def _entry(self, dump: int, record: RunRecord, kernel: str) -> Entry | None:
+    def _entry(self, dump: int, record: RunRecord, kernel: str, digest: str) -> Entry | None:
         """Find a kernel by name: the run's own, or else the only kernel with that name."""
         name = clean(kernel)
         used = [folder for folder in record.kernels if kernel_name(folder) == name]
+        used = [folder for folder in used if folder.endswith(f"-{digest[:8]}")] or used
         for folder in used:
             if found := self._browser.named(dump, folder):
                 return found[0]
@@ -132,6 +139,13 @@ class Runs:
         return [r for r in self.results if all(word in r.searched for word in words)]
 
 
+_KINDS: dict[type, Literal["finding", "hint", "print"]] = {
+    Finding: "finding",
+    Hint: "hint",
+    PrintRecord: "print",
+}
+
+
 def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
     if isinstance(found, Gap):
         how = "judged in part" if found.is_partial else "not judged"
@@ -144,13 +158,12 @@ def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
             place="",
             text=f"{how} by {found.engine}: {found.reason}".replace("\n", " "),
         )
-    is_finding = isinstance(found, Finding)
     place = str(found.grid_point) if found.grid_point else ""
-    if found.loop:
+    if not isinstance(found, Hint) and found.loop:
         place = f"{place} loop {found.loop}".strip()
-    text = f"{found.kind}: {found.message}" if isinstance(found, Finding) else found.text
+    text = found.text if isinstance(found, PrintRecord) else f"{found.kind}: {found.message}"
     return RunEvent(
-        kind="finding" if is_finding else "print",
+        kind=_KINDS[type(found)],
         test=record.name,
         kernel=found.kernel,
         entry=entry,

@@ -1,4 +1,4 @@
-"""Modal lists that link to places: hits of a search; findings, gaps and prints of runs."""
+"""Modal lists that link to places: hits of a search; findings, hints, gaps and prints of runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from pallas_debug.tui.model.runs import MAX_LISTED, RunEvent, Runs
 from pallas_debug.tui.model.search import DumpSearch, TextHit
 from pallas_debug.tui.widgets.cells import Cells, fitted, visible
 from pallas_debug.tui.widgets.lineview import LineView
+
+_MARKS = {"finding": ("⚑ ", "results--bad"), "hint": ("? ", "results--place")}
+"""Mark and style of a finding and a hint."""
 
 TICK = 0.1
 """Seconds between updates of the list."""
@@ -255,20 +258,20 @@ class RunsScreen(ResultScreen):
         state = "" if runs.whole else ", reading"
         hint = "; run pytest with --pallas-interpret or --pallas-check to get some"
         hint = hint if runs.whole and not runs.count else ""
-        of = f"findings, gaps and prints of {runs.records:,} tests and scripts"
+        of = f"findings, hints, gaps and prints of {runs.records:,} tests and scripts"
         self.show_summary(f"{shown}{runs.count:,} {of}{first}{state}{hint}")
 
     def draw(self, line: int, width: int) -> Cells:
         event = self._shown[line]
         name = event.test.rpartition("::")[2]
         room = max(width // 6, 8)
-        is_finding = event.kind == "finding"
+        mark, style = _MARKS.get(event.kind, ("  ", ""))
         return [
-            ("⚑ " if is_finding else "  ", "results--bad"),
+            (mark, style),
             (f"{fitted(visible(name), room)} ", "results--place"),
             (f"{fitted(visible(kernel_name(event.kernel)), room)} ", ""),
             (f"{fitted(visible(event.line), min(room, 16))} ", "results--place"),
-            (event.text, "results--bad" if is_finding else ""),
+            (event.text, style),
             (f" {event.place}" if event.place else "", "results--place"),
         ]
 

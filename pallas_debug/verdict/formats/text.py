@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pallas_debug import render
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Hint
 from pallas_debug.verdict.result import ENGINES, Outcome, Status, Verdict
 from pallas_debug.verdict.table import judgements, labels, worst
 
@@ -31,8 +31,12 @@ MAX_REASON = 160
 def verdict_text(verdict: Verdict) -> str:
     """Render the whole verdict."""
     parts = [table(verdict)]
-    parts += [finding_text(verdict.labelled(finding)) for finding in verdict.findings]
-    parts += ["\n".join(lines) for lines in (_suppressed(verdict), not_judged(verdict)) if lines]
+    parts += [
+        finding_text(verdict.labelled(finding), verdict.hints_of(finding))
+        for finding in verdict.findings
+    ]
+    sections = hint_lines(verdict), _suppressed(verdict), not_judged(verdict)
+    parts += ["\n".join(lines) for lines in sections if lines]
     return "\n\n".join([*filter(None, parts), last_word(verdict)])
 
 
@@ -82,10 +86,19 @@ def _cell(outcome: Outcome | None) -> str:
     return SIGNS[outcome.status] + ("*" if outcome.gaps and outcome.status == "ok" else "")
 
 
-def finding_text(finding: Finding) -> str:
-    """Render a finding, with the engines that saw it."""
+def finding_text(finding: Finding, hints: Sequence[Hint] = ()) -> str:
+    """Render a finding, with the hints on the way to it, and the engines that saw it."""
     engines = ", ".join(_seen_by(finding))
-    return render.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
+    lines = [render.finding_text(finding)]
+    lines += [f"on the way to it: {render.hint_text(hint)}" for hint in hints]
+    return "\n  ".join([*lines, *([f"seen by: {engines}"] if engines else [])])
+
+
+def hint_lines(verdict: Verdict) -> list[str]:
+    """List the hints that are not shown with a finding, below a heading."""
+    shown = {hint for finding in verdict.findings for hint in verdict.hints_of(finding)}
+    lines = [f"  {render.hint_text(hint)}" for hint in verdict.hints if hint not in shown]
+    return ["hints, which may be intended and fail nothing:", *lines] if lines else []
 
 
 def _seen_by(finding: Finding) -> list[str]:
