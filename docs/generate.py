@@ -41,7 +41,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "hooks.md": interfaces.hooks,
     "targets.md": compiling.targets,
     "switches.md": compiling.switches,
-    "interpreters.md": compiling.interpreters,
     "environment.md": environment.environment,
     "errors.md": diagnoses.errors,
     "findings.md": diagnoses.findings,

@@ -96,12 +96,6 @@ LIBTPU_DAYS = 180
 jax and libtpu stay compatible for a few weeks; after half a year, new kernels no longer compile.
 """
 
-RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
-"""Interpret mode that detects data races."""
-
-GPU_RACES_MODE = "gpu,detect_races,on_race=raise"
-"""The same for kernels of Mosaic GPU."""
-
 SANITIZE_MODE = "machine,sanitize"
 """Interpret mode of the sanitizer."""
 

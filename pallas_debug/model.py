@@ -372,7 +372,7 @@ class Finding:
       message: what happened, with the operand, the index and the values.
       digest: digest of the kernel; empty if it is unknown.
       witness: facts about the first time it was seen.
-      engines: engines that found it, most certain first: `tpu interpret`, `checks`.
+      engines: engines that found it, most certain first: `machine`, `static`.
       targets: chips affected, if the fault is not on all of them.
       count: number of times it was seen.
       consequences: findings that follow from this one, such as a compiler crash.

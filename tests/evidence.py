@@ -67,14 +67,6 @@ class Evidence:
         """jax's own interpreter."""
         return self._row("native", kernel, repaired, engine, lambda: run(kernel, repaired, engine))
 
-    def interpreted(
-        self, kernel: BrokenKernel, engine: JaxEngine, *, repaired: bool = False
-    ) -> Ran:
-        """TPU interpret mode with our handlers."""
-        return self._row(
-            "interpreted", kernel, repaired, engine, lambda: interpret(kernel, repaired, engine)
-        )
-
     def compiled(self, kernel: BrokenKernel, *, repaired: bool = False) -> Compiled:
         """Compilations for each of `kernel.targets`."""
         return self._row(
@@ -117,21 +109,6 @@ def run(kernel: BrokenKernel, repaired: bool, engine: JaxEngine) -> Ran:
             return _ran(kernel, repaired)
     finally:
         pltpu.reset_tpu_interpret_mode_state()
-
-
-def interpret(kernel: BrokenKernel, repaired: bool, engine: JaxEngine) -> Ran:
-    from dataclasses import replace
-
-    from jax.experimental.pallas import tpu as pltpu
-
-    from pallas_debug.bridge.interpret import tpu_interpret
-
-    found: list[Finding] = []
-    with (
-        tpu_interpret.reporting(found.append, hang_after=HANG_AFTER),
-        pltpu.force_tpu_interpret_mode(_mode(engine)),
-    ):
-        return replace(_ran(kernel, repaired), findings=tuple(found))
 
 
 def compile_(kernel: BrokenKernel, repaired: bool) -> Compiled:

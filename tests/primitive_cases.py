@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug.bridge.interpret import interpret, limits
+from pallas_debug.session import Options, Session
 
 F32, I32, BF16, U32 = jnp.float32, jnp.int32, jnp.bfloat16, jnp.uint32
 X = np.linspace(-2, 2, 8 * 128, dtype=np.float32).reshape(8, 128)
@@ -42,7 +42,6 @@ class Case:
 
     Attributes:
       kernel: takes references to the operands, the output and the scratch.
-      hlo: why `auto` does not run it in HLO interpret mode; None if both interpreters must agree.
     """
 
     def __init__(
@@ -50,16 +49,15 @@ class Case:
         kernel: Callable[..., None],
         *args: Any,
         out: Any = X,
-        hlo: str | None = None,
         call: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
-        self.kernel, self.args, self.hlo = kernel, args or (X,), hlo
+        self.kernel, self.args = kernel, args or (X,)
         aval = functools.partial(jax.tree.map, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
         self.call = call or pl.pallas_call(kernel, out_shape=aval(out), **options)
 
     def run(self, mode: str) -> list[np.ndarray]:
-        with interpret.interpreting(mode):
+        with Session(Options(interpret=mode, chip="v5e")):
             return [np.asarray(x) for x in jax.tree.leaves(jax.jit(self.call)(*self.args))]
 
     def run_on_machine(self) -> list[np.ndarray]:
@@ -293,19 +291,19 @@ def scalars_and_dynamic_slices(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
     o_ref[n_ref[0]] = x_ref[n_ref[1] + 1]
 
 
-@case(hlo="writes to references" if not limits._IS_0_12 else None)
+@case()
 def writes_through_views(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...]
     o_ref.reshape(4, 2, 128)[:, 1] = x_ref.reshape(4, 2, 128)[:, 0]
     o_ref.bitcast(I32)[0:2] = x_ref.bitcast(I32)[4:6]
 
 
-@case(hlo="transposed references", out=jax.ShapeDtypeStruct((128, 8), F32))
+@case(out=jax.ShapeDtypeStruct((128, 8), F32))
 def transposed(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref.transpose((1, 0))[...]
 
 
-@case(hlo="slices of stride 0")
+@case()
 def repeated_rows(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[pl.ds(3, 8, 0)]
 
@@ -347,7 +345,7 @@ def grids(x_ref: Any, o_ref: Any, total: Any) -> None:
     o_ref[...] = x_ref[...].repeat(2, 0) + total[...]
 
 
-@case(grid=(2,), hlo="program_id within loops and branches")
+@case(grid=(2,))
 def program_id_in_a_branch(x_ref: Any, o_ref: Any) -> None:
     @pl.when(x_ref[0, 0] < 0)
     def _() -> None:
@@ -388,13 +386,13 @@ def copies(x_hbm: Any, o_hbm: Any, tile: Any, sems: Any, count: Any) -> None:
     pltpu.sync_copy(tile, o_hbm)
 
 
-@case(scratch_shapes=[DMA], hlo="DMAs that add")
+@case(scratch_shapes=[DMA])
 def copies_that_add(x_ref: Any, o_ref: Any, sem: Any) -> None:
     o_ref[...] = x_ref[...]
     pltpu.async_copy(x_ref, o_ref, sem, add=True).wait()
 
 
-@case(scratch_shapes=[REGULAR], hlo="signals to other devices and cores")
+@case(scratch_shapes=[REGULAR])
 def signals_to_a_core(x_ref: Any, o_ref: Any, sem: Any) -> None:
     pl.semaphore_signal(sem, 1, core_index=0)
     pl.semaphore_wait(sem, 1)
@@ -423,25 +421,25 @@ def prints(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...]
 
 
-@case(hlo="pltpu.touch")
+@case()
 def touches(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...]
     pltpu.touch(o_ref)
 
 
-@case(hlo="delays")
+@case()
 def delays(x_ref: Any, o_ref: Any) -> None:
     pl.delay(3)
     o_ref[...] = x_ref[...]
 
 
-@case(hlo="trace values")
+@case()
 def trace_values(x_ref: Any, o_ref: Any) -> None:
     pltpu.trace_value("number", jnp.int32(3))
     o_ref[...] = x_ref[...]
 
 
-@case(hlo="random number generator")
+@case()
 def random_bits(x_ref: Any, o_ref: Any) -> None:
     pltpu.prng_seed(3)
     o_ref[...] = x_ref[...] + pltpu.prng_random_bits((8, 128)).astype(F32)
@@ -460,12 +458,12 @@ def stochastic_rounding(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = pltpu.stochastic_round(x_ref[...], bits, target_dtype=BF16)
 
 
-@case(grid=(("g", 2),), hlo="axis index of a grid", out_specs=ANY_ROWS, out=TWO)
+@case(grid=(("g", 2),), out_specs=ANY_ROWS, out=TWO)
 def axis_indices(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...] + lax.axis_index("g").astype(F32)
 
 
-@case(compiler_params=pltpu.CompilerParams(collective_id=0), hlo="barrier semaphores")
+@case(compiler_params=pltpu.CompilerParams(collective_id=0))
 def barriers(x_ref: Any, o_ref: Any) -> None:
     barrier = pltpu.get_barrier_semaphore()
     pl.semaphore_signal(barrier, 1)
@@ -486,7 +484,7 @@ def num_programs() -> Case:
 CASES["num_programs"] = num_programs
 
 
-@case(hlo="branches for Mosaic")
+@case()
 def platforms(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = lax.platform_dependent(x_ref[...], cpu=lambda x: -x, default=lambda x: x)
 
@@ -525,7 +523,7 @@ if "conv_general_dilated" in RULES:
 
 if "has_memory_space" in RULES:
 
-    @case(hlo="has_memory_space", in_specs=[ANY], scratch_shapes=[DMA])
+    @case(in_specs=[ANY], scratch_shapes=[DMA])
     def memory_spaces(x_hbm: Any, o_ref: Any, sem: Any) -> None:
         pltpu.async_copy(x_hbm, o_ref, sem).wait()
         is_hbm = pltpu.has_memory_space(x_hbm, pltpu.HBM)

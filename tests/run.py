@@ -48,7 +48,6 @@ WHOLE = (
     "bridge/test_capture.py",
     "bridge/test_fit.py",
     "bridge/test_interpret.py",
-    "bridge/test_interpret_operands.py",
     "bridge/test_libtpu.py",
     "bridge/test_patches.py",
     "machine/test_beyond.py",

@@ -31,8 +31,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INTERPRETED = (
-    "pallas-debug: no accelerator found: kernels run in HLO interpret mode, and are compiled for "
-    "the real target."
+    "pallas-debug: no accelerator found: kernels run on the kernel machine, and are compiled "
+    "for the real target."
 )
 
 _epochs = itertools.count(1)
@@ -91,8 +91,7 @@ def debug(
             attention(q, k, v)
 
     Compilations run in the background; returning from the function or leaving the block waits for
-    them. Results are unchanged. On a machine without an accelerator, kernels run in an interpret
-    mode.
+    them. Results are unchanged. Without an accelerator, kernels run on the kernel machine.
 
     Args:
       function: the function to wrap; omitted if the decorator has options, or for a `with` block.
@@ -232,7 +231,7 @@ def print_problem(problem: PallasDebugError) -> None:
 
 
 def print_mode(sentence: str) -> None:
-    """Report on standard error which kernels `auto` runs in which mode."""
+    """Report on standard error which kernels `auto` does not run on the machine."""
     print_once(f"pallas-debug: {sentence}")
 
 

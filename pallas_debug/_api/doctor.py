@@ -229,32 +229,17 @@ def _device() -> Iterator[Check]:
 
     backend = jax_platform.default_backend()
     if backend == "cpu":
-        detail = "no accelerator: kernels run in HLO interpret mode while dumping"
+        detail = "no accelerator: kernels run on the kernel machine while dumping"
     else:
         detail = f"programs run on {backend}: {jax_platform.device_kind()}"
     yield Check(name="device", state="ok", detail=detail)
 
 
 def _interpreters() -> Iterator[Check]:
-    """Report what the installed interpreters cannot run, and which faults they ignore silently."""
-    from pallas_debug.bridge.interpret import limits as interpret_limits
+    """Report the parameters of jax's interpreters."""
     from pallas_debug.bridge.interpret import params as interpret_params
     from pallas_debug.errors import UsageError
 
-    known = {
-        "HLO interpret mode's limits": {limit.name: limit.hlo for limit in interpret_limits.LIMITS},
-        "TPU interpret mode's limits": {limit.name: limit.tpu for limit in interpret_limits.LIMITS},
-    }
-    for name, does in known.items():
-        refused = [what for what, how in does.items() if how == "no"]
-        silent = [what for what, how in does.items() if how.startswith("silent")]
-        detail = f"has no {', '.join(refused)}; is silent about {', '.join(silent)}"
-        yield Check(name=name, state="ok", detail=detail)
-    yield Check(
-        name="TPU interpret mode's races",
-        state="ok",
-        detail=f"detect_races {interpret_limits.race_report()}",
-    )
     parameters = ", ".join(interpret_params.fields("tpu"))
     yield Check(name="TPU interpret mode's parameters", state="ok", detail=parameters)
     try:

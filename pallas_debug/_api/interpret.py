@@ -68,15 +68,14 @@ def interpret(
     the function or the block ends, and does not affect the next kernel.
 
     Args:
-      mode: `hlo`; `tpu`; `gpu`; `machine` for the kernel machine; `auto` for HLO interpret mode,
-        with TPU interpret mode for kernels that HLO mode cannot run, and the kernel machine for
-        kernels that neither can run, and `gpu` for those of Mosaic GPU; `off` for the mode that the
-        code selects. Parameters may follow: `"tpu,detect_races,num_cores_or_threads=2"`.
+      mode: `auto` for the kernel machine, with `gpu` for kernels of Mosaic GPU; `machine`; `hlo`,
+        `tpu` or `gpu` for one of jax's interpreters; `off` for the mode that the code selects.
+        Parameters may follow: `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries it during tracing.
       pretend: whether jax's devices answer as `chip`, for code that runs its kernels only on a TPU;
         or the name of the target to answer as instead of `chip`, such as `"v6e"`. A no-op with an
         accelerator.
-      quiet: whether not to report on standard error which kernels `auto` does not run in HLO mode.
+      quiet: whether not to report on standard error which kernels `auto` runs in mode `gpu`.
       **params: parameters of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:

@@ -25,15 +25,12 @@ LOWERING = "capture: lowering rules"
 LINES = "capture: lines of kernels under grad"
 RUNS = "capture: runs of jitted programs"
 MODES = "interpret modes"
-TPU_MODE = "TPU interpret mode"
-TPU_EXTENSIONS = "TPU interpret mode: extensions"
 CHIP = "chip while tracing"
 PRETEND = "devices that answer as the chip"
 MOSAIC = "Mosaic module"
 CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 FRAMES = "frames of jax in errors"
-QUIET = "log of callbacks"
 QUICK = "optimisation of programs that run once"
 
 
@@ -135,21 +132,12 @@ def constant(_: Any, value: Any) -> Any:
 
 
 _HOOK = "pallas_debug.bridge.lowering.hook"
-_INTERPRETER = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
-_MEMORY = "jax._src.pallas.mosaic.interpret.shared_memory"
-_RACES = "jax._src.pallas.mosaic.interpret.race_detection_state:RaceDetectionState"
-_OURS = "pallas_debug.bridge.interpret.tpu_interpret"
-_METHODS = "pallas_debug.bridge.interpret.tpu_methods"
-_CALLBACK_LOG = "jax._src.callback:logger"
-
 _SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap and grad"
 _NO_FASTPATH = "jax's C++ dispatch bypasses Python once it knows a program"
 _BINDS = "jax reads the interpret mode when `pallas_call` is made, not when it is called"
 _NO_CHIP = "without a TPU, code that queries its chip while it is traced fails"
 _GATES = "code queries its device before it calls a kernel; jax itself gets the real values"
 _CHECKIFY = "since 0.10.1, checkify reports no errors in kernels"
-_ACCESSES = "records what a copy reads and writes"
-_FINDS_RACES = "reports races with line and operand"
 
 TABLE: tuple[Patch, ...] = (
     *(
@@ -176,8 +164,8 @@ TABLE: tuple[Patch, ...] = (
         area=LOWERING,
         owner="jax._src.callback",
         name="emit_python_callback",
-        replacement=f"{_HOOK}:without_callbacks",
-        why="jax cannot lower a program's callbacks for an absent TPU",
+        replacement=f"{_HOOK}:emitting_callbacks",
+        why="jax cannot lower a program's callbacks for an absent TPU; their errors name no kernel",
         parameters=("ctx", "callback", "token", "operands", "operand_avals", "result_avals"),
     ),
     Patch(
@@ -217,137 +205,6 @@ TABLE: tuple[Patch, ...] = (
             ("mpmd:mpmd_map_p", _BINDS, versions.NEWEST),
             ("core:core_map_p", "must have the effects of the kernel it becomes", "0.10"),
         )
-    ),
-    *(
-        Patch(
-            area=MODES,
-            owner="jax._src.pallas.mosaic.pipeline",
-            name=name,
-            replacement=f"pallas_debug.bridge.interpret.{replacement}",
-            why="jax_use_emit_pipeline_primitive makes a primitive that few interpreters evaluate",
-        )
-        for name, replacement in (
-            ("config", "interpret:inlining_pipelines"),
-            ("_emit_pipeline", "vmap:mapping_pipelines"),
-        )
-    ),
-    *(
-        Patch(
-            area=MODES,
-            owner="jax._src.interpreters.mlir:_lowerings",
-            how="object key",
-            name=f"jax._src.pallas.mosaic.primitives:{name}_p",
-            replacement="pallas_debug.bridge.interpret.extend.elementwise:lowering",
-            args=(name,),
-            is_optional=True,
-            why="only Mosaic can lower it, and interpreters run on the CPU",
-        )
-        for name in ("pack_elementwise", "unpack_elementwise", "stochastic_round")
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner=_INTERPRETER,
-        name="callback",
-        replacement=f"{_OURS}:observed_callbacks",
-        why="passes facts to callbacks that are known only while the kernel is traced",
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner=_INTERPRETER,
-        name="interpret_pallas_call",
-        replacement=f"{_OURS}:tracing_kernels",
-        why="records the kernel, its operands and its index maps",
-        parameters=("jaxpr", "grid_mapping", "name"),
-    ),
-    Patch(
-        area=TPU_EXTENSIONS,
-        owner=_INTERPRETER,
-        name="_interpret_jaxpr",
-        replacement=f"{_OURS}:tracing_jaxprs",
-        why="evaluates primitives that jax lacks; records loops, and the operand behind a value",
-        parameters=("jaxpr", "args", "ctx", "token"),
-    ),
-    *(
-        Patch(
-            area=TPU_EXTENSIONS,
-            owner=_INTERPRETER,
-            name=name,
-            replacement=f"pallas_debug.bridge.interpret.extend.memory:{replacement}",
-            why="supports references that are reshaped, bitcast or transposed",
-            parameters=("token", "buffer_id", "transforms"),
-        )
-        for name, replacement in (("get", "reading"), ("store", "storing"), ("swap", "swapping"))
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner="jax._src.pallas.mosaic.interpret.thread_map",
-        name="_run_jaxpr",
-        replacement="pallas_debug.bridge.interpret.extend.threads:sharing",
-        why="compiles a kernel's body once instead of once per thread and launch",
-        parameters=("jaxpr", "consts", "args"),
-    ),
-    *(
-        Patch(area=TPU_MODE, owner=owner, name=name, replacement=f"{_METHODS}:{ours}", why=why)
-        for owner, name, ours, why in (
-            (f"{_INTERPRETER}:DMA", "__init__", "adopting", "records the line that started a copy"),
-            (_CALLBACK_LOG, "filter", "filtering", "jax logs the stack of each of our findings"),
-        )
-    ),
-    *(
-        Patch(
-            area=TPU_MODE,
-            owner=f"{_INTERPRETER}:DMA",
-            name=name,
-            replacement=f"{_METHODS}:executing",
-            args=(writes,),
-            why=_ACCESSES,
-        )
-        for name, writes in (("execute_read", False), ("execute_write", True))
-    ),
-    *(
-        Patch(
-            area=TPU_MODE,
-            owner=_RACES,
-            name=name,
-            replacement=f"{_METHODS}:checking",
-            args=(writes,),
-            why=_FINDS_RACES,
-            parameters=("clock", "buffer_key", "rnge"),
-        )
-        for name, writes in (("check_read", False), ("check_write", True))
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner=f"{_MEMORY}:Semaphore",
-        name="wait",
-        replacement=f"{_METHODS}:waiting",
-        why="ends waits for semaphores that nothing will signal",
-        parameters=("value", "global_core_id"),
-    ),
-    *(
-        Patch(
-            area=TPU_MODE,
-            owner=f"{_MEMORY}:SharedMemory",
-            name=name,
-            replacement=f"{_METHODS}:{ours}",
-            why="a finding stops every device that has begun, without waiting for others",
-        )
-        for name, ours in (("check_failed", "failing"), ("set_failed", "failing_alone"))
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner="jax._src.callback",
-        name="io_callback_impl",
-        replacement=f"{_METHODS}:handing_over",
-        why="with many devices, jax waits forever for a large array to be copied to the callback",
-        parameters=("callback",),
-    ),
-    Patch(
-        area=TPU_MODE,
-        owner="jax._src.dispatch:RuntimeTokenSet",
-        name="get_token_input",
-        replacement=f"{_METHODS}:waiting_first",
-        why="a program would fail because an earlier one was stopped",
     ),
     *(
         Patch(
@@ -474,13 +331,5 @@ TABLE: tuple[Patch, ...] = (
             (FRAMES, "traceback_filtering", "off", "jax's own frames name the equation"),
             (QUICK, "disable_most_optimizations", True, "compiling takes longer than one run"),
         )
-    ),
-    Patch(
-        area=QUIET,
-        owner=_CALLBACK_LOG,
-        name="disabled",
-        replacement=f"{__name__}:constant",
-        args=(True,),
-        why="jax logs each exception of a callback with its stack",
     ),
 )

@@ -26,7 +26,7 @@ MAX_PRINTS = 10_000
 class RunObserver:
     """Observer of interpreted kernels: collects their prints and findings.
 
-    Implements `Observer` of `bridge/instrument/observe.py` and `bridge/interpret/tpu_interpret.py`.
+    Implements `Observer` of `bridge/instrument/observe.py` and `HostObserver` of `machine/host.py`.
 
     Args:
       checks: names of the checks; empty for none.
@@ -57,8 +57,6 @@ class RunObserver:
         self._lock = threading.Lock()
         self._collector = Collector()
         self._hints: dict[Hint, None] = {}
-        self._races = Collector()
-        self._copying: dict[str, str] = {}
         self._skipped_loops: dict[str, set[SourceLine]] = {}
         self._run_loops: dict[str, set[SourceLine]] = {}
         self._dropped: set[Dropped] = set()
@@ -91,26 +89,6 @@ class RunObserver:
     def is_of(self, finding: Finding, digest: str) -> bool:
         """Return whether a finding may be of this kernel, not only of another with its name."""
         return finding.digest in ("", digest)
-
-    @property
-    def races(self) -> tuple[Finding, ...]:
-        """Races with a copy in flight since the last `clear()`; they do not fail anything."""
-        return self._races.findings
-
-    @property
-    def copying(self) -> dict[str, str]:
-        """Interpret modes of kernels with copies whose accesses were not all compared."""
-        with self._lock:
-            return dict(self._copying)
-
-    def suspected(self, finding: Finding) -> None:
-        """Record a race that was noticed in a run without race detection."""
-        self._races.add(finding)
-
-    def copied(self, kernel: str, mode: str) -> None:
-        """Record a kernel with copies that runs without race detection."""
-        with self._lock:
-            self._copying[kernel] = mode
 
     def looped(
         self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
@@ -145,10 +123,8 @@ class RunObserver:
     def clear(self) -> None:
         """Discard findings and prints, before the next test."""
         self._collector.clear()
-        self._races.clear()
         with self._lock:
             self._hints.clear()
-            self._copying.clear()
             self._dropped.clear()
             self._printed.clear()
             self._cut = 0
@@ -203,8 +179,8 @@ class RunObserver:
         """Record a kernel that the sanitizer cannot judge.
 
         Args:
-          runs: how it runs instead, `in HLO interpret mode instead`; None if the program stops at
-            it.
+          runs: how it runs instead, `on the kernel machine without being judged`; None if the
+            program stops at it.
         """
         self.refusals.setdefault(kernel, reason)
         if runs is None:

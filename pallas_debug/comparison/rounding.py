@@ -17,6 +17,7 @@ import numpy as np
 
 from pallas_debug.bridge import chip, platform
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.jaxprs import bfloat16_products
 from pallas_debug.bridge.jaxprs.bfloat16_products import ProductSite
 from pallas_debug.bridge.lowering import hook, raised
@@ -27,6 +28,7 @@ from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import numbers
+from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.model import Finding, Witness
 
 MAX_SITES = 8
@@ -124,7 +126,8 @@ class _Comparison:
 
     def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, Differences]]:
         judged = self._judged
-        with chip.answering(judged.target), hook.unannounced():
+        host = MachineHost(Unobserved())
+        with chip.answering(judged.target), hosted.hosting(host), hook.unannounced():
             found = leaves(reference.result(function, judged.args, judged.kwargs), judged.name)
         pairs = [
             Differences(a, b, _tolerance(judged, a, b))

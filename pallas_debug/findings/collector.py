@@ -126,8 +126,6 @@ def _is_same(a: Finding, b: Finding) -> bool:
         return True  # one engine reports the semaphore, the other the destination
     if len(set(engines)) == 1 and None not in (here, there):
         return key(a) == key(b)
-    if "tpu interpret" in engines and _is_same_place(a, b):
-        return True
     if a.operand is not None and b.operand is not None:
         return _base(a.operand) == _base(b.operand)
     return None in (here, there) or here == there
@@ -158,20 +156,6 @@ def _is_on_same_semaphore(a: Finding, b: Finding) -> bool:
     """Return whether two engines found the same semaphore raised, each naming one of the starts."""
     ours, theirs = (one.witness.values.get("semaphore") for one in (a, b))
     return ours is not None and ours == theirs and a.engines[:1] != b.engines[:1]
-
-
-def _is_same_place(a: Finding, b: Finding) -> bool:
-    """Return whether two findings of a line are of the same elements in HBM, of any operand.
-
-    jax's interpreter uses one buffer for an output and the input that it is aliased to.
-    """
-    one, other = a.witness, b.witness
-    if one.index is None or other.index is None or not str(one.shape).endswith(" in HBM"):
-        return False
-    ranges = [index.partition("[")[2] for index in (one.index, other.index)]
-    return (one.line, one.grid_point, one.shape, ranges[0]) == (
-        *(other.line, other.grid_point, other.shape, ranges[1]),
-    )
 
 
 def _base(operand: str) -> str:

@@ -16,14 +16,12 @@ Judge = Literal[
     "compile",
     "machine",
     "checks",
-    "tpu interpret",
-    "gpu interpret",
     "print formats",
     "reference",
 ]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
-libtpu, the kernel machine, checks in an interpreted kernel, TPU and GPU interpret mode, the rules
-for `debug_print`, the comparison with a reference."""
+libtpu, the kernel machine, checks in a compiled kernel, the rules for `debug_print`, the comparison
+with a reference."""
 
 
 class Severity(IntEnum):
@@ -65,10 +63,8 @@ _COMPILE: dict[Judge, Sure] = {"compile": Sure.REFUSED}
 _TRACE: dict[Judge, Sure] = {"trace": Sure.REFUSED}
 _MACHINE: dict[Judge, Sure] = {"machine": Sure.SEEN}
 _CHECKED: dict[Judge, Sure] = {"checks": Sure.SEEN}
-_INTERPRETED: dict[Judge, Sure] = {"tpu interpret": Sure.SEEN}
-_OF_GPUS: dict[Judge, Sure] = {"gpu interpret": Sure.SEEN}
 _UNSUPPORTED = _PROVED | _COMPILE
-_WITNESSED = _CHECKED | _INTERPRETED | _PROVED
+_WITNESSED = _CHECKED | _PROVED
 
 
 class Fault(StrEnum):
@@ -124,7 +120,7 @@ class Fault(StrEnum):
         "the TPU has no cast between two dtypes",
     )
     UNSUPPORTED_CHECK = (
-        *("UnsupportedCheck", Severity.UNSUPPORTED, _UNSUPPORTED | _INTERPRETED),
+        *("UnsupportedCheck", Severity.UNSUPPORTED, _UNSUPPORTED),
         "`checkify.check` inside a kernel",
     )
     INVALID_OPERATION = (
@@ -140,7 +136,7 @@ class Fault(StrEnum):
         "the compiler cannot prove that an offset is a multiple of the tile",
     )
     DIRECT_HBM_ACCESS = (
-        *("DirectHbmAccess", Severity.UNSUPPORTED, _UNSUPPORTED | _INTERPRETED),
+        *("DirectHbmAccess", Severity.UNSUPPORTED, _UNSUPPORTED),
         "HBM is loaded from or stored to without a copy",
     )
     SCALAR_STORE_TO_VMEM = (
@@ -218,19 +214,19 @@ class Fault(StrEnum):
 
     # Faults while a kernel runs
     DEADLOCK = (
-        *("Deadlock", Severity.STOPS, _MACHINE | _INTERPRETED | _OF_GPUS),
+        *("Deadlock", Severity.STOPS, _MACHINE),
         "a wait never ends",
     )
     ENDLESS_LOOP = (
-        *("EndlessLoop", Severity.STOPS, _MACHINE | _CHECKED | _INTERPRETED),
+        *("EndlessLoop", Severity.STOPS, _MACHINE | _CHECKED),
         "a `while_loop` does not end",
     )
     OUT_OF_BOUNDS_READ = (
-        *("OutOfBoundsRead", Severity.BOUNDS, _MACHINE | _WITNESSED | _OF_GPUS),
+        *("OutOfBoundsRead", Severity.BOUNDS, _MACHINE | _WITNESSED),
         "a load or copy reads out of bounds",
     )
     OUT_OF_BOUNDS_WRITE = (
-        *("OutOfBoundsWrite", Severity.BOUNDS, _MACHINE | _WITNESSED | _OF_GPUS),
+        *("OutOfBoundsWrite", Severity.BOUNDS, _MACHINE | _WITNESSED),
         "a store or copy writes out of bounds",
     )
     BLOCK_OUT_OF_BOUNDS = (
@@ -238,11 +234,11 @@ class Fault(StrEnum):
         "an index map returns a block that the array does not have",
     )
     DATA_RACE = (
-        *("DataRace", Severity.ORDER, _MACHINE | _PROVED | _INTERPRETED | _OF_GPUS),
+        *("DataRace", Severity.ORDER, _MACHINE | _PROVED),
         "two unordered accesses to the same memory, one of them a write",
     )
     DMA_NOT_AWAITED = (
-        *("DmaNotAwaited", Severity.ORDER, _MACHINE | _INTERPRETED),
+        *("DmaNotAwaited", Severity.ORDER, _MACHINE),
         "a copy is started but never waited for",
     )
     WAIT_SIZE_MISMATCH = (
@@ -250,7 +246,7 @@ class Fault(StrEnum):
         "a wait expects a different number of bytes than its copy transfers",
     )
     SEMAPHORE_LEFT_OVER = (
-        *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED),
+        *("SemaphoreLeftOver", Severity.ORDER, _MACHINE),
         "a semaphore is not zero when the kernel ends",
     )
     NONDETERMINISTIC_RESULT = (
@@ -258,7 +254,7 @@ class Fault(StrEnum):
         "two possible orders of events give different results",
     )
     OUTPUT_REVISITED = (
-        *("OutputRevisited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
+        *("OutputRevisited", Severity.ORDER, _MACHINE | _PROVED),
         "an output block is visited again after another block",
     )
     # What the kernel machine knows of who wrote each element
@@ -311,8 +307,8 @@ class Fault(StrEnum):
         "`pl.multiple_of` or `pltpu.annotate` makes a false claim",
     )
     INTERPRET_ERROR = (
-        *("InterpretError", Severity.MINOR, _INTERPRETED),
-        "jax's interpreter cannot run the kernel",
+        *("InterpretError", Severity.MINOR, _MACHINE),
+        "the kernel takes longer than a run may take",
     )
 
     # Faults that only a reference shows

@@ -85,11 +85,6 @@ def _is_of_scalars(unwritten: Finding) -> bool:
     return str(unwritten.witness.shape).endswith(" in SMEM")
 
 
-def _cannot_copy(finding: Finding, cause: Finding) -> bool:
-    """Return whether jax's interpreter failed at a copy between slices of different sizes."""
-    return bounds.SIZES in cause.values and _is_of_line(finding, cause)
-
-
 def _lacks_wait(finding: Finding, cause: Finding) -> bool:
     """Return whether the race is with a copy that is never awaited, or one of those next to it."""
     if _is_of_extra_copy(cause, finding):
@@ -381,8 +376,6 @@ SLIPS: Mapping[tuple[Fault, Fault], Callable[[Finding, Finding], bool]] = {
     (Fault.NARROWING_LOSS, Fault.UNINITIALIZED_READ): _is_computed,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_READ): _is_fetched_past_end,
     (Fault.DMA_NOT_AWAITED, Fault.OUT_OF_BOUNDS_WRITE): _is_of_line,
-    (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_READ): _cannot_copy,
-    (Fault.INTERPRET_ERROR, Fault.OUT_OF_BOUNDS_WRITE): _cannot_copy,
     (Fault.DMA_NOT_AWAITED, Fault.DATA_RACE): _lacks_wait,
     (Fault.DMA_NOT_AWAITED, Fault.DMA_NOT_AWAITED): _leaves_as_well,
     (Fault.DATA_RACE, Fault.DMA_NOT_AWAITED): _is_of_extra_copy,

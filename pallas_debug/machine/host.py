@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -96,13 +96,21 @@ class HostObserver(Protocol):
     def judged_in_part(self, kernel: str, reason: str) -> None:
         """Handle a kernel that was sanitized at only some of its grid points."""
 
-    def copied(self, kernel: str, mode: Literal["tpu", "machine"]) -> None:
-        """Handle a kernel that makes copies and is not sanitized."""
-
     def looped(
         self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
     ) -> None:
         """Handle the loops of a sanitized kernel: those that ran, and those that never ran."""
+
+
+class Unobserved:
+    """Receiver that discards the results of runs which do not belong to a program."""
+
+    prints = infinities = False
+
+    def _discard(self, *_: object, **__: object) -> None:
+        pass
+
+    printed = found = hinted = refused = judged_in_part = looped = _discard
 
 
 class MachineHost:
@@ -204,8 +212,6 @@ class MachineHost:
                 fill="number" if prepared.digest in self._refilled else "nan",
             )
             explained: list[Finding] = []
-            if not prepared.is_sanitized and _copies(prepared.launch):
-                self._observer.copied(prepared.launch.name, "machine")
             if not prepared.is_sanitized and done.stopped is None:
                 explained = padded.explain(prepared.launch, arrays, done.results, first=first)
         self._observer.found(*done.findings, *explained, uses=prepared.uses, digest=prepared.digest)
@@ -238,10 +244,6 @@ class _Prints(MachineObserver):
                 values=printing.shown([np.asarray(value) for value in values]),
             )
         )
-
-
-def _copies(known: Launch) -> bool:
-    return any(isinstance(step, ir.CopyStart) for step in known.all_steps())
 
 
 def _communicates(known: Launch) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.interpret.extend.views import (
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs.refviews import (
     OutOfView,
     RefView,
     array_position,
@@ -17,8 +19,6 @@ from pallas_debug.bridge.interpret.extend.views import (
     num_elements,
     open_mesh,
 )
-from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import units
 from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]

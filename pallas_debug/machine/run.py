@@ -151,7 +151,7 @@ class _TimeLimit(MachineObserver):
         seen = report.sighting(self._launch, thread, step)
         calls = sum(self._executed.values())
         self._findings.append(
-            unsupported.too_slow(seen, "machine", grid=thread.grid, seconds=spent[0], calls=calls)
+            unsupported.too_slow(seen, grid=thread.grid, seconds=spent[0], calls=calls)
         )
         raise Stopped("too slow", thread)
 

@@ -46,9 +46,9 @@ class Options:
       stages: stages of compilations to keep (`compiler/stages.py`), such as `bundles`.
       stops_unfit: whether to stop the program at a kernel that does not fit into memory: of any
         target; without targets, of the chip; without both, of any TPU.
-      hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
-      stop_after: seconds of both time and CPU time after which an interpreted kernel is stopped
-        even if it makes progress; None for no limit.
+      hang_after: seconds that a device waits for the other devices of its mesh.
+      stop_after: seconds of both time and CPU time after which a kernel on the kernel
+        machine is stopped even if it makes progress; None for no limit.
       refilled: digests of kernels for which the kernel machine gives unwritten memory other
         contents than usual, to see whether they matter.
     """

@@ -20,11 +20,10 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.bridge.interpret import failures, interpret, launched
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import grids, hook
-from pallas_debug.checks import innermost
 from pallas_debug.checks.observer import RunObserver
 from pallas_debug.compiler.room import RoomCheck
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
@@ -60,7 +59,7 @@ class Session:
       options: options of the session.
       *plugins: plugins to notify of events.
       runs: whether to also notify them of every run of a kernel.
-      inform: called with a sentence for each kernel that `auto` does not run in HLO interpret mode.
+      inform: called with a sentence for each kernel that `auto` does not run on the machine.
 
     Raises:
       UnknownTargetError, DumpDirectoryError, IncompatibleJaxError, UsageError: on creation.
@@ -142,8 +141,6 @@ class Session:
             stack.enter_context(grids.watching(self.grids))
             if self.options.checks or self.options.prints:
                 stack.enter_context(observe.observing(self.observer))
-            if self._interprets:
-                stack.enter_context(self._reports())
             self._stack = stack.pop_all()
         return self
 
@@ -316,11 +313,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             self._mode = asked
             stack.callback(setattr, self, "_mode", before)
-            stack.enter_context(
-                interpret.interpreting(mode, chosen=self._chosen, report=self.report)
-            )
-            if mode.kind != "off" and not self._interprets:
-                stack.enter_context(self._reports())
+            stack.enter_context(interpret.interpreting(mode, inform=self._informed))
             yield
 
     @contextlib.contextmanager
@@ -400,20 +393,18 @@ class Session:
         self.observer.clear()
         self.raised.clear()
         chip.forget()
-        with self._reports():
-            yield
-
-    def _reports(self) -> AbstractContextManager[None]:
-        """Send interpreter findings to the observer, unless an inner session takes them."""
-        return innermost.reporting(
-            self.observer,
-            hang_after=self.options.hang_after,
-            stop_after=self.options.stop_after,
-        )
+        yield
 
     def wait_for_runs(self) -> None:
         """Wait for interpreted kernels that this thread started, and raise their exceptions."""
-        innermost.wait_for_runs()
+        interpret.wait_for_runs()
+
+    def own_message(self, error: BaseException) -> str | None:
+        """Message of one of jax's interpreters in an exception, with the kernel and its call.
+
+        None for any other exception.
+        """
+        return failures.message(error)
 
     def reset(self) -> None:
         """Reset the interpreters, which otherwise keep their state after a kernel's exception."""
@@ -423,10 +414,9 @@ class Session:
     def _interprets(self) -> bool:
         return self.interpret_mode.kind != "off"
 
-    def _chosen(self, choice: interpret.ModeChoice) -> None:
-        """Report a kernel that `auto` does not run in HLO mode. Called within jax: never raises."""
-        with self._guarded("report", f"reporting how kernel `{choice.kernel}` runs"):
-            sentence = choice.sentence
+    def _informed(self, sentence: str) -> None:
+        """Report a kernel that `auto` does not run on the machine. Within jax: never raises."""
+        with self._guarded("report", "reporting how a kernel runs"):
             with self._lock:
                 known = sentence in self._sentences
                 self._sentences.add(sentence)

@@ -93,7 +93,6 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
     result, stopped, returned = None, None, False
     with (
         platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext(),
-        raised.quietly(),
         Session(replace(options, epoch=object()), runs=True) as session,
     ):
         try:

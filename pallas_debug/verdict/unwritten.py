@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pallas_debug.bridge.jaxprs import arrays
-from pallas_debug.bridge.lowering import raised, trace
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.findings import outputs
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.outputs import Dropped
@@ -83,7 +83,7 @@ def _changes_result(
         epoch=object(),
     )
     try:
-        with raised.quietly(), Session(again, runs=True) as session:
+        with Session(again, runs=True) as session:
             other = trace.block_until_ready(function(*args, **kwargs))
             session.wait_for_runs()
     except Exception:  # noqa: BLE001 - the first run returned, so these contents made it raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,11 +16,7 @@ from pallas_debug import render
 from pallas_debug.errors import ChecksFailed
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding, Hint
-from pallas_debug.render import one_line
 from pallas_debug_pytest.callers import Callers
-
-if TYPE_CHECKING:
-    from pallas_debug.checks.observer import RunObserver
 
 MAX_LINES = 15
 """Maximum lines per finding, because a user's message may have any length."""
@@ -70,39 +66,6 @@ def text(
     return "\n".join(parts)
 
 
-def races(observer: RunObserver) -> str:
-    """Return what is known about races in a failed test; empty if no race can be the cause."""
-    if noticed := observer.races:
-        parts = [_cut(render.finding_text(finding)) for finding in noticed[:MAX_FINDINGS]]
-        more = len(noticed) - MAX_FINDINGS
-        return "\n".join([*parts, *([f"… and {more} more"] if more > 0 else []), _NOTICED])
-    lines = []
-    for mode, (known, advice) in _UNJUDGED.items():
-        names = [f"`{one_line(name)}`" for name, of in observer.copying.items() if of == mode]
-        if names:
-            kernels = "kernel" if len(names) == 1 else "kernels"
-            lines.append(f"{kernels} {', '.join(names)} {known}; {advice}")
-    return "\n".join(lines)
-
-
-_NOTICED = (
-    "TPU interpret mode makes a copy when the kernel waits for it, and a TPU at any time until "
-    "then, so what the two sides see may differ. Only accesses to copies in flight were compared; "
-    "--pallas-races compares all of them, and fails each test in which two race."
-)
-_UNJUDGED = {
-    "tpu": (
-        "ran in TPU interpret mode: no access to a copy in flight was noticed, and no others were "
-        "compared",
-        "--pallas-races compares all of them, of cores and devices too",
-    ),
-    "machine": (
-        "ran on the kernel machine, which compared no accesses with copies in flight",
-        "--pallas-sanitize judges races and memory there",
-    ),
-}
-
-
 def hints(found: Iterable[Hint], digests: Container[str]) -> str:
     """List the first hints for the kernels of a failed test, each in one line; empty if none.
 
@@ -140,8 +103,8 @@ def at_their_line(longrepr: object, finding: Finding) -> None:
         crash.path, crash.lineno = finding.source.file, finding.source.line
 
 
-def in_their_words(longrepr: object, findings: Sequence[Finding]) -> None:
-    """Replace the text of an interpreter's exception with the findings that led to it.
+def replace_message(longrepr: object, message: str) -> None:
+    """Replace the text of a kernel's exception with the kernel's own message.
 
     jax adds its own stack to the exception's text, about a page.
     """
@@ -149,7 +112,7 @@ def in_their_words(longrepr: object, findings: Sequence[Finding]) -> None:
     if not chain:
         return
     traceback, crash, _ = chain[-1]
-    words = text(findings).splitlines()
+    words = message.splitlines()
     for entry in traceback.reprentries[-1:]:
         before = [line for line in entry.lines if not line.startswith("E ")]
         entry.lines = [*before, *(f"E   {line}" for line in words)]

@@ -83,9 +83,9 @@ class Listener:
         elif settings.names_target and not settings.watches:
             doing.append(f"target {', '.join(settings.targets)}, for tests that request it")
         if settings.interpret is not None:
-            doing.append(f"kernels run in {_title(settings.interpret)}")
+            doing.append(f"kernels run {_title(settings.interpret)}")
         elif settings.watches and self._interprets():
-            doing.append("kernels run in HLO interpret mode, as there is no accelerator")
+            doing.append("kernels run on the kernel machine, as there is no accelerator")
         if settings.pretend is not None:
             doing.append(self._pretending(settings.pretend))
         if settings.verify:
@@ -326,10 +326,10 @@ def _title(mode: str) -> str:
     """Return the title of an interpret mode; xdist's controller has no jax to parse it."""
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
-        "auto": "HLO or TPU interpret mode, or on the kernel machine, depending on the kernel",
-        "machine": "the kernel machine",
-        "off": "the mode that the code selects",
-    }.get(kind, f"{kind.upper()} interpret mode")
+        "auto": "on the kernel machine",
+        "machine": "on the kernel machine",
+        "off": "in the mode that the code selects",
+    }.get(kind, f"in jax's {kind.upper()} interpret mode")
     return f"{title} ({params})" if params else title
 
 

@@ -194,10 +194,10 @@ OPTIONS = (
         metavar="MODE",
         const="auto",
         check=_mode,
-        help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO; TPU for kernels that "
-        "need it; machine for kernels that neither can run; gpu for Mosaic GPU), machine (the "
-        "kernel machine) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; "
-        "auto is the default when dumping on a machine without an accelerator",
+        help="run kernels on the kernel machine (auto, machine), in one of jax's interpreters "
+        "(hlo, tpu, gpu), with parameters as in tpu,detect_races,num_cores_or_threads=2, or as "
+        "the code selects (off); auto runs kernels of Mosaic GPU in mode gpu, and is the default "
+        "when dumping on a machine without an accelerator",
     ),
     Option(
         name="pretend",
@@ -265,15 +265,15 @@ OPTIONS = (
         name="hang",
         metavar="SECONDS",
         check=_seconds,
-        help="seconds without progress after which a kernel in TPU interpret mode is stopped "
+        help="seconds that a device waits for the others of its mesh on the kernel machine "
         "(default: 30)",
     ),
     Option(
         name="stop-after",
         metavar="SECONDS",
         check=_seconds,
-        help="seconds of both time and CPU time after which an interpreted kernel is stopped even "
-        "if it makes progress, reporting the grid point or iteration that it reached; a test that "
+        help="seconds of both time and CPU time after which a kernel on the kernel machine is "
+        "stopped even if it makes progress, reporting the grid point that it reached; a test that "
         "XLA compiles for longer is named (default: no limit)",
     ),
     Option(

@@ -143,8 +143,5 @@ class Running:
         return [
             finding
             for finding in self.findings
-            if finding.counts
-            and finding.count > known[key(finding)]
-            and finding.kind != Fault.INTERPRET_ERROR  # jax raises its error to the caller
-            and key(finding) not in raised
+            if finding.counts and finding.count > known[key(finding)] and key(finding) not in raised
         ]

@@ -388,8 +388,6 @@ class Watcher:
                 hints := failures.hints(self._hints(running), running.used)
             ):
                 report.sections.append((f"{NAME}: hints", hints))
-            if not found and (races := failures.races(running.session.observer)):
-                report.sections.append((f"{NAME}: races", races))
             if folders and running.session.store is not None:
                 root = text.relative(running.session.store.root)
                 faulty = {finding.kernel for finding in running.findings}
@@ -420,7 +418,9 @@ class Watcher:
         if self._config.getoption("fulltrace"):
             led = [finding for finding in led if stops.is_stop(finding, error)]
         elif led:
-            failures.in_their_words(report.longrepr, led)
+            failures.replace_message(report.longrepr, failures.text(led))
+        elif error is not None and (own := running.session.own_message(error)):
+            failures.replace_message(report.longrepr, own)
         if rest := [finding for finding in running.findings if finding not in led]:
             shown = failures.text(rest, None, running.callers)
             report.sections.append((f"{NAME}: findings", shown))
@@ -476,7 +476,7 @@ class Watcher:
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
-        if session.options.checks or session.interpret_mode.judges:
+        if session.options.checks or session.interpret_mode.sanitizes:
             skipped = {gap.kernel for gap in session.unchecked}
             for kernel in session.kernels:
                 if kernel.name not in skipped:

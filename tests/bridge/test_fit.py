@@ -119,7 +119,7 @@ def test_a_mode_is_there_for_every_thread_and_gone_afterwards(mode: str) -> None
         thread = threading.Thread(target=lambda: found.append(state.value))
         thread.start()
         thread.join()
-    assert params.is_hlo(found[0]) == (mode == "hlo")
+    assert (found[0] is params.ChosenMode.HLO) == (mode == "hlo")
     assert found[0]
     assert state.value == before
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -120,13 +119,8 @@ def test_threads_share_what_is_installed() -> None:
     assert pjit._get_fastpath_data is before
 
 
-def test_settings_and_inherited_methods_are_restored() -> None:
-    logger = logging.getLogger("jax._src.callback")
+def test_settings_are_restored() -> None:
     before = jax.config.jax_traceback_filtering
-    with patches.installed(patches.FRAMES, patches.QUIET, patches.TPU_MODE):
+    with patches.installed(patches.FRAMES):
         assert jax.config.jax_traceback_filtering == "off"
-        assert logger.disabled
-        assert "filter" in vars(logger)
     assert jax.config.jax_traceback_filtering == before
-    assert not logger.disabled
-    assert "filter" not in vars(logger)

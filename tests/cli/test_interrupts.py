@@ -20,7 +20,6 @@ from zygote import Zygote
 
 import pallas_debug
 from pallas_debug import interrupts
-from pallas_debug.bridge.interpret import tpu_run
 from pallas_debug.cli.exits import Exit
 from pallas_debug.machine.machine import Machine
 from pallas_debug.verdict.answers import NOT_CONCLUDED
@@ -368,13 +367,12 @@ with interrupts.listening():
     assert ran.stdout == "40\n0\n"
 
 
-@pytest.mark.parametrize("mode", ["tpu", "machine"])
+@pytest.mark.parametrize("mode", ["auto", "machine,sanitize"])
 def test_a_block_that_interprets_raises_keyboard_interrupt(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the key is pressed in a callback, of which XLA makes a `JaxRuntimeError`."""
-    owner, name = {"tpu": (tpu_run, "check_slow"), "machine": (Machine, "step")}[mode]
-    real, calls = getattr(owner, name), itertools.count()
+    real, calls = Machine.step, itertools.count()
 
     def press_at_the_fifth(*args: Any) -> Any:
         if next(calls) == 5:
@@ -387,10 +385,10 @@ def test_a_block_that_interprets_raises_keyboard_interrupt(
     block = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.ones((256, 128))
     kernel = pl.pallas_call(copy, grid=(32,), in_specs=[block], out_specs=block, out_shape=x)
-    monkeypatch.setattr(owner, name, press_at_the_fifth)
+    monkeypatch.setattr(Machine, "step", press_at_the_fifth)
     with pytest.raises(KeyboardInterrupt), pallas_debug.interpret(mode, quiet=True):
         kernel(x).block_until_ready()
     assert next(calls) < 32
-    monkeypatch.setattr(owner, name, real)
+    monkeypatch.setattr(Machine, "step", real)
     with pallas_debug.interpret(mode, quiet=True):  # nothing is left over
         assert bool((kernel(x) == x).all())

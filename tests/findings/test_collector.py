@@ -94,9 +94,9 @@ def test_one_fault_is_reported_once_by_who_saw_it_happen() -> None:
 
 def test_other_lines_are_other_faults_unless_the_operand_is_the_same() -> None:
     a = finding("OutOfBoundsRead", "checks", 3, operand="x_ref")
-    b = finding("OutOfBoundsRead", "tpu interpret", 4, operand="y_ref")
+    b = finding("OutOfBoundsRead", "machine", 4, operand="y_ref")
     assert len(merged([a, b])) == 2
-    c = finding("OutOfBoundsRead", "tpu interpret", 4, operand="x_ref")
+    c = finding("OutOfBoundsRead", "machine", 4, operand="x_ref")
     assert len(merged([a, c])) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_copy_that_races_and_one_that_is_sent_too_early_are_two_faults_of_a_li
 
 def test_other_kernels_have_faults_of_their_own() -> None:
     a = finding("OutOfBoundsRead", "checks")
-    b = finding("OutOfBoundsRead", "tpu interpret", kernel="columns")
+    b = finding("OutOfBoundsRead", "checks", kernel="columns")
     assert len(merged([a, b])) == 2
 
 
@@ -210,9 +210,9 @@ def test_the_worst_comes_first() -> None:
             finding("InterpretError", "tpu interpret"),
             finding("FalseHint", "checks"),
             finding("UninitializedRead", "checks"),
-            finding("DataRace", "tpu interpret"),
+            finding("DataRace", "checks"),
             finding("OutOfBoundsRead", "checks"),
-            finding("Deadlock", "tpu interpret"),
+            finding("Deadlock", "checks"),
             finding("CompileError", "compile"),
         ]
     )
@@ -228,23 +228,10 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_a_run_has_one_deadlock_whichever_wait_an_engine_names() -> None:
-    interpreted = finding("Deadlock", "tpu interpret", 9, operand="ready")
+    interpreted = finding("Deadlock", "checks", 9, operand="ready")
     machine = finding("Deadlock", "machine", 7, operand="recv")
     (found,) = merged([interpreted, machine])
-    assert (found.operand, found.engines) == ("recv", ("machine", "tpu interpret"))
-
-
-def test_an_output_in_hbm_and_the_input_that_it_aliases_are_one_place() -> None:
-    place = {"grid_point": (0,), "shape": "float32[64, 128] in HBM"}
-    kind = "OutOfBoundsWrite"
-    machine = finding(kind, "machine", 9, operand="x_hbm", index="x_hbm[63:65]", **place)
-    by_jax = finding(kind, "tpu interpret", 9, operand="o_hbm", index="o_hbm[63:65]", **place)
-    (found,) = merged([by_jax, machine])
-    assert (found.operand, found.engines) == ("x_hbm", ("machine", "tpu interpret"))
-    other = finding(kind, "tpu interpret", 9, operand="o_hbm", index="o_hbm[62:65]", **place)
-    assert len(merged([other, machine])) == 2
-    checked = finding(kind, "checks", 9, operand="o_hbm", index="o_hbm[63:65]", **place)
-    assert len(merged([checked, machine])) == 2
+    assert (found.operand, found.engines) == ("recv", ("machine", "checks"))
 
 
 def test_the_first_line_of_a_kernel_is_no_line_where_another_engine_knows_one() -> None:
@@ -320,17 +307,17 @@ def test_a_race_is_one_fault_whichever_side_an_engine_names_first() -> None:
     here, there = (SourceLine(file="rows.py", line=line) for line in (5, 7))
     static = finding("DataRace", "static", 5, operand="tile_ref")
     static = replace(static, witness=replace(static.witness, other=there))
-    seen = finding("DataRace", "tpu interpret", 7, operand="args[2]")
+    seen = finding("DataRace", "checks", 7, operand="args[2]")
     seen = replace(seen, witness=replace(seen.witness, other=here))
     (found,) = merged([seen, static])
-    assert found.engines == ("static", "tpu interpret")
+    assert found.engines == ("static", "checks")
     elsewhere = replace(seen, witness=replace(seen.witness, other=None))
     assert len(merged([elsewhere, static])) == 2
 
 
 def test_a_copy_is_one_fault_by_its_semaphore_and_by_its_destination() -> None:
     static = finding("DmaNotAwaited", "static", operand="sem")
-    assert len(merged([finding("DmaNotAwaited", "tpu interpret", operand="out_ref"), static])) == 1
+    assert len(merged([finding("DmaNotAwaited", "checks", operand="out_ref"), static])) == 1
 
 
 @pytest.mark.parametrize("semaphore, count", [("sem[0]", 1), ("sem[1]", 2)])

@@ -255,7 +255,7 @@ STATIC = ("static",)
         ),
         (
             TABLE,
-            replace(finding("OutOfBoundsRead", "x_ref", 1), engines=("tpu interpret",)),
+            replace(finding("OutOfBoundsRead", "x_ref", 1), engines=("checks",)),
             finding("OutOfBoundsRead", "x_ref", 1),
         ),
         (
@@ -477,10 +477,3 @@ def test_copies_that_one_line_starts() -> None:
         assert merged([k, other]) == (k, other)
     plain = [replace(one, witness=replace(one.witness, values={})) for one in (k, v)]
     assert merged(plain) == tuple(plain)  # of accesses, not of copies
-
-
-def test_jax_fails_at_a_copy_between_slices_of_different_sizes() -> None:
-    cause = finding("OutOfBoundsRead", "o_ref", 5, values={"sizes": "7, 8"})
-    failed, other = finding("InterpretError", "o_ref", 5), finding("InterpretError", "o_ref", 6)
-    assert merged([failed, cause]) == (replace(cause, consequences=(failed,)),)
-    assert merged([other, cause]) == (cause, other)

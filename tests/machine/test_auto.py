@@ -1,4 +1,4 @@
-"""Interpret mode `auto` on the machine: kernels that neither of jax's interpreters runs correctly."""
+"""Interpret mode `auto`: kernels that neither of jax's interpreters runs correctly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec
 
 import pallas_debug
-from pallas_debug.errors import InterpretModeError
 from pallas_debug.session import Options, Session
 
 ANY, SMEM = pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pltpu.SMEM)
@@ -75,39 +74,27 @@ def ran(
     with Session(Options(interpret=mode, chip="v5e", **options), inform=messages.append) as session:
         result = jax.block_until_ready(function(*args))
         session.wait_for_runs()
-    hosted = {sentence.split("`")[1] for sentence in messages}
-    assert {k.name for k in session.kernels if k.digest in session.launched} >= hosted
+    assert {k.digest for k in session.kernels} <= session.launched
     return result, messages
 
 
 def test_semaphores_that_kernels_hand_on() -> None:
-    result, message = ran(jax.jit(hand_on), X)
+    result, messages = ran(jax.jit(hand_on), X)
     np.testing.assert_array_equal(result, X)
-    assert message == [
-        f"kernel `{name}` runs on the kernel machine: it takes or returns the semaphores sem, but "
-        "jax's interpreters free semaphores at the end of a kernel"
-        for name in ("start", "done")
-    ]
+    assert messages == []
 
 
 @pytest.mark.slow
 def test_keys_and_random_bits_are_those_of_the_machine() -> None:
-    for function, args, why in (
-        (uniform_of, (3,), "jax's interpreters have no keys of the TPU ("),
-        (noisy, (X,), "the random bits of jax's TPU interpret mode are zeros ("),
-    ):
-        result, (message,) = ran(function, *args)
+    for function, args in ((uniform_of, (3,)), (noisy, (X,))):
+        result, _ = ran(function, *args)
         expected, _ = ran(function, *args, mode="machine")
         np.testing.assert_array_equal(result, expected)
         assert len(np.unique(result)) > 100
-        name = "noise" if function is noisy else "uniform"
-        assert message.startswith(f"kernel `{name}` runs on the kernel machine: {why}{__file__}:")
 
 
 @pytest.mark.slow
 def test_transformations() -> None:
-    """And kernels next to it run in HLO interpret mode, or where their code says."""
-
     def double(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2
 
@@ -116,10 +103,9 @@ def test_transformations() -> None:
         return hand_on(pl.pallas_call(double, out_shape=jax.typeof(x))(x))
 
     f.defvjp(lambda x: (f(x), None), lambda _, g: (hand_on(g * 3),))
-    (value, grad), message = ran(jax.jit(jax.value_and_grad(lambda x: f(x).sum())), X)
+    (value, grad), _ = ran(jax.jit(jax.value_and_grad(lambda x: f(x).sum())), X)
     np.testing.assert_array_equal(grad, np.full_like(X, 3))
     assert value == X.sum() * 2
-    assert len(message) == 2
     batched, _ = ran(jax.vmap(noisy), jnp.stack([X, X]))
     assert len(np.unique(batched)) > 100
     looped, _ = ran(jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, c: hand_on(c) + 1, x)), X)
@@ -145,8 +131,6 @@ def test_shards() -> None:
 
 
 def test_what_was_traced_before_a_session() -> None:
-    """It is too late for TPU interpret mode, which has to be chosen during tracing."""
-
     def counts(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * n_ref[0].astype(jnp.float32)
         n_ref[0] = n_ref[0] + 1
@@ -160,32 +144,6 @@ def test_what_was_traced_before_a_session() -> None:
     with Session(Options(interpret="auto", chip="v5e")):
         result = traced.lower().compile()(jnp.array([3]), X)
     np.testing.assert_array_equal(result, np.concatenate([X[:4] * 3, X[4:] * 4]))
-
-
-def test_what_the_machine_cannot_run_is_refused_with_both_reasons() -> None:
-    rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(i * 8, 8), 0))
-    call = pl.pallas_call(
-        noise, out_shape=jax.typeof(X), grid=(1,), in_specs=[rows], out_specs=rows, name="kernel"
-    )
-    with (
-        pytest.raises(InterpretModeError) as caught,
-        Session(Options(interpret="auto")) as session,
-    ):
-        call(X)
-    text = str(caught.value)
-    assert text.startswith(
-        "kernel `kernel` cannot be interpreted: the random bits of jax's TPU interpret mode are "
-        f"zeros ({__file__}:"
-    )
-    assert text.endswith("Run it on a TPU")
-    assert "; on the kernel machine: " in text
-    assert set(session.observer.refusals) == {"kernel"}
-
-
-def test_named_tpu_interpret_mode_still_refuses() -> None:
-    with pytest.raises(InterpretModeError) as caught, pallas_debug.interpret("tpu"):
-        hand_on(X)
-    assert "Run it in interpret mode `machine`" in str(caught.value)
 
 
 @pytest.mark.slow

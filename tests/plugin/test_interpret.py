@@ -53,8 +53,7 @@ def test_asks():
     assert asks(X[:8])[0, 0] in (5, 6)
 """
 
-AUTO = "kernels run in HLO or TPU interpret mode, or on the kernel machine, depending on the kernel"
-CHOSEN = "kernel `delayed` runs in TPU interpret mode: HLO interpret mode has no delays"
+AUTO = "kernels run on the kernel machine"
 
 
 Run = Callable[..., pytest.RunResult]
@@ -74,26 +73,25 @@ def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers:
     result = run_pytest("--pallas-interpret", *workers)
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(
-        [f"pallas-debug *: {AUTO}", "*- pallas-debug -*", CHOSEN, "2 kernels used by 4 tests"]
+        [f"pallas-debug *: {AUTO}", "*- pallas-debug -*", "2 kernels used by 4 tests"]
     )
-    assert result.stdout.str().count("kernel `delayed`") == 1
 
 
 @pytest.mark.slow
 def test_while_dumping_too(run_pytest: Run) -> None:
     result = run_pytest("--pallas-dump", "-k", "delayed")
     result.assert_outcomes(passed=2, deselected=2)
-    result.stdout.fnmatch_lines([CHOSEN, "1 kernel for v5e in dumps, used by 2 tests"])
+    result.stdout.fnmatch_lines(["1 kernel for v5e in dumps, used by 2 tests"])
 
 
 HEADERS = {
-    "hlo": "HLO interpret mode",
-    "tpu": "TPU interpret mode",
+    "hlo": "in jax's HLO interpret mode",
+    "tpu": "in jax's TPU interpret mode",
     "tpu,detect_races,num_cores_per_device=2": (
-        "TPU interpret mode (detect_races,num_cores_per_device=2)"
+        "in jax's TPU interpret mode (detect_races,num_cores_per_device=2)"
     ),
-    "auto": "HLO or TPU interpret mode, or on the kernel machine, depending on the kernel",
-    "off": "the mode that the code selects",
+    "auto": "on the kernel machine",
+    "off": "in the mode that the code selects",
 }
 
 
@@ -110,7 +108,7 @@ def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions,
     )
     for result in results:
         result.assert_outcomes(passed=1)
-        message = rf"pallas-debug \S+: kernels run in {re.escape(HEADERS[mode])}$"
+        message = rf"pallas-debug \S+: kernels run {re.escape(HEADERS[mode])}$"
         result.stdout.re_match_lines([message])
 
 
@@ -154,7 +152,7 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
         def test_within():
             assert rows(8)[0, 0] == 1
         def test_beyond_as_expected():
-            with pytest.raises(Exception, match="OutOfBoundsRead|Out-of-bounds read"):
+            with pytest.raises(Exception, match="Out-of-bounds read"):
                 rows(12).block_until_ready()
         def test_within_again():
             assert rows(8)[0, 0] == 1
@@ -174,12 +172,10 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
     modes = ("tpu", "tpu,detect_races,num_cores=2")
     for result in sessions(*(([f"--pallas-interpret={mode}"], {}) for mode in modes)):
         result.assert_outcomes(passed=5, failed=2)
-        assert "INTERNALERROR" not in result.stdout.str()
-        caught = (
-            "test_beyond_as_expected: not counted, as its exception was caught: OutOfBoundsRead"
-        )
-        assert caught in result.stdout.str()
-        assert result.stdout.str().count("not counted, as its exception was caught") == 1
+        text = result.stdout.str()
+        assert "INTERNALERROR" not in text
+        assert text.count("E   IndexError: Out-of-bounds read of ") == 2
+        assert text.count("E   in kernel `body`, called at ") == 2
 
 
 @pytest.mark.slow

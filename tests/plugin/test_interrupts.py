@@ -36,7 +36,6 @@ def test_many(n, monkeypatch):
     many(jnp.ones((8, 128 * 300))).block_until_ready()
 """
 
-IN_TPU_MODE = {"module": "bridge.interpret", "owner": "tpu_run", "function": "check_slow"}
 IN_THE_MACHINE = {"module": "machine.machine", "owner": "Machine", "function": "step"}
 
 
@@ -44,12 +43,6 @@ IN_THE_MACHINE = {"module": "machine.machine", "owner": "Machine", "function": "
 @pytest.mark.parametrize(
     "place, option",
     [
-        pytest.param(IN_TPU_MODE, "--pallas-interpret=tpu", marks=pytest.mark.slow),
-        pytest.param(
-            IN_TPU_MODE,
-            "--pallas-interpret=tpu,num_cores_or_threads=2",
-            marks=pytest.mark.slow,
-        ),
         (IN_THE_MACHINE, "--pallas-sanitize"),
         pytest.param(IN_THE_MACHINE, "--pallas-interpret=machine", marks=pytest.mark.slow),
     ],

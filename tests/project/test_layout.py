@@ -48,19 +48,11 @@ BELONGS_TO_US = {
     ("bridge/jaxprs/marker.py", "breakpoint_p"),
     ("bridge/jaxprs/marker.py", "ad"),
     ("bridge/jaxprs/marker.py", "batching"),
-    # A mark on an object of one run, read back from it.
-    ("bridge/interpret/tpu_handlers.py", "dma"),
-    ("bridge/interpret/tpu_handlers.py", "memory"),
-    # The flag that jax sets itself where it finds a race.
-    ("bridge/interpret/tpu_handlers.py", "state"),
     # This thread's place in the source while it traces a kernel, put back afterwards.
     ("bridge/lowering/hook.py", "context"),
     # Python's import while a program runs, and settings that the program itself makes.
     ("bridge/platform.py", "builtins"),
     ("bridge/platform.py", "jax"),
-    # Our own records of a run.
-    ("bridge/interpret/tpu_interpret.py", "allocation"),
-    ("bridge/interpret/tpu_run.py", "copies"),
 }
 """Objects that are changed in a module that imports jax, and are not jax's."""
 

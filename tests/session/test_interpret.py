@@ -23,8 +23,7 @@ from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.errors import UnknownTargetError, UsageError
 from pallas_debug.session import Options, Session
 
-BEYOND = "OutOfBoundsRead|Out-of-bounds read"
-"""As the session says it, or jax by itself."""
+BEYOND = "Out-of-bounds read"
 
 X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)
 
@@ -89,18 +88,8 @@ def test_a_bare_decorator_chooses_for_each_kernel(
         np.testing.assert_array_equal(same, X[:8])
     printed = capfd.readouterr()
     assert printed.out == ""
-    assert printed.err.splitlines() == [
-        "pallas-debug: kernel `branching` runs in TPU interpret mode: "
-        "HLO interpret mode has no program_id within loops and branches"
-    ]
+    assert printed.err == ""
     assert list(tmp_path.iterdir()) == []  # nothing is dumped
-
-
-@pytest.mark.slow
-def test_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    with pallas_debug.interpret(quiet=True):
-        branching(X[:8])
-    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -204,19 +193,6 @@ def test_another_mode_within_a_session() -> None:
 
 
 @pytest.mark.slow
-def test_a_session_says_once_which_kernels_auto_runs_in_tpu_interpret_mode() -> None:
-    messages: list[str] = []
-    with Session(Options(), inform=messages.append):
-        branching(X[:8])
-        jax.vmap(branching)(X[None, :8])
-        rows(0)
-    assert messages == [
-        "kernel `branching` runs in TPU interpret mode: "
-        "HLO interpret mode has no program_id within loops and branches"
-    ]
-
-
-@pytest.mark.slow
 def test_auto_goes_through_vmap_and_grad() -> None:
     @jax.custom_vjp
     def function(x: Any) -> Any:
@@ -262,22 +238,6 @@ def test_an_error_of_the_program_itself_resets_too() -> None:
         failing()
     with pallas_debug.interpret("tpu"):
         np.testing.assert_array_equal(rows(8), X[8:])
-
-
-@pytest.mark.slow
-def test_an_error_in_a_kernel_that_auto_chose_tpu_for() -> None:
-    @jax.jit
-    def beyond(start: Any) -> Any:
-        def body(start_ref: Any, x_ref: Any, o_ref: Any) -> None:
-            pl.delay(1)
-            o_ref[...] = x_ref[pl.ds(start_ref[0], 8), :]
-
-        return call(body, jnp.array([start]), X)
-
-    decorated = pallas_debug.interpret(quiet=True)(beyond)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=BEYOND):
-        decorated(12)
-    np.testing.assert_array_equal(decorated(8), X[8:])
 
 
 @pytest.mark.slow
@@ -351,17 +311,9 @@ def test_the_name_is_there_without_jax(run_python: Run) -> None:
     assert run_python("-c", code).stdout.split() == ["True", "False"]
 
 
-def test_the_doctor_knows_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_knows_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_compiles", lambda: iter(()))
     found = {check.name: check for check in doctor.examine()}
     assert all(check.state != "failed" for check in found.values() if "interpret" in check.name)
-    assert "barrier semaphores" in found["HLO interpret mode's limits"].detail
-    assert "data races" in found["HLO interpret mode's limits"].detail
-    assert "keys of the TPU" in found["TPU interpret mode's limits"].detail
     assert "detect_races" in found["TPU interpret mode's parameters"].detail
-    raises = hasattr(pltpu.InterpretParams(), "on_race")
-    expected = (
-        "raises an exception; on_race changes that" if raises else "prints a race and continues"
-    )
-    assert found["TPU interpret mode's races"].detail == f"detect_races {expected}"
     assert "GPU interpret mode" in found

@@ -28,6 +28,8 @@ def evaluating(*, enable_x64: bool) -> Iterator[None]:
     """Evaluate this thread's jax operations on our own client."""
     with (
         contexts.neutral(),
+        jax.debug_nans(False),  # jax looks at the kernel's results
+        jax.debug_infs(False),
         jax.enable_x64(enable_x64),
         jax.default_device(_device()),
         # Under `shard_map` outside of jit, this thread is in its context.

@@ -24,17 +24,14 @@ from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.hosted.watch import GridWatch
-from pallas_debug.bridge.jaxprs.params import name_of
-from pallas_debug.errors import MachineError, PallasDebugError
+from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
+from pallas_debug.errors import MachineError
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
-Refusal = Callable[[MachineError], PallasDebugError]
 
-INSTEAD = (
-    "Run it in another interpret mode: `auto` chooses one "
-    '(--pallas-interpret=auto, pallas_debug.interpret("auto"))'
-)
+UNJUDGED = "on the kernel machine without being judged"
+"""How a kernel runs that the sanitizer cannot judge."""
 
 MAX_DEVICES = 32
 """Maximum number of devices of a mesh whose kernels are run together."""
@@ -105,12 +102,10 @@ def lowering(
     *,
     is_sanitized: bool = False,
     watch: GridWatch | None = None,
-    otherwise: Rule | None = None,
-    instead: str = "",
-    prepared: Callable[[], None] | None = None,
-    refusal: Refusal | None = None,
 ) -> Rule:
     """Return a lowering rule that calls back to the host.
+
+    A kernel that the host can run but not judge is run all the same.
 
     Args:
       rule: jax's own rule, for absent platforms, for which the kernel is only inspected.
@@ -118,13 +113,7 @@ def lowering(
       ran: called when the kernel has run to its end.
       is_sanitized: whether its runs are to be judged.
       watch: at which grid points; None for all.
-      otherwise: rule for a kernel that the host cannot run; None refuses it.
-      instead: how the kernel runs by that rule, `in HLO interpret mode instead`.
-      prepared: called at lowering if the host can run the kernel.
-      refusal: converts the host's exception for a refused kernel; by default to a `MachineError`
-        that recommends another mode.
     """
-    refused = refusal or _advised
     primitive = "pallas_call" if "grid_mapping" in params else "mpmd_map"
 
     def lower(context: Any, *nodes: Any) -> Any:
@@ -135,21 +124,35 @@ def lowering(
         try:
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
-            decoded = host.prepare(captured, is_sanitized=is_sanitized, watch=watch)
+            decoded = _prepare(host, captured, is_sanitized=is_sanitized, watch=watch)
         except MachineError as error:
-            host.refused(name_of(params), error, runs=None if otherwise is None else instead)
-            if otherwise is None:
-                raise refused(error) from error
-            return otherwise(context, *nodes)
-        if prepared is not None:
-            prepared()
-        return _Hosted(host, decoded, captured, ran, refused).lower(context, nodes)
+            host.refused(name_of(params), error, runs=None)
+            raise _advised(error, params) from error
+        return _Hosted(host, decoded, captured, ran).lower(context, nodes)
 
     return lower
 
 
-def _advised(error: MachineError) -> MachineError:
-    advised = MachineError(f"{error}. {INSTEAD}")
+def _prepare(
+    host: KernelHost, captured: capture.Capture, *, is_sanitized: bool, watch: GridWatch | None
+) -> Any:
+    try:
+        return host.prepare(captured, is_sanitized=is_sanitized, watch=watch)
+    except MachineError as error:
+        if not is_sanitized:
+            raise
+        decoded = host.prepare(captured, is_sanitized=False)
+        host.refused(captured.kernel.name, error, runs=UNJUDGED)
+        return decoded
+
+
+def _advised(error: MachineError, params: Mapping[str, Any]) -> MachineError:
+    """Add the modes that may run a kernel to the reason why the machine does not."""
+    modes = {None: "hlo|tpu", "Triton": "hlo", "Mosaic GPU": "gpu"}[gpu_backend(params)]
+    advised = MachineError(
+        f"{error}. One of jax's interpreters may run it: --pallas-interpret={modes}, "
+        f'pallas_debug.interpret("{modes.partition("|")[0]}")'
+    )
     advised.where = error.where
     return advised
 
@@ -180,13 +183,12 @@ class _Hosted:
         prepared: Any,
         captured: capture.Capture,
         ran: Callable[[], None],
-        refusal: Refusal,
     ) -> None:
         self._host = host
         self._prepared = prepared
         self._ran = ran
-        self._refusal = refusal
         self._name = captured.kernel.name
+        self._params = captured.params
         self._mesh = captured.kernel.mesh
         self._meeting: Meeting | None = None
         count = math.prod(self._mesh.values())
@@ -253,7 +255,7 @@ class _Hosted:
                 )
         except MachineError as error:
             host.refused(self._name, error, runs=None)
-            raise self._refusal(error) from error
+            raise _advised(error, self._params) from error
         self._ran()
         return results
 

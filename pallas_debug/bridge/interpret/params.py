@@ -24,20 +24,14 @@ from pallas_debug import defaults
 from pallas_debug.bridge import versions
 from pallas_debug.bridge.hosted import watch
 from pallas_debug.bridge.hosted.watch import GridWatch
-from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
-from pallas_debug.errors import InterpretModeError, UsageError, meant
+from pallas_debug.errors import UsageError, meant
 
 Kind = Literal["auto", "hlo", "tpu", "gpu", "machine", "off"]
 
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
-CLOCKS = 1024
-"""Size of the race detector's vector clocks.
-
-jax assigns each DMA a random clock index between the number of cores and this size. The default
-size is twice the number of cores: all DMAs on one core then share a clock, and every other pair on
-two cores. A race between two copies that share a clock is missed.
-"""
+_OF_JAX = ("tpu", "gpu")
+"""Kinds whose parameters are those of a dataclass of jax."""
 
 _SYNONYMS: tuple[frozenset[str], ...] = (
     frozenset(
@@ -65,9 +59,9 @@ class Mode:
     """Mode in which kernels run, with the requested parameters.
 
     Attributes:
-      kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with
-        TPU interpret mode for kernels that the former cannot run, and GPU interpret mode for those
-        of Mosaic GPU; `machine` for the kernel machine; `off` leaves it to the code.
+      kind: `machine` for the kernel machine; `auto` likewise, with jax's GPU interpret mode for
+        kernels of Mosaic GPU; `hlo`, `tpu` or `gpu` for one of jax's interpreters; `off` leaves it
+        to the code.
       params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed; of
         the machine, `sanitize` and `watch`.
 
@@ -107,11 +101,6 @@ class Mode:
         return bool(self.params.get("sanitize"))
 
     @property
-    def judges(self) -> bool:
-        """True if this mode looks for faults: the sanitizer or the race detector is on."""
-        return self.sanitizes or bool(self.params.get("detect_races"))
-
-    @property
     def watch(self) -> GridWatch | None:
         """Grid points that the sanitizer watches; None for all."""
         found = self.params.get("watch")
@@ -136,73 +125,28 @@ class Mode:
         return cls(kind, _read(kind, [*rest, f"watch={points}"] if last else rest))
 
     def value(self) -> Any:
-        """Value for jax: True is HLO interpret mode; None leaves jax's setting unchanged."""
-        if self.kind in ("auto", "machine", "off"):
-            return None
+        """Value of `interpret=` for jax; None for a mode that is not one of jax's interpreters."""
         if self.kind == "hlo":
-            return True
-        params = dict(self.params)
-        if (
-            self.kind == "tpu"
-            and params.get("detect_races")
-            and "vector_clock_size" in fields("tpu")
-        ):
-            params.setdefault("vector_clock_size", CLOCKS)
+            return ChosenMode.HLO
+        if self.kind not in _OF_JAX:
+            return None
         try:
-            return _class(self.kind)(**params)
+            return _class(self.kind)(**self.params)
         except ValueError as error:
             raise UsageError(f"{self}: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModeChoice:
-    """A mode other than HLO interpret mode that `auto` chose for a kernel, and the reason.
+class ChosenMode(enum.Enum):
+    """Values of `interpret` that are not in the code of a kernel.
 
-    Also used for what TPU interpret mode, chosen by the user, does not judge about a kernel.
+    jax takes any true value that is not an instance of `InterpretParams` as HLO interpret mode.
     """
 
-    kernel: str
-    kind: Literal["tpu", "gpu", "machine"]
-    why: str
+    HLO = "HLO interpret mode"
+    MACHINE = "the machine, instead of interpret=True in the code"
 
-    @property
-    def sentence(self) -> str:
-        in_mode = f"in {self.kind.upper()} interpret mode"
-        where = "on the kernel machine" if self.kind == "machine" else in_mode
-        return f"kernel `{self.kernel}` runs {where}: {self.why}"
-
-
-class Substitute(enum.Enum):
-    """HLO interpret mode, for a kernel whose own code does not request it.
-
-    jax takes any true value that is not an instance of `InterpretParams` as this mode.
-    """
-
-    HLO = "hlo"
-
-
-class SubstituteParams(pltpu.InterpretParams):  # type: ignore[misc]
-    """TPU interpret mode, for a kernel whose own code does not request it."""
-
-
-def substitute(value: Any) -> Any:
-    """Mark a value for jax as ours, to distinguish it from a value in the user's code."""
-    if value is True:
-        return Substitute.HLO
-    if type(value) is pltpu.InterpretParams:
-        given = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        return SubstituteParams(**given)
-    return value
-
-
-def is_substitute(value: Any) -> bool:
-    """Return whether a kernel's parameter `interpret` was set by us."""
-    return isinstance(value, Substitute | SubstituteParams)
-
-
-def is_hlo(value: Any) -> bool:
-    """Return whether a kernel's parameter `interpret` means HLO interpret mode."""
-    return value is True or value is Substitute.HLO
+    def __bool__(self) -> bool:
+        return self is ChosenMode.HLO
 
 
 @functools.cache
@@ -214,7 +158,7 @@ def fields(kind: Kind) -> Mapping[str, Any]:
     """
     if kind == "machine":
         return {"sanitize": bool, "watch": str}
-    if kind not in ("tpu", "gpu"):
+    if kind not in _OF_JAX:
         return {}
     found = _class(kind)
     hints = typing.get_type_hints(found)
@@ -434,46 +378,3 @@ def _unknown_param(kind: Kind, name: str, known: Mapping[str, Any]) -> str:
     return (
         f"the interpret mode {kind!r} has no parameter {name!r}{meant}; {has}: {', '.join(known)}"
     )
-
-
-def require_platform(params: Mapping[str, Any], kind: Kind) -> None:
-    """Refuse a kernel for another platform than the one that an interpret mode simulates.
-
-    A kernel of which nothing states the platform may be for either.
-
-    Args:
-      params: parameters of the kernel.
-      kind: the interpret mode.
-
-    Raises:
-      InterpretModeError: a kernel for a GPU in TPU interpret mode; one of Triton in GPU interpret
-        mode, which runs those of Mosaic GPU.
-    """
-    backend = gpu_backend(params)
-    if kind == "tpu" and backend is not None:
-        runs = "TPU interpret mode runs kernels as a TPU does"
-    elif kind == "gpu" and backend == "Triton":
-        runs = "GPU interpret mode runs kernels of Mosaic GPU only"
-    else:
-        return
-    instead = way_out(params) if backend == "Mosaic GPU" else _run_in("hlo")
-    raise InterpretModeError(
-        f"kernel `{name_of(params)}` is for a GPU ({backend}), but {runs}. {instead}"
-    )
-
-
-def way_out(params: Mapping[str, Any]) -> str:
-    """Advice for a kernel that no interpreter for TPUs can run."""
-    backend = gpu_backend(params)
-    if backend == "Mosaic GPU":
-        try:
-            Mode("gpu")
-        except UsageError as error:
-            return f"Run it on a GPU: {error}"
-        return _run_in("gpu")
-    return f"Run it on a {'TPU' if backend is None else 'GPU'}"
-
-
-def _run_in(kind: Kind) -> str:
-    how = f'--pallas-interpret={kind}, pallas_debug.interpret("{kind}")'
-    return f"Run it in interpret mode `{kind}` ({how}), or on a GPU"

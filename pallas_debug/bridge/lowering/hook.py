@@ -29,7 +29,7 @@ from jax._src.pallas import mpmd, pallas_call
 from pallas_debug.bridge import contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.bridge.interpret import failures, interpret, launched
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
 from pallas_debug.bridge.lowering import calls, grids
 from pallas_debug.errors import PallasDebugError
@@ -130,7 +130,7 @@ def unwatched() -> Iterator[None]:
 def unannounced() -> Iterator[None]:
     """Run kernels in this thread in `auto` mode, without checks or notifying watchers.
 
-    For our own runs, which do not belong to the program, inside or outside a session.
+    For our own runs, which do not belong to the program; the caller provides the host.
     """
     before, _local.unannounced = getattr(_local, "unannounced", False), True
     try:
@@ -240,8 +240,8 @@ def _zeros(avals: Any) -> Callable[..., Any]:
     return zeros
 
 
-def without_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace callbacks to the host by zeros while kernels are `stubbed`."""
+def emitting_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """Name the kernel in exceptions of callbacks; replace them by zeros for `stubbed` kernels."""
 
     @functools.wraps(emit)
     def emit_or_leave_out(
@@ -249,7 +249,8 @@ def without_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:  # fmt: skip
         if not getattr(_local, "stubbed", False):
-            return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
+            named = failures.named(callback)
+            return emit(ctx, named, token, operands, operand_avals, result_avals, **options)
         zeros = _zeros(result_avals)
         return inline.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
 

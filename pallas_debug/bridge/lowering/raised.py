@@ -211,11 +211,6 @@ def with_all_frames() -> contextlib.AbstractContextManager[None]:
     return patches.installed(patches.FRAMES)
 
 
-def quietly() -> contextlib.AbstractContextManager[None]:
-    """Keep jax from logging every callback exception with its stack."""
-    return patches.installed(patches.QUIET)
-
-
 def _misused(error: BaseException, message: str) -> SourceLine | None:
     """Line at fault where jax only names the whole call or function.
 

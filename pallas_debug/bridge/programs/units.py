@@ -16,9 +16,8 @@ from jax._src.lax import lax
 from jax._src.pallas.mosaic import primitives as mosaic_primitives
 
 from pallas_debug.bridge.instrument.primitives import COMPARISONS
-from pallas_debug.bridge.interpret.extend import elementwise
 from pallas_debug.bridge.jaxprs import likeness, nested
-from pallas_debug.bridge.programs import algorithms, scalars
+from pallas_debug.bridge.programs import algorithms, elementwise, scalars
 from pallas_debug.bridge.programs import program as ir
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | 
 def of_finding(finding: Finding) -> Explanation | None:
     """General explanation of a finding; its own cause and advice are more specific."""
     found = next((entry for entry in entries() if finding.kind in entry.kinds), None)
-    if found is None or finding.kind == "InterpretError":
+    if found is None:
         found = _first(finding.message, in_context=True) or found
     return _applied(found, finding.message)
 

@@ -203,36 +203,6 @@ def data_race(
     )
 
 
-def race_on_gpu(
-    seen: Sighting, *, memory: str, region: str, here: tuple[str, str], there: tuple[str, str]
-) -> Finding:
-    """Report a race in GPU interpret mode.
-
-    Args:
-      memory: memory space of the buffer, which jax does not name.
-      region: slice of the side `here`.
-      here, there: for each side, `read` or `write`, and the thread.
-    """
-    done = {"read": "read", "write": "written"}
-    sides = [f"{done[action]} by {thread}" for action, thread in (here, there)]
-    cause = "a copy or another warpgroup has not been waited for, or a store to SMEM not committed"
-    advice = (
-        "wait for the copy (plgpu.barrier_wait, plgpu.wait_smem_to_gmem) or for a barrier at which "
-        "the other warpgroup arrives; between a store to SMEM and a copy of it, call "
-        "plgpu.commit_smem()"
-    )
-    if memory == "GMEM":
-        cause = "the blocks and warpgroups of a kernel run at the same time"
-        advice = "let each access elements of its own, or wait for the copy that accesses them"
-    return seen.found(
-        Fault.DATA_RACE,
-        f"[{region}] of a buffer in {memory} is {sides[0]} here and {sides[1]} on the other side; "
-        "nothing orders the two",
-        cause,
-        advice,
-    )
-
-
 def _between_copies(here: Access, there: Access, was_empty: bool) -> tuple[str, str] | None:
     """Return cause and advice for two copies; `there` was started first."""
     device = here.device

@@ -409,18 +409,3 @@ def remote_copy_too_early(
         "something else",
         advice,
     )
-
-
-def barrier_deadlock(seen: Sighting, waits: str) -> Finding:
-    """Report waits for barriers that are never completed on a GPU.
-
-    Args:
-      waits: threads with their lines.
-    """
-    return seen.found(
-        Fault.DEADLOCK,
-        f"threads wait for barriers that are never completed: {waits}",
-        "the barrier expects more arrivals than there are, or was waited for before",
-        "set num_arrivals to the number of copies and arrivals of each phase, and wait once for "
-        "each phase",
-    )

@@ -6,13 +6,11 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from typing import Literal
 
 from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault, named
 from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Failure, Finding, Kernel
 
 LANES = 128
@@ -273,85 +271,23 @@ def removed_names(
     )
 
 
-def interpret_error(seen: Sighting, *, error: str) -> Finding:
-    """Report a kernel that jax's interpreter rejects for a reason specific to it."""
-    return seen.found(Fault.INTERPRET_ERROR, error)
-
-
-def not_started(seen: Sighting, missing: Sequence[int], *, count: int, seconds: float) -> Finding:
-    """Report a kernel at whose beginning the other devices wait for those in `missing`.
-
-    Args:
-      count: number of devices.
-      seconds: time for which the process has been idle.
-    """
-    absent = f"device{'s' if len(missing) > 1 else ''} {listed(list(map(str, missing)))}"
-    return seen.found(
-        Fault.INTERPRET_ERROR,
-        f"{count - len(missing)} of {count} devices wait to begin the kernel, but {absent} never "
-        f"reached it, and the process has been idle for {seconds:g} s",
-        f"the program of {absent} has failed before the kernel, waits there, or does not call it",
-        "look for an exception in what runs before the kernel, such as a callback (jax raises it "
-        "only once all devices have ended), and for a branch that only some devices take",
-    )
-
-
 def too_slow(
-    seen: Sighting,
-    mode: Literal["hlo", "tpu", "machine"],
-    *,
-    grid: Sequence[int | None] = (),
-    seconds: float,
-    calls: int = 0,
-    iterations: int | None = None,
-    timed: int = 0,
+    seen: Sighting, *, grid: Sequence[int | None] = (), seconds: float, calls: int
 ) -> Finding:
-    """Report a kernel that was stopped because its interpretation takes too long.
+    """Report a kernel that was stopped because it takes too long on the kernel machine.
 
     Args:
-      mode: where it ran.
       grid: sizes of the grid; None for sizes that only the call determines.
-      seconds: time since the kernel, or the loop in which it was stopped, began.
-      calls: number of loads, stores, copies, waits and similar operations so far; 0 if unknown.
-      iterations: length of the loop in which it was stopped; None if unknown.
-      timed: number of iterations that took the time.
+      seconds: time since the kernel began.
+      calls: number of loads, stores, copies, waits and similar operations so far.
     """
-    where, operations, cause, otherwise = _SLOW[mode]
-    if iterations is None:
-        reached = _reached(seen, grid, seconds)
-    else:
-        done = int(seen.witness.loop[-1])
-        reached = f", at iteration {_progress(done, iterations, timed, seconds)}"
-    pace = f"; {calls:,} {operations}, {calls / seconds:,.0f} per second" if calls else ""
     return seen.found(
         Fault.INTERPRET_ERROR,
-        f"stopped after {seconds:,.0f} s {where}{reached}{pace}",
-        cause,
-        f"use smaller arguments{otherwise} or raise the limit (--pallas-stop-after)",
-    )
-
-
-_SLOW = {
-    "hlo": (
-        "in HLO interpret mode",
-        "",
-        "the kernel runs as an ordinary jax program on the CPU, one grid point after the other",
-        ",",
-    ),
-    "tpu": (
-        "in TPU interpret mode",
-        "calls of the interpreter",
-        "each load, store, copy and wait of the kernel calls back from XLA to Python",
-        ", try the kernel machine (interpret mode `machine`),",
-    ),
-    "machine": (
-        "on the kernel machine",
-        "steps",
+        f"stopped after {seconds:,.0f} s on the kernel machine{_reached(seen, grid, seconds)}; "
+        f"{calls:,} steps, {calls / seconds:,.0f} per second",
         "the machine executes each load, store, copy and wait of the kernel in Python",
-        ",",
-    ),
-}
-"""What ran a kernel, its operations, why they take time, and another way to run the kernel."""
+        "use smaller arguments, or raise the limit (--pallas-stop-after)",
+    )
 
 
 def _reached(seen: Sighting, grid: Sequence[int | None], seconds: float) -> str:

@@ -23,9 +23,10 @@ def test_a_mode_by_its_name(kind: str) -> None:
 
 
 def test_what_jax_takes() -> None:
-    assert Mode("hlo").value() is True
+    assert Mode("hlo").value() is interpret_params.ChosenMode.HLO
     assert Mode("tpu").value() == pltpu.InterpretParams()
-    assert Mode("auto").value() is Mode("off").value() is None
+    assert Mode("auto").value() is Mode("machine").value() is Mode("off").value() is None
+    assert Mode.parse("tpu,num_cores=3").value().num_cores_or_threads == 3
 
 
 VALUES: dict[str, tuple[str, object]] = {
@@ -76,13 +77,6 @@ def test_none_and_a_bare_name() -> None:
     mode = Mode.parse("tpu,detect_races,vector_clock_size=none,random_seed=7")
     assert dict(mode.params) == {"detect_races": True, "vector_clock_size": None, "random_seed": 7}
     assert mode.value().vector_clock_size is None
-
-
-def test_races_are_looked_for_with_clocks_enough() -> None:
-    assert Mode.parse("tpu,detect_races").value().vector_clock_size == interpret_params.CLOCKS
-    assert Mode.parse("tpu,detect_races=no").value().vector_clock_size is None
-    assert Mode.parse("tpu,detect_races,vector_clock_size=9").value().vector_clock_size == 9
-    assert Mode.parse("tpu,detect_races,num_cores=3").value().num_cores_or_threads == 3
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_a_grid_of_other_axes_than_named() -> None:
     found, left_out = watched("totals_kernel=1")
     assert found == []
     assert (
-        "runs in HLO interpret mode instead, because the grid points to watch in kernel "
+        "runs on the kernel machine without being judged, because the grid points to watch in kernel "
         "`totals_kernel`, '1', have 1 axis, but its grid (8, 3) has 2." in left_out
     )
 

@@ -52,14 +52,4 @@ ENTRIES = (
         cause="pltpu.prng_seed and prng_random_bits exist on TPUs and in TPU interpret mode",
         advice="use TPU interpret mode (pltpu.InterpretParams()), or pass random numbers in",
     ),
-    entry(
-        "interpreter-limits",
-        "run_scoped_p with collective axes is not supported",
-        "Non-decrementing wait is not supported",
-        title="TPU interpret mode cannot run this kernel",
-        cause="jax's TPU interpret mode raised the error; a TPU may still run the kernel",
-        advice="run this kernel in HLO interpret mode or on a TPU, and the rest of the program "
-        "here",
-        kinds=("InterpretError",),
-    ),
 )

@@ -1,1 +1,0 @@
-"""Extensions of jax's interpreters: what they lack, and one compilation for all threads."""
