@@ -1,7 +1,7 @@
 """Hint: along a dimension in which blocks or slices of an input advance, some elements are in none.
 
 Only the projection onto each dimension counts, so what is hinted at is certainly not read. An input
-that copies or unknown operations may read is not judged.
+of which unknown parts may be read is not judged.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def _along(
     for event in reads:
         start, size, stride = np.asarray(index) * along.size, along.size, 1
         if dim in kept:
-            part = (event.view.box or ())[kept.index(dim) : kept.index(dim) + 1]
-            if event.what != "read" or not part or part[0].start is None or not part[0].size:
+            view = event.view if event.other is None else event.other
+            part = (view.box or ())[kept.index(dim) : kept.index(dim) + 1]
+            if event.what == "escape" or not part or part[0].start is None or not part[0].size:
                 return None
             start, size, stride = start + part[0].start, part[0].size, part[0].stride
         places = start.ravel()

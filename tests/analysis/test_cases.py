@@ -10,7 +10,9 @@ from analysis_runs import F32, Captures, S
 from jax.experimental import pallas as pl
 
 from pallas_debug.analysis import analyze
+from pallas_debug.bridge.walk import walker
 from pallas_debug.compiler.targets import BUILTIN
+from pallas_debug.verdict import verify
 
 
 @pytest.mark.parametrize("by_slice", [False, True])
@@ -35,3 +37,37 @@ def test_a_kernel_with_a_load_that_only_triton_has_is_for_triton(
     analysis = analyze(captured, BUILTIN)
     assert analysis.findings == ()
     assert [gap.reason for gap in analysis.gaps] == ["it is a kernel for a GPU (Triton)"]
+
+
+@pytest.mark.parametrize("engine", ["static", "machine"])
+def test_the_axis_of_the_grid_that_was_rounded_down(engine: str) -> None:
+    """Both axes have one step here, as in JAXBench."""
+
+    def copy(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    def tail(x: Any) -> Any:
+        grid_rows = x.shape[0] // 16
+        grid_columns = x.shape[1] // 512
+        grid = (grid_rows, grid_columns)
+        spec = pl.BlockSpec((16, 512), lambda i, j: (i, j))
+        return pl.pallas_call(copy, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
+
+    (finding,) = verify(tail, S((16, 700), F32), targets="v5e", engines=engine).findings
+    assert finding.kind == "OutputNotWritten"
+    assert finding.source is not None
+    assert finding.source.text == "grid_columns = x.shape[1] // 512"
+
+
+def test_a_long_kernel_without_a_loop(captures: Captures) -> None:
+    """A sorting network that Python unrolls, as in tallax."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        x = x_ref[...]
+        for _ in range(walker.MAX_EQUATIONS):
+            x = x + 1
+        o_ref[...] = x
+
+    (captured,) = captures(pl.pallas_call(kernel, out_shape=S((8, 128), F32)), (S((8, 128), F32),))
+    (gap,) = analyze(captured).gaps
+    assert gap.reason == "the whole kernel: it has more than 10,000 operations"

@@ -309,7 +309,7 @@ def test_an_entry_in_words() -> None:
     lines = found.text().splitlines()
     assert lines[0].startswith("unproven-alignment (E2003): a load or store starts at an index")
     assert lines[1].startswith("  cause: the start along a tiled dimension is computed")
-    assert lines[2] == "  here: dimension 1, pl.multiple_of(start, 128)"
+    assert lines[2] == "  here: the start along dimension 1 must be a multiple of 128"
     assert lines[3].startswith("  try: if it is aligned, declare it with pl.multiple_of")
     assert "  see: https://openxla.org/xla/errors/error_2003" in lines
     brief = found.brief()

@@ -218,3 +218,27 @@ def test_program_id_outside_of_a_kernel_is_explained() -> None:
     assert finding.message.endswith("in axis_frame, outside of a kernel")
     assert finding.advice is not None
     assert finding.advice.startswith("call it in the kernel function")
+
+
+@pytest.mark.parametrize("params", [{"mosaic": {}}, {"triton": {"num_warps": 4}}])
+def test_compiler_parameters_in_a_dict(params: Any) -> None:
+    """As up to jax 0.4; in ring-attention and linearnexus."""
+    finding = one(called(compiler_params=params), X, engines="static,compile")
+    assert finding.message == "pallas_call() got a dict as compiler_params"
+    assert finding.advice == (
+        "write pltpu.CompilerParams(…) in place of dict(mosaic=dict(…)), and CompilerParams(…) of "
+        "jax.experimental.pallas.triton in place of dict(triton=dict(…))"
+    )
+
+
+def test_an_argument_of_a_kernel_that_was_renamed() -> None:
+    """As up to jax 0.9; in tutorials."""
+
+    def call(x: Any) -> Any:
+        mesh: Any = None
+        return pl.kernel(copy, out_shape=x, mesh=mesh)(x)
+
+    finding = one(call, X, engines="static")
+    assert finding.advice == (
+        "write out_type= in place of out_shape=, and scratch_types= in place of scratch_shapes="
+    )

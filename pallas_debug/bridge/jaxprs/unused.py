@@ -57,19 +57,22 @@ def unused_lines(jaxpr: Any) -> list[SourceLine]:
     inner, _ = nested.opened(jaxpr)
     outputs = set(nested.variables(inner.outvars))
     walk.run(_traced.get(inner, inner.eqns), set(outputs), outputs, ())
-    return [line for line in walk.unused if line not in walk.live]
+    if not walk.unused:
+        return []
+    live = {lines.source_of(*used) for used in walk.live}
+    return [line for line in walk.unused if line not in live]
 
 
 class _Liveness:
     """Backward walk.
 
     Attributes:
-      live: lines with a result that reaches an output or an effect.
+      live: equations with a result that reaches an output or an effect, and their calls.
       unused: lines with an array that no equation uses.
     """
 
     def __init__(self) -> None:
-        self.live: set[SourceLine | None] = {None}
+        self.live: list[tuple[Any, tuple[Any, ...]]] = []
         self.unused: dict[SourceLine, None] = {}
 
     def run(
@@ -87,14 +90,14 @@ class _Liveness:
             if inline is not None:
                 self._call(eqn, inline[0], live, used, calls)
                 continue
-            source = lines.source_of(eqn, calls)
             if live.isdisjoint(eqn.outvars) and not _has_effect(eqn):
                 is_array = any(getattr(out.aval, "shape", ()) for out in eqn.outvars)
                 is_load = eqn.primitive is state_primitives.get_p
+                source = lines.source_of(eqn, calls)
                 if source and is_array and not is_load and used.isdisjoint(eqn.outvars):
                     self.unused[source] = None
                 continue
-            self.live.add(source)
+            self.live.append((eqn, calls))
             live.update(nested.variables(eqn.invars))
             for closed in nested.within(eqn.params):
                 inner, _ = nested.opened(closed)

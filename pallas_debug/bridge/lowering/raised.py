@@ -89,6 +89,7 @@ def failure(error: BaseException) -> Failure:
         _swapped,
         _leaked,
         _lacking,
+        _in_a_dict,
     )
     misuse = next(filter(None, (look(error) for look in misuses)), None)
     if misuse is not None:
@@ -190,6 +191,16 @@ def _lacking(error: BaseException) -> _Misuse | None:
     if error.obj.__module__.partition(".")[0] != "jax":
         return None
     return _Misuse(f"type object {error.obj.__name__!r} has no attribute {error.name!r}")
+
+
+def _in_a_dict(error: BaseException) -> _Misuse | None:
+    """Error for compiler parameters in a dict, which jax cannot hash as it lowers the call."""
+    if not isinstance(error, TypeError):
+        return None
+    equations = (frame.f_locals.get("eqn") for frame, _ in traceback.walk_tb(error.__traceback__))
+    if any(isinstance(getattr(e, "params", {}).get("compiler_params"), dict) for e in equations):
+        return _Misuse("pallas_call() got a dict as compiler_params")
+    return None
 
 
 def _assertion(error: AssertionError) -> str:

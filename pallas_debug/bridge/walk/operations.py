@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
@@ -167,6 +168,7 @@ def _operation(
     )
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def _typed(aval: Any) -> Typed:
     space = None
     if hasattr(aval, "inner_aval"):

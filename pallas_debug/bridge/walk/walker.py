@@ -96,7 +96,7 @@ class Walker:
         for eqn in jaxpr.eqns:
             self._equations += 1
             if self._equations > MAX_EQUATIONS:
-                raise Exhausted(f"its loops execute more than {MAX_EQUATIONS:,} operations")
+                raise Exhausted(f"it has more than {MAX_EQUATIONS:,} operations")
             if self._equations % 16 == 1 and time.monotonic() > self.deadline:
                 raise Exhausted("it takes longer than the time limit")
             outputs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)

@@ -75,7 +75,7 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
         match = _MULTIPLE.search(text)
         if match is not None:
             dimension, multiple = match["dimension"], match["multiple"]
-            return [f"here: dimension {dimension}, pl.multiple_of(start, {multiple})"]
+            return [f"here: the start along dimension {dimension} must be a multiple of {multiple}"]
     if id == "unimplemented-primitive":
         match = _PRIMITIVE.search(text)
         name = match["name"] if match else ""

@@ -234,16 +234,22 @@ def zero_size_operand(seen: Sighting) -> Finding:
 
 
 REPLACEMENTS = {
-    "load": "read the ref: ref[index]; with a mask, pltpu.load",
-    "store": "write to the ref: ref[index] = value; with a mask, pltpu.store",
+    "load": "read the ref: ref[index]; with a mask, load(ref.at[index], mask=…) of "
+    "jax.experimental.pallas.triton for a GPU, or of jax.experimental.pallas.tpu",
+    "store": "write to the ref: ref[index] = value; with a mask, store(ref.at[index], value, "
+    "mask=…) of jax.experimental.pallas.triton for a GPU, or of jax.experimental.pallas.tpu",
     "swap": "read the ref, then write to it: ref[index] = value",
     "dot": "write jnp.dot",
     "repeat": "write jnp.tile, as in jnp.tile(x, (n, 1)) for axis 0; jnp.repeat has another order",
     "ANY": "write pl.ANY",
     "TPUCompilerParams": "write pltpu.CompilerParams",
+    "TritonCompilerParams": "write CompilerParams, of jax.experimental.pallas.triton",
+    "TensorCoreMesh": "it needs jax ≥ 0.11; before, pltpu.create_tensorcore_mesh makes the mesh",
     "TPUMemorySpace": "write pltpu.MemorySpace, and pl.ANY for TPUMemorySpace.ANY",
 }
-"""Replacements for names that Pallas no longer has."""
+"""What to write for names that Pallas no longer has, or not yet."""
+
+_UNKNOWN_NAME = "look for its replacement in the Pallas changelog"
 
 
 def removed_names(
@@ -255,14 +261,7 @@ def removed_names(
       messages: jax's message about each.
       instead: replacement for each; None if unknown.
     """
-    advice = []
-    for sentence, replacement in zip(messages, instead, strict=True):
-        known = None if replacement else explain.explain(sentence)
-        advice.append(
-            replacement
-            or (known.advice if known else "")
-            or "look for its replacement in the Pallas changelog"
-        )
+    advice = [replacement or _UNKNOWN_NAME for replacement in instead]
     return seen.found(
         Fault.REMOVED_NAME,
         "\n".join(messages),
@@ -334,7 +333,7 @@ def failed(
         kind = named(known.kind) or kind
         advice = known.advice
     if kind is Fault.REMOVED_NAME and (lacking := _LACKS_NAME.search(failure.headline)):
-        advice = REPLACEMENTS.get(lacking["name"], advice)
+        advice = REPLACEMENTS.get(lacking["name"], _UNKNOWN_NAME)
     source = failure.source or (kernel.source if kernel is not None else None)
     return seen.at(source=source).found(
         kind,

@@ -112,6 +112,7 @@ ENTRIES = (
         "removed-name",
         "module 'jax.experimental.pallas.tpu' has no attribute",
         "module 'jax.experimental.pallas' has no attribute",
+        "module 'jax.experimental.pallas.triton' has no attribute",
         "type object 'MemorySpace' has no attribute",
         "pl.dot was deprecated in JAX",
         kinds=("RemovedName",),
@@ -132,6 +133,27 @@ ENTRIES = (
         advice="remove backend=: compiler_params select the backend; for other arguments, see the "
         "Pallas changelog",
         versions="backend= until jax 0.9",
+        links=(PALLAS + "CHANGELOG.html",),
+    ),
+    entry(
+        "kernel-argument",
+        "kernel() got an unexpected keyword argument 'out_shape'",
+        "kernel() got an unexpected keyword argument 'scratch_shapes'",
+        title="an argument that pl.kernel does not take in this jax",
+        cause="it was renamed",
+        advice="write out_type= in place of out_shape=, and scratch_types= in place of "
+        "scratch_shapes=",
+        versions="out_shape= until jax 0.9",
+        links=(PALLAS + "CHANGELOG.html",),
+    ),
+    entry(
+        "parameters-dict",
+        "pallas_call() got a dict as compiler_params",
+        title="compiler parameters in a dict",
+        cause="compiler_params is an object of the back end's class",
+        advice="write pltpu.CompilerParams(…) in place of dict(mosaic=dict(…)), and "
+        "CompilerParams(…) of jax.experimental.pallas.triton in place of dict(triton=dict(…))",
+        versions="a dict until jax 0.4",
         links=(PALLAS + "CHANGELOG.html",),
     ),
     entry(

@@ -90,8 +90,8 @@ class TrackedThread:
 
 def missing_steps(
     grid: Sequence[int | None], thread: TrackedThread | None, window: Window, mask: Any
-) -> list[float]:
-    """Count unvisited blocks of an output, if they are the last ones of a dimension.
+) -> dict[int, float]:
+    """Count unvisited blocks of an output, by dimension, if they are the last ones.
 
     A map that returns the same block everywhere does not lack steps: as many blocks are visited
     as the grid has along one of its axes. Nor does one that uses another axis than the one that has
@@ -104,12 +104,12 @@ def missing_steps(
     blocks = np.array(sorted(set(visited)))
     counts = blocks.max(axis=0, initial=-1) + 1
     if not blocks.size or len(blocks) != counts.prod():
-        return []
+        return {}
     sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
     short = [i for i, n in enumerate(mask.shape) if sizes[i] < n]
     steps = {size for size in grid if size != 1} or {1}
     if mask[tuple(map(slice, sizes))].any() or not steps.issuperset(counts[short].tolist()):
-        return []
+        return {}
     unused = [size for size in grid if size is not None]
     for count in counts.tolist():
         if count in unused:
@@ -118,5 +118,5 @@ def missing_steps(
         is_for_other_axes(-(-mask.shape[i] // window.spec.unit[i]), int(counts[i]), unused)
         for i in short
     ):
-        return []
-    return [(mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short]
+        return {}
+    return {i: (mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short}

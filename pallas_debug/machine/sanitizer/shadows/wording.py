@@ -297,8 +297,8 @@ class MemoryWording:
             why = "left out"
             source = self._run.launch.block_line(window.operand) or source
             if short := missing_steps(self._run.launch.grid, thread, window, mask):
-                why = "rounded down" if max(short) < 1 else "too few steps"
-                source = self._run.launch.grid_line() or source
+                why = "rounded down" if max(short.values()) < 1 else "too few steps"
+                source = self._run.launch.grid_line(window.operand, next(iter(short))) or source
         elif not sites:
             why = "no store"
             source = None if window is None else self._run.launch.block_line(window.operand)
