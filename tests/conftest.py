@@ -41,7 +41,7 @@ for variable in ("CI", "BUILD_NUMBER"):
 
 ENVIRONMENT = dict(os.environ)
 
-pytest_plugins = ("tiers", "evidence", "jaxless", "object_stores")
+pytest_plugins = ("tiers", "jaxless", "object_stores")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -171,7 +171,7 @@ def faults(sources: Mapping[str, Source]) -> Shown:
 
     found = {str(fault): named(sources, str(fault)) for fault in Fault}
     for file, source in sources.items():
-        if "BROKEN" not in source.names:
+        if source.names.isdisjoint({"BROKEN", "OF_FACT"}):
             continue
         for value in parameters(load(TESTS / file)):
             if isinstance(value, BrokenKernel):

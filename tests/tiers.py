@@ -37,6 +37,7 @@ BUDGET = {
     "checks": 226,
     "bridge": 170,
     "cases": 20,
+    "broken_kernels": 50,
     "correct_kernels": 100,
     "machine": 158,
     "profile": 190,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
+from broken_kernels import BROKEN, BrokenKernel
 
 from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.bridge.capture.capture import Capture
@@ -37,13 +37,13 @@ OTHER_KINDS = {"mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST}
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"
 
-TRACED = [b for b in BROKEN if b.expectation(JaxEngine.TRACE).reaction is Reaction.PASSES]
+TRACED = [kernel for kernel in BROKEN if kernel.is_traced]
 """jax refuses the others while it traces: there is no kernel to look at."""
 
 
 def is_seen(kernel: BrokenKernel) -> bool:
     kind = OTHER_KINDS.get(kernel.name, Fault(kernel.fault))
-    return "static" in kind.judges and kernel.name not in UNSEEN and not kernel.machine_only
+    return "static" in kind.judges and kernel.name not in UNSEEN
 
 
 def analyses(

@@ -5,10 +5,8 @@ Importable from all tests; a child process needs `tests` in its PYTHONPATH.
 
 from pallas_debug_kernels.broken import BROKEN as BUNDLED
 from pallas_debug_kernels.broken import BrokenKernel as BrokenKernel
-from pallas_debug_kernels.broken import Expectation as Expectation
-from pallas_debug_kernels.broken import JaxEngine as JaxEngine
 from pallas_debug_kernels.broken import MachineFinding as MachineFinding
-from pallas_debug_kernels.broken import Reaction as Reaction
+from pallas_debug_kernels.broken import Refusal as Refusal
 from pallas_debug_kernels.broken import find
 
 from . import (

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BrokenKernel, Expectations, raises
+from pallas_debug_kernels.broken import BrokenKernel, Refusal
 
 F32 = jnp.float32
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -162,9 +162,10 @@ X = (jax.ShapeDtypeStruct((16, 128), F32),)
 OFFSET = jax.ShapeDtypeStruct((1,), jnp.int32)
 WIDE = jax.ShapeDtypeStruct((8, 256), F32)
 
-UNPROVEN = raises(
+UNPROVEN = Refusal(
+    "compile",
     "E2003: CompileTimeMosaicUnprovenMemoryAccessAlignment: "
-    "cannot statically prove that index in dimension 1 is a multiple of 128"
+    "cannot statically prove that index in dimension 1 is a multiple of 128",
 )
 
 KERNELS = (
@@ -176,7 +177,7 @@ KERNELS = (
         reference=lambda offset, x: x[:, 128:],
         args=(OFFSET, WIDE),
         values={0: (128,)},
-        expected=Expectations(compile=UNPROVEN),
+        refused=(UNPROVEN,),
     ),
     BrokenKernel(
         fault="UnprovenAlignment",
@@ -186,7 +187,7 @@ KERNELS = (
         reference=lambda offset, x: jnp.pad(x[:, :128], ((0, 0), (128, 0))),
         args=(OFFSET, WIDE),
         values={0: (2,)},
-        expected=Expectations(compile=UNPROVEN),
+        refused=(UNPROVEN,),
     ),
     BrokenKernel(
         fault="UnalignedDma",
@@ -195,17 +196,17 @@ KERNELS = (
         repaired=unaligned_dma_repaired,
         reference=lambda x: x[:, :64],
         args=(jax.ShapeDtypeStruct((8, 128), F32),),
-        expected=Expectations(
-            compile=(
-                raises(
-                    "Source and target leading tiles have different trailing dimensions",
-                    before="0.0.50",
-                ),
-                raises(
-                    "The contiguous inner slice in the DMA transfer must be divisible by 512 bytes",
-                    since="0.0.50",
-                ),
-            )
+        refused=(
+            Refusal(
+                "compile",
+                "Source and target leading tiles have different trailing dimensions",
+                before="0.0.50",
+            ),
+            Refusal(
+                "compile",
+                "The contiguous inner slice in the DMA transfer must be divisible by 512 bytes",
+                since="0.0.50",
+            ),
         ),
     ),
     BrokenKernel(
@@ -215,10 +216,11 @@ KERNELS = (
         repaired=block_of_four_rows_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expectations(
-            lower=raises(
-                "last two dimensions of your block shape are divisible by 8 and 128 respectively"
-            )
+        refused=(
+            Refusal(
+                "lowering",
+                "last two dimensions of your block shape are divisible by 8 and 128 respectively",
+            ),
         ),
     ),
     BrokenKernel(
@@ -228,10 +230,11 @@ KERNELS = (
         repaired=block_of_one_row_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expectations(
-            lower=raises(
-                "last two dimensions of your block shape are divisible by 8 and 128 respectively"
-            )
+        refused=(
+            Refusal(
+                "lowering",
+                "last two dimensions of your block shape are divisible by 8 and 128 respectively",
+            ),
         ),
     ),
     BrokenKernel(
@@ -241,8 +244,10 @@ KERNELS = (
         repaired=block_of_100_elements_repaired,
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((1000,), F32),),
-        expected=Expectations(
-            lower=raises("The Pallas TPU lowering currently requires that rank 1 block shapes")
+        refused=(
+            Refusal(
+                "lowering", "The Pallas TPU lowering currently requires that rank 1 block shapes"
+            ),
         ),
     ),
     BrokenKernel(
@@ -252,8 +257,8 @@ KERNELS = (
         repaired=int8_block_of_eight_rows_repaired,
         reference=lambda x: x,
         args=(jax.ShapeDtypeStruct((64, 128), jnp.int8),),
-        expected=Expectations(
-            compile=raises("E2002: CompileTimeMosaicMisalignedBlockAndTiling", before="0.0.50")
+        refused=(
+            Refusal("compile", "E2002: CompileTimeMosaicMisalignedBlockAndTiling", before="0.0.50"),
         ),
     ),
 )

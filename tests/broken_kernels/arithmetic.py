@@ -6,13 +6,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import (
-    HANGS,
-    NAN,
-    WRONG,
     BrokenKernel,
-    Expectations,
     MachineFinding,
-    raises,
+    Refusal,
 )
 
 F32, BF16, I8, I32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
@@ -307,10 +303,7 @@ KERNELS = (
         reference=lambda v: v.astype(F32).reshape(4, 32, 128).sum(axis=0),
         args=(jax.ShapeDtypeStruct((128, 128), I8),),
         values={0: 50},
-        expected=Expectations(
-            compile=raises("Only vector<i16> and vector<i32> are supported"), hlo=WRONG, tpu=WRONG
-        ),
-        machine_only=True,
+        refused=(Refusal("compile", "Only vector<i16> and vector<i32> are supported"),),
         hint="wrapped integer",
     ),
     BrokenKernel(
@@ -321,8 +314,6 @@ KERNELS = (
         reference=masked_reference,
         args=(jax.ShapeDtypeStruct((3,), I32), jax.ShapeDtypeStruct((1,), I32), X),
         values={0: [3, 40_000, 900], 1: [1000 * PAGE_BYTES]},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="wrapped integer",
     ),
     BrokenKernel(
@@ -333,8 +324,6 @@ KERNELS = (
         reference=lambda x: jnp.clip(x.astype(I32) * 3, -128, 127).astype(I8),
         args=(jax.ShapeDtypeStruct((32, 128), I8),),
         values={0: [[1]] * 30 + [[100]] * 2},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="wrapped integer",
     ),
     BrokenKernel(
@@ -345,8 +334,6 @@ KERNELS = (
         reference=chunks_reference,
         args=(jax.ShapeDtypeStruct((1,), I32), jax.ShapeDtypeStruct((24, 16, 128), BF16)),
         values={0: [20], 1: [[[101.0]]] + [[[0.25]]] * 23},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="low-precision sum",
     ),
     BrokenKernel(
@@ -357,7 +344,6 @@ KERNELS = (
         reference=lambda s: jnp.exp(s - s.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True),
         args=(jax.ShapeDtypeStruct((8, 256), F32),),
         values={0: MASKED},
-        expected=Expectations(hlo=NAN, tpu=NAN),
         machine=MachineFinding(
             operand=None,
             grid_point=(0,),
@@ -372,7 +358,6 @@ KERNELS = (
         reference=share_reference,
         args=(jax.ShapeDtypeStruct((3,), I32), X),
         values={0: [4, 0, 2]},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine=MachineFinding(
             operand=None, grid_point=(1,), values={"operand 0": "128", "operand 1": "0"}
         ),
@@ -385,7 +370,6 @@ KERNELS = (
         reference=search_reference,
         args=(jax.ShapeDtypeStruct((5,), I32), X),
         values={0: [4, 8, 16, 24, 32]},
-        expected=Expectations(hlo=HANGS, tpu=HANGS),
         machine=MachineFinding(
             operand=None, grid_point=(1,), loop=(5,), values={"b[0]": "1", "b[1]": "2"}
         ),

@@ -7,14 +7,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import (
-    HANGS,
-    NAN,
-    RACE,
-    WRONG,
     BrokenKernel,
-    Expectations,
     MachineFinding,
-    raises,
 )
 
 F32 = jnp.float32
@@ -287,10 +281,6 @@ KERNELS = (
         repaired=waits_for_the_other_copy_repaired,
         reference=lambda x, y: x + y,
         args=X * 2,
-        expected=Expectations(
-            tpu=NAN,
-            tpu_races=RACE,
-        ),
         machine=MachineFinding(
             operand="y_tile",
             grid_point=(),
@@ -305,10 +295,6 @@ KERNELS = (
         repaired=single_buffer_prefetch_repaired,
         reference=lambda x: x * 2,
         args=TWO_TILES,
-        expected=Expectations(
-            hlo=WRONG,
-            tpu_races=RACE,
-        ),
         machine=MachineFinding(operand="tile_ref", grid_point=(), other="tile_ref[...] * 2"),
     ),
     BrokenKernel(
@@ -318,10 +304,6 @@ KERNELS = (
         repaired=source_overwritten_repaired,
         reference=lambda x: x + 1,
         args=X,
-        expected=Expectations(
-            tpu=WRONG,
-            tpu_races=RACE,
-        ),
         machine=MachineFinding(operand="tile_ref", grid_point=(), other="copy.start()"),
     ),
     BrokenKernel(
@@ -331,7 +313,6 @@ KERNELS = (
         repaired=copy_never_awaited_repaired,
         reference=lambda x: x,
         args=X,
-        expected=Expectations(tpu=NAN),
         machine=MachineFinding(operand="out_ref", grid_point=(), values={"semaphore": "sem"}),
     ),
     BrokenKernel(
@@ -341,7 +322,6 @@ KERNELS = (
         repaired=prefetch_never_awaited_repaired,
         reference=lambda x: x * 2,
         args=TWO_TILES,
-        expected=Expectations(),
         machine=MachineFinding(operand="tile_ref", grid_point=(), values={"semaphore": "sems[0]"}),
     ),
     BrokenKernel(
@@ -351,7 +331,6 @@ KERNELS = (
         repaired=waited_twice_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expectations(tpu=HANGS),
         machine=MachineFinding(operand="sem", grid_point=()),
     ),
     BrokenKernel(
@@ -361,7 +340,6 @@ KERNELS = (
         repaired=copy_past_the_end_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0),
         args=TWO_TILES,
-        expected=Expectations(hlo=WRONG, tpu=raises("Out-of-bounds read of")),
     ),
     BrokenKernel(
         fault="ValueMismatch",
@@ -370,8 +348,6 @@ KERNELS = (
         repaired=current_block_prefetched_repaired,
         reference=lambda x: x * 2,
         args=TWO_TILES,
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="unread input",
     ),
 )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import BrokenKernel, Expectations, aborts, raises
+from pallas_debug_kernels.broken import BrokenKernel, Refusal
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -265,8 +265,8 @@ KERNELS = (
         repaired=cumulative_sum_repaired,
         reference=lambda x: jnp.cumsum(x, axis=1),
         args=X,
-        expected=Expectations(
-            lower=raises("Unimplemented primitive in Pallas TPU lowering for tc: cumsum")
+        refused=(
+            Refusal("lowering", "Unimplemented primitive in Pallas TPU lowering for tc: cumsum"),
         ),
     ),
     BrokenKernel(
@@ -276,8 +276,8 @@ KERNELS = (
         repaired=sort_rows_repaired,
         reference=lambda x: x.max(axis=1, keepdims=True),
         args=X,
-        expected=Expectations(
-            lower=raises("Unimplemented primitive in Pallas TPU lowering for tc: sort")
+        refused=(
+            Refusal("lowering", "Unimplemented primitive in Pallas TPU lowering for tc: sort"),
         ),
     ),
     BrokenKernel(
@@ -287,7 +287,7 @@ KERNELS = (
         repaired=scan_with_outputs_repaired,
         reference=lambda x: jnp.cumsum(x, axis=0),
         args=X,
-        expected=Expectations(lower=raises("Scan with 1 extensive output(s) is not supported")),
+        refused=(Refusal("lowering", "Scan with 1 extensive output(s) is not supported"),),
     ),
     BrokenKernel(
         fault="UnsupportedGather",
@@ -297,7 +297,7 @@ KERNELS = (
         reference=lambda index, x: x[index[0, :8]],
         args=(jax.ShapeDtypeStruct((1, 128), jnp.int32), jax.ShapeDtypeStruct((16, 128), F32)),
         values={0: [3, 1, 4, 15, 5, 9, 2, 6] + [0] * 120},
-        expected=Expectations(lower=raises("Only take_along_axis-like gathers supported")),
+        refused=(Refusal("lowering", "Only take_along_axis-like gathers supported"),),
     ),
     BrokenKernel(
         fault="UnsupportedDtype",
@@ -306,7 +306,7 @@ KERNELS = (
         repaired=float16_block_repaired,
         reference=lambda x: x.astype(F32) * 2,
         args=(jax.ShapeDtypeStruct((16, 128), jnp.float16),),
-        expected=Expectations(compile=raises("Invalid vector type for load")),
+        refused=(Refusal("compile", "Invalid vector type for load"),),
     ),
     BrokenKernel(
         fault="UnsupportedDtype",
@@ -315,11 +315,14 @@ KERNELS = (
         repaired=int8_matmul_repaired,
         reference=lambda x, y: jnp.dot(x, y, preferred_element_type=jnp.int32),
         args=(jax.ShapeDtypeStruct((128, 128), jnp.int8),) * 2,
-        expected=Expectations(
-            compile=raises(
-                "E2001: CompileTimeMosaicUnsupportedRhsType: Unsupported matmul RHS type", "v4"
-            )
+        refused=(
+            Refusal(
+                "compile",
+                "E2001: CompileTimeMosaicUnsupportedRhsType: Unsupported matmul RHS type",
+                targets=("v4",),
+            ),
         ),
+        targets=("v5e", "v4"),
     ),
     BrokenKernel(
         fault="UnsupportedDtype",
@@ -328,8 +331,8 @@ KERNELS = (
         repaired=uint8_matmul_repaired,
         reference=lambda x, y: jnp.dot(x, y, preferred_element_type=jnp.int32),
         args=(jax.ShapeDtypeStruct((128, 128), jnp.uint8),) * 2,
-        expected=Expectations(
-            lower=raises("Unsigned integer dtype uint8 is not supported for dot_general")
+        refused=(
+            Refusal("lowering", "Unsigned integer dtype uint8 is not supported for dot_general"),
         ),
     ),
     BrokenKernel(
@@ -339,7 +342,7 @@ KERNELS = (
         repaired=bfloat16_to_float16_repaired,
         reference=lambda x: x.astype(F32),
         args=(jax.ShapeDtypeStruct((16, 128), jnp.bfloat16),),
-        expected=Expectations(lower=raises("Unsupported cast: bfloat16 -> float16")),
+        refused=(Refusal("lowering", "Unsupported cast: bfloat16 -> float16"),),
     ),
     BrokenKernel(
         fault="InvalidOperation",
@@ -348,8 +351,10 @@ KERNELS = (
         repaired=float_iota_repaired,
         reference=lambda x: x * jnp.arange(128, dtype=F32),
         args=X,
-        expected=Expectations(
-            lower=raises("'tpu.iota' op result #0 must be vector of integer or index values")
+        refused=(
+            Refusal(
+                "lowering", "'tpu.iota' op result #0 must be vector of integer or index values"
+            ),
         ),
     ),
     BrokenKernel(
@@ -359,7 +364,7 @@ KERNELS = (
         repaired=float_offset_repaired,
         reference=lambda x: x,
         args=(jax.ShapeDtypeStruct((16, 128), F32),),
-        expected=Expectations(lower=raises("'arith.index_cast' op operand #0 must be")),
+        refused=(Refusal("lowering", "'arith.index_cast' op operand #0 must be"),),
     ),
     BrokenKernel(
         fault="UnsupportedShapeCast",
@@ -368,8 +373,8 @@ KERNELS = (
         repaired=flatten_repaired,
         reference=lambda x: x.reshape(16, 60),
         args=(jax.ShapeDtypeStruct((8, 120), F32),),
-        expected=Expectations(
-            compile=raises("infer-vector-layout: unsupported shape cast", before="0.0.50")
+        refused=(
+            Refusal("compile", "infer-vector-layout: unsupported shape cast", before="0.0.50"),
         ),
     ),
     BrokenKernel(
@@ -379,7 +384,10 @@ KERNELS = (
         repaired=split_lanes_repaired,
         reference=lambda x: x.reshape(8, 16, 16),
         args=(jax.ShapeDtypeStruct((8, 256), F32),),
-        expected=Expectations(compile=raises("infer-vector-layout: unsupported shape cast", "v4")),
+        refused=(
+            Refusal("compile", "infer-vector-layout: unsupported shape cast", targets=("v4",)),
+        ),
+        targets=("v5e", "v4"),
     ),
     BrokenKernel(
         fault="CompilerAbort",
@@ -388,12 +396,16 @@ KERNELS = (
         repaired=mask_as_column_repaired,
         reference=lambda x, y: jnp.where(y[0, :32, None] > 0, x, 0.0),
         args=(jax.ShapeDtypeStruct((32, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)),
-        expected=Expectations(
-            compile=(
-                raises("infer-vector-layout: unsupported shape cast", before="0.0.50"),
-                aborts("Check failed: rem == 0 (1024 vs. 0)", since="0.0.50", before="0.0.52"),
-                raises("non-noop i1 reshape is unsupported", since="0.0.52"),
-            )
+        refused=(
+            Refusal("compile", "infer-vector-layout: unsupported shape cast", before="0.0.50"),
+            Refusal(
+                "compile",
+                "Check failed: rem == 0 (1024 vs. 0)",
+                since="0.0.50",
+                before="0.0.52",
+                aborts=True,
+            ),
+            Refusal("compile", "non-noop i1 reshape is unsupported", since="0.0.52"),
         ),
     ),
     BrokenKernel(
@@ -404,6 +416,6 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((16, 128), F32),),
         x64=True,
-        expected=Expectations(compile=raises("failed to legalize operation 'func.return'")),
+        refused=(Refusal("compile", "failed to legalize operation 'func.return'"),),
     ),
 )

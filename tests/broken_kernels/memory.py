@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BrokenKernel, Expectations, passes, raises
+from pallas_debug_kernels.broken import BrokenKernel, Refusal
 
 F32 = jnp.float32
 
@@ -85,13 +85,15 @@ KERNELS = (
         repaired=whole_arrays_repaired,
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((3072, 1024), F32),),
-        expected=Expectations(
-            compile=(
-                raises("E1001: CompileTimeScopedVmemOom", "v5e"),
-                raises("Used 24.00M of 16.00M vmem. Exceeded vmem capacity by 8.00M", "v4"),
-                passes("v6e"),
-            )
+        refused=(
+            Refusal("compile", "E1001: CompileTimeScopedVmemOom", targets=("v5e",)),
+            Refusal(
+                "compile",
+                "Used 24.00M of 16.00M vmem. Exceeded vmem capacity by 8.00M",
+                targets=("v4",),
+            ),
         ),
+        targets=("v5e", "v4", "v6e"),
     ),
     BrokenKernel(
         fault="VmemOverflow",
@@ -100,15 +102,19 @@ KERNELS = (
         repaired=scratch_over_the_capacity_repaired,
         reference=lambda x: x * 2,
         args=SQUARE,
-        expected=Expectations(
-            compile=(
-                raises(
-                    "Allocation (size=83886080) would exceed memory (size=67108864)", "v5p", "tpu7x"
-                ),
-                raises("Allocation (size=83886080) would exceed memory (size=16777216)", "v4"),
-                passes("v5e", "v6e"),
-            )
+        refused=(
+            Refusal(
+                "compile",
+                "Allocation (size=83886080) would exceed memory (size=67108864)",
+                targets=("v5p", "tpu7x"),
+            ),
+            Refusal(
+                "compile",
+                "Allocation (size=83886080) would exceed memory (size=16777216)",
+                targets=("v4",),
+            ),
         ),
+        targets=("v5e", "tpu7x", "v4", "v5p", "v6e"),
     ),
     BrokenKernel(
         fault="SmemOverflow",
@@ -118,8 +124,8 @@ KERNELS = (
         reference=lambda table, pages: pages[table[:3]],
         args=(jax.ShapeDtypeStruct((2**19,), jnp.int32), jax.ShapeDtypeStruct((4, 8, 128), F32)),
         values={0: 3},
-        expected=Expectations(
-            compile=raises("Allocation (size=2097152) would exceed memory (size=1048576)")
+        refused=(
+            Refusal("compile", "Allocation (size=2097152) would exceed memory (size=1048576)"),
         ),
     ),
 )

@@ -8,17 +8,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import (
-    HANGS,
-    NAN,
-    NOT_APPLICABLE,
-    RACE,
-    WRONG,
     BrokenKernel,
-    Expectation,
-    Expectations,
     MachineFinding,
-    Reaction,
-    prints,
 )
 
 F32 = jnp.float32
@@ -411,12 +402,6 @@ KERNELS = (
         repaired=halves_swapped_in_place_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0),
         args=TWO_BLOCKS,
-        expected=Expectations(
-            # Earlier ones copied the aliased operand.
-            hlo=Expectation(reaction=Reaction.WRONG, since="0.11"),
-            tpu=WRONG,
-            tpu_races=RACE,
-        ),
         machine=MachineFinding(operand="x_ref", grid_point=(1,), other="store.start()"),
     ),
     BrokenKernel(
@@ -426,7 +411,6 @@ KERNELS = (
         repaired=slot_stored_before_its_copy_is_over_repaired,
         reference=lambda x: x * 2,
         args=THREE_BLOCKS,
-        expected=Expectations(tpu=WRONG, tpu_races=RACE),
         machine=MachineFinding(
             operand="tiles_ref", grid_point=NO_GRID, loop=(2,), other="copy(i).start()"
         ),
@@ -438,7 +422,6 @@ KERNELS = (
         repaired=other_slot_awaited_repaired,
         reference=lambda x: x * 2,
         args=TWO_BLOCKS,
-        expected=Expectations(tpu=NAN, tpu_races=RACE),
         machine=MachineFinding(
             operand="tiles_ref",
             grid_point=NO_GRID,
@@ -454,7 +437,6 @@ KERNELS = (
         repaired=one_semaphore_for_two_copies_repaired,
         reference=lambda x, y: x - y,
         args=X * 2,
-        expected=Expectations(tpu=NAN, tpu_races=RACE),
         machine=MachineFinding(operand="tiles_ref", grid_point=NO_GRID, other="copy_x.start()"),
     ),
     BrokenKernel(
@@ -464,7 +446,6 @@ KERNELS = (
         repaired=two_copies_into_one_buffer_repaired,
         reference=lambda x, y: y,
         args=X * 2,
-        expected=Expectations(tpu_races=RACE),
         machine=MachineFinding(operand="tile_ref", grid_point=NO_GRID, other="copy_x.start()"),
     ),
     BrokenKernel(
@@ -475,7 +456,6 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=X,
         # jax has no `semaphore_read` in TPU interpret mode; with ours the result depends on timing.
-        expected=Expectations(tpu=NOT_APPLICABLE),
         machine=MachineFinding(operand="out_ref", grid_point=NO_GRID),
     ),
     BrokenKernel(
@@ -485,9 +465,6 @@ KERNELS = (
         repaired=half_the_rows_awaited_repaired,
         reference=lambda x: x * 2,
         args=TWO_BLOCKS,
-        expected=Expectations(
-            tpu=prints("has non-zero count for 0 (global core 0) at kernel exit: 4096")
-        ),
         machine=MachineFinding(
             operand="sem",
             grid_point=NO_GRID,
@@ -502,7 +479,6 @@ KERNELS = (
         repaired=last_copy_never_awaited_repaired,
         reference=lambda x: x * 2,
         args=THREE_BLOCKS,
-        expected=Expectations(tpu=NAN),
         machine=MachineFinding(
             operand="out_ref", grid_point=NO_GRID, loop=(2,), values={"semaphore": "sems[0]"}
         ),
@@ -514,7 +490,6 @@ KERNELS = (
         repaired=drained_twice_repaired,
         reference=lambda x: x * 2,
         args=THREE_BLOCKS,
-        expected=Expectations(tpu=HANGS),
         machine=MachineFinding(operand="sems[1]", grid_point=NO_GRID),
     ),
     BrokenKernel(
@@ -524,9 +499,6 @@ KERNELS = (
         repaired=awaited_on_one_branch_repaired,
         reference=lambda x: x * 2,
         args=THREE_BLOCKS,
-        expected=Expectations(
-            tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")
-        ),
         machine=MachineFinding(operand="sem", grid_point=None, other="pl.semaphore_signal(sem, 1)"),
     ),
     BrokenKernel(
@@ -536,7 +508,6 @@ KERNELS = (
         repaired=waits_swapped_repaired,
         reference=lambda x, y: y,
         args=X * 2,
-        expected=Expectations(tpu=HANGS),
         machine=MachineFinding(operand="sems[1]", grid_point=NO_GRID),
     ),
 )

@@ -8,13 +8,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import (
-    WRONG,
     BrokenKernel,
-    Expectation,
-    Expectations,
     MachineFinding,
-    Reaction,
-    raises,
 )
 
 F32, I32 = jnp.float32, jnp.int32
@@ -371,8 +366,6 @@ def overlap_added(x: jax.Array) -> jax.Array:
 
 
 LENGTHS = jax.ShapeDtypeStruct((2,), I32)
-ALIASES = Expectation(reaction=Reaction.WRONG, since="0.12")
-"""Before, HLO interpret mode kept the input of an alias apart from its output."""
 THREE = jax.ShapeDtypeStruct((24, 128), F32)
 
 KERNELS = (
@@ -383,8 +376,6 @@ KERNELS = (
         repaired=rolled_in_place_repaired,
         reference=lambda x: jnp.roll(x, -8, axis=0),
         args=(jax.ShapeDtypeStruct((32, 128), I32),),
-        expected=Expectations(hlo=ALIASES, tpu=WRONG),
-        machine_only=True,
         machine=MachineFinding(
             operand="x_ref", grid_point=(3,), values={"other grid point": "(0,)"}
         ),
@@ -396,8 +387,6 @@ KERNELS = (
         repaired=reversed_in_place_repaired,
         reference=lambda x: x.reshape(4, 8, 128)[::-1].reshape(32, 128),
         args=(jax.ShapeDtypeStruct((32, 128), F32),),
-        expected=Expectations(hlo=ALIASES, tpu=WRONG),
-        machine_only=True,
         machine=MachineFinding(
             operand="x_ref", grid_point=(2,), values={"other grid point": "(1,)"}
         ),
@@ -409,8 +398,6 @@ KERNELS = (
         repaired=product_replaced_at_each_step_repaired,
         reference=lambda x, y: jnp.dot(x, y),
         args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((256, 128), F32)),
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="unread write",
     ),
     BrokenKernel(
@@ -423,8 +410,6 @@ KERNELS = (
         ),
         args=(jax.ShapeDtypeStruct((3,), I32), THREE),
         values={0: (0, 1, 1)},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="unread write",
     ),
     BrokenKernel(
@@ -434,11 +419,6 @@ KERNELS = (
         repaired=halves_written_in_two_visits_repaired,
         reference=lambda x: x,
         args=(jax.ShapeDtypeStruct((32, 128), F32),),
-        expected=Expectations(
-            tpu=raises(
-                "Revisited block (slice(0, 16, 1), slice(0, 128, 1)) of output 0 in iteration (1, 0)"
-            )
-        ),
         machine=MachineFinding(operand="out_ref", grid_point=(1, 0)),
     ),
     BrokenKernel(
@@ -448,8 +428,6 @@ KERNELS = (
         repaired=frames_overlap_repaired,
         reference=overlap_added,
         args=(jax.ShapeDtypeStruct((32, 128), F32),),
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="several writers",
     ),
     BrokenKernel(
@@ -460,7 +438,6 @@ KERNELS = (
         reference=clipped,
         args=(LENGTHS, jax.ShapeDtypeStruct((16, 128), I32)),
         values={0: (8, 5)},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
         machine=MachineFinding(operand="out_ref", grid_point=(1,)),
     ),
     BrokenKernel(
@@ -470,8 +447,6 @@ KERNELS = (
         repaired=one_row_of_padding_repaired,
         reference=lambda x: x.sum(axis=0, keepdims=True),
         args=(jax.ShapeDtypeStruct((20, 128), I32),),
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         machine=MachineFinding(operand="x_ref", grid_point=(2,)),
     ),
     BrokenKernel(
@@ -482,7 +457,6 @@ KERNELS = (
         reference=lambda starts, x: jnp.concatenate([x[0:8], x[8:16], x[16:24]]),
         args=(jax.ShapeDtypeStruct((3,), I32), THREE),
         values={0: (0, 8, 20)},
-        expected=Expectations(tpu=raises("Out-of-bounds read of")),
         machine=MachineFinding(operand="x_ref", grid_point=(2,)),
     ),
     BrokenKernel(
@@ -492,7 +466,6 @@ KERNELS = (
         repaired=slot_refilled_before_it_is_read_repaired,
         reference=lambda x: x * 2,
         args=(THREE,),
-        expected=Expectations(hlo=WRONG),
         machine=MachineFinding(operand="tiles_ref", grid_point=(0,)),
     ),
 )

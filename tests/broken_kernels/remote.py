@@ -10,12 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec
 from pallas_debug_kernels.broken import (
-    HANGS,
-    NAN,
-    NOT_APPLICABLE,
-    RACE,
     BrokenKernel,
-    Expectations,
     MachineFinding,
 )
 
@@ -255,7 +250,6 @@ KERNELS = (
         repaired=sent_before_any_handshake_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0),
         args=TWO_DEVICES,
-        expected=Expectations(hlo=NOT_APPLICABLE),
         machine=MachineFinding(
             operand="out_ref",
             grid_point=NO_GRID,
@@ -269,7 +263,6 @@ KERNELS = (
         repaired=received_by_the_send_semaphore_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0) * 2,
         args=TWO_DEVICES,
-        expected=Expectations(hlo=NOT_APPLICABLE, tpu=NAN, tpu_races=RACE),
         machine=MachineFinding(
             operand="tile_ref",
             grid_point=NO_GRID,
@@ -284,7 +277,6 @@ KERNELS = (
         repaired=slot_sent_to_before_it_is_consumed_repaired,
         reference=_rolled,
         args=FOUR_DEVICES,
-        expected=Expectations(hlo=NOT_APPLICABLE, tpu_races=RACE),
         machine=MachineFinding(operand="slots_ref", grid_point=NO_GRID),
     ),
     BrokenKernel(
@@ -294,7 +286,6 @@ KERNELS = (
         repaired=waits_before_it_signals_repaired,
         reference=lambda x: x * 2,
         args=TWO_DEVICES,
-        expected=Expectations(hlo=NOT_APPLICABLE, tpu=HANGS),
         machine=MachineFinding(operand="ready", grid_point=NO_GRID),
     ),
 )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import WRONG, BrokenKernel, Expectations, MachineFinding
+from pallas_debug_kernels.broken import BrokenKernel, MachineFinding
 
 F32, I32 = jnp.float32, jnp.int32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -304,8 +304,6 @@ KERNELS = (
         repaired=zeroed_at_the_start_of_the_grid_repaired,
         reference=lambda x, y: jnp.dot(x, y),
         args=MATRICES,
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="carried",
     ),
     BrokenKernel(
@@ -315,8 +313,6 @@ KERNELS = (
         repaired=zeroed_along_the_wrong_axis_repaired,
         reference=lambda x, y: jnp.dot(x, y),
         args=MATRICES,
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="carried",
     ),
     BrokenKernel(
@@ -326,8 +322,6 @@ KERNELS = (
         repaired=second_sum_not_zeroed_repaired,
         reference=lambda x: (x * x - x).reshape(16, 2, 128).sum(axis=1),
         args=(jax.ShapeDtypeStruct((16, 256), I32),),
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="carried",
     ),
     BrokenKernel(
@@ -341,8 +335,6 @@ KERNELS = (
             axis=0,
         ).astype(I32),
         args=WIDE,
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="carried",
     ),
     BrokenKernel(
@@ -353,8 +345,6 @@ KERNELS = (
         reference=sum_of_valid_rows,
         args=(LENGTHS, jax.ShapeDtypeStruct((16, 128), F32)),
         values={0: (8, 5)},
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
         hint="carried",
     ),
     BrokenKernel(
@@ -365,7 +355,6 @@ KERNELS = (
         reference=counts_reference,
         args=(LENGTHS, jax.ShapeDtypeStruct((16, 128), I32)),
         values={0: (0, 3)},
-        expected=Expectations(hlo=WRONG),
         machine=MachineFinding(operand="counts_ref", grid_point=(0,)),
     ),
     BrokenKernel(
@@ -375,7 +364,6 @@ KERNELS = (
         repaired=offset_carried_over_parallel_rows_repaired,
         reference=lambda x: x + jnp.repeat(jnp.arange(4, dtype=I32), 8)[:, None],
         args=(jax.ShapeDtypeStruct((32, 128), I32),),
-        expected=Expectations(),
         machine=MachineFinding(operand="offset_ref", grid_point=(1, 0)),
     ),
 )

@@ -158,3 +158,48 @@ def number_of_set_bits(x):
         out_ref[...] = ((v * U32(0x01010101)) >> 24).astype(I32)
 
     return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((16, 128), I32))(x)
+
+
+@equals(_checksum, WORDS.view(np.int32))
+def checksum(x):
+    """A sum and a weighted sum, modulo 2**32, over all blocks."""
+
+    def kernel(x_ref, out_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        lane = lax.broadcasted_iota(I32, (8, 128), 1)
+        out_ref[0:1, :] += x_ref[...].sum(0, keepdims=True)
+        out_ref[1:2, :] += (x_ref[...] * lane).sum(0, keepdims=True)
+
+    out = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((2, 128), I32),
+        grid=(2,),
+        in_specs=[ROWS],
+        out_specs=pl.BlockSpec((2, 128), lambda i: (0, 0)),
+    )(x)
+    return out.sum(1)
+
+
+@equals(_lcg, WORDS.view(np.int32))
+def linear_congruential_generator(x):
+    def kernel(x_ref, out_ref):
+        def step(_, state):
+            return state * 1664525 + 1013904223
+
+        out_ref[...] = lax.fori_loop(0, 4, step, x_ref[...])
+
+    return _elementwise(kernel, x)
+
+
+@equals(lambda x: x.astype(np.int8), WORDS.view(np.int32))
+def low_byte_of_each_word(x):
+    """A cast that keeps the low byte on purpose."""
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...].astype(jnp.int8)
+
+    out = jax.ShapeDtypeStruct((16, 128), jnp.int8)
+    return pl.pallas_call(kernel, out_shape=out)(x)

@@ -111,7 +111,7 @@ def argument_that_is_not_needed(x, segments):
 
 
 @equals(lambda x: x / np.abs(x).max(1, keepdims=True), normal(16, 128))
-def residuals_that_nobody_takes(x):
+def residuals_that_are_not_used(x):
     """As in a forward pass without a backward pass."""
 
     def kernel(x_ref, out_ref, largest_ref):

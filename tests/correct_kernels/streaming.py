@@ -293,3 +293,28 @@ def histogram(x):
     smem = pl.BlockSpec(memory_space=pltpu.SMEM)
     out = jax.ShapeDtypeStruct((16,), I32)
     return pl.pallas_call(kernel, out_shape=out, in_specs=[smem], out_specs=smem)(x)
+
+
+@equals(lambda x: np.cumsum(x.reshape(4, 2, 8, 128).sum(1), 0).reshape(32, 128), normal(64, 128))
+def running_total_over_row_blocks(x):
+    """Total of all rows so far, in eight lanes of rows; each block comes in two chunks."""
+
+    def kernel(x_ref, out_ref, total_ref):
+        @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
+        def _():
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        total_ref[...] += x_ref[...]
+
+        @pl.when(pl.program_id(1) == 1)
+        def _():
+            out_ref[...] = total_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+        grid=(4, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        scratch_shapes=[TILE],
+    )(x)

@@ -1,4 +1,4 @@
-"""Records of the broken kernels: names, faulty lines, lookups, expectations."""
+"""Records of the broken kernels: names, faulty lines, lookups, refusals."""
 
 import dataclasses
 import inspect
@@ -16,12 +16,11 @@ from broken_kernels import (
     BUNDLED,
     FOR_MACHINE,
     BrokenKernel,
-    JaxEngine,
-    Reaction,
     broken,
 )
 
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.hints import HintKind
 
 FOLDERS = [Path(package.__file__).parent for package in (bundled, broken_kernels)]
 each = pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
@@ -92,10 +91,9 @@ def test_the_record_is_complete(kernel: BrokenKernel) -> None:
     assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     with pytest.raises(dataclasses.FrozenInstanceError):
         kernel.summary = "sound"
-    speaking = (Reaction.RAISES, Reaction.PRINTS, Reaction.ABORTS)
-    for engine in JaxEngine:
-        for expectation in kernel.expected.of(engine):
-            assert bool(expectation.message) == (expectation.reaction in speaking)
+    named = {target for refusal in kernel.refused for target in refusal.targets}
+    assert named <= set(kernel.targets)
+    assert kernel.hint is None or (HintKind(kernel.hint) and kernel.fault == "ValueMismatch")
 
 
 @each
@@ -141,38 +139,16 @@ def test_fixed_values() -> None:
     assert not np.array_equal(pages, broken("page_past_the_pool").make_args(seed=1)[1])
 
 
-def test_expectations_differ_by_version() -> None:
-    abort = broken("mask_as_column")
-    for libtpu, reaction in (("0.0.42.1", Reaction.RAISES), ("0.0.50.1", Reaction.ABORTS)):
-        found = abort.expectation(JaxEngine.COMPILE, libtpu_version=libtpu)
-        assert found.reaction is reaction
-    race = broken("read_before_wait")
-    for version, reaction in (("0.10.2", Reaction.PRINTS), ("0.12.0.1", Reaction.RAISES)):
-        found = race.expectation(JaxEngine.TPU_RACES, jax_version=version)
-        assert found.reaction is reaction
+def test_refusals_differ_by_version() -> None:
+    kernel = broken("mask_as_column")
+    for libtpu, aborts in (("0.0.42.1", False), ("0.0.50.1", True)):
+        refusal = kernel.refusal(libtpu_version=libtpu)
+        assert refusal is not None
+        assert refusal.aborts == aborts
 
 
-def test_expectations_differ_by_target() -> None:
+def test_refusals_differ_by_target() -> None:
     kernel = broken("int8_matmul")
     assert kernel.targets == ("v5e", "v4")
-    compile_ = JaxEngine.COMPILE
-    assert kernel.expectation(compile_, target="v4").reaction is Reaction.RAISES
-    assert kernel.expectation(compile_, target="v5e").reaction is Reaction.PASSES
-    assert kernel.expectation(compile_).reaction is Reaction.PASSES
-
-
-def test_what_an_engine_refuses_never_comes_to_the_next() -> None:
-    traced = broken("captured_constant")
-    assert traced.expectation(JaxEngine.TRACE).reaction is Reaction.RAISES
-    for engine in set(JaxEngine) - {JaxEngine.TRACE}:
-        assert traced.expectation(engine).reaction is Reaction.NOT_APPLICABLE
-    lowered = broken("cumulative_sum")
-    assert lowered.expectation(JaxEngine.LOWER).reaction is Reaction.RAISES
-    assert lowered.expectation(JaxEngine.COMPILE).reaction is Reaction.NOT_APPLICABLE
-    assert lowered.expectation(JaxEngine.HLO).reaction is Reaction.PASSES
-
-
-def test_two_cores_are_as_one_unless_told() -> None:
-    for kernel in BROKEN:
-        if kernel.topic not in ("grid", "dma", "semaphores"):
-            assert kernel.expected.tpu_races is None
+    assert kernel.refusal("v4") is not None
+    assert kernel.refusal("v5e") is None

@@ -1,13 +1,37 @@
-"""Reactions of jax and the TPU compiler to each broken kernel and its repaired twin."""
+"""Refusals of each broken kernel by jax and the TPU compiler, and compilation of its repaired twin."""
 
+from __future__ import annotations
+
+import jax
 import pytest
-from broken_kernels import BROKEN, BrokenKernel, Expectation, JaxEngine, Reaction
-from evidence import Evidence
+from broken_kernels import BROKEN, BrokenKernel, Refusal
 from tiers import mark_all_but_first
 
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.model import Failure
+from pallas_debug.session import Options, Session
 
 each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
+
+
+def compiled(kernel: BrokenKernel, *, repaired: bool = False) -> dict[str, Failure | None]:
+    """Failures by target, after jax has traced the kernel.
+
+    Raises:
+      TypeError, ValueError: jax refuses to trace it.
+    """
+    function = kernel.repaired if repaired else kernel.function
+    # A session for each kernel: all of them share the compiler of this process, and one that stayed
+    # open would capture and compile the kernels of every later test.
+    options = Options(dumps=None, targets=kernel.targets, interpret="off", jobs=1)
+    with Session(options) as session:
+        with jax.enable_x64(kernel.x64), session.collecting() as captures:
+            trace.lower_for_kernels(function, kernel.args, {}, session.targets[0])
+        session.request(captures, session.targets)
+    assert session.problems == []
+    (captured,) = captures
+    (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)
+    return {c.target: c.failure for c in dump.compilations}
 
 
 @pytest.mark.parametrize(
@@ -16,41 +40,26 @@ each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
         [pytest.param(kernel, id=kernel.name) for kernel in BROKEN], lambda kernel: kernel.topic
     ),
 )
-def test_broken(evidence: Evidence, kernel: BrokenKernel) -> None:
-    compiled = evidence.compiled(kernel)
-    traced = kernel.expectation(JaxEngine.TRACE)
-    if traced.reaction is Reaction.RAISES:
-        assert compiled.error is not None
-        assert traced.message in compiled.error
+def test_broken(kernel: BrokenKernel) -> None:
+    if not kernel.is_traced:
+        (refusal,) = kernel.refused
+        with pytest.raises((TypeError, ValueError)) as error:
+            compiled(kernel)
+        assert refusal.message in str(error.value)
         return
-    assert set(compiled.failures) == set(kernel.targets)
-    for target, failure in compiled.failures.items():
-        for engine in (JaxEngine.LOWER, JaxEngine.COMPILE):
-            expected = kernel.expectation(engine, target=target)
-            if expected.reaction is not Reaction.NOT_APPLICABLE:
-                check(engine, expected, failure)
+    failures = compiled(kernel)
+    assert set(failures) == set(kernel.targets)
+    for target, failure in failures.items():
+        check(kernel.refusal(target), failure)
         if failure is not None:
             check_line(kernel, failure)
 
 
-STAGES = {
-    "lowering": JaxEngine.LOWER,
-    "compile": JaxEngine.COMPILE,
-    "crash": JaxEngine.COMPILE,
-}
-
-
-def check(engine: JaxEngine, expected: Expectation, failure: Failure | None) -> None:
-    """The failure, if it is that of `engine`, is the expected one."""
-    if failure is not None and STAGES[failure.stage] is not engine:
-        assert engine is JaxEngine.LOWER, failure
-        failure = None
-    if expected.reaction is Reaction.PASSES:
-        assert failure is None
-        return
-    assert failure is not None
-    assert expected.message in failure.message
-    assert (failure.stage == "crash") == (expected.reaction is Reaction.ABORTS)
+def check(refusal: Refusal | None, failure: Failure | None) -> None:
+    assert (failure is None) == (refusal is None), failure
+    if failure is not None and refusal is not None:
+        assert failure.stage == ("crash" if refusal.aborts else refusal.stage)
+        assert refusal.message in failure.message
 
 
 def check_line(kernel: BrokenKernel, failure: Failure) -> None:
@@ -71,6 +80,5 @@ def check_line(kernel: BrokenKernel, failure: Failure) -> None:
 
 @pytest.mark.slow
 @each
-def test_repaired(evidence: Evidence, kernel: BrokenKernel) -> None:
-    compiled = evidence.compiled(kernel, repaired=True)
-    assert compiled.failures == dict.fromkeys(kernel.targets)
+def test_repaired(kernel: BrokenKernel) -> None:
+    assert compiled(kernel, repaired=True) == dict.fromkeys(kernel.targets)

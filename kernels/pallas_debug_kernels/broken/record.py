@@ -1,11 +1,11 @@
-"""Record of a broken kernel: its fault, a fixed version, and how jax and libtpu react to it."""
+"""Record of a broken kernel: its fault, a fixed version, and how jax or libtpu refuses it."""
 
 import importlib.metadata
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,56 +14,27 @@ import numpy as np
 MARKER = "# FAULT"
 
 
-class JaxEngine(StrEnum):
-    """Step of jax or libtpu that may react to a fault, without pallas-debug."""
-
-    TRACE = "trace"
-    LOWER = "lower"
-    """jax lowers the call for a TPU."""
-    COMPILE = "compile"
-    """libtpu compiles it."""
-    HLO = "hlo"
-    """HLO interpret mode."""
-    TPU = "tpu"
-    """TPU interpret mode, `pltpu.InterpretParams()`."""
-    TPU_RACES = "tpu_races"
-    """The same with `detect_races=True`, two cores and 1024 clocks (fewer miss races)."""
+Stage = Literal["trace", "lowering", "compile"]
+"""Step of jax or libtpu that refuses a kernel."""
 
 
-class Reaction(StrEnum):
-    """Reaction of an engine to a kernel."""
-
-    PASSES = "passes"
-    """No message; values, if any, equal those of the reference."""
-    WRONG = "wrong values"
-    """No message, but wrong values."""
-    NAN = "NaN"
-    """No message, but NaN where the reference has none."""
-    PRINTS = "prints"
-    """A line on standard output and no error."""
-    RAISES = "raises"
-    ABORTS = "aborts"
-    """The process dies."""
-    HANGS = "hangs"
-    NOT_APPLICABLE = "not applicable"
-    """The engine cannot run such a kernel, or an earlier one refuses it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """Expected reaction to a kernel on some targets and versions.
+@dataclass(frozen=True)
+class Refusal:
+    """Refusal of a kernel by jax or libtpu.
 
     Attributes:
-      message: part of what is raised or printed.
-      targets: compile targets for which it holds; empty for all.
-      since, before: range of versions, of libtpu for `JaxEngine.COMPILE`, otherwise of jax.
+      message: part of the exception's message.
+      targets: targets for which it holds; empty for all.
+      since, before: range of versions of libtpu.
+      aborts: whether the compiler's process dies.
     """
 
-    reaction: Reaction
-    message: str = ""
+    stage: Stage
+    message: str
     targets: tuple[str, ...] = ()
     since: str | None = None
     before: str | None = None
+    aborts: bool = False
 
     def holds_for(self, target: str, version: str) -> bool:
         at = _numbers(version)
@@ -72,60 +43,6 @@ class Expectation:
             and (self.since is None or at >= _numbers(self.since))
             and (self.before is None or at < _numbers(self.before))
         )
-
-
-PASSES = Expectation(reaction=Reaction.PASSES)
-WRONG = Expectation(reaction=Reaction.WRONG)
-NAN = Expectation(reaction=Reaction.NAN)
-HANGS = Expectation(reaction=Reaction.HANGS)
-NOT_APPLICABLE = Expectation(reaction=Reaction.NOT_APPLICABLE)
-
-
-def passes(*targets: str) -> Expectation:
-    return Expectation(reaction=Reaction.PASSES, targets=targets)
-
-
-def raises(
-    message: str, *targets: str, since: str | None = None, before: str | None = None
-) -> Expectation:
-    return Expectation(
-        reaction=Reaction.RAISES, message=message, targets=targets, since=since, before=before
-    )
-
-
-def prints(message: str, *, since: str | None = None, before: str | None = None) -> Expectation:
-    return Expectation(reaction=Reaction.PRINTS, message=message, since=since, before=before)
-
-
-def aborts(message: str, *, since: str | None = None, before: str | None = None) -> Expectation:
-    return Expectation(reaction=Reaction.ABORTS, message=message, since=since, before=before)
-
-
-OneOrMore = Expectation | tuple[Expectation, ...]
-"""One for all versions and targets, or several: the first that applies counts, else `PASSES`."""
-
-
-RACE = (prints("RACE DETECTED", before="0.12"), raises("RACE DETECTED", since="0.12"))
-"""Reaction of jax's race detector."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectations:
-    """Expected reaction of each engine; `tpu_races` defaults to `tpu`."""
-
-    trace: OneOrMore = PASSES
-    lower: OneOrMore = PASSES
-    compile: OneOrMore = PASSES
-    hlo: OneOrMore = PASSES
-    tpu: OneOrMore = PASSES
-    tpu_races: OneOrMore | None = None
-
-    def of(self, engine: JaxEngine) -> tuple[Expectation, ...]:
-        """Return all expectations for `engine`, for any version and target."""
-        if engine is JaxEngine.TPU_RACES and self.tpu_races is None:
-            return self.of(JaxEngine.TPU)
-        found: OneOrMore = getattr(self, engine)
-        return found if isinstance(found, tuple) else (found,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,15 +75,14 @@ class BrokenKernel:
       summary: one sentence that says what is wrong.
       function: function that calls only this kernel. The faulty line ends in `# FAULT`: the
         operation that goes wrong, or the place at which something is missing.
-      repaired: fixed version on the same arguments: equal to `reference`, and no engine reacts.
+      repaired: fixed version on the same arguments, equal to `reference`.
       reference: the same in plain jax.numpy.
       args: arguments of all three.
       values: fixed values of arguments, by position, such as page tables or data that overflows.
-      expected: how each engine reacts to `function`.
+      refused: how jax or libtpu refuses `function`; the first that holds counts.
+      targets: targets to compile for.
       x64: whether to call it within `jax.enable_x64(True)`.
       machine: findings of the kernel machine in `function`; None if they are not recorded.
-      machine_only: whether no other engine of pallas-debug finds the fault, except by comparison
-        with `reference`.
       hint: kind of the hint that `verify` gives without a reference, if the fault is one of intent:
         a comparison with `reference` then reports `fault`, a `ValueMismatch`.
     """
@@ -177,11 +93,11 @@ class BrokenKernel:
     repaired: Callable[..., jax.Array]
     reference: Callable[..., jax.Array]
     args: tuple[jax.ShapeDtypeStruct, ...]
-    expected: Expectations
+    refused: tuple[Refusal, ...] = ()
+    targets: tuple[str, ...] = ("v5e",)
     values: Mapping[int, object] = field(default_factory=dict, hash=False)
     x64: bool = False
     machine: MachineFinding | None = None
-    machine_only: bool = False
     hint: str | None = None
 
     @property
@@ -206,38 +122,14 @@ class BrokenKernel:
         return self.function.__module__.rpartition(".")[2]
 
     @property
-    def targets(self) -> tuple[str, ...]:
-        """Targets with a separate expectation, after v5e."""
-        named = {
-            target
-            for engine in (JaxEngine.LOWER, JaxEngine.COMPILE)
-            for expectation in self.expected.of(engine)
-            for target in expectation.targets
-        }
-        return ("v5e", *sorted(named - {"v5e"}))
+    def is_traced(self) -> bool:
+        """Return whether jax traces it: it refuses some before there is a kernel."""
+        return all(refusal.stage != "trace" for refusal in self.refused)
 
-    def expectation(
-        self,
-        engine: JaxEngine,
-        *,
-        target: str = "v5e",
-        jax_version: str | None = None,
-        libtpu_version: str | None = None,
-    ) -> Expectation:
-        """Return the reaction of `engine` with these versions, by default the installed ones."""
-        at_jax = jax_version or jax.__version__
-        steps = (JaxEngine.TRACE, JaxEngine.LOWER)
-        for earlier in steps if engine is JaxEngine.COMPILE else steps[:1]:
-            reaction = self._expectation(earlier, target, at_jax).reaction
-            if engine is not earlier and reaction is not Reaction.PASSES:
-                return NOT_APPLICABLE
-        if engine is not JaxEngine.COMPILE:
-            return self._expectation(engine, target, at_jax)
-        at_libtpu = libtpu_version or importlib.metadata.version("libtpu")
-        return self._expectation(engine, target, at_libtpu)
-
-    def _expectation(self, engine: JaxEngine, target: str, version: str) -> Expectation:
-        return next((e for e in self.expected.of(engine) if e.holds_for(target, version)), PASSES)
+    def refusal(self, target: str = "v5e", libtpu_version: str | None = None) -> Refusal | None:
+        """Return the refusal for a target, by default of the installed libtpu."""
+        at = libtpu_version or importlib.metadata.version("libtpu")
+        return next((refusal for refusal in self.refused if refusal.holds_for(target, at)), None)
 
     def make_args(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Return arrays for `args`: standard normal, int8-range integers, or the fixed `values`."""
