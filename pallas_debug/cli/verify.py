@@ -18,6 +18,7 @@ from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
+    from pallas_debug.model import Finding
     from pallas_debug.verdict import Answers, Verdict
 
 
@@ -126,7 +127,7 @@ def run(options: VerifyOptions) -> int:
     """
     from pallas_debug.verdict import Answers
 
-    answers = Answers()
+    answers = Answers(found=_announce)
 
     def show_stopped(why: str) -> None:
         _show(answers.stopped(options.what, why, options.reference), options)
@@ -147,6 +148,16 @@ def run(options: VerifyOptions) -> int:
         except Exception as error:
             raise problem_of(error, "engine", f"verifying {options.what}") from error
     return _show(verdict, options)
+
+
+def _announce(finding: Finding) -> None:
+    """Report a finding that is known while the program still runs."""
+    from pallas_debug.findings.wording.facts import line_text
+    from pallas_debug.render import titled
+
+    at = f", {line_text(finding.source)}" if finding.source is not None else ""
+    engines = ", ".join(finding.targets or finding.engines)
+    output.message(f"found so far: {titled(finding)}{at} ({engines})")
 
 
 def _show(verdict: Verdict, options: VerifyOptions) -> Exit:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.collector import merged
+from pallas_debug.model import Finding
 from pallas_debug.session import Session
 from pallas_debug.verdict import table
 from pallas_debug.verdict.engines import Seen, compiled, hints
@@ -22,9 +23,13 @@ class Answers:
     """Answers of the engines so far, in order.
 
     Another thread may read them at any time, such as the thread that stops a command.
+
+    Args:
+      found: called with findings that are known before a program ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, found: Callable[[Finding], None] = lambda finding: None) -> None:
+        self._found = found
         self._seen: tuple[Seen, ...] = ()
         self._asked = Asked(kernels=(), engines=())
         self._sessions: tuple[Session, ...] = ()
@@ -37,6 +42,11 @@ class Answers:
 
     def add(self, *seen: Seen) -> None:
         self._seen += seen
+
+    def announce(self, seen: Seen) -> None:
+        """Report the findings of an answer while the program runs."""
+        for finding in seen.findings:
+            self._found(finding)
 
     def compile_in(self, session: Session) -> None:
         """Register a session whose compilations become answers when it ends or is stopped."""

@@ -79,8 +79,8 @@ def verify_program(
 
 
 class _Early:
-    """Plugin that analyses each kernel when it is lowered, before it runs, and that passes on
-    compilations as they finish."""
+    """Plugin that analyses each kernel when it is lowered, before it runs, and announces what that
+    and the compilations find."""
 
     def __init__(self, request: Request, answers: Answers) -> None:
         self._request = request
@@ -94,14 +94,16 @@ class _Early:
             return
         wanted = self.session.targets or resolve_targets(self._request.chips, self.session.plugins)
         targets = ask.traced_for(self.session, kernel, wanted)
-        self._answers.add(static_of(found, targets, ()))
+        seen = static_of(found, targets, ())
+        self._answers.add(seen)
+        self._answers.announce(seen)
 
     @hookimpl
     def pallas_debug_compilation_finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
     ) -> None:
         if self._capture(kernel) is not None:
-            self._answers.add(ask.compiled(kernel, compilation))
+            self._answers.announce(ask.compiled(kernel, compilation))
 
     def _capture(self, kernel: Kernel) -> Capture | None:
         """The kernel's capture, unless the engines for TPUs do not apply to it."""
