@@ -124,7 +124,7 @@ def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(dependence, "dependences", fails)
-    verdict = judged(N, {"x": X})
+    verdict = judged(N, {"x": X}, engines="machine")
     assert {f.made_up for f in verdict.findings} == {(LENGTHS, BATCH)}
     (problem,) = verdict.problems
     assert "out of luck" in problem

@@ -271,31 +271,3 @@ def test_a_slice_that_is_rounded_past_the_end() -> None:
         "is rounded to 8"
     )
     assert found.advice == "begin each slice at a tile boundary, or pad the array"
-
-
-# Overflows and the NaN that they cause are one fault.
-
-
-def quotients(x_ref: Any, o_ref: Any, sum_ref: Any) -> None:
-    @pl.when(pl.program_id(0) == 0)
-    def _() -> None:
-        sum_ref[...] = jnp.zeros_like(sum_ref)
-
-    sum_ref[...] += jnp.exp(x_ref[...])
-    o_ref[...] = sum_ref[...] / sum_ref[...].sum(axis=1, keepdims=True)
-
-
-def test_the_nan_is_a_consequence_of_an_earlier_overflow() -> None:
-    x = jnp.zeros((16, 128)).at[3, 5].set(100.0)
-    call = called(
-        quotients,
-        grid=(2,),
-        in_specs=[ROWS],
-        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
-        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
-    )
-    finding = one(call, x, engines="machine")
-    assert (finding.kind, finding.grid_point) == ("InfinityProduced", (0,))
-    assert finding.source is not None
-    assert "jnp.exp" in (finding.source.text or "")
