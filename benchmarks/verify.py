@@ -43,15 +43,15 @@ def seconds(kernel: str) -> tuple[float, dict[str, float]]:
 
 
 WARM = """
-import json, sys, time
-import jax, jax.numpy as jnp
-import pallas_debug, pallas_debug_kernels as kernels
-from pallas_debug_kernels import sound
-kernel = sound(sys.argv[1])
+import sys, time
+import pallas_debug, pallas_debug_kernels
+operation = pallas_debug_kernels.operation(sys.argv[1])
+spec = operation.tagged("small")[0]
+args, kwargs = spec.make_args(), spec.kwargs
 taken = []
 for _ in range(3):
     start = time.perf_counter()
-    assert pallas_debug.verify(kernel.function, *kernel.make_args(), targets="v5e").ok
+    assert pallas_debug.verify(operation.function, *args, targets="v5e", **kwargs).ok
     taken.append(time.perf_counter() - start)
 print(min(taken))
 """

@@ -382,9 +382,9 @@ for order in eval(sys.argv[2]):
 @pytest.mark.parametrize(
     "tables, orders, code, message",
     [
-        ([[0, 1, 3]], [0, 0], 0, ["copy_page  ok*     ok", "copies     ok*     ok"]),
+        ([[0, 1, 3]], [0, 0], 0, ["copy_page  ok*     ok", "copies     ok      ok"]),
         ([[0, 1, 3]], [0, 1], 1, [
-            "copy_page  ok*     ok", "copies     ok*     FOUND", "DataRace in kernel `copies`",
+            "copy_page  ok*     ok", "copies     ok      FOUND", "DataRace in kernel `copies`",
             "seen by: machine",
         ]),
         ([[0, 1, 3], [2, 9, 0]], [0, 1], 1, ["copy_page  ok*     FOUND", "BlockOutOfBounds in"]),
