@@ -11,6 +11,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.machine.gpu.undefined import UndefinedElements
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.again import KernelCall
+from pallas_debug.machine.sanitizer.hints import CarriedMemory, LowPrecisionSums, ReplacedWrites
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import (
     AssumptionsObserver,
@@ -50,10 +51,15 @@ def observers(
       infinities: whether infinities in the results are findings, as NaNs are.
     """
     order = OrderSanitizer(launch, devices=len(arrays))
+    memory = MemorySanitizer(launch, arrays, order=order, first=first, watched=watched)
     call = KernelCall(launch, arrays, {"first": first})
+    hinting: list[MachineObserver] = []
+    if watched is None:
+        hinting = [CarriedMemory(memory), ReplacedWrites(memory), LowPrecisionSums(launch, memory)]
     return [
         order,
-        MemorySanitizer(launch, arrays, order=order, first=first, watched=watched),
+        *hinting,
+        memory,
         ClaimsObserver(launch),
         *([AssumptionsObserver(launch)] if AssumptionsObserver.is_needed(launch) else []),
         RandomBitsObserver(launch),

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording import semaphores
 from pallas_debug.machine.copies import DmaCopy
@@ -28,7 +30,9 @@ from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
 from pallas_debug.machine.sanitizer.ordering.lanes import is_far
 from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
 from pallas_debug.machine.sanitizer.report import BARRIER, access_of, shape_text, sighting_of
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.model import Finding, Hint, SourceLine
+
+Point = tuple[int, ...]
 
 
 class OrderSanitizer(OrderTracker):
@@ -72,6 +76,21 @@ class OrderSanitizer(OrderTracker):
                 followers.setdefault(id(race), []).append(finding)
         return [_followed(one, followers.get(id(one), ())) for one in causes] + rest
 
+    def hints(self) -> list[Hint]:
+        """Return unordered writes of equal values, which no order changes."""
+        found = [
+            _equal(self, _name(later), later.step, earlier.point, later.point)
+            for earlier, later in self.detector.equal.values()
+        ]
+        for lanes in self.visits.values():
+            first, *others = lanes.values()
+            if first.is_covered and others and all(visit.is_equal for visit in others):
+                store = others[0].store
+                assert store is not None
+                name = first.window.operand.name
+                found.append(_equal(self, name, store.step, first.point, store.point))
+        return found
+
     def deadlock(self) -> list[Finding]:
         """Return blocked waits, after their causes; nothing if a thread can still run."""
         return [finding for finding, _ in counts(self)] if not self.has_ended else []
@@ -105,6 +124,20 @@ class OrderSanitizer(OrderTracker):
             if found:
                 return found
         return []
+
+
+def _equal(
+    run: OrderTracker, name: str, step: ir.MachineStep | None, first: Point, second: Point
+) -> Hint:
+    return Hint(
+        kind=HintKind.SEVERAL_WRITERS,
+        kernel=run.launch.name,
+        message=f"grid points {first} and {second} write equal values to one part of {name}, in an "
+        "order that nothing guarantees: no order changes the result",
+        source=None if step is None else step.site.line,
+        operand=name,
+        grid_point=second,
+    )
 
 
 # Races
@@ -286,6 +319,8 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
             by_operand.setdefault(visits[0].window.operand.name, []).append(visits)
     for name, blocks in by_operand.items():
         every = [visit for visits in blocks for visit in visits]
+        if all(first.is_covered and all(v.is_equal for v in others) for first, *others in blocks):
+            continue  # equal values, a hint
         if any(visit.is_read for visit in every) and not any(v.reads_first for v in every):
             continue  # scratch of each lane: its final content is not meant as a result
         visits = blocks[0]

@@ -30,8 +30,9 @@ from pallas_debug.machine.sanitizer.ordering.lanes import (
     is_far,
 )
 from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger
-from pallas_debug.machine.sanitizer.ordering.races import RaceDetector
+from pallas_debug.machine.sanitizer.ordering.races import RaceDetector, changes
 from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text, first_meeting
+from pallas_debug.machine.sanitizer.shadows.shadow import differing
 from pallas_debug.machine.threads import Blocked, Thread
 from pallas_debug.profile.blocks import grid_point
 
@@ -121,13 +122,15 @@ class OrderTracker(MachineObserver):
         number = region.buffer.number
         if number in self.detector.histories:
             own = self.tasks.thread(thread)
-            self.detector.by_core(own, step, region, writes=True)
+            self.detector.by_core(own, step, region, writes=True, value=value)
             if self.launch.is_gpu:
                 self.atomics.stores(own.far, step, region)
         if self.tasks.axes:
             visit = self.tasks.thread(thread).windows.get(number)
             if visit is not None:
                 visit.wrote(step, thread, self.detector.next())
+                visit.changes = visit.changes or changes(thread, step, region, value)
+                visit.is_covered |= region.is_whole and getattr(step, "mask", None) is None
 
     # The pipeline
 
@@ -136,6 +139,12 @@ class OrderTracker(MachineObserver):
         self._moves(thread, window, window.slots[window.filled], block, position, fetches=True)
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        if self.tasks.axes:
+            visit = self.tasks.thread(thread).windows.get(window.current.number)
+            if visit is not None and visit.changes:
+                outer, inner = window.bounds(block)
+                old, new = window.array.content[outer], window.current.content[inner]
+                visit.changes = bool(differing(old, new.reshape(old.shape)).any())
         self._moves(thread, window, window.current, block, thread.walk.position, fetches=False)
 
     def _moves(

@@ -164,6 +164,8 @@ class BlockVisit:
       point: first grid point of the visits.
       store: first store, and number of its event.
       reads_first: whether the block is read before the lane has written to it.
+      changes: whether the lane's stores change what the block holds.
+      is_covered: whether one of them writes all of it.
     """
 
     window: Window
@@ -173,6 +175,13 @@ class BlockVisit:
     when: int = 0
     is_read: bool = False
     reads_first: bool = False
+    changes: bool = False
+    is_covered: bool = False
+
+    @property
+    def is_equal(self) -> bool:
+        """True if the lane writes what another has written, without having read any of it."""
+        return self.is_covered and not (self.changes or self.reads_first)
 
     def read(self) -> None:
         self.is_read = True

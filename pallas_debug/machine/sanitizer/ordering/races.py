@@ -16,6 +16,8 @@ from pallas_debug.machine.sanitizer.ordering.history import AccessHistory, Memor
 from pallas_debug.machine.sanitizer.ordering.lanes import OrderedThread, OrderTasks, is_far
 from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger
 from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, masked
+from pallas_debug.machine.sanitizer.shadows.shadow import differing
+from pallas_debug.machine.threads import Thread
 
 
 class RaceDetector:
@@ -27,6 +29,7 @@ class RaceDetector:
     Attributes:
       histories: histories by buffer number; accesses of a buffer without one are not recorded.
       races: races, deduplicated by their common key.
+      equal: unordered stores of equal values, which are no races.
       undecided: sums by two DMAs, by line.
       events: number of events so far.
     """
@@ -35,6 +38,7 @@ class RaceDetector:
         self.tasks = tasks
         self.histories: dict[int, AccessHistory] = {}
         self.races: dict[Any, RaceFact] = {}
+        self.equal: dict[Any, tuple[MemoryAccess, MemoryAccess]] = {}
         self.undecided: dict[Any, UndecidedOrder] = {}
         self.events = 0
         self._ledger = ledger
@@ -54,9 +58,10 @@ class RaceDetector:
         return not self.tasks.is_solo or (bool(self.tasks.axes) and is_far(buffer))
 
     def by_core(
-        self, own: OrderedThread, step: ir.MachineStep, region: MemoryRegion, *, writes: bool
-    ) -> None:
-        """Check an access of a buffer with a history."""
+        self, own: OrderedThread, step: ir.MachineStep, region: MemoryRegion, *, writes: bool,
+        value: Any = None,
+    ) -> None:  # fmt: skip
+        """Check an access of a buffer with a history; `value` is what a store writes."""
         buffer, thread = region.buffer, own.thread
         history = self.histories[buffer.number]
         mask = step.mask if isinstance(step, (ir.LoadStep, ir.StoreStep)) else None
@@ -73,7 +78,10 @@ class RaceDetector:
         )  # fmt: skip
         if buffer.type.space == "gmem" and (place := getattr(step, "place", None)) is not None:
             access.operand = thread.ref(place).name
-        self.access(own, self.tasks.of(own, buffer), access)
+        self.access(
+            own, self.tasks.of(own, buffer), access,
+            changes=not writes or (lambda: changes(own.thread, step, region, value)),
+        )  # fmt: skip
 
     def by_pipeline(
         self, own: OrderedThread, task: Task, region: MemoryRegion, block: tuple[int, ...],
@@ -87,11 +95,13 @@ class RaceDetector:
         self.access(own, task, access, goes_on=goes_on)
 
     def access(
-        self, own: OrderedThread, task: Task, access: MemoryAccess, *, goes_on: bool = False
-    ) -> None:
+        self, own: OrderedThread, task: Task, access: MemoryAccess, *, goes_on: bool = False,
+        changes: bool | Callable[[], bool] = True,
+    ) -> None:  # fmt: skip
         """Check an access of `task`, and keep it if later accesses may be unordered with it.
 
         Args:
+          changes: whether a store changes what the memory holds.
           goes_on: whether the task runs beside its thread.
         """
         if not access.boxes:
@@ -102,7 +112,13 @@ class RaceDetector:
             history = self.histories[access.buffer.number] = AccessHistory(drops)
         access.epoch = task.epoch
         for other, both in history.unordered(task, access):
-            self._conflict(own, other, access, both)
+            are_stores = access.writes and other.writes and other.copy is None
+            if are_stores and callable(changes):
+                changes = changes()
+            if are_stores and not changes and not other.is_of_pipeline:
+                self.equal.setdefault(_key(other, access), (other, access))
+            else:
+                self._conflict(own, other, access, both)
         if goes_on or not history.drops:
             history.keep(access)
         if is_far(access.buffer):
@@ -170,6 +186,16 @@ class RaceDetector:
         names = tuple(dict.fromkeys(name for when, name in own.waits if since < when < user.when))
         alike = sum(isinstance(release.label, DmaCopy) for release in ledger.near.pending)
         return names, alike if ledger.name in names and dma is other else 1
+
+
+def changes(thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> bool:
+    """Return whether a store changes any bit of what its region holds, before it."""
+    old = region.read()
+    differs = differing(old, np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype))
+    mask = step.mask if isinstance(step, ir.StoreStep) else None
+    if mask is not None and not region.is_masked:
+        differs = differs & np.asarray(thread.frames[-1].registers[mask.number])
+    return bool(differs.any())
 
 
 def _key(other: MemoryAccess, access: MemoryAccess) -> Any:
