@@ -134,7 +134,6 @@ def constant(_: Any, value: Any) -> Any:
 _HOOK = "pallas_debug.bridge.lowering.hook"
 _SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap and grad"
 _NO_FASTPATH = "jax's C++ dispatch bypasses Python once it knows a program"
-_BINDS = "jax reads the interpret mode when `pallas_call` is made, not when it is called"
 _NO_CHIP = "without a TPU, code that queries its chip while it is traced fails"
 _GATES = "code queries its device before it calls a kernel; jax itself gets the real values"
 _CHECKIFY = "since 0.10.1, checkify reports no errors in kernels"
@@ -197,14 +196,16 @@ TABLE: tuple[Patch, ...] = (
             owner=f"jax._src.pallas.{primitive}",
             name="bind",
             replacement="pallas_debug.bridge.interpret.interpret:binding",
-            why=why,
-            last=last,
+            why="jax reads the interpret mode when `pallas_call` is made, not when it is called",
         )
-        for primitive, why, last in (
-            ("pallas_call:pallas_call_p", _BINDS, versions.NEWEST),
-            ("mpmd:mpmd_map_p", _BINDS, versions.NEWEST),
-            ("core:core_map_p", "must have the effects of the kernel it becomes", "0.10"),
-        )
+        for primitive in ("pallas_call:pallas_call_p", "mpmd:mpmd_map_p")
+    ),
+    Patch(
+        area=MODES,
+        owner="jax._src.pallas.mosaic.pipeline",
+        name="config",
+        replacement="pallas_debug.bridge.interpret.interpret:inlining_pipelines",
+        why="jax_use_emit_pipeline_primitive makes a primitive that only Mosaic lowers",
     ),
     *(
         Patch(

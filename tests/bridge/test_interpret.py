@@ -120,6 +120,17 @@ def test_auto_is_the_machine(name: str, ran: list[str]) -> None:
     assert ran
 
 
+def test_auto_runs_pipelines_without_their_primitive(ran: list[str]) -> None:
+    rows = pl.BlockSpec((4, 128), lambda i: (i, 0))
+
+    def pipelined(x_ref: Any, o_ref: Any) -> None:
+        pltpu.emit_pipeline(double, grid=(2,), in_specs=[rows], out_specs=[rows])(x_ref, o_ref)
+
+    with pallas_debug.interpret(), config.use_emit_pipeline_primitive(True):
+        np.testing.assert_array_equal(call(pipelined, in_specs=[ANY], out_specs=ANY), 2 * X)
+    assert ran == ["pipelined"]
+
+
 def test_auto_applies_to_functions_jitted_before(ran: list[str]) -> None:
     function = jax.jit(partial(call, double, interpret=True))
     np.testing.assert_array_equal(function(X), 2 * X)

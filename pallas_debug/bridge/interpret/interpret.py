@@ -225,6 +225,26 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
     return bind_in_mode
 
 
+class _Inline:
+    """jax's setting for `emit_pipeline`, without the primitive."""
+
+    value = False
+
+
+def inlining_pipelines(settings: Any) -> Any:
+    """Replacement for the settings that `emit_pipeline` reads while it is traced."""
+
+    class Inlining:
+        def __getattr__(self, name: str) -> Any:
+            asked = _current()
+            is_on_machine = asked is not None and asked.mode.kind in ("auto", "machine")
+            if name == "use_emit_pipeline_primitive" and is_on_machine:
+                return _Inline
+            return getattr(settings, name)
+
+    return Inlining()
+
+
 def _is_eager_under_debug_nans() -> bool:
     is_debugged = jax.config.jax_debug_nans or jax.config.jax_debug_infs
     return bool(is_debugged) and core.trace_state_clean()
