@@ -264,7 +264,8 @@ def hint_text(hint: Hint) -> str:
     where = (
         [] if hint.source is None else [f"{relative(Path(hint.source.file))}:{hint.source.line}:"]
     )
-    point = [f"at grid point {hint.grid_point}"] if hint.grid_point else []
+    is_named = hint.grid_point is None or str(hint.grid_point) in hint.message
+    point = [f"at grid point {hint.grid_point}"] if hint.grid_point and not is_named else []
     return " ".join([*where, hint.message, *point, f"(hint: {hint.kind})"])
 
 

@@ -141,6 +141,17 @@ def test_a_kernel_over_a_mesh_of_a_gpu_is_not_judged(monkeypatch: pytest.MonkeyP
     )
 
 
+def test_a_kernel_that_the_machine_refuses_is_told_of_jax_s_modes() -> None:
+    rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(0, 8), i))
+    call = called(grid=(1,), in_specs=[rows], out_specs=rows)
+    verdict = verify(call, X, targets="v5e", engines="static,machine")
+    assert verdict.findings == ()
+    (outcome,) = verdict.unjudged  # the engine was named
+    assert outcome.engine == "machine"
+    assert str(outcome.reason).startswith("operand `x_ref` has a block dimension of kind Bounded")
+    assert 'may run it: --pallas-interpret=hlo|tpu, pallas_debug.interpret("hlo")' in str(verdict)
+
+
 def test_arithmetic_of_8_bit_integers_is_known() -> None:
     def add(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + x_ref[...]

@@ -126,8 +126,9 @@ def lowering(
             captured = capture.capture(primitive, context, dict(params))
             decoded = _prepare(host, captured, is_sanitized=is_sanitized, watch=watch)
         except MachineError as error:
-            host.refused(name_of(params), error, runs=None)
-            raise _advised(error, params) from error
+            advised = _advised(error, params)
+            host.refused(name_of(params), advised, runs=None)
+            raise advised from error
         return _Hosted(host, decoded, captured, ran).lower(context, nodes)
 
     return lower
@@ -254,8 +255,9 @@ class _Hosted:
                     device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
                 )
         except MachineError as error:
-            host.refused(self._name, error, runs=None)
-            raise _advised(error, self._params) from error
+            advised = _advised(error, self._params)
+            host.refused(self._name, advised, runs=None)
+            raise advised from error
         self._ran()
         return results
 
