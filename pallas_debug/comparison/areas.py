@@ -32,16 +32,20 @@ class Area:
     def of_read(cls, read: LoggedRead) -> Area:
         """Elements that a read may read."""
         if read.index is None:
-            return cls.of_buffer(read)
-        ends = [_ends(entry) for entry in read.index]
-        start, shape = tuple(a for a, _ in ends), tuple(b - a for a, b in ends)
-        whole = cls(start, np.ones(shape, bool))
-        return cls(start, whole.reached(read.index))
+            return cls((0,) * len(read.buffer.shape), np.ones(read.buffer.shape, bool))
+        return cls.of_index(read.index)
 
     @classmethod
-    def of_buffer(cls, read: LoggedRead) -> Area:
-        """All elements of the buffer that is read."""
-        return cls((0,) * len(read.buffer.shape), np.ones(read.buffer.shape, bool))
+    def of_index(cls, index: Index) -> Area:
+        """Elements that an index selects, or may select."""
+        ends = [_ends(entry) for entry in index]
+        start, shape = tuple(a for a, _ in ends), tuple(b - a for a, b in ends)
+        return cls(start, cls(start, np.ones(shape, bool)).reached(index))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index."""
+        return tuple(slice(a, a + n) for a, n in zip(self.start, self.mask.shape, strict=True))
 
     @property
     def element(self) -> Point | None:
@@ -65,6 +69,14 @@ class Area:
             selected.append(found)
         hits = functools.reduce(np.multiply.outer, selected, np.bool_(True))
         return np.asarray(self.mask & hits)
+
+    def meets(self, other: Area) -> bool:
+        """Return whether two areas have an element in common."""
+        mask = self.reached(other.slices)
+        if not mask.any() or other.mask.all():
+            return bool(mask.any())
+        places = np.argwhere(mask) + self.start - other.start
+        return bool(other.mask[tuple(places.T)].any())
 
     def without(self, hits: np.ndarray) -> Area:
         return Area(self.start, self.mask & ~hits)

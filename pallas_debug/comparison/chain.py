@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from pallas_debug.bridge.hosted.client import evaluating
 from pallas_debug.bridge.programs.launch import Launch, arrays, launch
@@ -27,7 +30,6 @@ from pallas_debug.errors import MachineError
 from pallas_debug.findings.wording.chain import (
     ChainCause,
     ChainPlace,
-    Missing,
     Verb,
     WriterChain,
     WriterLink,
@@ -48,29 +50,28 @@ MAX_SCANNED = 1 << 14
 Point = tuple[int, ...]
 
 
-class NotWatched(Exception):
-    """The run cannot be watched; the message is the reason, as the end of a sentence."""
+def find(judged: Judged, origin: KernelOrigin, bad: np.ndarray) -> tuple[WriterChain | None, str]:
+    """Find the chain of writers behind the first wrong element of a kernel's output.
 
+    Args:
+      bad: mask of the wrong elements.
 
-def find(judged: Judged, origin: KernelOrigin, element: Point) -> WriterChain:
-    """Find the chain of writers behind an element of a kernel's output.
-
-    Raises:
-      NotWatched: the machine cannot run the kernel, or not in time.
+    Returns:
+      The chain; or None, and why it is unknown, as the end of a sentence.
     """
     assert origin.captured is not None
     deadline = time.monotonic() + SECONDS
     observer = WriteObserver(_position(origin), deadline)
     try:
         _run(judged, origin.path, observer, deadline)
-    except OutOfTime as error:
-        raise NotWatched(f"a run on the kernel machine takes more than {SECONDS:g} s") from error
+    except OutOfTime:
+        return None, f"a run on the kernel machine takes more than {SECONDS:g} s"
     except MachineError as error:
-        raise NotWatched(str(error)) from error
+        return None, str(error)
     except Stopped as error:
-        raise NotWatched(f"the kernel machine stops at a fault: {error.reason}") from error
+        return None, f"the kernel machine stops at a fault: {error.reason}"
     name = origin.captured.kernel.of_kind("output")[origin.output].name
-    return _Chain(observer, name, element).found()
+    return _Chain(observer, name, bad).found(), ""
 
 
 def _position(origin: KernelOrigin) -> int:
@@ -98,7 +99,7 @@ def _run(judged: Judged, path: Point, observer: WriteObserver, deadline: float) 
         try:
             called = calls.send(results)
         except StopIteration as error:
-            raise NotWatched("the function did not call its kernel again") from error
+            raise MachineError("the function did not call its kernel again") from error
         is_last = called.path == path
         decoded = _decoded(called)
         watching = observer if is_last else _Deadline(deadline)
@@ -135,16 +136,22 @@ class _History:
     Attributes:
       read: the read that asks for them; None for the output itself.
       reader: the line of the write that uses what was read.
-      writes: the writes, newest first; each reaches an element that no newer one has set.
+      writes: stores, copies and blocks, newest first; each reaches an element that no newer one has
+        set.
       is_exact: whether it is known which elements each of them sets.
     """
 
     buffer: BufferName
     area: Area
     read: LoggedRead | None
-    reader: SourceLine | None = None
-    writes: list[LoggedWrite] = field(default_factory=list)
-    is_exact: bool = True
+    reader: SourceLine | None
+    writes: Sequence[LoggedWrite]
+    is_exact: bool
+
+    @property
+    def stored(self) -> list[LoggedWrite]:
+        """The writes by lines of the kernel."""
+        return [write for write in self.writes if write.is_stored]
 
 
 class _Chain:
@@ -154,70 +161,63 @@ class _Chain:
       block: the output's block that contains the element; None if it has no blocks.
     """
 
-    def __init__(self, observer: WriteObserver, output: str, element: Point) -> None:
+    def __init__(self, observer: WriteObserver, output: str, bad: np.ndarray) -> None:
         self._observer = observer
         self._output = output
-        self._element = element
+        self._bad = bad
         self._writes: dict[int, list[LoggedWrite]] = defaultdict(list)
         self._reads: dict[int, list[LoggedRead]] = defaultdict(list)
         for event in observer.log:
-            known: list[Any] = (
-                self._writes if isinstance(event, LoggedWrite) else self._reads
-            )[event.buffer.number]  # fmt: skip
-            known.append(event)
+            if isinstance(event, LoggedWrite):
+                self._writes[event.buffer.number].append(event)
+            else:
+                self._reads[event.buffer.number].append(event)
         self.block: Any = None
 
     def found(self) -> WriterChain:
         array = self._observer.array
+        element = self._first(() if array is None else self._writes[array.number])
+        chain = WriterChain(output=self._output, element=element)
         if array is None:
-            return WriterChain(output=self._output)
-        history = self._history(array, Area.of_element(self._element), None)
-        newest = history.writes[0] if history.writes else None
-        missing: Missing = "never"
+            return chain
+        history = self._history(array, Area.of_element(element))
+        newest = next(iter(history.writes), None)
         if newest is not None and newest.kind == "write back":
             self.block = newest.block
-            read = newest.sources[0][0]
-            at = aligned(read, newest, self._element)
-            assert at is not None
-            visits = [w for w in self._writes[array.number] if w.kind == "write back"]
-            if any(self._has_store(w) for w in visits if w is not newest):
-                missing = "not again"
-            history = self._history(read.buffer, Area.of_element(at), read)
-        stored = [w for w in history.writes if w.kind in ("store", "copy")]
-        if not stored:
-            known = missing if self._observer.is_complete else ""
-            return WriterChain(output=self._output, missing=known)
+            block = index_text("", newest.index).strip("[]")
+            chain = replace(chain, block=block, written=newest.point)
+            (history,) = itertools.islice(self._behind(history, set()), 1)
+        if not history.stored:
+            return replace(chain, is_missing=self._observer.is_complete)
         histories = [history, *self._behind(history, set())]
-        return WriterChain(
-            output=self._output,
-            links=tuple(self._links(histories))[:MAX_LINKS],
-            cause=self._cause(histories),
-        )
+        links = tuple(itertools.islice(self._links(histories), MAX_LINKS))
+        return replace(chain, links=links, cause=self._cause(histories))
 
-    def _has_store(self, written: LoggedWrite) -> bool:
-        """Return whether a write-back had anything to write to the element."""
-        read = written.sources[0][0]
-        if not Area.of_element(self._element).reached(written.index).any():
-            return False
-        at = aligned(read, written, self._element)
-        if at is None:
-            return False
-        history = self._history(read.buffer, Area.of_element(at), read)
-        return any(w.kind in ("store", "copy") for w in history.writes)
+    def _first(self, writes: Sequence[LoggedWrite]) -> Point:
+        """The first wrong element, in the order in which the run wrote them."""
+        for write in writes:
+            if write.index is not None and self._bad[write.index].any():
+                area = Area.of_index(write.index)
+                inside = np.argwhere(self._bad[area.slices] & area.mask)[0]
+                return tuple(int(n) + at for n, at in zip(inside, area.start, strict=True))
+        return tuple(int(n) for n in np.argwhere(self._bad)[0])
 
     # Histories
 
-    def _history(self, buffer: BufferName, area: Area, read: LoggedRead | None) -> _History:
+    def _history(
+        self,
+        buffer: BufferName,
+        area: Area,
+        read: LoggedRead | None = None,
+        reader: SourceLine | None = None,
+    ) -> _History:
         """Writes behind some elements of a buffer when they are read, or at the end."""
-        before = float("inf") if read is None else read.number
         found: list[LoggedWrite] = []
         is_exact = read is None or read.index is not None
         rest = area
-        scanned = 0
-        for write in reversed(self._writes[buffer.number]):
-            if write.number > before:
-                continue
-            scanned += 1
+        known = self._writes[buffer.number]
+        end = len(known) if read is None else bisect(known, read.number, key=lambda w: w.number)
+        for write in reversed(known[max(end - MAX_SCANNED, 0) : end]):
             hits = rest.reached(write.index)
             if not hits.any():
                 continue
@@ -226,59 +226,46 @@ class _Chain:
             is_exact &= write.is_exact
             if write.is_exact and not self._own(write, rest):
                 rest = rest.without(hits)
-            if not rest.mask.any() or scanned >= MAX_SCANNED:
-                break
-        return _History(buffer=buffer, area=area, read=read, writes=found, is_exact=is_exact)
+                if not rest.mask.any():
+                    break
+        return _History(
+            buffer=buffer, area=area, read=read, reader=reader, writes=found, is_exact=is_exact
+        )
 
     def _own(self, write: LoggedWrite, area: Area) -> list[LoggedRead]:
         """Reads of the elements that a write sets, if its values continue from theirs."""
-        return [r for r, is_aligned in write.sources if self._continues(write, area, r, is_aligned)]
+        return [
+            read
+            for read, is_aligned in write.sources
+            if read.buffer == write.buffer and self._area(area, write, read, is_aligned).meets(area)
+        ]
 
-    def _continues(
-        self, write: LoggedWrite, area: Area, read: LoggedRead, is_aligned: bool
-    ) -> bool:
-        if read.buffer != write.buffer:
-            return False
-        if is_aligned and area.element is not None:
-            return aligned(read, write, area.element) == area.element
-        return bool(area.reached(read.index).any())
+    @staticmethod
+    def _area(area: Area, write: LoggedWrite, read: LoggedRead, is_aligned: bool) -> Area:
+        """Elements of a read behind some elements of a write."""
+        at = aligned(read, write, area.element) if is_aligned and area.element is not None else None
+        return Area.of_read(read) if at is None else Area.of_element(at)
 
-    def _behind(
-        self, history: _History, seen: set[Any], *, is_whole: bool = False
-    ) -> Iterator[_History]:
+    def _behind(self, history: _History, seen: set[Any]) -> Iterator[_History]:
         """Histories of what a history's values were computed from, nearest first.
+
+        Of several writes by a line, the newest is followed.
 
         Args:
           seen: reads that were followed, by buffer and first element.
-          is_whole: whether a read of elements at other positions is one of the whole buffer, and
-            all writes are followed; otherwise the newest of each line.
         """
-        lines = set()
-        for write in history.writes:
-            if not is_whole and (write.kind, write.line) in lines:
-                continue
-            lines.add((write.kind, write.line))
+        newest = {(write.kind, write.line): write for write in reversed(history.writes)}
+        for write in reversed(newest.values()):
+            own = self._own(write, history.area)
             for read, is_aligned in write.sources:
-                if self._continues(write, history.area, read, is_aligned):
-                    continue
-                area = self._area(history, write, read, is_aligned, is_whole)
-                key = read.buffer.number, read.number if is_whole else area.start
-                if key in seen:
+                area = self._area(history.area, write, read, is_aligned)
+                key = read.buffer.number, area.start
+                if key in seen or read in own:
                     continue
                 seen.add(key)
-                inner = replace(self._history(read.buffer, area, read), reader=write.line)
+                inner = self._history(read.buffer, area, read, write.line)
                 yield inner
-                yield from self._behind(inner, seen, is_whole=is_whole)
-
-    def _area(
-        self, history: _History, write: LoggedWrite, read: LoggedRead, is_aligned: bool, whole: bool
-    ) -> Area:
-        element = history.area.element
-        if is_aligned and element is not None:
-            at = aligned(read, write, element)
-            if at is not None:
-                return Area.of_element(at)
-        return Area.of_buffer(read) if whole else Area.of_read(read)
+                yield from self._behind(inner, seen)
 
     def _is_other(self, write: LoggedWrite) -> bool:
         return self.block is not None and write.block != self.block
@@ -288,157 +275,99 @@ class _Chain:
     def _links(self, histories: Sequence[_History]) -> Iterator[WriterLink]:
         for history in histories:
             read = history.read
-            stored = [w for w in history.writes if w.kind in ("store", "copy")]
-            if not stored:
-                continue
-            if read is not None and read.line is not None and read.line != history.reader:
-                place = ChainPlace(line=read.line, point=read.point)
-                yield WriterLink(buffer=history.buffer.name, verb="reads", place=place)
-            group: list[LoggedWrite] = []
-            for write in stored:
-                if group and not self._is_alike(group[-1], write):
-                    yield self._link(history, group)
-                    group = []
-                group.append(write)
-            yield self._link(history, group)
-
-    def _is_alike(self, a: LoggedWrite, b: LoggedWrite) -> bool:
-        return (a.line, a.kind, self._is_other(a)) == (b.line, b.kind, self._is_other(b))
+            is_apart = read is not None and read.line not in (None, history.reader)
+            if read is not None and is_apart and history.stored:
+                yield WriterLink(buffer=history.buffer.name, verb="reads", place=_place(read))
+            for _, same in itertools.groupby(
+                history.stored, key=lambda w: (w.line, w.kind, self._is_other(w))
+            ):
+                yield self._link(history, list(same))
 
     def _link(self, history: _History, group: Sequence[LoggedWrite]) -> WriterLink:
         newest, oldest = group[0], group[-1]
         is_update = newest.keeps or bool(self._own(newest, history.area))
-        is_copy = newest.kind == "copy"
-        verb: Verb = "copies to" if is_copy else "updates" if is_update else "sets"
+        verb: Verb = "updates" if is_update else "sets"
+        names = dict.fromkeys(r.buffer.name for r, _ in newest.sources if r.buffer != newest.buffer)
+        if newest.kind == "copy":
+            read, _ = newest.sources[0]
+            verb, names = "copies to", {index_text(read.buffer.name, read.index): None}
         return WriterLink(
             buffer=history.buffer.name,
             verb=verb,
             place=_place(newest),
             since=oldest.point if oldest.point != newest.point else None,
             count=len(group),
-            names=self._names(newest),
+            names=tuple(names),
             is_constant=not newest.sources,
             of_other_block=self._is_other(newest),
-            origin=newest.origin,
         )
-
-    def _names(self, write: LoggedWrite) -> tuple[str, ...]:
-        if write.kind == "copy":
-            read = write.sources[0][0]
-            return (index_text(read.buffer.name, read.index),)
-        others = (r.buffer.name for r, _ in write.sources if r.buffer != write.buffer)
-        return tuple(dict.fromkeys(others))
 
     # Causes
 
     def _cause(self, histories: Sequence[_History]) -> ChainCause | None:
         """What is certain to be unusual on the way to the element; the nearest of each kind."""
-        for rule in (self._replaced_or_carried, self._early, self._left_over):
-            for history in histories:
+        known = [history for history in histories if history.is_exact]
+        for rules in ((self._replaced, self._carried), (self._early,), (self._left_over,)):
+            for history, rule in itertools.product(known, rules):
                 cause = rule(history)
                 if cause is not None:
-                    return cause
+                    return replace(cause, output=self._output, buffer=history.buffer.name)
         return None
-
-    def _replaced_or_carried(self, history: _History) -> ChainCause | None:
-        return self._replaced(history) or self._carried(history)
 
     def _replaced(self, history: _History) -> ChainCause | None:
         """A value for the same block that was replaced before anything had read it."""
-        stored = [w for w in history.writes if w.kind in ("store", "copy")]
-        element = history.area.element
-        if not stored or element is None or not history.is_exact or self._is_other(stored[-1]):
+        area, number = history.area, history.buffer.number
+        last = history.writes[-1] if history.writes else None  # sets what was there
+        if last is None or not last.is_stored or last.keeps or area.element is None:
             return None
-        last = stored[-1]  # it does not continue from what was there
-        if history.writes[-1] is not last or last.keeps:
+        before = [w for w in self._writes[number] if w.number < last.number]
+        lost = next((w for w in reversed(before) if area.reached(w.index).any()), None)
+        if lost is None or not lost.is_stored or not lost.sources or lost.point == last.point:
             return None
-        area = history.area
-        for lost in reversed(self._writes[history.buffer.number]):
-            if lost.number < last.number and area.reached(lost.index).any():
-                break
-        else:
+        reads = (r for r in self._reads[number] if lost.number < r.number < last.number)
+        if self._is_other(last) or self._is_other(lost):
             return None
-        if lost.kind not in ("store", "copy") or not lost.sources or self._is_other(lost):
+        if any(area.reached(read.index).any() for read in reads):
             return None
-        reads = self._reads[history.buffer.number]
-        is_read = any(
-            lost.number < read.number < last.number and area.reached(read.index).any()
-            for read in reads
-        )
-        if lost.point == last.point or is_read or self._is_behind(history, last, lost.point):
-            return None
-        return ChainCause(
-            kind="replaced",
-            output=self._output,
-            buffer=history.buffer.name,
-            place=_place(last),
-            other=_place(lost),
-        )
-
-    def _is_behind(self, history: _History, write: LoggedWrite, point: Point) -> bool:
-        """Return whether a value may depend on anything that was written at a grid point."""
-        only = _History(buffer=history.buffer, area=history.area, read=None, writes=[write])
-        return any(
-            other.point == point and other.kind in ("store", "copy")
-            for found in self._behind(only, set(), is_whole=True)
-            for other in found.writes
-        )
+        only = replace(history, writes=[last])
+        behind = (w for found in self._behind(only, set()) for w in found.stored)
+        if any(write.point == lost.point for write in behind):
+            return None  # the new value contains the old one, as that of a sum does
+        return ChainCause(kind="replaced", place=_place(last), other=_place(lost))
 
     def _carried(self, history: _History) -> ChainCause | None:
         """An update for this block of a value that was set for another one."""
-        if not history.is_exact:
-            return None
-        stored = [w for w in history.writes if w.kind in ("store", "copy")]
+        stored = history.stored
         for new, old in itertools.pairwise(stored):
             own = self._own(new, history.area)
             if own and not self._is_other(new) and self._is_other(old):
-                return ChainCause(
-                    kind="not reset",
-                    output=self._output,
-                    buffer=history.buffer.name,
-                    place=ChainPlace(line=own[0].line, point=new.point, iterations=new.iterations),
-                    other=_place(old),
-                    begun=_place(stored[-1]),
-                )
+                place = replace(_place(new), line=own[0].line)
+                begun = _place(stored[-1])
+                return ChainCause(kind="not reset", place=place, other=_place(old), begun=begun)
         return None
 
     def _early(self, history: _History) -> ChainCause | None:
         """An update for this block after its value was stored."""
         read = history.read
-        if read is None or read.line is None or not history.writes or not history.is_exact:
+        if read is None or read.line is None or not history.writes:
             return None
-        for late in self._writes[history.buffer.number]:
-            if late.number < read.number or not history.area.reached(late.index).any():
-                continue
-            if late.kind != "store" or self._is_other(late) or late.point == read.point:
-                return None
-            if not self._own(late, history.area):
-                return None
-            return ChainCause(
-                kind="stored early",
-                output=self._output,
-                buffer=history.buffer.name,
-                place=ChainPlace(line=read.line, point=read.point),
-                other=_place(late),
-            )
-        return None
+        after = (w for w in self._writes[history.buffer.number] if w.number > read.number)
+        late = next((w for w in after if history.area.reached(w.index).any()), None)
+        if late is None or not late.is_stored or self._is_other(late) or late.point == read.point:
+            return None
+        if not self._own(late, history.area):
+            return None
+        return ChainCause(kind="stored early", place=_place(read), other=_place(late))
 
     def _left_over(self, history: _History) -> ChainCause | None:
         """A read for this block of what was written for another one."""
         read = history.read
-        if read is None or read.line is None or not history.is_exact:
+        old = next((write for write in history.stored if self._is_other(write)), None)
+        if read is None or read.line is None or old is None:
             return None
-        for write in history.writes:
-            if write.kind in ("store", "copy") and self._is_other(write):
-                return ChainCause(
-                    kind="left over",
-                    output=self._output,
-                    buffer=history.buffer.name,
-                    place=ChainPlace(line=read.line, point=read.point),
-                    other=_place(write),
-                )
-        return None
+        return ChainCause(kind="left over", place=_place(read), other=_place(old))
 
 
-def _place(write: LoggedWrite) -> ChainPlace:
-    return ChainPlace(line=write.line, point=write.point, iterations=write.iterations)
+def _place(event: LoggedRead | LoggedWrite) -> ChainPlace:
+    iterations = event.iterations if isinstance(event, LoggedWrite) else ()
+    return ChainPlace(line=event.line, point=event.point, iterations=iterations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,16 @@ import numpy as np
 from pallas_debug import guards
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.jaxprs.params import float_dtypes
-from pallas_debug.bridge.lowering import raised
-from pallas_debug.bridge.walk import origins, prefetch
+from pallas_debug.bridge.walk import origins
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison import chain, patterns, places, tolerances
+from pallas_debug.comparison import chain, patterns, tolerances
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
-from pallas_debug.findings.wording.chain import WriterChain
 from pallas_debug.findings.wording.facts import array_text
-from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError, Written
+from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError
 from pallas_debug.model import Finding, Gap, Witness
 
 
@@ -168,11 +166,12 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
         if unjudged:
             gaps.append(_reference_nan(pair, judged))
     problems: list[PallasDebugError] = []
-    sources = _Sources(judged, problems) if any(pair.count for pair in pairs) else None
+    unknown = [KernelOrigin(reason=UNTRACED)] * len(pairs)
+    sources = _origins(judged, problems) if any(pair.count for pair in pairs) else unknown
     found = [
-        _finding(pair, judged, sources.of(i), sources)
-        for i, pair in enumerate(pairs)
-        if pair.count and sources is not None
+        _finding(pair, judged, origin, problems)
+        for pair, origin in zip(pairs, sources or unknown, strict=True)
+        if pair.count
     ]
     return Results(
         outputs=tuple(outputs),
@@ -197,139 +196,56 @@ def _reference_nan(pair: Differences, judged: Judged) -> Gap:
     return Gap(kernel="", engine="values", reason=reason, is_limit=True, is_partial=True)
 
 
-class _Sources:
-    """Kernels that produce the outputs of a function; traced once, if something differs."""
-
-    def __init__(self, judged: Judged, problems: list[PallasDebugError]) -> None:
-        self._judged = judged
-        self._problems = problems
-        self._found: list[KernelOrigin] = []
-        self._why = "the function could not be traced once more"
-        with guards.guarded("engine", "looking for the kernels behind a result", self._lost):
-            self._found = origins.origins(
-                judged.function, judged.args, judged.kwargs, judged.target
-            )
-
-    def _lost(self, problem: PallasDebugError) -> None:
-        self._problems.append(problem)
-
-    def of(self, number: int) -> KernelOrigin:
-        return self._found[number] if self._found else KernelOrigin(reason=self._why)
-
-    def chain(
-        self, origin: KernelOrigin, element: tuple[int, ...]
-    ) -> tuple[WriterChain | None, str]:
-        """Writers of an element; None and the reason if they cannot be found."""
-        with guards.guarded("engine", "looking for the writers of an element", self._lost):
-            try:
-                return chain.find(self._judged, origin, element), ""
-            except chain.NotWatched as error:
-                return None, str(error)
-        return None, ""
-
-    def tables(self, origin: KernelOrigin) -> dict[int, np.ndarray]:
-        """Scalar prefetch of a kernel, if it is the same in all of its calls."""
-        assert origin.captured is not None
-        kernel = origin.captured.kernel
-        if not kernel.of_kind("scalar_prefetch"):
-            return {}
-        judged = self._judged
-        known: dict[str, list[prefetch.Tables]] = {}
-        try:
-            known = prefetch.tables(judged.function, judged.args, judged.kwargs, judged.target)
-        except Exception as error:
-            raise places.Unknown(
-                f"its scalar prefetch is not: {raised.failure(error).headline}"
-            ) from error
-        calls = known.get(kernel.digest, [])
-        if len(calls) != 1:
-            return {}
-        return {i: table for i, table in enumerate(calls[0]) if table is not None}
+UNTRACED = "the function could not be traced once more"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Differing elements of an output.
-
-    Attributes:
-      what: the output.
-      element: the first differing element.
-      blocks: blocks of the kernel's output; if they are not known, `unknown` says why.
-      chain: writers behind it; if they are not known, `unwatched` says why.
-      digest: digest of the kernel, if a kernel produces the output directly.
-    """
-
-    what: str
-    seen: Sighting
-    element: tuple[int, ...]
-    blocks: Written | None = None
-    unknown: str = ""
-    chain: WriterChain | None = None
-    unwatched: str = ""
-    digest: str | None = None
-
-
-def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _Sources) -> _Place:
-    what = output_name(pair.actual.path)
-    if origin.captured is None:
-        seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
-        return _Place(what=what, seen=seen, element=pair.first, unknown=origin.reason)
-    kernel = origin.captured.kernel
-    operand = kernel.of_kind("output")[origin.output]
-    bad = _of_kernel(origin, pair.bad, operand.shape)
-    witness = Witness(
-        source=kernel.source,
-        operand=operand.name,
-        shape=array_text(operand.dtype, operand.shape),
-    )
-    found = _Place(
-        what=f"{what} ({operand.name})",
-        seen=Sighting(kernel=kernel.name, engine="reference", witness=witness),
-        element=pair.first,
-        digest=kernel.digest,
-    )
-    if not bad.any():
-        return replace(found, unknown="the elements that differ do not come from the kernel")
-    element = unravel(int(np.argmax(bad)), bad.shape)
-    try:
-        blocks, element, grid_point = places.written(
-            origin.captured, origin.output, bad, sources.tables(origin)
-        )
-    except places.Unknown as error:
-        found = replace(found, unknown=str(error))
-    else:
-        found = replace(found, blocks=blocks, seen=found.seen.at(grid_point=grid_point))
-    writers, unwatched = sources.chain(origin, element)
-    element = _of_result(origin, element, operand.shape, pair.bad) or pair.first
-    return replace(found, element=element, chain=writers, unwatched=unwatched)
+def _origins(judged: Judged, problems: list[PallasDebugError]) -> list[KernelOrigin]:
+    """Kernels that produce the outputs of a function; none if tracing it fails."""
+    with guards.guarded("engine", "looking for the kernels behind a result", problems.append):
+        return origins.origins(judged.function, judged.args, judged.kwargs, judged.target)
+    return []
 
 
 def _finding(
-    pair: Differences, judged: Judged, origin: KernelOrigin, sources: _Sources
+    pair: Differences, judged: Judged, origin: KernelOrigin, problems: list[PallasDebugError]
 ) -> tuple[Finding, str | None]:
-    place = _placed(pair, judged, origin, sources)
+    what, element, unknown = output_name(pair.actual.path), pair.first, origin.reason
+    seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
+    found, digest = None, None
+    if origin.captured is not None:
+        kernel = origin.captured.kernel
+        operand = kernel.of_kind("output")[origin.output]
+        what, digest = f"{what} ({operand.name})", kernel.digest
+        array = array_text(operand.dtype, operand.shape)
+        witness = Witness(source=kernel.source, operand=operand.name, shape=array)
+        seen = Sighting(kernel=kernel.name, engine="reference", witness=witness)
+        bad = _of_kernel(origin, pair.bad, operand.shape)
+        unknown = "the elements that differ do not come from the kernel"
+        if bad.any():
+            with guards.guarded("engine", "looking for what wrote an element", problems.append):
+                found, unknown = chain.find(judged, origin, bad)
+        if found is not None:
+            element = _of_result(origin, found.element, operand.shape, pair.bad) or element
     facts = Mismatch(
-        what=place.what,
+        what=what,
         array=str(pair.actual),
         reference=judged.reference,
         count=pair.count,
         total=pair.bad.size,
-        element=place.element,
-        value=text(pair.actual, place.element),
-        expected=text(pair.expected, place.element),
+        element=element,
+        value=text(pair.actual, element),
+        expected=text(pair.expected, element),
         absolute=pair.largest_absolute(),
         relative=pair.largest_relative(),
         allowed="" if pair.allowed is None else str(pair.allowed),
         region=patterns.region(pair.bad),
         special=patterns.special(pair.actual.wide, pair.bad),
-        written=place.blocks,
-        unknown=place.unknown,
-        chain=place.chain,
-        unwatched=place.unwatched,
+        chain=found,
+        unknown=unknown,
         unjudged=int(pair.unjudged.sum()),
         rounding=_rounding(pair, judged, origin),
     )
-    return mismatch.value_mismatch(place.seen, facts), place.digest
+    return mismatch.value_mismatch(seen, facts), digest
 
 
 def _rounding(pair: Differences, judged: Judged, origin: KernelOrigin) -> RoundingError | None:

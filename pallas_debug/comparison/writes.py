@@ -16,7 +16,6 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import PlacedBlock, Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import origins
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 
@@ -40,7 +39,7 @@ class BufferName:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoggedRead:
     """A read of memory.
 
@@ -62,7 +61,7 @@ WriteKind = Literal["store", "copy", "fetch", "write back", "new"]
 undefined: a scope begins, or an output gets another block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoggedWrite:
     """A write to memory.
 
@@ -73,21 +72,24 @@ class LoggedWrite:
       block: the watched output's block on this core, if it has blocks.
       sources: reads from which the value was computed, each with whether every element of the value
         depends only on the element at the same position.
-      origin: for a copy, the table entry from which the index of its source comes.
     """
 
     number: int
-    kind: WriteKind
     buffer: BufferName
     index: Index | None
     line: SourceLine | None
     point: Point
-    iterations: Point = ()
-    keeps: bool = False
-    is_exact: bool = True
-    block: Any = None
-    sources: tuple[tuple[LoggedRead, bool], ...] = ()
-    origin: str | None = None
+    kind: WriteKind
+    iterations: Point
+    keeps: bool
+    is_exact: bool
+    block: Any
+    sources: tuple[tuple[LoggedRead, bool], ...]
+
+    @property
+    def is_stored(self) -> bool:
+        """True if a line of the kernel writes, and not the pipeline."""
+        return self.kind in ("store", "copy")
 
 
 class WriteObserver(MachineObserver):
@@ -112,7 +114,6 @@ class WriteObserver(MachineObserver):
         self._flow = Dataflow()
         self._behind: dict[tuple[int, ...], Mapping[int, bool]] = {}
         self._loaded: dict[tuple[int, int], LoggedRead] = {}
-        self._origins: dict[int, str | None] = {}
         self._windows: dict[int, Window] = {}
 
     @property
@@ -130,12 +131,8 @@ class WriteObserver(MachineObserver):
         item = thread.walk.refs[self._position]
         if isinstance(item, Window):
             self._windows[thread.number] = item
-        array = (
-            item.buffer
-            if not isinstance(item, Window | PlacedBlock)
-            else (item.array if isinstance(item, Window) else item.window.array)
-        )
-        self.array = self._name(array)
+        item = item.window if isinstance(item, PlacedBlock) else item
+        self.array = self._name(item.array if isinstance(item, Window) else item.buffer)
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         if not iteration % 64 and time.monotonic() > self._deadline:
@@ -143,10 +140,10 @@ class WriteObserver(MachineObserver):
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         if thread is not None:
-            self._writes("new", buffer, _whole(buffer), None, thread.point, thread=thread)
+            self._writes("new", buffer, _whole(buffer), thread)
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        read = self._reads(region.buffer, region.index, step.site.line, thread.point)
+        read = self._reads(region.buffer, region.index, thread.point, step.site.line)
         self._loaded[thread.number, id(step)] = read
 
     def stores(
@@ -154,50 +151,42 @@ class WriteObserver(MachineObserver):
     ) -> None:
         assert isinstance(step, ir.StoreStep | ir.AtomicStep)
         self._writes(
-            "store", region.buffer, region.index, step.site.line, thread.point, thread.iterations,
+            "store", region.buffer, region.index, thread, step.site.line, thread.iterations,
             keeps=isinstance(step, ir.AtomicStep) or step.adds, is_exact=step.mask is None,
-            sources=self._sources(thread, step), thread=thread,
+            sources=self._sources(thread, step),
         )  # fmt: skip
 
-    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
-        self._origins[copy.number] = origins.of_view(thread, copy.step.source)
-
     def copy_ends(self, copy: DmaCopy) -> None:
-        line = copy.step.site.line
-        read = self._reads(copy.source.buffer, copy.source.index, line, copy.point)
-        is_aligned = copy.source.shape == copy.destination.shape
+        line, source, destination = copy.step.site.line, copy.source, copy.destination
+        read = self._reads(source.buffer, source.index, copy.point, line)
         self._writes(
-            "copy", copy.destination.buffer, copy.destination.index, line, copy.point,
-            copy.iterations, keeps=copy.adds, sources=((read, is_aligned),),
-            origin=self._origins.pop(copy.number, None),
+            "copy", destination.buffer, destination.index, copy, line, copy.iterations,
+            keeps=copy.adds, sources=((read, source.shape == destination.shape),),
         )  # fmt: skip
 
     def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         inside, outside = _parts(window, block)
-        read = self._reads(window.array, outside, None, thread.point)
+        read = self._reads(window.array, outside, thread.point)
         buffer = window.slots[window.filled]
-        self._writes("new", buffer, _whole(buffer), None, thread.point, thread=thread)
-        self._writes(
-            "fetch", buffer, inside, None, thread.point, sources=((read, True),), thread=thread
-        )
+        self._writes("new", buffer, _whole(buffer), thread)
+        self._writes("fetch", buffer, inside, thread, sources=((read, True),))
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         inside, outside = _parts(window, block)
-        read = self._reads(window.current, inside, None, thread.point)
-        self._writes(
-            "write back", window.array, outside, None, thread.point, sources=((read, True),),
-            thread=thread,
-        )  # fmt: skip
+        read = self._reads(window.current, inside, thread.point)
+        self._writes("write back", window.array, outside, thread, sources=((read, True),))
 
     # Log
 
     def _reads(
-        self, buffer: MemoryBuffer, index: Index | None, line: SourceLine | None, point: Point
+        self,
+        buffer: MemoryBuffer,
+        index: Index | None,
+        point: Point,
+        line: SourceLine | None = None,
     ) -> LoggedRead:
         self._number += 1
-        read = LoggedRead(
-            number=self._number, buffer=self._name(buffer), index=index, line=line, point=point
-        )
+        read = LoggedRead(self._number, self._name(buffer), index, line, point)
         self.log.append(read)
         return read
 
@@ -206,41 +195,25 @@ class WriteObserver(MachineObserver):
         kind: WriteKind,
         buffer: MemoryBuffer,
         index: Index | None,
-        line: SourceLine | None,
-        point: Point,
+        by: Thread | DmaCopy,
+        line: SourceLine | None = None,
         iterations: Point = (),
         *,
-        thread: Thread | None = None,
         keeps: bool = False,
         is_exact: bool = True,
         sources: tuple[tuple[LoggedRead, bool], ...] = (),
-        origin: str | None = None,
     ) -> None:
         self._number += 1
-        window = (
-            None
-            if not self._windows
-            else (
-                self._windows.get(thread.number) if thread else next(iter(self._windows.values()))
-            )
-        )
-        is_plain = index is not None and not any(isinstance(e, np.ndarray) for e in index)
+        window = self._windows.get(by.thread if isinstance(by, DmaCopy) else by.number)
+        block = None if window is None else window.block
+        is_exact &= index is not None and not any(isinstance(e, np.ndarray) for e in index)
+        name = self._name(buffer)
         self.log.append(
             LoggedWrite(
-                number=self._number,
-                kind=kind,
-                buffer=self._name(buffer),
-                index=index,
-                line=line,
-                point=point,
-                iterations=iterations,
-                keeps=keeps,
-                is_exact=is_exact and is_plain,
-                block=None if window is None else window.block,
-                sources=sources,
-                origin=origin,
+                self._number, name, index, line, by.point, kind, iterations, keeps, is_exact,
+                block, sources,
             )
-        )
+        )  # fmt: skip
 
     def _name(self, buffer: MemoryBuffer) -> BufferName:
         known = self._names.get(buffer.number)
@@ -252,19 +225,18 @@ class WriteObserver(MachineObserver):
     def _sources(
         self, thread: Thread, step: ir.StoreStep | ir.AtomicStep
     ) -> tuple[tuple[LoggedRead, bool], ...]:
-        frames = thread.frames
         value = step.values[-1] if isinstance(step, ir.AtomicStep) else step.value
-        key = (*(id(frame.program) for frame in frames), value.number)
-        behind = self._behind.get(key)
-        if behind is None:
-            behind = self._behind[key] = self._flow.loads(frames, value)
-        found = []
-        for load, is_aligned in behind.items():
-            read = self._loaded.get((thread.number, load))
-            # A load that did not run at this grid point is in a branch that was not taken.
-            if read is not None and read.point == thread.point:
-                found.append((read, is_aligned))
-        return tuple(sorted(found, key=lambda source: source[0].number))
+        key = (*(id(frame.program) for frame in thread.frames), value.number)
+        if key not in self._behind:
+            self._behind[key] = self._flow.loads(thread.frames, value)
+        found = [
+            (self._loaded[thread.number, load], is_aligned)
+            for load, is_aligned in self._behind[key].items()
+            if (thread.number, load) in self._loaded
+        ]
+        # A load that did not run at this grid point is in a branch that was not taken.
+        here = (one for one in found if one[0].point == thread.point)
+        return tuple(sorted(here, key=lambda one: one[0].number))
 
 
 def _parts(window: Window, block: tuple[int, ...]) -> tuple[Index, Index]:

@@ -76,7 +76,7 @@ def rounding(item: pytest.Item, error: BaseException, dtypes: Sequence[str]) -> 
         return None
     import numpy as np
 
-    from pallas_debug.comparison.tolerances import no_more_than_rounding
+    from pallas_debug_pytest.rounding import no_more_than_rounding
 
     return no_more_than_rounding(*map(np.asarray, pair), narrow=dtypes)
 

@@ -85,15 +85,13 @@ def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
         "output (refs[3]), float32[128, 128]: 5,504 of 16,384 elements differ from those of "
         "`attention`"
     )
-    assert where.startswith(
-        "first in block [0:64, 0:128], which 2 grid points visit, (0, 0) to (0, 1): [0, 0] is "
-    )
+    assert where.startswith("first in block [0:64, 0:128] of grid point (0, 1): [0, 0] is ")
     value, expected = (float(x) for x in re.findall(r"\d+\.\d+", where.rpartition(":")[2]))
     assert (value, expected) == pytest.approx((90.5376, 49.7122), rel=1e-3)
     assert errors.startswith("largest error: 81.3")
     assert "; relative: 0.82" in errors
     assert errors.endswith(" (0.0001 of the largest element) plus 0.0001 of each element")
-    assert pattern == ("pattern: every 3rd row, from 0; in each of 2 blocks")
+    assert pattern == "pattern: every 3rd row, from 0"
     assert finding.values["differing"] == "5504 of 16384"
 
 
@@ -183,7 +181,7 @@ def test_two_versions_of_a_kernel() -> None:
 
     first, second = (functools.partial(version, scale=s) for s in (2.0, 3.0))
     assert pallas_debug.compare(first, first, X).ok
-    assert "pattern: all elements; in each of 4 blocks" in one(second, first, X).message
+    assert "pattern: all elements" in one(second, first, X).message
 
 
 @pytest.mark.slow
@@ -245,7 +243,7 @@ def test_empty_arrays_and_scalars() -> None:
     finding = one(lambda x: (x.sum(), 3), lambda x: (jnp.float32(7.5), 3), jnp.ones(2))
     assert finding.message.splitlines()[:2] == [
         "output [0], float32[]: its only element differs from those of `<lambda>`",
-        "first: the scalar is 2 where 7.5 is expected; the grid point that wrote it is unknown: "
+        "first: the scalar is 2 where 7.5 is expected; what wrote it is unknown: "
         "it does not come straight from a kernel",
     ]
 

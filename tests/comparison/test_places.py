@@ -24,7 +24,7 @@ def test_one_block() -> None:
     assert finding.grid_point == (1, 0)
     lines = finding.message.splitlines()
     assert lines[1].startswith("first in block [8:16, 0:128] of grid point (1, 0): [8, 0] is ")
-    assert lines[3] == ("pattern: the first 128 columns of the last 8 rows; all in 1 of 4 blocks")
+    assert lines[3] == "pattern: the first 128 columns of the last 8 rows"
 
 
 @pytest.mark.slow
@@ -35,9 +35,7 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
 
     finding = one(lambda x: blocks(last_row, x), double, X)
     assert finding.grid_point == (0, 0)
-    assert finding.values["pattern"] == (
-        "rows 7 and 15; in each of 4 blocks, within each: row 7; each is zero"
-    )
+    assert finding.values["pattern"] == "rows 7 and 15; each is zero"
     assert finding.values["element"] == "[7, 0]"
     assert finding.cause == "zero was stored there"
     assert finding.advice is not None
@@ -48,24 +46,17 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
 
     finding = one(lambda x: blocks(last_column, x), double, X)
     assert finding.grid_point == (0, 1)
-    assert finding.values["pattern"] == (
-        "the last 128 columns; in 2 of 4 blocks, block 1 along dimension 1"
-    )
+    assert finding.values["pattern"] == "the last 128 columns"
 
 
 @pytest.mark.slow
 def test_a_block_that_no_grid_point_visits() -> None:
     half = functools.partial(blocks, copy_twice, grid=(1, 2))
     finding = one(half, double, X)
-    assert finding.grid_point is None
-    assert "first in block [8:16, 0:128], which no grid point visits: [8, 0] is nan" in (
-        finding.message
-    )
-    assert "largest error: NaN at [8, 0]" in finding.message
-    assert finding.values["pattern"] == (
-        "the last 8 rows; in 2 of 4 blocks, block 1 along dimension 0; each is NaN"
-    )
-    assert finding.cause == "no grid point visits the blocks that differ"
+    assert (finding.grid_point, finding.chain) == (None, ())
+    assert finding.values["pattern"].startswith("the last 8 rows")
+    assert str(finding.cause).startswith("no step of the kernel writes [8, 0]: it holds whatever")
+    assert str(finding.advice).startswith("does a grid point visit this block?")
 
 
 @pytest.mark.slow
@@ -85,7 +76,7 @@ def test_an_index_map_with_scalar_prefetch() -> None:
     finding = one(swapped, lambda order, x: 2 * x, jnp.array([1, 0], jnp.int32), X)
     assert finding.grid_point == (0,)
     assert "first in block [8:16, 0:256] of grid point (0,): [8, 0] is" in finding.message
-    assert finding.values["pattern"].endswith("all elements; in each of 2 blocks")
+    assert finding.values["pattern"].endswith("all elements")
 
 
 @pytest.mark.slow
@@ -118,8 +109,8 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
         None,
     )
     assert (
-        "; the grid point that wrote it is unknown: it is computed by `reduce_sum` from a result "
-        "of kernel `copy_twice`"
+        "; what wrote it is unknown: it is computed by `reduce_sum` from a result of kernel "
+        "`copy_twice`"
     ) in finding.message
     assert finding.values["pattern"] == "all elements"
 
@@ -139,4 +130,4 @@ def test_under_vmap_the_grid_point_begins_with_the_batch_index() -> None:
     batch = jnp.stack([X, X + 100])
     finding = one(jax.vmap(lambda x: blocks(kernel, x)), double, batch)
     assert finding.grid_point == (1, 0, 0)
-    assert finding.values["pattern"].startswith("index 1 of dimension 0; in 4 of 8 blocks")
+    assert finding.values["pattern"].startswith("index 1 of dimension 0")

@@ -32,7 +32,6 @@ class WriterLink:
       names: what the value was computed from, apart from the buffer itself.
       is_constant: whether it was computed from no memory at all.
       of_other_block: whether it was done for another block of the output.
-      origin: for a copy, the table entry from which the index of its source comes.
     """
 
     buffer: str
@@ -43,13 +42,9 @@ class WriterLink:
     names: tuple[str, ...] = ()
     is_constant: bool = False
     of_other_block: bool = False
-    origin: str | None = None
 
 
 CauseKind = Literal["replaced", "not reset", "stored early", "left over"]
-
-Missing = Literal["", "never", "not again"]
-"""Whether no step wrote the element, or only in an earlier visit of its block; empty if one did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +58,11 @@ class ChainCause:
     """
 
     kind: CauseKind
-    output: str
-    buffer: str
     place: ChainPlace
     other: ChainPlace
     begun: ChainPlace | None = None
+    output: str = ""
+    buffer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +71,19 @@ class WriterChain:
 
     Attributes:
       output: name of the operand.
+      element: the element.
+      block: the block that contains it, as `8:16, 0:128`; empty if the output has no blocks.
+      written: grid point after which the block was last written back, or ().
+      is_missing: whether no step writes the element.
     """
 
     output: str
+    element: Point
+    block: str = ""
+    written: Point = ()
     links: tuple[WriterLink, ...] = ()
     cause: ChainCause | None = None
-    missing: Missing = ""
+    is_missing: bool = False
 
 
 def link(found: WriterLink, output: str) -> Link:
@@ -96,8 +98,6 @@ def link(found: WriterLink, output: str) -> Link:
         action = f"{verb} {buffer} {value}" if names or found.is_constant else f"{verb} {buffer}"
     if found.count > 1:
         action += f", {found.count:,} times"
-    if found.origin is not None:
-        action += f"; the index of its source comes from {found.origin}"
     if found.of_other_block:
         action += f", for another block of {output}"
     return Link(
@@ -122,13 +122,12 @@ def lines(links: Sequence[Link]) -> list[str]:
     return ["writers, newest first:", *(f"  {text}" for text in texts)] if len(texts) > 1 else []
 
 
-def missing(found: WriterChain, element: str) -> tuple[str, str]:
+def missing(element: str) -> tuple[str, str]:
     """Return cause and advice for an element that no step writes."""
-    again = " during the last visit of its block" if found.missing == "not again" else ""
     return (
-        f"no step of the kernel writes {element}{again}: it holds whatever its memory held before",
-        "look at the ranges and conditions of the stores and at the bounds of the loops around "
-        "them",
+        f"no step of the kernel writes {element}: it holds whatever its memory held before",
+        "does a grid point visit this block? Make the grid and the index map cover the array, with "
+        "pl.cdiv; then look at the ranges, conditions and loops of the stores",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,36 +14,10 @@ from pallas_debug.findings.wording.regions import (
     DifferingRegion,
     SpecialKind,
     SpecialValues,
-    indices_text,
     region_text,
     special_text,
 )
 from pallas_debug.model import Finding, Link
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """The differing part of a kernel's output, in blocks.
-
-    Attributes:
-      block: ranges of the first block that differs, in grid order: `0:8, 128:256`.
-      points: first and last grid point that visit that block; empty if there are none, or they are
-        unknown.
-      visits: number of grid points that visit it; None if unknown.
-      differing, blocks: number of differing blocks, and of all blocks; 0 if unknown.
-      region: region of the differing blocks, by block index.
-      inside: differing region within each of these blocks, if it is the same in all of them.
-      unvisited: number of differing blocks that no grid point visits.
-    """
-
-    block: str
-    points: tuple[tuple[int, ...], ...] = ()
-    visits: int | None = None
-    differing: int = 0
-    blocks: int = 0
-    region: DifferingRegion | None = None
-    inside: DifferingRegion | None = None
-    unvisited: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +59,8 @@ class Mismatch:
       allowed: the tolerance; empty if elements must be equal.
       region: region of the differing elements.
       special: NaN, infinities and zeros among them.
-      written: blocks that contain them, if the output comes straight from a kernel.
-      unknown: why block and grid point are unknown, as the end of a sentence.
-      chain: writers behind the first element.
-      unwatched: why they are unknown, as the end of a sentence.
+      chain: writers behind the first element; if they are unknown, `unknown` says why, as the end
+        of a sentence.
       unjudged: number of elements at which the reference is NaN.
       rounding: the largest error in units of rounding, if all values are finite floats.
     """
@@ -107,10 +78,8 @@ class Mismatch:
     allowed: str
     region: DifferingRegion
     special: tuple[SpecialValues, ...] = ()
-    written: Written | None = None
-    unknown: str = ""
     chain: WriterChain | None = None
-    unwatched: str = ""
+    unknown: str = ""
     unjudged: int = 0
     rounding: RoundingError | None = None
 
@@ -139,8 +108,6 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         _errors(found),
         f"pattern: {facts['pattern']}",
     ]
-    if found.unwatched:
-        lines.append(f"the line that stored it is unknown: {found.unwatched}")
     if found.unjudged:
         lines.append(f"not judged: {found.unjudged:,} where the reference is NaN")
     cause, advice = _cause(found)
@@ -153,12 +120,11 @@ def _at(seen: Sighting, chain: WriterChain) -> Sighting:
     """Name the line that the cause is about, or else the line that wrote the element."""
     cause = chain.cause
     if not chain.links:
-        return seen
+        return seen.at(grid_point=chain.written or None)
     at = chain.links[0].place if cause is None else cause.place
     if cause is not None:
         seen = seen.at(other=(cause.begun or cause.other).line)
-    point = at.point or seen.witness.grid_point
-    return seen.at(source=at.line, grid_point=point, loop=at.iterations)
+    return seen.at(source=at.line, grid_point=at.point, loop=at.iterations)
 
 
 def place(element: Sequence[int]) -> str:
@@ -174,25 +140,13 @@ def _of(count: int, total: int) -> str:
 
 def _first(found: Mismatch) -> str:
     differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
-    if found.written is None:
-        is_known = not found.unknown or (found.chain is not None and found.chain.links)
-        why = "" if is_known else f"; the grid point that wrote it is unknown: {found.unknown}"
-        return f"first: {differs}{why}"
-    written = found.written
-    return f"first in block [{written.block}]{_visited(written)}: {differs}"
-
-
-def _visited(written: Written) -> str:
-    if written.visits is None:
-        return ""
-    if not written.visits:
-        return ", which no grid point visits"
-    points = [str(point) for point in written.points]
-    if not points or points[0] == "()":
-        return ""
-    if written.visits == 1:
-        return f" of grid point {points[0]}"
-    return f", which {written.visits:,} grid points visit, {points[0]} to {points[-1]}"
+    if found.chain is None:
+        return f"first: {differs}; what wrote it is unknown: {found.unknown}"
+    if not found.chain.block:
+        return f"first: {differs}"
+    point = found.chain.written
+    of = f" of grid point {point}" if point else ""
+    return f"first in block [{found.chain.block}]{of}: {differs}"
 
 
 def _errors(found: Mismatch) -> str:
@@ -206,34 +160,7 @@ def _errors(found: Mismatch) -> str:
 
 def pattern(found: Mismatch) -> str:
     """Describe the pattern of a mismatch: places of its elements, and their special values."""
-    parts = [region_text(found.region)]
-    written = found.written
-    if written is not None and written.blocks > 1:
-        parts.append(_blocks(written))
-    parts += [special_text(one) for one in found.special]
-    return "; ".join(parts)
-
-
-def _blocks(written: Written) -> str:
-    if written.differing == 1:
-        text = f"all in 1 of {written.blocks:,} blocks"
-    elif written.differing == written.blocks:
-        text = f"in each of {written.blocks:,} blocks"
-    else:
-        text = f"in {written.differing:,} of {written.blocks:,} blocks"
-        region = written.region
-        if region is not None and region.share == 1:
-            ends = [
-                f"{indices_text(one, 'block')} along dimension {d}"
-                for d, one in enumerate(region.dims)
-                if not one.is_all
-            ]
-            text += f", {' and '.join(ends)}" if ends else ""
-    if written.inside is not None and not all(one.is_all for one in written.inside.dims):
-        text += f", within each: {region_text(written.inside)}"
-    if 0 < written.unvisited < written.differing:
-        text += f"; no grid point visits {written.unvisited:,} of these"
-    return text
+    return "; ".join([region_text(found.region), *map(special_text, found.special)])
 
 
 _CAUSES: dict[SpecialKind, tuple[str, str]] = {
@@ -255,15 +182,9 @@ _CAUSES: dict[SpecialKind, tuple[str, str]] = {
 
 def _cause(found: Mismatch) -> tuple[str | None, str | None]:
     """Return cause and advice; None uses those of the fault's explanation."""
-    written = found.written
-    if written is not None and written.unvisited == written.differing > 0:
-        return (
-            "no grid point visits the blocks that differ",
-            "visit every block: make the grid and the index map cover the array, with pl.cdiv",
-        )
     chain = found.chain
-    if chain is not None and chain.missing:
-        return wording.missing(chain, place(found.element))
+    if chain is not None and chain.is_missing:
+        return wording.missing(place(found.element))
     if found.rounding is not None and found.rounding.explains:
         return _rounding(found.rounding)
     if chain is not None and chain.cause is not None:
@@ -314,8 +235,3 @@ def reference_nan(
         f"{place(first)}, and the function is NaN at {also} of these: they were not judged. Is "
         "the reference correct and defined for these arguments?"
     )
-
-
-def ranges(block: Sequence[tuple[int, int]]) -> str:
-    """Format the ranges of a block in Python notation: `0:8, 128:256`."""
-    return ", ".join(itertools.starmap("{}:{}".format, block))
