@@ -1,6 +1,6 @@
-"""Comparison of a function's results with a reference's: where they differ, and how.
+"""Comparison of a function's results with those of a reference.
 
-An engine like `checks/` and `analysis/`: it passes facts to `findings/`. `differences.py`,
-`patterns.py` and `tolerances.py` know only arrays; `places.py` finds blocks and grid points by the
-index maps of the kernel; `reference.py` runs the reference; `compare.py` puts these together.
+`patterns.py` and `tolerances.py` know only arrays; `chain.py` runs a kernel on the machine and follows
+what `writes.py` has logged from a wrong element to its writers; `rounding.py` compares again with
+products as on a TPU; `compare.py` combines them into findings.
 """
