@@ -1,9 +1,7 @@
 """Static search for Pallas names that the installed jax does not have.
 
-Parses files with `ast`, so branches that are never taken are covered too. Only names reached
-through an alias are checked, as in `import jax.experimental.pallas as pl`. A name is skipped if its
-surroundings suggest that its absence is handled: a `try`, a condition on a version or on `hasattr`,
-or a name that is patched in.
+Only names that a file reaches through an alias of Pallas and without a condition are reported: code
+in a branch may be for another jax, or never run.
 """
 
 from __future__ import annotations
@@ -20,9 +18,6 @@ from pallas_debug.findings.faults import NO_KERNEL
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Witness
-
-_ASKS = ("version", "hasattr", "getattr", "find_spec")
-"""Substrings that mark code as testing which jax is installed."""
 
 
 def look(file: str | Path, at: int | None = None) -> list[Finding]:
@@ -80,8 +75,7 @@ class _Source:
         self._parents = {
             child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
         }
-        self._assigned = _assignments(tree)
-        self._imported = set(_imported(tree))
+        self._assigned = set(_assigned(tree))
         self._aliases = self._find_aliases()
         self._set = {
             node.attr
@@ -144,70 +138,52 @@ class _Source:
         }
 
     def is_guarded(self, node: ast.AST, name: str) -> bool:
-        """Return whether code around a name, or elsewhere in the file, may handle its absence."""
+        """Return whether a name may not be reached, or be handled elsewhere in the file."""
         if name in self._strings or name in self._set:
             return True
         child: ast.AST | None = node
         while child is not None:
             above = self._parents.get(child)
-            if above is not None and self._guards(above, child):
+            if above is not None and _guards(above, child):
                 return True
             child = above
         return False
 
-    def _guards(self, above: ast.AST, child: ast.AST) -> bool:
-        """Return whether a statement may prevent its child from being reached."""
-        match above:
-            case ast.Try() | ast.TryStar():
-                return bool(above.handlers) and child not in above.finalbody
-            case ast.If() | ast.IfExp() | ast.While():
-                return child is not above.test and self._asks(above.test)
-            case ast.BoolOp():
-                return any(self._asks(value) for value in above.values)
-            case ast.With():
-                return any({"suppress", "raises"} & _words(i.context_expr) for i in above.items)
-            case ast.match_case():
-                return True
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                # A version test anywhere in the function may have returned early.
-                tests = [n.test for n in ast.walk(above) if isinstance(n, (ast.If, ast.Assert))]
-                return any(map(self._asks, [*tests, *above.decorator_list]))
-            case ast.Module():
-                return any(
-                    isinstance(node, (ast.If, ast.Assert))
-                    and self._asks(node.test)
-                    and (isinstance(node, ast.Assert) or {"raise", "exit", "skip"} & _words(node))
-                    for node in above.body
-                )
-        return False
 
-    def _asks(self, test: ast.AST, deep: bool = True) -> bool:
-        """Return whether a condition may depend on the installed jax.
+def _guards(above: ast.AST, child: ast.AST) -> bool:
+    """Return whether a statement may prevent its child from being reached."""
+    match above:
+        case ast.Try() | ast.TryStar():
+            return bool(above.handlers) and child not in above.finalbody
+        case ast.If() | ast.IfExp() | ast.While():
+            return child is not above.test
+        case ast.BoolOp() | ast.match_case():
+            return True
+        case ast.With():
+            return any({"suppress", "raises"} & _words(i.context_expr) for i in above.items)
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
+            skips = any(
+                "skip" in word for d in getattr(above, "decorator_list", ()) for word in _words(d)
+            )
+            return skips or any(_may_end(node) for node in above.body if node is not child)
+    return False
 
-        Follows assigned values and functions one level; any name imported from elsewhere counts.
-        """
-        for node in ast.walk(test):
-            word = _word(node)
-            if any(asked in word for asked in _ASKS) or "TYPE_CHECKING" in word:
-                return True
-            if isinstance(node, ast.Name) and deep:
-                if node.id in self._imported and node.id not in self._aliases:
-                    return True
-                if any(self._asks(value, deep=False) for value in self._assigned.get(node.id, ())):
-                    return True
-        return False
+
+def _may_end(node: ast.stmt) -> bool:
+    """Return whether a statement may end its function or module early."""
+    ends = (ast.Return, ast.Raise)
+    return isinstance(node, ast.Assert) or (
+        isinstance(node, ast.If)
+        and (
+            any(isinstance(n, ends) for n in ast.walk(node))
+            or bool({"exit", "skip"} & _words(node))
+        )
+    )
 
 
 def _words(node: ast.AST) -> set[str]:
-    """Names and attributes in a piece of code, plus `raise` if it raises."""
-    found = {_word(n) for n in ast.walk(node)}
-    return found | ({"raise"} if any(isinstance(n, ast.Raise) for n in ast.walk(node)) else set())
-
-
-def _word(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    return node.attr if isinstance(node, ast.Attribute) else ""
+    """Names and attributes in a piece of code."""
+    return {str(getattr(n, "attr", getattr(n, "id", ""))) for n in ast.walk(node)}
 
 
 def _first(node: ast.stmt) -> int:
@@ -229,58 +205,16 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
-    """Names imported from outside jax and a few common modules; these may be version flags.
-
-    Names from `jax`, `jnp` and the like are not flags themselves: their attributes are checked.
-    """
+def _assigned(tree: ast.AST) -> Iterator[str]:
+    """Names that a file binds other than by an import."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if (node.module or "").partition(".")[0] != "jax":
-                    yield alias.asname or alias.name
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                if top not in ("jax", "numpy", "math", "functools", "os", "sys"):
-                    yield alias.asname or top
-
-
-def _assignments(tree: ast.AST) -> dict[str, list[ast.AST]]:
-    """Values assigned to each name anywhere in a file; parameters get an empty list."""
-    found: dict[str, list[ast.AST]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                for name in _targets(target):
-                    found.setdefault(name, []).append(node.value)
-        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
-            for name in _targets(node.target):
-                found.setdefault(name, []).extend([node.value] if node.value else [])
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.arg):
-            found.setdefault(node.arg, [])
-        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-            for name in _targets(node.target):
-                found.setdefault(name, [])
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            for name in node.names:
-                found.setdefault(name, [])
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            for name in _targets(node.optional_vars):
-                found.setdefault(name, [])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            found.setdefault(node.name, [])
-        elif isinstance(node, ast.Delete):
-            for target in node.targets:
-                for name in _targets(target):
-                    found.setdefault(name, [])
-    return found
-
-
-def _targets(target: ast.expr) -> Iterator[str]:
-    """Names that an assignment binds; targets of attribute and item assignments are left out."""
-    for node in ast.walk(target):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             yield node.id
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            yield from node.names
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name

@@ -13,13 +13,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-def double(x, old=False):
+def double(x):
     def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...] * 2
-        if old:
-            o_ref[...] = pl.load(x_ref, (slice(None), slice(None)))
+        o_ref[...] = pl.load(x_ref, (slice(None), slice(None)))
 
-    params = pltpu.TPUCompilerParams() if old else None
+    params = pltpu.TPUCompilerParams()
     return pl.pallas_call(kernel, out_shape=x, compiler_params=params)(x)
 
 if __name__ == "__main__":
@@ -46,33 +44,27 @@ def where(findings: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
     return [(f["kind"], f["witness"]["source"]["line"], ", ".join(f["engines"])) for f in findings]
 
 
-LOAD, PARAMS = ("RemovedName", 9, "static"), ("RemovedName", 11, "static")
-
-
-def test_branches_that_are_not_traced_are_looked_at(verified: Any) -> None:
-    findings, done = verified(DOUBLE, "double:double", "--arg", "f32[8,128]")
-    assert where(findings) == [LOAD, PARAMS]
-    assert [f["kernel"] for f in findings] == ["no kernel", "no kernel"]
-    assert done.returncode == 1
+LOAD, PARAMS = ("RemovedName", 7, "static"), ("RemovedName", 9, "static, trace")
 
 
 def test_one_that_the_trace_stumbles_over_is_said_once(verified: Any) -> None:
-    findings, _ = verified(DOUBLE, "double:double", "--arg", "f32[8,128]", "--arg", "old=True")
-    assert where(findings) == [("RemovedName", 11, "static, trace"), LOAD]
+    findings, done = verified(DOUBLE, "double:double", "--arg", "f32[8,128]")
+    assert where(findings) == [PARAMS, LOAD]
     assert findings[0]["advice"] == "write pltpu.CompilerParams"
+    assert done.returncode == 1
 
 
 def test_one_in_a_kernel_is_said_once_and_with_the_kernel(verified: Any) -> None:
-    text = DOUBLE.replace("pltpu.TPUCompilerParams() if old else ", "")
-    findings, _ = verified(text, "double:double", "--arg", "f32[8,128]", "--arg", "old=True")
-    assert where(findings) == [("RemovedName", 9, "static, trace")]
+    text = DOUBLE.replace("pltpu.TPUCompilerParams()", "None")
+    findings, _ = verified(text, "double:double", "--arg", "f32[8,128]")
+    assert where(findings) == [("RemovedName", 7, "static, trace")]
     assert findings[0]["kernel"] == "kernel"
 
 
 @pytest.mark.parametrize("arguments", [["double.py"], ["-m", "double"]])
 def test_a_whole_script_or_module_is_looked_at(verified: Any, arguments: list[str]) -> None:
     findings, _ = verified(DOUBLE, *arguments)
-    assert where(findings) == [LOAD, PARAMS]
+    assert where(findings) == [PARAMS, LOAD]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +74,7 @@ def test_a_module_that_cannot_be_imported_for_it(verified: Any, arguments: list[
     findings, done = verified(AT_IMPORT, *arguments)
     first, *rest = where(findings)
     assert first == ("RemovedName", 5, "static, trace")
-    assert rest == [("RemovedName", 11, "static"), ("RemovedName", 13, "static")]
+    assert rest == [("RemovedName", 9, "static"), ("RemovedName", 11, "static")]
     assert "Traceback" not in done.stderr
 
 
