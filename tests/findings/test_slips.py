@@ -54,7 +54,6 @@ TABLE = finding("UninitializedRead", "table", 3, shape="int32[4, 2] in SMEM")
 UNWRITTEN = finding("UninitializedRead", "n_ref", 5)
 OUTSIDE = finding("OutOfBoundsRead", "x_ref", 7)
 OUTSIDE_OF_BOTH = finding("OutOfBoundsRead", "x_ref", 7, grid_point=(), index="x_ref[4]")
-STATIC = ("static",)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,6 @@ def words(finding: Finding) -> tuple[str, str | None, str | None]:
     return finding.message, finding.cause, finding.advice
 
 
-ALL = WrittenElement(index=(0, 0), value=3.25, affected=1024, total=1024)
-
-
 def test_an_aliased_operand_is_read_after_it_was_overwritten() -> None:
     element = WrittenElement(index=(0, 0), value=2.5, before=1.0)
     finding = writers.overwritten_read(

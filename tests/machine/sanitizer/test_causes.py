@@ -156,40 +156,6 @@ def sums_by_table(rows: jax.Array, x: jax.Array, *, resets: bool = True) -> jax.
     )(rows, x)
 
 
-def states_of_sequences(tiles: jax.Array, first: jax.Array, x: jax.Array) -> jax.Array:
-    """A running state of each sequence; two sequences may share a tile of the result."""
-
-    def kernel(tiles_ref, first_ref, x_ref, out_ref, state_ref):
-        t = pl.program_id(0)
-
-        @pl.when(first_ref[t] == 1)
-        def _start() -> None:
-            state_ref[...] = jnp.zeros_like(state_ref)
-
-        state_ref[...] = state_ref[...] * 0.5 + x_ref[...]
-
-        @pl.when((t == 0) | (tiles_ref[t] != tiles_ref[jnp.maximum(t - 1, 0)]))
-        def _new_tile() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        out_ref[...] += state_ref[...]
-
-    tile = pl.BlockSpec((8, 128), lambda t, tiles, first: (tiles[t], 0))
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2, grid=(tiles.shape[0],), in_specs=[tile], out_specs=tile,
-            scratch_shapes=[TILE],
-        ),
-        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
-    )(tiles, first, x)  # fmt: skip
-
-
-def test_a_state_is_carried_into_a_tile_in_which_another_sequence_begins() -> None:
-    tiles, first = np.array([0, 1, 2, 2, 3, 3], np.int32), np.array([1, 0, 0, 1, 0, 1], np.int32)
-    assert not found(states_of_sequences, tiles, first, X[:32])
-
-
 def test_a_block_that_comes_from_the_grid_and_not_from_the_table_beside_it() -> None:
     def picked(rows, x):
         def kernel(rows_ref, x_ref, out_ref):

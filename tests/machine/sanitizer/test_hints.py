@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from broken_kernels import ALL, BrokenKernel
@@ -19,7 +18,6 @@ from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.model import Hint
 
-F32 = jnp.float32
 STATIC = ("unread input", "no effect")
 
 

@@ -33,86 +33,6 @@ def _rows(
     )(x)
 
 
-def zeros_left_for_the_next_block(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, acc_ref):
-        @pl.when(pl.program_id(0) + pl.program_id(1) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-        out_ref[...] = acc_ref[...]
-
-        @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
-        def _next() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-    return _rows(kernel, x, TILE)
-
-
-def sum_of_all_blocks_so_far(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, acc_ref, total_ref):
-        i, k = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(i + k == 0)
-        def _start() -> None:
-            total_ref[...] = jnp.zeros_like(total_ref)
-
-        @pl.when(k == 0)
-        def _start_block() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-
-        @pl.when(k == pl.num_programs(1) - 1)
-        def _finish() -> None:
-            total_ref[...] += acc_ref[...]
-            out_ref[...] = total_ref[...]
-
-    return _rows(kernel, x, TILE, TILE)
-
-
-def slots_in_turn(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, slots_ref, slot_ref):
-        i, k = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(i + k == 0)
-        def _start() -> None:
-            slot_ref[0] = 0
-
-        # A counter that no block resets: which slot is the next.
-        slots_ref[slot_ref[0]] = x_ref[...]
-
-        @pl.when(k == 0)
-        def _begin() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        out_ref[...] += slots_ref[slot_ref[0]]
-        slot_ref[0] = 1 - slot_ref[0]
-
-    return _rows(kernel, x, pltpu.VMEM((2, 8, 128), F32), pltpu.SMEM((1,), I32))
-
-
-def sum_reset_by_its_maximum(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, m_ref, l_ref):
-        i, k = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(i + k == 0)
-        def _start_once() -> None:
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        # The sum of the block before is multiplied by exp(-1e30 - m), which is zero.
-        @pl.when(k == 0)
-        def _start() -> None:
-            m_ref[...] = jnp.full_like(m_ref, -1e30)
-
-        m = jnp.maximum(m_ref[...], x_ref[...])
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + jnp.exp(x_ref[...] - m)
-        m_ref[...] = m
-        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
-
-    return _rows(kernel, x, TILE, TILE)
-
-
 def one_step_of_several_stores(x: jax.Array) -> jax.Array:
     def kernel(x_ref, out_ref):
         k = pl.program_id(1)
@@ -128,44 +48,6 @@ def one_step_of_several_stores(x: jax.Array) -> jax.Array:
     return _rows(kernel, x)
 
 
-def sum_shown_at_each_step(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, acc_ref):
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-        out_ref[...] = acc_ref[...]
-
-    return _rows(kernel, x, TILE)
-
-
-def last_rows_of_the_block_before(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, tail_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _start() -> None:
-            tail_ref[...] = jnp.zeros_like(tail_ref)
-
-        out_ref[...] = x_ref[...] + tail_ref[...]
-        tail_ref[...] = x_ref[...]
-
-    return _rows(kernel, x, TILE, grid=(4, 1))
-
-
-def window_over_three_blocks(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref, ring_ref):
-        i = pl.program_id(0)
-
-        @pl.when(i == 0)
-        def _start() -> None:
-            ring_ref[...] = jnp.zeros_like(ring_ref)
-
-        ring_ref[lax.rem(i, 3)] = x_ref[...]
-        out_ref[...] = ring_ref[...].sum(axis=0)
-
-    return _rows(kernel, x, pltpu.VMEM((3, 8, 128), F32), grid=(5, 1))
-
-
 def scratch_masked_where_not_written(x: jax.Array) -> jax.Array:
     def kernel(x_ref, out_ref, part_ref):
         part_ref[0:4, :] = x_ref[0:4, :]
@@ -173,26 +55,6 @@ def scratch_masked_where_not_written(x: jax.Array) -> jax.Array:
         out_ref[...] = jnp.where(row < 4, part_ref[...], 0.0)
 
     return _rows(kernel, x, TILE, grid=(4, 1))
-
-
-def doubled_in_place_twice(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref):
-        out_ref[...] = x_ref[...] * 2
-
-    spec = pl.BlockSpec((8, 128), lambda i: (lax.rem(i, 4), 0))
-    return pl.pallas_call(
-        kernel, out_shape=x, grid=(4,), in_specs=[spec], out_specs=spec,
-        input_output_aliases={0: 0},
-    )(x)  # fmt: skip
-
-
-def same_block_twice(x: jax.Array) -> jax.Array:
-    def kernel(x_ref, out_ref):
-        out_ref[...] = x_ref[...] * 2
-
-    spec = pl.BlockSpec((8, 128), lambda i: (lax.rem(i, 2), 0))
-    shape = jax.ShapeDtypeStruct((16, 128), F32)
-    return pl.pallas_call(kernel, out_shape=shape, grid=(4,), in_specs=[spec], out_specs=spec)(x)
 
 
 def updated_in_place(x: jax.Array, *, copies: bool) -> jax.Array:
@@ -219,17 +81,8 @@ def updated_in_place_with_copies(x: jax.Array) -> jax.Array:
 
 
 HEALTHY = (
-    zeros_left_for_the_next_block,
-    sum_of_all_blocks_so_far,
-    slots_in_turn,
-    sum_reset_by_its_maximum,
     one_step_of_several_stores,
-    sum_shown_at_each_step,
-    last_rows_of_the_block_before,
-    window_over_three_blocks,
     scratch_masked_where_not_written,
-    doubled_in_place_twice,
-    same_block_twice,
     updated_in_place_with_copies,
 )
 
