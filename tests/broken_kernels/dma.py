@@ -348,6 +348,5 @@ KERNELS = (
         repaired=current_block_prefetched_repaired,
         reference=lambda x: x * 2,
         args=TWO_TILES,
-        hint="unread input",
     ),
 )

@@ -78,6 +78,29 @@ def test_an_array_that_no_kernel_completes() -> None:
     assert "OutputNotWritten" in {finding.kind for finding in verdict.findings}, str(verdict)
 
 
+def copy_whole_blocks(x: jax.Array) -> jax.Array:
+    def copy(x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+    rows, columns = 16, 512
+    grid_rows = x.shape[0] // rows
+    grid_columns = x.shape[1] // columns
+    block = pl.BlockSpec((rows, columns), lambda i, j: (i, j))
+    return pl.pallas_call(
+        copy, out_shape=x, grid=(grid_rows, grid_columns), in_specs=[block], out_specs=block
+    )(x)
+
+
+def test_the_line_that_rounds_down_is_that_of_the_dimension_at_fault() -> None:
+    """From JAXBench, level1_56."""
+    verdict = pallas_debug.verify(
+        copy_whole_blocks, np.ones((16, 700), np.float32), targets="v5e", engines="static,machine"
+    )
+    (finding,) = [f for f in verdict.findings if f.kind == "OutputNotWritten"]
+    assert finding.source is not None
+    assert finding.source.line == line_of(copy_whole_blocks, "grid_columns ="), str(verdict)
+
+
 def scaled_too_much(x: jax.Array) -> jax.Array:
     """Each block is wrong, and the grid leaves out the last one."""
 
