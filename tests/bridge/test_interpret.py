@@ -223,7 +223,9 @@ def test_a_call_that_was_made_before_is_interpreted(mode: str, ran: list[str]) -
     assert not ran
 
 
-def test_jax_prints_the_races_that_it_finds(capfd: pytest.CaptureFixture[str]) -> None:
+def test_jax_reports_the_races_that_it_finds(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     def early(x_ref: Any, o_ref: Any, buf: Any, sem: Any) -> None:
         copy = pltpu.make_async_copy(x_ref, buf, sem)
         copy.start()
@@ -234,7 +236,7 @@ def test_jax_prints_the_races_that_it_finds(capfd: pytest.CaptureFixture[str]) -
     on_race = {"on_race": "warn"} if hasattr(pltpu.InterpretParams(), "on_race") else {}
     with pallas_debug.interpret("tpu,detect_races,dma_execution_mode=eager", **on_race) as session:
         call(early, in_specs=[ANY], scratch_shapes=scratch).block_until_ready()
-    assert "RACE DETECTED" in "".join(capfd.readouterr())
+    assert "RACE DETECTED" in "".join([*capfd.readouterr(), caplog.text])
     assert session.observer.findings == ()
 
 

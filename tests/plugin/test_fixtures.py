@@ -49,7 +49,7 @@ def test_expected_and_not_found(pallas):
     with pallas.expect("NanProduced", kernel="log"):
         rows(12)
 
-@pytest.mark.pallas(interpret="tpu")
+@pytest.mark.pallas(interpret="machine")
 def test_the_program_is_stopped(pallas):
     with pallas.expect("OutOfBoundsRead"):
         rows(12)

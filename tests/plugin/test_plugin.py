@@ -74,7 +74,7 @@ def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(
         [
-            "pallas-debug *: dumping to dumps for v5e, v6e; kernels run in HLO interpret mode, as there is no accelerator",
+            "pallas-debug *: dumping to dumps for v5e, v6e; kernels run on the kernel machine, as there is no accelerator",
             "*- pallas-debug -*",
             "2 kernels for v5e, v6e in dumps*, used by 4 tests",
             "next: pallas-debug ls dumps",
@@ -222,9 +222,12 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
     for result, header in ((hlo, "HLO"), (tpu, "TPU")):
         result.assert_outcomes(passed=6)
         result.stdout.fnmatch_lines(
-            [f"pallas-debug *: kernels run in {header} interpret mode", "2 kernels used by 4 tests"]
+            [
+                f"pallas-debug *: kernels run in jax's {header} interpret mode",
+                "2 kernels used by 4 tests",
+            ]
         )
-    message = "kernels run in HLO or TPU interpret mode, or on the kernel machine, depending on the kernel"
+    message = "kernels run on the kernel machine"
     auto.stdout.fnmatch_lines([f"pallas-debug *: {message}"])
     assert not (pytester.path / "dumps").exists()
 

@@ -28,7 +28,7 @@ def test_records(pallas):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments", [["--pallas-interpret=hlo"], ["--pallas-dump", "-n", "2"]], ids=["hlo", "xdist"]
+    "arguments", [["--pallas-interpret"], ["--pallas-dump", "-n", "2"]], ids=["auto", "xdist"]
 )
 def test_prints_are_on_standard_output_in_order(
     child: Child, pytester: pytest.Pytester, arguments: list[str]
@@ -51,8 +51,8 @@ def test_prints_are_on_standard_output_in_order(
         }
 
 
-def test_in_tpu_interpret_mode_and_to_the_terminal(child: Child) -> None:
-    result = child("def test_it(): count(3)", "--pallas-interpret=tpu", "-s", "-q")
+def test_to_the_terminal(child: Child) -> None:
+    result = child("def test_it(): count(3)", "--pallas-interpret", "-s", "-q")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [f"*kernels.py:27, loop iteration ({i},): i = {i}" for i in range(3)]

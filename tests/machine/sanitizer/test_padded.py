@@ -90,36 +90,16 @@ def test_a_run_that_is_not_judged_is_explained_if_padding_makes_its_results_nan(
 
 
 @pytest.mark.slow
-def test_auto_runs_it_on_the_machine_and_reports_it() -> None:
+def test_auto_reports_it() -> None:
     for function, count in ((product, 1), (masked_product, 0)):
-        messages: list[str] = []
-        with Session(Options(interpret="auto", chip="v5e"), inform=messages.append) as session:
+        with Session(Options(interpret="auto", chip="v5e")) as session:
             result = jax.block_until_ready(jax.jit(function)(X, Y))
             session.wait_for_runs()
-        (sentence,) = messages
-        assert sentence.startswith(
-            "kernel `padded_product` runs on the kernel machine: a copy may include the padding "
-            "of the tiles of float32[8, 200], and jax's interpreters do not detect whether a "
-            "result depends on it"
-        )
         assert len(session.observer.findings) == count
         if count:
             require_padding_of_x(session.observer.findings[0])
         else:
             np.testing.assert_allclose(result, X @ Y, rtol=1e-4, atol=1e-4)
-
-
-def test_tpu_mode_says_that_it_does_not_judge_it() -> None:
-    messages: list[str] = []
-    with Session(Options(interpret="tpu", chip="v5e"), inform=messages.append):
-        jax.eval_shape(product, X, Y)
-        jax.eval_shape(product, X[:, :128], Y[:128])  # whole tiles
-    (sentence,) = messages
-    assert sentence == (
-        "kernel `padded_product` runs in TPU interpret mode: a copy may include the padding of the "
-        "tiles of float32[8, 200], and whether a result depends on it is not judged; modes "
-        "`auto` and `machine` do"
-    )
 
 
 def copying(kernel: Callable[..., None], shape: tuple[int, int]) -> Callable[..., Any]:
