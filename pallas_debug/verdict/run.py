@@ -126,7 +126,7 @@ class Request:
 
     @functools.cached_property
     def shows_hints(self) -> bool:
-        """Whether the verdict has hints.
+        """True if the verdict has hints.
 
         Raises:
           UsageError: it is neither a bool nor `on` or `off`.

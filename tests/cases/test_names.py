@@ -87,6 +87,6 @@ def test_the_replacement_is_named(function: Callable[..., Any], replacement: str
         function, S(shape, jnp.float32), targets="v5e", engines="static,machine"
     )
     (finding,) = verdict.findings
-    told = f"{finding.cause} {finding.advice}"
-    assert replacement in told, str(verdict)
-    assert "fix this line" not in told
+    advice = f"{finding.cause} {finding.advice}"
+    assert replacement in advice, str(verdict)
+    assert "fix this line" not in advice
