@@ -52,9 +52,13 @@ class Verification:
             *engines.compilations(self._session, kernel, self._targets),
         ]
 
-    def hints(self, digests: Iterable[str]) -> list[Hint]:
-        """Return the static hints for these kernels, as far as they were analysed."""
-        return [h for digest in digests for seen in self._seen.get(digest, ()) for h in seen.hints]
+    def hints(self, kernels: Iterable[Kernel]) -> list[Hint]:
+        """Return the static hints for these kernels."""
+        found: list[Hint] = []
+        for kernel in kernels:
+            self.findings(kernel)
+            found += (hint for seen in self._seen[kernel.digest] for hint in seen.hints)
+        return found
 
     def judged_by(self, kernel: Kernel) -> list[str]:
         """Return the engines that judged a kernel: static analysis, and targets."""

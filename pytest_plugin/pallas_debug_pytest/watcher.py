@@ -399,7 +399,7 @@ class Watcher:
         """Return the hints for the kernels of a test, from its runs and the static analysis."""
         found = [*running.session.observer.hints]
         if self._verification is not None and not running.own:
-            found += self._verification.hints(running.used)
+            found += self._verification.hints(running.used.values())
         return found
 
     def _show(

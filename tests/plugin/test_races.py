@@ -31,6 +31,7 @@ def test_early():
 """
 
 
+@pytest.mark.slow
 def test_only_faults_of_order_fail_their_tests(child: Child) -> None:
     result = child(TESTS, "--pallas-races", "--tb=short")
     result.assert_outcomes(passed=2, failed=2)

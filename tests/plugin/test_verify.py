@@ -86,6 +86,7 @@ def test_repaired():
 """
 
 
+@pytest.mark.slow
 def test_a_race_is_found_and_a_repaired_kernel_of_the_same_name_is_not(child: Child) -> None:
     """The machine runs what the tests run; kernels are told apart by their digests."""
     result = child(RACES, "--pallas-verify=v5e")
@@ -164,3 +165,41 @@ def test_a_run_that_runs_some_names_the_others(child: Child, option: str) -> Non
     result.assert_outcomes(passed=3)
     assert result.ret == 0
     result.stdout.fnmatch_lines(["not checked, as no test ran them to their end: log"])
+
+
+HINTS = """
+def summed(x):
+    def rows(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+        o_ref[...] += x_ref[...]
+    block = pl.BlockSpec((64, 128), lambda i: (i, 0))
+    whole = pl.BlockSpec((64, 128), lambda i: (0, 0))
+    out = jax.ShapeDtypeStruct((64, 128), jnp.float32)
+    return call(rows, x, out_shape=out, grid=(160 // 64,), in_specs=[block], out_specs=whole)
+
+def test_fails():
+    assert summed(jnp.ones((160, 128))).sum() == 160 * 128
+
+def test_passes():
+    summed(jnp.ones((160, 128)))
+"""
+
+
+@pytest.mark.slow
+def test_hints_are_shown_below_a_failed_test(child: Child) -> None:
+    result = child(HINTS, "--pallas-verify=v5e", "--tb=line", "-rN")
+    result.assert_outcomes(passed=1, failed=1)
+    text = result.stdout.str()
+    _, section = text.split("- pallas-debug: hints -")
+    (hint,) = [line for line in section.splitlines() if "(hint: " in line]
+    assert hint.endswith("(hint: unread input)")
+    assert "x_ref" in hint
+
+
+@pytest.mark.slow
+def test_hints_can_be_hidden(child: Child) -> None:
+    result = child(HINTS, "--pallas-verify=v5e", "--pallas-hints=off")
+    result.assert_outcomes(passed=1, failed=1)
+    assert "hint:" not in result.stdout.str()
