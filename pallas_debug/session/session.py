@@ -134,7 +134,7 @@ class Session:
                     self.answering(self.chip, pretend=True if self.options.pretend else None)
                 )
             stack.enter_context(hosted.hosting(self._host))
-            stack.enter_context(self.interpreting(self.interpret_mode))
+            stack.enter_context(self.interpreting(self._mode))
             epoch = self.options.epoch and (self.options.epoch, self.interpret_mode)
             stack.enter_context(hook.watching(self, epoch=epoch, runs=self._runs))
             stack.enter_context(launched.listening(self.launched.add))

@@ -34,7 +34,7 @@ CHEAP = {
     "README.md",
     "docs/quickstart.md",
     "docs/guides/analysis.md",
-    "docs/guides/sanitizer.md",
+    "docs/guides/checks.md",
     "docs/guides/verify.md",
 }
 """Pages that run each time: the first that one reads, and those of commands used most."""
