@@ -27,7 +27,7 @@ def test_checked():
 def test_checked_for_something_else():
     log(BAD)
 
-@pytest.mark.pallas(interpret="tpu")
+@pytest.mark.pallas(interpret="machine")
 def test_interpreted():
     rows(12)
 
@@ -100,7 +100,6 @@ def test_the_marker_overrides_the_options_for_its_test(
         def test_for_another_chip():
             log(GOOD)
         """,
-        "--pallas-interpret=hlo",
         "--pallas-check=index",
         "--pallas-dump",
         "--tb=line",

@@ -37,7 +37,7 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "pallas-debug *: kernels run in the kernel machine (sanitize); "
+            "pallas-debug *: kernels run on the kernel machine (sanitize); "
             "faults of every kind fail the test",
             "*OutOfBoundsRead in kernel `rows`*",
             "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
@@ -96,7 +96,7 @@ def test_in_three_spellings_and_with_contradictions(
         (["--pallas-sanitize", "--pallas-interpret=hlo"], {}),
     )
     for result in accepted:
-        result.stdout.fnmatch_lines(["pallas-debug *: kernels run in the kernel machine (sani*"])
+        result.stdout.fnmatch_lines(["pallas-debug *: kernels run on the kernel machine (sani*"])
     assert hlo.ret == pytest.ExitCode.USAGE_ERROR
     assert (
         "--pallas-sanitize contradicts --pallas-interpret=hlo: only the kernel machine "
