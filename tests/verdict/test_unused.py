@@ -121,27 +121,25 @@ ONES = jnp.ones((16, 128))
 CONDITION = "the caller of the kernel uses result [1] of 2"
 
 
-def checked(function: Any, *, sanitize: bool) -> pallas_debug.Report:
-    report, _ = pallas_debug.check(function, sanitize=sanitize)(ONES)
+def checked(function: Any) -> pallas_debug.Report:
+    report, _ = pallas_debug.check(function, sanitize=True)(ONES)
     return report
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sanitize", [False, True])
-def test_a_check_knows_what_the_program_around_the_kernel_uses(sanitize: bool) -> None:
+def test_a_check_knows_what_the_program_around_the_kernel_uses() -> None:
     for function in (unused, lambda x: top(x)[0], jax.jit(unused_in_a_vjp)):
-        assert checked(function, sanitize=sanitize).findings == ()
+        assert checked(function).findings == ()
     for function in (used, top, used_in_a_loop):
-        report = checked(function, sanitize=sanitize)
+        report = checked(function)
         assert [(f.operand, f.only_if) for f in report.findings] == [("best_ref", None)]
         assert not report.ok
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sanitize", [False, True])
-def test_what_changes_no_result_of_the_function_does_not_count(sanitize: bool) -> None:
+def test_what_changes_no_result_of_the_function_does_not_count() -> None:
     for function in (eager, forward, in_a_scan, printed):
-        assert checked(function, sanitize=sanitize).findings == ()
+        assert checked(function).findings == ()
 
 
 def test_all_outputs_count_if_none_is_written() -> None:
