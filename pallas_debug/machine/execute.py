@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine import matrices, places, subcores, transfers
+from pallas_debug.machine import loops, matrices, places, subcores, transfers
 from pallas_debug.machine.gpu import accesses
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, access, concrete
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -144,6 +144,13 @@ def _condition(
     carry: list[Any],
     iteration: int,
 ) -> None:
+    ran = loops.advance(machine, thread, frame, step, carry, iteration)
+    if ran is not None:
+        carry, iteration, has_ended = ran
+        if has_ended:
+            for reg, value in zip(step.outputs, carry, strict=True):
+                frame.registers[reg.number] = value
+            return
     constants = [frame.registers[reg.number] for reg in step.condition_constants]
     machine.enter(
         thread, step.condition, [*constants, *carry],
@@ -161,6 +168,11 @@ def _iterate(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ScanLoop, carry: list[Any],
     stacked: list[list[Any]], iteration: int,
 ) -> None:  # fmt: skip
+    ran = None
+    if iteration < step.length:
+        ran = loops.advance(machine, thread, frame, step, carry, iteration)
+    if ran is not None:
+        carry, iteration, _ = ran
     if iteration == step.length:
         _finish_scan(frame, step, carry, stacked)
         return
@@ -298,11 +310,18 @@ def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.S
 
 
 def grid_id(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.GridId) -> None:
-    numbers = thread.grid if step.is_size else thread.point
-    frame.registers[step.output.number] = np.int32(numbers[machine.launch.axes[step.axis]])
+    frame.registers[step.output.number] = identity(machine, thread, step)
 
 
 def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.AxisIndex) -> None:
+    frame.registers[step.output.number] = identity(machine, thread, step)
+
+
+def identity(machine: Machine, thread: Thread, step: ir.GridId | ir.AxisIndex) -> np.int32:
+    """Position of a thread in the grid or along an axis, or the size of that axis."""
+    if isinstance(step, ir.GridId):
+        numbers = thread.grid if step.is_size else thread.point
+        return np.int32(numbers[machine.launch.axes[step.axis]])
     coordinates = machine.devices[thread.device].coordinates
     names = machine.launch.axis_names
     found = 0
@@ -315,7 +334,7 @@ def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.A
             else:
                 axis = machine.launch.axes[names.index(name)]
             found = found * thread.grid[axis] + thread.point[axis]
-    frame.registers[step.output.number] = np.int32(found)
+    return np.int32(found)
 
 
 def hint(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.MultipleOf) -> None:

@@ -229,6 +229,8 @@ class MachineHost:
 class _Prints(MachineObserver):
     """Forwards prints of a kernel."""
 
+    follows_loops = False
+
     def __init__(self, kernel: str, observer: HostObserver) -> None:
         self._kernel = kernel
         self._observer = observer

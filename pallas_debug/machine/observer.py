@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.machine.copies import Counter
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.threads import Blocked, Thread
@@ -25,10 +26,12 @@ def max_iterations(loop: ir.WhileLoop) -> int:
 class MachineObserver:
     """Base class that ignores all events.
 
-    `evaluates` says whether to call `evaluate` for units of plain operations.
+    `evaluates` says whether to call `evaluate` for units of plain operations, and `follows_loops`
+    whether each step of a loop is to be observed; if not, `runs_chunk` is called for many iterations.
     """
 
     evaluates = False
+    follows_loops = True
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         """Handle an allocation; operands have no thread."""
@@ -41,6 +44,9 @@ class MachineObserver:
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """Handle the start of a loop iteration; the last frame is the body's."""
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
+        """Handle the end of iterations that ran compiled, of which no other event tells."""
 
     def skips(self, thread: Thread, step: ir.WhileLoop) -> None:
         """Handle a loop whose condition was false from the start, so that its body does not run."""

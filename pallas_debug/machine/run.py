@@ -11,6 +11,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.slips import is_not_before
@@ -121,6 +122,8 @@ def run(
 class _TimeLimit(MachineObserver):
     """Stops a kernel that takes too long, both of time and of the process's CPU time."""
 
+    follows_loops = False
+
     def __init__(self, launch: Launch, stop_after: float) -> None:
         self._launch = launch
         self._stop_after = stop_after
@@ -132,6 +135,9 @@ class _TimeLimit(MachineObserver):
         return self._findings
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self._look(thread, step)
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
         self._look(thread, step)
 
     def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:

@@ -23,6 +23,7 @@ class ObserverGroup(MachineObserver):
 
     def __init__(self, observers: Iterable[MachineObserver]) -> None:
         self.observers: Sequence[MachineObserver] = tuple(observers)
+        self.follows_loops = any(observer.follows_loops for observer in self.observers)
         evaluating = [observer for observer in self.observers if observer.evaluates]
         assert len(evaluating) <= 1, "two observers evaluate"
         for observer in evaluating:

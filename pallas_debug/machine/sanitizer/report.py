@@ -122,6 +122,8 @@ def counter_text(counter: Counter) -> str:
 class BoundsObserver(MachineObserver):
     """Reports out-of-bounds indices, and blocks that an array does not have."""
 
+    follows_loops = False
+
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._findings: list[Finding] = []

@@ -17,6 +17,7 @@ import numpy as np
 from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.findings.wording import order
 from pallas_debug.machine.machine import Stopped
 from pallas_debug.machine.observer import MachineObserver, max_iterations
@@ -58,6 +59,8 @@ class _Condition:
 class LoopObserver(MachineObserver):
     """Stops endless loops."""
 
+    follows_loops = False
+
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._findings: list[Finding] = []
@@ -78,14 +81,18 @@ class LoopObserver(MachineObserver):
         if condition.is_closed:
             place = thread.number, len(thread.frames)
             values = _carried(thread.frames[-1], step, condition)
-            if iteration & (iteration - 1) == 0:
+            known = self._before.get(place)
+            if known is None or iteration & (iteration - 1) == 0:
                 self._before[place] = iteration, [value.tobytes() for value in values]
             else:
-                since, before = self._before[place]
+                since, before = known
                 if all(v.tobytes() == b for v, b in zip(values, before, strict=True)):
                     self._stop(thread, step, condition, iteration, since)
         if iteration >= max_iterations(step):
             self._stop(thread, step, condition, iteration, None)
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
+        self._before.pop((thread.number, len(thread.frames) + 1), None)
 
     def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         self.iterates(thread, step, iteration)

@@ -1,0 +1,182 @@
+"""Loops that run compiled: which ones, and how a chunk of iterations becomes part of a run.
+
+A loop is interpreted first. One that turns out to be long is compiled (`bridge.programs.loops`), if
+no observer has to see each of its steps. A chunk in which an access is out of bounds, or a hint
+false, is interpreted, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallas_debug import interrupts
+from pallas_debug.bridge.programs import loops
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.loops import BufferView, CompiledLoop, NotCompiled
+from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref
+from pallas_debug.machine.observer import max_iterations
+from pallas_debug.machine.threads import ProgramFrame, Thread
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.machine import Machine
+
+MIN_ITERATIONS = 64
+"""Iterations that are interpreted before a loop is compiled, which takes about 0.1 s."""
+
+MIN_LENGTH = 16
+"""Mean number of iterations of the loops that are compiled: a call of a program takes 0.1 ms."""
+
+MAX_VARIANTS = 4
+"""Maximum number of programs per loop: each is for references with certain shapes and positions."""
+
+MAX_FAULTY = 2
+"""Chunks of a loop that may be interpreted after they ran compiled; then all of it is."""
+
+
+@dataclass(eq=False)
+class LoopRecord:
+    """What is known about a loop of a launch.
+
+    Attributes:
+      iterations, entries: how often its body and the loop were interpreted.
+      programs: compiled variants.
+      is_interpreted: whether it is not to be compiled.
+      num_faulty: number of chunks that had to be interpreted.
+    """
+
+    step: ir.Loop
+    iterations: int = 0
+    entries: int = 0
+    programs: dict[Any, CompiledLoop] = field(default_factory=dict)
+    is_interpreted: bool = False
+    num_faulty: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """True once it has run long enough to be compiled."""
+        return (
+            self.iterations >= MIN_ITERATIONS
+            and self.iterations >= MIN_LENGTH * self.entries
+        )
+
+
+def advance(
+    machine: Machine,
+    thread: Thread,
+    frame: ProgramFrame,
+    step: ir.Loop,
+    carry: list[Any],
+    iteration: int,
+) -> tuple[list[Any], int, bool] | None:
+    """Run as much of a loop as possible compiled, from an iteration on.
+
+    Returns:
+      The carry, the next iteration, and whether the loop has ended; None if nothing was run.
+    """
+    record = machine.launch.loops.get(id(step))
+    if record is None:
+        is_interpreted = not loops.is_compilable(step)
+        record = LoopRecord(step, is_interpreted=is_interpreted)
+        machine.launch.loops[id(step)] = record
+    if record.is_interpreted:
+        return None
+    observer = machine.observer
+    if thread.index_map_of or machine.fill == "mark":
+        return None
+    if observer is not None and observer.follows_loops:
+        return None
+    record.iterations += 1
+    record.entries += iteration == 0
+    if not record.is_long:
+        return None
+    try:
+        return _run(machine, thread, frame, record, carry, iteration)
+    except NotCompiled:
+        record.is_interpreted = True
+        return None
+
+
+def _run(
+    machine: Machine,
+    thread: Thread,
+    frame: ProgramFrame,
+    record: LoopRecord,
+    carry: list[Any],
+    iteration: int,
+) -> tuple[list[Any], int, bool] | None:
+    step = record.step
+    registers = frame.registers
+    constants = [registers[reg.number] for reg in step.constants]
+    others = []
+    if isinstance(step, ir.WhileLoop):
+        others = [registers[reg.number] for reg in step.condition_constants]
+    buffers: dict[int, MemoryBuffer] = {}
+    views = _views(constants, buffers)
+    other_views = _views(others, buffers)
+    key = tuple(
+        (v.slot, v.shape, v.parts) if isinstance(v, BufferView) else None
+        for v in (*views, *other_views)
+    )
+    program = record.programs.get(key)
+    if program is None:
+        if len(record.programs) == MAX_VARIANTS:
+            return None
+        program = record.programs[key] = CompiledLoop(step, views, other_views)
+    numbers = [_identity(machine, thread, inner) for inner in loops.identities(step)]
+    limit = max_iterations(step) if isinstance(step, ir.WhileLoop) else None
+    first = iteration
+    while True:
+        if limit is not None and iteration + loops.CHUNK > limit:
+            break
+        contents = [buffer.content for buffer in buffers.values()]
+        chunk = program.run(constants, others, carry, numbers, contents, iteration)
+        if chunk.is_faulty:
+            record.num_faulty += 1
+            record.is_interpreted = record.num_faulty >= MAX_FAULTY
+            break
+        stored = {a.slot for a in program.accesses if isinstance(a.step, ir.StoreStep)}
+        for slot, buffer in enumerate(buffers.values()):
+            if slot in stored:
+                np.copyto(buffer.content, chunk.contents[slot])
+        carry = chunk.carry
+        iteration += chunk.iterations
+        thread.executed += chunk.iterations * len(step.body.steps)
+        interrupts.end_if_since(machine.interrupts)
+        if machine.observer is not None:
+            machine.observer.runs_chunk(thread, step, chunk)
+        if chunk.is_done:
+            return carry, iteration, True
+    return None if iteration == first else (carry, iteration, False)
+
+
+def _views(values: Sequence[Any], buffers: dict[int, MemoryBuffer]) -> list[Any]:
+    """Replace references by views of buffers, which are added to `buffers` by number."""
+    return [_view(value, buffers) if isinstance(value, Ref) else value for value in values]
+
+
+def _view(ref: Ref, buffers: dict[int, MemoryBuffer]) -> BufferView:
+    buffer = ref.buffer
+    if buffer.type.space in ("gmem", "semaphore") or buffer.content.dtype == ir.KEY:
+        raise NotCompiled("memory that only steps of the machine access")
+    parts = []
+    for part in ref.view:
+        if not isinstance(part, Indexed) or not all(
+            isinstance(e, int) or (isinstance(e, slice) and e.step == 1) for e in part.entries
+        ):
+            raise NotCompiled("a view that is not a box")
+        parts.append(
+            tuple(e if isinstance(e, int) else (e.start, e.stop - e.start) for e in part.entries)
+        )
+    buffers.setdefault(buffer.number, buffer)
+    slot = list(buffers).index(buffer.number)
+    return BufferView(slot, buffer.content.shape, tuple(parts))  # type: ignore[arg-type]
+
+
+def _identity(machine: Machine, thread: Thread, step: ir.GridId | ir.AxisIndex) -> Any:
+    from pallas_debug.machine import execute
+
+    return execute.identity(machine, thread, step)
