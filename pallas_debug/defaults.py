@@ -72,6 +72,9 @@ MAX_BUSY = 1800.0
 """Seconds of both time and CPU time after which `verify` considers a program endless, unless
 `--stop-after` sets another limit."""
 
+MEMORY_SHARE = 0.8
+"""Share of the computer's memory that a process may use while it runs a kernel on the machine."""
+
 MAX_SHADOW_BYTES = 4 << 30
 """Maximum size in bytes of the shadow memory of a sanitized kernel."""
 

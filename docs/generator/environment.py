@@ -24,6 +24,8 @@ VARIABLES = {
     "PAGER": "The pager of `browse` (key `|`); `less -R` if unset.",
     "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, its crash "
     "reports, and the key that signs dumps; `~/.local/state` if unset.",
+    "PALLAS_MAX_MEMORY": "Maximum memory in GiB of a process that runs kernels on the kernel "
+    "machine, which stops a kernel at that limit; 80 % of the computer's memory if unset.",
     "PALLAS_TRACEBACK": "If set and not empty, a command that ends in an internal error "
     "prints the traceback, and no frame of pallas-debug is removed from your own tracebacks.",
     "JAX_TRACEBACK_FILTERING": "`off` keeps pallas-debug's frames in tracebacks, as does "

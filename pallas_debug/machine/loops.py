@@ -58,10 +58,7 @@ class LoopRecord:
     @property
     def is_long(self) -> bool:
         """True once it has run long enough to be compiled."""
-        return (
-            self.iterations >= MIN_ITERATIONS
-            and self.iterations >= MIN_LENGTH * self.entries
-        )
+        return self.iterations >= MIN_ITERATIONS and self.iterations >= MIN_LENGTH * self.entries
 
 
 def advance(
@@ -162,18 +159,18 @@ def _view(ref: Ref, buffers: dict[int, MemoryBuffer]) -> BufferView:
     buffer = ref.buffer
     if buffer.type.space in ("gmem", "semaphore") or buffer.content.dtype == ir.KEY:
         raise NotCompiled("memory that only steps of the machine access")
-    parts = []
+    parts: list[Any] = []
     for part in ref.view:
         if not isinstance(part, Indexed) or not all(
             isinstance(e, int) or (isinstance(e, slice) and e.step == 1) for e in part.entries
         ):
             raise NotCompiled("a view that is not a box")
         parts.append(
-            tuple(e if isinstance(e, int) else (e.start, e.stop - e.start) for e in part.entries)
+            tuple((e.start, e.stop - e.start) if isinstance(e, slice) else e for e in part.entries)
         )
     buffers.setdefault(buffer.number, buffer)
     slot = list(buffers).index(buffer.number)
-    return BufferView(slot, buffer.content.shape, tuple(parts))  # type: ignore[arg-type]
+    return BufferView(slot, buffer.content.shape, tuple(parts))
 
 
 def _identity(machine: Machine, thread: Thread, step: ir.GridId | ir.AxisIndex) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from pallas_debug import interrupts
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.errors import MachineError
-from pallas_debug.machine import execute, places
+from pallas_debug.machine import execute, limit, places
 from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref
@@ -21,6 +22,12 @@ from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]
+
+STEPS_PER_CHECK = 32
+"""Steps between checks of the process's memory, which take 10 microseconds."""
+
+MIN_FORGOTTEN = 1 << 16
+"""Minimum size in bytes of values that are dropped after their last use."""
 
 
 class Stopped(Exception):
@@ -134,6 +141,7 @@ class Machine:
             elif type_.space == "acc":
                 content = np.zeros(type_.shape, type_.dtype)
             else:
+                limit.require_memory(self.launch.name, None, size_of(type_))
                 content = unwritten.memory(type_.shape, type_.dtype, self.fill)
         core = 0 if thread is None else thread.core
         device = device if thread is None else thread.device
@@ -329,7 +337,8 @@ class Machine:
             thread.frames.pop()
             execute.returned(self, thread, frame)
             return True
-        current = steps[frame.position]
+        position = frame.position
+        current = steps[position]
         frame.position += 1
         try:
             is_done = execute.BY_KIND[type(current)](self, thread, frame, current)
@@ -352,7 +361,18 @@ class Machine:
             frame.position -= 1
             return False
         thread.executed += 1
+        if not thread.executed % STEPS_PER_CHECK:
+            limit.require_memory(self.launch.name, current.site.line)
+        if self.fill != "mark":
+            self._forget(frame, position)
         return True
+
+    def _forget(self, frame: ProgramFrame, position: int) -> None:
+        """Drop large values that no later step reads; the debugger shows all values of a frame."""
+        registers = frame.registers
+        for number in frame.program.last_uses.get(position, ()):
+            if getattr(registers[number], "nbytes", 0) >= MIN_FORGOTTEN:
+                registers[number] = None
 
     def _next_point(self, thread: Thread) -> bool:
         try:
@@ -433,6 +453,11 @@ class Machine:
             if counter.count >= amount:
                 return True
         return False
+
+
+def size_of(type_: ir.RefType) -> int:
+    """Bytes of a buffer."""
+    return math.prod(type_.shape) * type_.dtype.itemsize
 
 
 def _in_hbm(operand: LaunchOperand) -> ir.RefType:

@@ -27,7 +27,8 @@ class MachineObserver:
     """Base class that ignores all events.
 
     `evaluates` says whether to call `evaluate` for units of plain operations, and `follows_loops`
-    whether each step of a loop is to be observed; if not, `runs_chunk` is called for many iterations.
+    whether each step of a loop is to be observed; if not, `runs_chunk` is called for many
+    iterations at once.
     """
 
     evaluates = False

@@ -7,7 +7,7 @@ loads move ahead of arithmetic, which is then compiled as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,13 @@ from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
 Rule = Callable[["Decoder", Any, list[Any], ir.StepSite], None]
+
+MAX_EQUATIONS = 128
+"""Maximum number of equations that are compiled together.
+
+XLA takes more than linear time and memory for straight-line code: a sorting network that Python
+unrolls (tallax) has thousands of equations, and did not end in 120 s as one program.
+"""
 
 RULES: dict[Any, Rule] = {}
 """Decoders of equations that are not plain, registered by the modules of this package."""
@@ -120,7 +127,9 @@ class Decoder:
                 rest.append(item)
         if chosen:
             self.pending = rest[::-1]
-            self.steps.append(_Unit(chosen[::-1]))
+            members = chosen[::-1]
+            for first in range(0, len(members), MAX_EQUATIONS):
+                self.steps.append(_Unit(members[first : first + MAX_EQUATIONS]))
 
     # Equations
 
@@ -259,11 +268,11 @@ def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
                     r.number for r in item.inputs if isinstance(r, ir.Reg) and r.number not in own
                 )
         elif isinstance(step, ir.StoreStep):
-            used.update(_regs((step.place, step.value, step.mask)))
+            used.update(ir.registers((step.place, step.value, step.mask)))
         elif isinstance(step, ir.AtomicStep):
-            used.update(_regs((step.place, step.values, step.mask)))
+            used.update(ir.registers((step.place, step.values, step.mask)))
         else:
-            used.update(_regs(step))
+            used.update(ir.registers(step))
     return used
 
 
@@ -276,23 +285,6 @@ def _without_unused(step: Any, used: set[int]) -> Any:
     ):
         return replace(step, output=None)
     return step
-
-
-def _regs(value: Any) -> Iterable[int]:
-    """Registers that a step refers to, without those of the programs that it contains."""
-    if isinstance(value, ir.Reg):
-        yield value.number
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _regs(part)
-    elif isinstance(value, dict):
-        yield from _regs(tuple(value.values()))
-    elif isinstance(
-        value, (ir.MachineStep, ir.RefPlace, ir.Index, ir.Slice, ir.RowChoice, ir.DeviceId)
-    ):
-        for part in fields(value):
-            if part.name != "site":
-                yield from _regs(getattr(value, part.name))
 
 
 _OPENED = (conditionals.cond_p, loops.scan_p)

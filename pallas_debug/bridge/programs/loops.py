@@ -31,11 +31,12 @@ class BufferView:
 
     Attributes:
       slot: position of the buffer among those of the loop.
+      parts: indexers, each with a position, or start and size, along each axis.
     """
 
     slot: int
     shape: tuple[int, ...]
-    parts: tuple[tuple[slice | int, ...], ...] = ()
+    parts: tuple[tuple[tuple[int, int] | int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,9 +241,13 @@ class CompiledLoop:
             count, values, is_faulty, _, state, starts, ran = loop
             results, trace = body(values, list(state))
             for i, (_, at, is_run) in enumerate(trace.accesses):
-                starts[i] = starts[i].at[count].set(jnp.stack(at) if at else jnp.zeros(0, jnp.int32))
+                starts[i] = (
+                    starts[i].at[count].set(jnp.stack(at) if at else jnp.zeros(0, jnp.int32))
+                )
                 ran[i] = ran[i].at[count].set(is_run)
-            results = [jnp.asarray(r, jnp.result_type(v)) for r, v in zip(results, values, strict=True)]
+            results = [
+                jnp.asarray(r, jnp.result_type(v)) for r, v in zip(results, values, strict=True)
+            ]
             goes = goes_on(results, trace.state, count + 1)
             return count + 1, results, is_faulty | trace.is_faulty, goes, trace.state, starts, ran
 
@@ -326,9 +331,6 @@ class _Trace:
                 if isinstance(entry, tuple):
                     start, size = entry
                     kept.append(axis)
-                elif isinstance(entry, slice):
-                    start, size = entry.start, entry.stop - entry.start
-                    kept.append(axis)
                 else:
                     start, size = entry, 1
                     dropped.append(axis)
@@ -396,9 +398,12 @@ class _Trace:
                 args = [v if v is not None else a for v, a in zip(views, values, strict=True)]
                 results = inner.run(step.branches[number], args)
                 found[number] = inner.accesses
-                return [jnp.asarray(r) for r in results], inner.state, inner.is_faulty, [
-                    (at, is_run) for _, at, is_run in inner.accesses
-                ]
+                return (
+                    [jnp.asarray(r) for r in results],
+                    inner.state,
+                    inner.is_faulty,
+                    [(at, is_run) for _, at, is_run in inner.accesses],
+                )
 
             return run
 
@@ -411,14 +416,18 @@ class _Trace:
             def run(values: list[Any], state: list[Any]) -> Any:
                 results, after, is_faulty, own = function(number)(values, state)
                 places = [
-                    own if i == number else jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), other)
+                    own
+                    if i == number
+                    else jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), other)
                     for i, other in enumerate(shapes)
                 ]
                 return results, after, is_faulty, places
 
             return run
 
-        index = jnp.clip(jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, len(step.branches) - 1)
+        index = jnp.clip(
+            jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, len(step.branches) - 1
+        )
         results, self.state, is_faulty, places = jax.lax.switch(
             index, [padded(i) for i in range(len(step.branches))], plain, self.state
         )

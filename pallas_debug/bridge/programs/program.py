@@ -7,7 +7,7 @@ that contains programs. Registers hold arrays (numpy's or jax's) and `Ref`s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pallas_debug.bridge.programs.views import KEY as KEY
@@ -385,6 +385,7 @@ class KernelProgram:
       inputs: registers of the arguments.
       outputs: registers of the results.
       names: names of registers in the user's code, if they have one.
+      last_uses: by number of a step, the registers that neither a later step nor the results read.
     """
 
     template: tuple[Any, ...]
@@ -392,6 +393,9 @@ class KernelProgram:
     outputs: tuple[Reg, ...]
     steps: tuple[MachineStep, ...]
     names: Mapping[int, str] = field(default_factory=dict)
+    last_uses: dict[int, tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _makers: dict[int, MachineStep] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -402,6 +406,14 @@ class KernelProgram:
             for reg in outputs:
                 if reg is not None:
                     self._makers.setdefault(reg.number, step)
+        wanted = {reg.number for reg in self.outputs}
+        for position in reversed(range(len(self.steps))):
+            step = self.steps[position]
+            mine = set(registers(step))
+            # A loop reads its constants again in each iteration.
+            if not inner_programs(step) and mine - wanted:
+                self.last_uses[position] = tuple(mine - wanted)
+            wanted |= mine
 
     def maker(self, number: int) -> MachineStep | None:
         """The step that sets a register; None for an argument or a constant."""
@@ -420,6 +432,21 @@ class KernelProgram:
 
 
 Loop = WhileLoop | ScanLoop
+
+
+def registers(value: Any) -> Iterator[int]:
+    """Registers that a step refers to, without those of the programs that it contains."""
+    if isinstance(value, Reg):
+        yield value.number
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from registers(part)
+    elif isinstance(value, Mapping):
+        yield from registers(tuple(value.values()))
+    elif isinstance(value, (MachineStep, RefPlace, Index, Slice, RowChoice, DeviceId)):
+        for part in fields(value):
+            if part.name not in ("site", "located"):
+                yield from registers(getattr(value, part.name))
 
 
 def inner_programs(step: MachineStep) -> list[tuple[KernelProgram, tuple[Reg, ...]]]:

@@ -89,5 +89,7 @@ def _compared(frame: ProgramFrame, step: ir.CheckStep) -> units.FalseComparison 
         for maker in frame.program.steps:
             if isinstance(maker, ir.Compute) and failed in maker.outputs:
                 values = [registers[reg.number] for reg in maker.inputs]
+                if any(value is None for value in values):
+                    return None  # large values are dropped after their last use
                 return units.false_comparison(maker, failed, values)
     return None
