@@ -3,6 +3,10 @@
 A loop is interpreted first. One that turns out to be long is compiled (`bridge.programs.loops`), if
 no observer has to see each of its steps. A chunk in which an access is out of bounds, or a hint
 false, is interpreted, too.
+
+The sanitizer sees all accesses of a step in a chunk as one, of the box that they fill together. It
+rejects a chunk about which there is more to know: accesses that fill no box, reads of memory that
+was not written before the chunk, arithmetic whose tests fire.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pallas_debug import interrupts
 from pallas_debug.bridge.programs import loops
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.loops import BufferView, CompiledLoop, NotCompiled
-from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref
+from pallas_debug.machine.memory import Indexed, MemoryBuffer, MemoryRegion, Ref
 from pallas_debug.machine.observer import max_iterations
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
@@ -82,7 +86,7 @@ def advance(
     if record.is_interpreted:
         return None
     observer = machine.observer
-    if thread.index_map_of or machine.fill == "mark":
+    if not machine.compiles_loops or thread.index_map_of or machine.fill == "mark":
         return None
     if observer is not None and observer.follows_loops:
         return None
@@ -114,15 +118,19 @@ def _run(
     buffers: dict[int, MemoryBuffer] = {}
     views = _views(constants, buffers)
     other_views = _views(others, buffers)
-    key = tuple(
-        (v.slot, v.shape, v.parts) if isinstance(v, BufferView) else None
-        for v in (*views, *other_views)
+    is_tested = machine.observer is not None and machine.observer.evaluates
+    key = (
+        is_tested,
+        *(
+            (v.slot, v.shape, v.parts) if isinstance(v, BufferView) else None
+            for v in (*views, *other_views)
+        ),
     )
     program = record.programs.get(key)
     if program is None:
         if len(record.programs) == MAX_VARIANTS:
             return None
-        program = record.programs[key] = CompiledLoop(step, views, other_views)
+        program = record.programs[key] = CompiledLoop(step, views, other_views, is_tested=is_tested)
     numbers = [_identity(machine, thread, inner) for inner in loops.identities(step)]
     limit = max_iterations(step) if isinstance(step, ir.WhileLoop) else None
     first = iteration
@@ -131,10 +139,19 @@ def _run(
             break
         contents = [buffer.content for buffer in buffers.values()]
         chunk = program.run(constants, others, carry, numbers, contents, iteration)
-        if chunk.is_faulty:
+        is_rejected = chunk.is_faulty or chunk.is_suspicious
+        events: list[ChunkAccess] | None = []
+        if is_tested and not is_rejected:
+            assert machine.observer is not None
+            events = _accesses(program, chunk, list(buffers.values()))
+            is_rejected = events is None or not machine.observer.accepts_chunk(thread, events)
+        if is_rejected:
             record.num_faulty += 1
             record.is_interpreted = record.num_faulty >= MAX_FAULTY
             break
+        for access in events or ():
+            access.notify(machine, thread, chunk)
+        machine.num_chunks += 1
         stored = {a.slot for a in program.accesses if isinstance(a.step, ir.StoreStep)}
         for slot, buffer in enumerate(buffers.values()):
             if slot in stored:
@@ -148,6 +165,68 @@ def _run(
         if chunk.is_done:
             return carry, iteration, True
     return None if iteration == first else (carry, iteration, False)
+
+
+@dataclass(frozen=True)
+class ChunkAccess:
+    """All accesses of a step in a chunk.
+
+    Attributes:
+      slot: position of the buffer among those of the loop.
+      region: the box that they fill together.
+    """
+
+    step: ir.LoadStep | ir.StoreStep
+    slot: int
+    region: MemoryRegion
+
+    @property
+    def writes(self) -> bool:
+        return isinstance(self.step, ir.StoreStep)
+
+    def notify(self, machine: Machine, thread: Thread, chunk: loops.LoopChunk) -> None:
+        """Notify the observer, before the machine's memory has changed."""
+        assert machine.observer is not None
+        assert self.region.index is not None
+        if self.writes:
+            value = chunk.contents[self.slot][self.region.index]
+            machine.observer.stores(thread, self.step, self.region, value)
+        else:
+            machine.observer.loads(thread, self.step, self.region, self.region.read())
+
+
+def _accesses(
+    program: CompiledLoop, chunk: loops.LoopChunk, buffers: Sequence[MemoryBuffer]
+) -> list[ChunkAccess] | None:
+    """Return the accesses of a chunk, by step; None if some fill no box, or are masked."""
+    found = []
+    for access, starts, ran in zip(program.accesses, chunk.starts, chunk.ran, strict=True):
+        if access.step.mask is not None:
+            return None
+        starts = starts[ran]
+        if not len(starts):
+            continue
+        box = _box(starts, access.sizes)
+        if box is None:
+            return None
+        buffer = buffers[access.slot]
+        shape = tuple(part.stop - part.start for part in box)
+        region = MemoryRegion(buffer, box, (Indexed(box),), shape)
+        found.append(ChunkAccess(access.step, access.slot, region))
+    return found
+
+
+def _box(starts: np.ndarray[Any, Any], sizes: Sequence[int]) -> tuple[slice, ...] | None:
+    """Return the box that boxes of equal sizes fill together; None if they leave gaps."""
+    places = np.unique(starts, axis=0)
+    box, count = [], 1
+    for axis, size in enumerate(sizes):
+        positions = np.unique(places[:, axis])
+        if len(positions) > 1 and np.diff(positions).max() > size:
+            return None
+        count *= len(positions)
+        box.append(slice(int(positions[0]), int(positions[-1]) + size, 1))
+    return tuple(box) if count == len(places) else None
 
 
 def _views(values: Sequence[Any], buffers: dict[int, MemoryBuffer]) -> list[Any]:

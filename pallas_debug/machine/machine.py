@@ -82,6 +82,8 @@ class Machine:
         `jnp.where(i >= 0, table[i], 0)`.
       strays: places of such reads in order of first occurrence, and their numbers.
       calls_back: whether host callbacks are called; a second run of a call should not call them.
+      compiles_loops: whether long loops may run compiled, which may round differently;
+        `num_chunks` counts the times that some iterations of one did.
       copies: DMAs in flight, oldest first.
     """
 
@@ -96,6 +98,7 @@ class Machine:
         backwards: bool = False,
         stray: str | None = None,
         calls_back: bool = True,
+        compiles_loops: bool = True,
         first: int = 0,
     ) -> None:
         """Set up the memories.
@@ -113,6 +116,8 @@ class Machine:
         self.strays: dict[tuple[Any, ...], int] = {}
         self.interrupts = interrupts.count()
         self.calls_back = calls_back
+        self.compiles_loops = compiles_loops
+        self.num_chunks = 0
         self.first = first
         self.buffers: list[MemoryBuffer] = []
         self.num_buffers = 0

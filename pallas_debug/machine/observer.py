@@ -15,6 +15,7 @@ from pallas_debug.machine.threads import Blocked, Thread
 if TYPE_CHECKING:
     from pallas_debug.machine.copies import DmaCopy, SizesDiffer
     from pallas_debug.machine.grid import Window
+    from pallas_debug.machine.loops import ChunkAccess
     from pallas_debug.machine.places import NoSuchDevice
 
 
@@ -45,6 +46,14 @@ class MachineObserver:
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """Handle the start of a loop iteration; the last frame is the body's."""
+
+    def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
+        """Return whether nothing is lost if iterations that ran compiled are not followed.
+
+        Called only if an observer of the group evaluates. `loads` and `stores` follow, for each of
+        the accesses.
+        """
+        return True
 
     def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
         """Handle the end of iterations that ran compiled, of which no other event tells."""

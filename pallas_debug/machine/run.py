@@ -86,8 +86,13 @@ def run(
     hints = _hints(observers)
     if launch.meshes:
         found = _under_races(found)
+    results = machine.results()
+    is_compared = bool(machine.strays) or any(order.undecided for order in orders)
+    if machine.num_chunks and why is None and is_compared:
+        # Other runs are compared with this one bit by bit; compiled loops may round differently.
+        results = _again(launch, arrays, first, again, "nearest") or results
     if machine.strays:
-        is_used = why is not None or _strays_matter(launch, arrays, machine.results(), first, again)
+        is_used = why is not None or _strays_matter(launch, arrays, results, first, again)
         strayed = bounds.strayed(is_discarded=not is_used)
         if is_used:
             # Later events are consequences of the values that the machine gave the kernel to read.
@@ -102,7 +107,7 @@ def run(
             found = [*strayed, *found]
     if why is None:
         for order in orders:
-            found += order.compared(arrays, machine.results(), first=first, beside=again)
+            found += order.compared(arrays, results, first=first, beside=again)
         return MachineRun(results=machine.results(), findings=tuple(found), hints=hints)
     ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
     ends += [finding for observer in stopping for finding in observer.findings()]
@@ -183,20 +188,28 @@ def _differ(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
     beside: Sequence[MachineObserver], stray: str,
 ) -> bool:  # fmt: skip
-    group = ObserverGroup([LoopObserver(launch), *beside])
-    other = Machine(
-        launch, arrays, observer=group, calls_back=False, first=first, stray=stray
-    )  # fmt: skip
-    try:
-        again = other.run()
-    except (Stopped, MachineError, NotImplementedError, AssertionError):
-        return True
-    pairs = zip(results, again, strict=True)
-    return any(
+    again = _again(launch, arrays, first, beside, stray)
+    return again is None or any(
         bool(differing(one, two).any())
-        for mine, others in pairs
+        for mine, others in zip(results, again, strict=True)
         for one, two in zip(mine, others, strict=True)
     )
+
+
+def _again(
+    launch: Launch, arrays: Sequence[Sequence[Any]], first: int, beside: Sequence[MachineObserver],
+    stray: str,
+) -> list[list[Array]] | None:  # fmt: skip
+    """Return the results of a run without compiled loops; None if it does not end."""
+    group = ObserverGroup([LoopObserver(launch), *beside])
+    machine = Machine(
+        launch, arrays, observer=group, calls_back=False, compiles_loops=False, first=first,
+        stray=stray,
+    )  # fmt: skip
+    try:
+        return machine.run()
+    except (Stopped, MachineError, NotImplementedError, AssertionError):
+        return None
 
 
 def _under_races(found: list[Finding]) -> list[Finding]:

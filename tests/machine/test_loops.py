@@ -14,8 +14,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
+from pallas_debug.findings.faults import Fault
 from pallas_debug.machine import loops, run
 from pallas_debug.machine.run import MachineRun
+from pallas_debug.machine.sanitizer import areas
 
 STEPS = 300
 ROWS = np.arange(STEPS * 128, dtype=np.float32).reshape(STEPS, 128) % 251
@@ -82,10 +84,47 @@ def past_the_end(x_ref: jax.Ref, o_ref: jax.Ref, _: jax.Ref) -> None:
     lax.fori_loop(0, STEPS, body, 0)
 
 
+def reads_before_writing(x_ref: jax.Ref, o_ref: jax.Ref, state_ref: jax.Ref) -> None:
+    def body(i: Any, carry: Any) -> Any:
+        o_ref[i, :] = state_ref[0, :] + x_ref[i, :]
+
+        @pl.when(i >= 200)
+        def _() -> None:
+            o_ref[i, :] = state_ref[1, :]
+
+        return carry
+
+    state_ref[0, :] = x_ref[0, :]
+    lax.fori_loop(0, STEPS, body, 0)
+
+
+def makes_a_nan(x_ref: jax.Ref, o_ref: jax.Ref, _: jax.Ref) -> None:
+    def body(i: Any, carry: Any) -> Any:
+        o_ref[i, :] = jnp.sqrt(x_ref[i, :] + 200.0 - i.astype(jnp.float32))
+        return carry
+
+    lax.fori_loop(0, STEPS, body, 0)
+
+
+def wraps_an_index(x_ref: jax.Ref, o_ref: jax.Ref, _: jax.Ref) -> None:
+    def body(i: Any, seed: Any) -> Any:
+        seed = seed * 1103515245 + 12345
+        o_ref[i, :] = x_ref[(seed >> 16) & 255, :]
+        return seed
+
+    lax.fori_loop(0, STEPS, body, jnp.int32(7))
+
+
 KERNELS = [copy_rows, carry_a_row, of_dynamic_length, with_branches, sum_in_memory]
 
 
-def ran(kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> Any:
+def ran(
+    kernel: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    compiled: bool,
+    sanitized: bool = False,
+) -> MachineRun:
     def function(x: jax.Array) -> jax.Array:
         return pl.pallas_call(
             kernel, out_shape=x, scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)]
@@ -98,13 +137,40 @@ def ran(kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch, *, compile
             patch.setattr(loops, "MIN_ITERATIONS", 1 << 30)
         run_ = loops._run
         patch.setattr(loops, "_run", lambda *args: chunks.append(1) or run_(*args))
-        done = run.run(launch, [[ROWS]])
+        observers = areas.observers(launch, [[ROWS]]) if sanitized else []
+        done = run.run(launch, [[ROWS]], observers=observers)
     assert bool(chunks) == compiled
     return done
 
 
 def facts(done: MachineRun) -> Any:
     return [(f.kind, f.source, f.grid_point, f.loop, f.index, f.message) for f in done.findings]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
+def test_the_sanitizer_finds_nothing_in_correct_loops(
+    kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (ran(kernel, monkeypatch, compiled=c, sanitized=True) for c in (True, False))
+    assert not one.findings
+    assert one.hints == other.hints
+    np.testing.assert_array_equal(one.results[0][0], other.results[0][0])
+
+
+@pytest.mark.parametrize(
+    "kernel, kind",
+    [
+        (reads_before_writing, Fault.UNINITIALIZED_READ),
+        (makes_a_nan, Fault.NAN_PRODUCED),
+        (wraps_an_index, Fault.INTEGER_OVERFLOW),
+    ],
+)
+def test_the_sanitizer_finds_the_same_in_compiled_loops(
+    kernel: Callable[..., None], kind: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (ran(kernel, monkeypatch, compiled=c, sanitized=True) for c in (True, False))
+    assert [finding.kind for finding in one.findings] == [kind]
+    assert facts(one) == facts(other)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.arithmetic import numerics
 from pallas_debug.bridge.programs.units import Unit
 
 CHUNK = 4096
@@ -63,6 +64,7 @@ class LoopChunk:
       iterations: number of iterations that ran.
       is_done: whether the loop has ended.
       is_faulty: whether an access was out of bounds or a hint false; nothing else is valid then.
+      is_suspicious: whether a test of the arithmetic fired, if it was tested.
       starts: for each access, the first position along each axis of the buffer, by iteration.
       ran: for each access, whether it ran, by iteration; it does not in a branch not taken.
     """
@@ -70,6 +72,7 @@ class LoopChunk:
     iterations: int
     is_done: bool
     is_faulty: bool
+    is_suspicious: bool
     carry: list[Any]
     contents: list[np.ndarray[Any, Any]]
     starts: list[np.ndarray[Any, Any]]
@@ -137,15 +140,18 @@ class CompiledLoop:
       constants: values of the body's constants, with `BufferView`s for references; only the types
         of the others matter.
       condition_constants: likewise, for the condition of a `while_loop`.
+      is_tested: whether the arithmetic is tested, as the sanitizer does.
 
     Raises:
       NotCompiled: an access is not a box of a buffer, or a reference is not a constant.
     """
 
     def __init__(
-        self, step: Loop, constants: Sequence[Any], condition_constants: Sequence[Any] = ()
-    ) -> None:
+        self, step: Loop, constants: Sequence[Any], condition_constants: Sequence[Any] = (), *,
+        is_tested: bool = False,
+    ) -> None:  # fmt: skip
         self.step = step
+        self._is_tested = is_tested
         self.accesses: list[LoopAccess] = []
         self._views = [v if isinstance(v, BufferView) else None for v in constants]
         self._condition_views = [
@@ -175,11 +181,12 @@ class CompiledLoop:
             for v, c in zip(self._condition_views, condition_constants, strict=True)
         ]
         results = self._run(plain, others, list(carry), list(numbers), list(contents), first)
-        count, is_done, is_faulty, carry, contents, starts, ran = results
+        count, is_done, is_faulty, is_suspicious, carry, contents, starts, ran = results
         return LoopChunk(
             int(count),
             bool(is_done),
             bool(is_faulty),
+            bool(is_suspicious),
             list(carry),
             [np.asarray(c) for c in contents],
             [np.asarray(s)[: int(count)] for s in starts],
@@ -205,7 +212,7 @@ class CompiledLoop:
         self.accesses = []
 
         def body(values: list[Any], state: list[Any]) -> tuple[list[Any], _Trace]:
-            trace = _Trace(state, known)
+            trace = _Trace(state, known, is_tested=self._is_tested)
             return trace.run(step.body, [*given, *values]), trace
 
         def goes_on(values: list[Any], state: list[Any], count: Any) -> Any:
@@ -234,11 +241,11 @@ class CompiledLoop:
         ran = [jnp.zeros((CHUNK,), bool) for _ in self.accesses]
 
         def condition(loop: Any) -> Any:
-            count, _, is_faulty, goes, *_ = loop
-            return (count < CHUNK) & ~is_faulty & goes
+            count, _, is_faulty, is_suspicious, goes, *_ = loop
+            return (count < CHUNK) & ~is_faulty & ~is_suspicious & goes
 
         def iterate(loop: Any) -> Any:
-            count, values, is_faulty, _, state, starts, ran = loop
+            count, values, is_faulty, is_suspicious, _, state, starts, ran = loop
             results, trace = body(values, list(state))
             for i, (_, at, is_run) in enumerate(trace.accesses):
                 starts[i] = (
@@ -249,17 +256,20 @@ class CompiledLoop:
                 jnp.asarray(r, jnp.result_type(v)) for r, v in zip(results, values, strict=True)
             ]
             goes = goes_on(results, trace.state, count + 1)
-            return count + 1, results, is_faulty | trace.is_faulty, goes, trace.state, starts, ran
+            is_faulty |= trace.is_faulty
+            is_suspicious |= trace.is_suspicious
+            return count + 1, results, is_faulty, is_suspicious, goes, trace.state, starts, ran
 
         carry = [jnp.asarray(value) for value in carry]
         begin = (
-            jnp.int32(0), carry, jnp.bool_(False), jnp.asarray(goes_on(carry, contents, 0)),
-            [jnp.asarray(c) for c in contents], starts, ran,
+            jnp.int32(0), carry, jnp.bool_(False), jnp.bool_(False),
+            jnp.asarray(goes_on(carry, contents, 0)), [jnp.asarray(c) for c in contents], starts,
+            ran,
         )  # fmt: skip
-        count, values, is_faulty, goes, state, starts, ran = jax.lax.while_loop(
+        count, values, is_faulty, is_suspicious, goes, state, starts, ran = jax.lax.while_loop(
             condition, iterate, begin
         )
-        return count, ~goes, is_faulty, values, state, starts, ran
+        return count, ~goes, is_faulty, is_suspicious, values, state, starts, ran
 
 
 class _Trace:
@@ -268,17 +278,21 @@ class _Trace:
     Attributes:
       state: contents of the buffers.
       is_faulty: whether an access was out of bounds or a hint false.
+      is_suspicious: whether a test of the arithmetic fired.
       accesses: accesses in the order of the program, their positions, and whether they run.
     """
 
     def __init__(
-        self, state: list[Any], numbers: dict[int, Any], *, is_condition: bool = False
-    ) -> None:
+        self, state: list[Any], numbers: dict[int, Any], *, is_condition: bool = False,
+        is_tested: bool = False,
+    ) -> None:  # fmt: skip
         self.state = list(state)
         self.is_faulty: Any = jnp.bool_(False)
+        self.is_suspicious: Any = jnp.bool_(False)
         self.accesses: list[tuple[LoopAccess, list[Any], Any]] = []
         self._numbers = numbers
         self._is_condition = is_condition
+        self._is_tested = is_tested
 
     def run(self, program: ir.KernelProgram, args: Sequence[Any]) -> list[Any]:
         registers = list(program.template)
@@ -291,7 +305,12 @@ class _Trace:
     def _step(self, step: ir.MachineStep, registers: list[Any]) -> None:
         match step:
             case ir.Compute():
-                results = step.unit.traced(*(registers[reg.number] for reg in step.inputs))
+                values = [registers[reg.number] for reg in step.inputs]
+                if self._is_tested:
+                    results, flags = numerics.instrumented(step.unit).traced(*values)
+                    self.is_suspicious |= jnp.any(flags)
+                else:
+                    results = step.unit.traced(*values)
                 for reg, value in zip(step.outputs, results, strict=True):
                     registers[reg.number] = value
             case ir.LoadStep():
@@ -394,16 +413,15 @@ class _Trace:
 
         def function(number: int) -> Callable[..., Any]:
             def run(values: list[Any], state: list[Any]) -> Any:
-                inner = _Trace(state, self._numbers, is_condition=self._is_condition)
+                inner = _Trace(
+                    state, self._numbers, is_condition=self._is_condition, is_tested=self._is_tested
+                )
                 args = [v if v is not None else a for v, a in zip(views, values, strict=True)]
                 results = inner.run(step.branches[number], args)
                 found[number] = inner.accesses
-                return (
-                    [jnp.asarray(r) for r in results],
-                    inner.state,
-                    inner.is_faulty,
-                    [(at, is_run) for _, at, is_run in inner.accesses],
-                )
+                places = [(at, is_run) for _, at, is_run in inner.accesses]
+                bad = inner.is_faulty, inner.is_suspicious
+                return [jnp.asarray(r) for r in results], inner.state, bad, places
 
             return run
 
@@ -414,24 +432,25 @@ class _Trace:
 
         def padded(number: int) -> Callable[..., Any]:
             def run(values: list[Any], state: list[Any]) -> Any:
-                results, after, is_faulty, own = function(number)(values, state)
+                results, after, bad, own = function(number)(values, state)
                 places = [
                     own
                     if i == number
                     else jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), other)
                     for i, other in enumerate(shapes)
                 ]
-                return results, after, is_faulty, places
+                return results, after, bad, places
 
             return run
 
         index = jnp.clip(
             jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, len(step.branches) - 1
         )
-        results, self.state, is_faulty, places = jax.lax.switch(
+        results, self.state, (is_faulty, is_suspicious), places = jax.lax.switch(
             index, [padded(i) for i in range(len(step.branches))], plain, self.state
         )
         self.is_faulty |= is_faulty
+        self.is_suspicious |= is_suspicious
         for accesses, of_branch in zip(found, places, strict=True):
             for (access, _, _), (at, is_run) in zip(accesses, of_branch, strict=True):
                 self.accesses.append((access, list(at), is_run))

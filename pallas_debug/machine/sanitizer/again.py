@@ -47,6 +47,7 @@ class KernelCall:
             observers.append(RepeatedArithmetic(self.watched))
         machine = Machine(
             self.launch, self.arrays, observer=ObserverGroup(observers), calls_back=False,
+            compiles_loops=False,
             **{"stray": "nearest", **self.options},
         )  # fmt: skip
         with contextlib.suppress(Stopped, MachineError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.threads import Thread
 
 _EVENTS = tuple(
     name
     for name, value in vars(MachineObserver).items()
-    if callable(value) and not name.startswith("_") and name != "evaluate"
+    if callable(value) and not name.startswith("_") and name not in ("evaluate", "accepts_chunk")
 )
 
 
@@ -23,7 +25,6 @@ class ObserverGroup(MachineObserver):
 
     def __init__(self, observers: Iterable[MachineObserver]) -> None:
         self.observers: Sequence[MachineObserver] = tuple(observers)
-        self.follows_loops = any(observer.follows_loops for observer in self.observers)
         evaluating = [observer for observer in self.observers if observer.evaluates]
         assert len(evaluating) <= 1, "two observers evaluate"
         for observer in evaluating:
@@ -37,6 +38,13 @@ class ObserverGroup(MachineObserver):
             ]
             if handlers:
                 setattr(self, name, handlers[0] if len(handlers) == 1 else _all(handlers))
+
+    @property
+    def follows_loops(self) -> bool:  # type: ignore[override]
+        return any(observer.follows_loops for observer in self.observers)
+
+    def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
+        return all(observer.accepts_chunk(thread, accesses) for observer in self.observers)
 
 
 def _all(handlers: Sequence[Callable[..., None]]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
@@ -16,6 +17,8 @@ class IdleLoops(MachineObserver):
       ran: loops that iterated at least once.
     """
 
+    follows_loops = False
+
     def __init__(self) -> None:
         self.skipped: set[SourceLine] = set()
         self.ran: set[SourceLine] = set()
@@ -26,4 +29,8 @@ class IdleLoops(MachineObserver):
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         if iteration == 0 and step.site.line is not None:
+            self.ran.add(step.site.line)
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
+        if step.site.line is not None:
             self.ran.add(step.site.line)

@@ -10,18 +10,23 @@ read is reported as `UninitializedRead` if it matters.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.loops import LoopChunk
+from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.shadows.replay import matters
 from pallas_debug.machine.sanitizer.shadows.shadow import ReadKind, SuspectRead
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
+from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 
 MAX_REPLAYS = 12
@@ -46,7 +51,30 @@ class MemorySanitizer(MemoryTracker):
         super().__init__(launch, watched=watched)
         self._call = KernelCall(launch, arrays, options, watched)
         self._replays = 0
+        self._has_chunks = False
         self._order = order
+
+    @property
+    def follows_loops(self) -> bool:  # type: ignore[override]
+        return self.watched is not None
+
+    def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
+        """Accept a chunk that reads only what was written before, on this core."""
+        return not any(
+            self.is_suspect(thread, access.region) for access in accesses if not access.writes
+        )
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
+        self._has_chunks = True
+
+    @functools.cached_property
+    def _baseline(self) -> MemoryTracker:
+        """The run to compare with bit by bit: compiled loops may round differently."""
+        if not self._has_chunks:
+            return self
+        run = MemoryTracker(self.launch, watched=self.watched)
+        self._call.run(run)
+        return run
 
     def findings(self) -> list[Finding]:
         """Return the faults of the run, in the order in which they happened."""
@@ -116,7 +144,7 @@ class MemorySanitizer(MemoryTracker):
         if self._replays >= MAX_REPLAYS:
             return False
         self._replays += 1
-        return matters(self._call, [s.key for s in suspects], self)
+        return matters(self._call, [s.key for s in suspects], self._baseline)
 
     # Scratch left by other grid points
 

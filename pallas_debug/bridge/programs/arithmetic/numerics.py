@@ -57,7 +57,7 @@ class WatchedUnit:
     def flags(self) -> tuple[Flag, ...]:
         """Meaning of each flag. Empty if nothing in the unit can go wrong."""
         inputs = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self.invars)
-        jax.eval_shape(self._traced, *inputs)
+        jax.eval_shape(self.traced, *inputs)
         return self._found
 
     def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
@@ -70,10 +70,11 @@ class WatchedUnit:
     @cached_property
     def compiled(self) -> Callable[..., tuple[Sequence[Any], Any]]:
         """The unit as one program of jax."""
-        program: Callable[..., tuple[Sequence[Any], Any]] = jax.jit(self._traced)
+        program: Callable[..., tuple[Sequence[Any], Any]] = jax.jit(self.traced)
         return program
 
-    def _traced(self, *values: Any) -> tuple[list[Any], Any]:
+    def traced(self, *values: Any) -> tuple[list[Any], Any]:
+        """Evaluate the unit on traced values; return the outputs and the flags."""
         known = nested.JaxprValues(self.invars, values)
         bounds = intervals.of_inputs(self.invars, values)
         mixed = wrapping.bit_patterns(self.eqns, self.bits)

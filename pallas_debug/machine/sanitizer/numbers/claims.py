@@ -24,6 +24,8 @@ from pallas_debug.model import Finding
 class ClaimsObserver(MachineObserver):
     """Checks `pl.multiple_of`, `pl.debug_check` and `checkify.check`."""
 
+    follows_loops = False
+
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._found: dict[tuple[int, int], tuple[Sighting, Callable[[Sighting], Finding]]] = {}

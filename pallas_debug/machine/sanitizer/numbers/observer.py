@@ -157,6 +157,10 @@ class NumbersObserver(MachineObserver):
 
     evaluates = True
 
+    @property
+    def follows_loops(self) -> bool:  # type: ignore[override]
+        return self._trail.is_active or self._watched is not None
+
     def __init__(
         self, launch: Launch, watched: WatchedPoints | None = None, *, rerun: Rerun | None = None,
         infinities: bool = False,

@@ -53,6 +53,8 @@ class _Draws:
 class RandomBitsObserver(MachineObserver):
     """Checks where and with what a kernel seeds its random number generator."""
 
+    follows_loops = False
+
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._shared = [a for a in launch.axes if launch.parallel[a] and launch.grid[a] != 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import Window
+from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.ordering.atomics import AtomicOrder
@@ -71,6 +73,18 @@ class OrderTracker(MachineObserver):
         self.has_barrier = False
         self.has_ended = False
         self._aliased = _aliased(launch)
+
+    follows_loops = False
+
+    def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
+        """Accept a chunk that accesses only memory with which no other task is concerned."""
+        if self.launch.is_gpu:
+            return False
+        for access in accesses:
+            history = self.detector.histories.get(access.region.buffer.number)
+            if history is not None and not (history.drops and not history.accesses):
+                return False
+        return True
 
     def point_begins(self, thread: Thread) -> None:
         own = self.tasks.thread(thread)

@@ -186,6 +186,18 @@ class MemoryTracker(ControlTrace):
         if oldest < state.of_point:
             self._reads_old(thread, state, step, region, found, oldest, value)
 
+    def is_suspect(self, thread: Thread, region: MemoryRegion) -> bool:
+        """Return whether a read of a region is suspect."""
+        found = self.shadows.get(region.buffer.number)
+        if found is None:
+            return False
+        state = self.threads[thread.number]
+        oldest = found.whole if found.numbers is None else found.least(region)
+        if oldest >= state.of_point:
+            return False
+        is_carried = shadow.GIVEN < oldest < state.lanes.since and found.operand == "scratch"
+        return oldest <= shadow.NEVER or is_carried
+
     def _reads_old(
         self, thread: Thread, state: TrackedThread, step: ir.MachineStep, region: MemoryRegion,
         found: BufferShadow, oldest: int, value: Any,
