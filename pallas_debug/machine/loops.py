@@ -12,7 +12,7 @@ was not written before the chunk, arithmetic whose tests fire.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,11 +43,10 @@ MAX_FAULTY = 2
 
 @dataclass(eq=False)
 class LoopRecord:
-    """What is known about a loop of a launch.
+    """What a run knows about a loop; equal runs therefore compile the same iterations.
 
     Attributes:
       iterations, entries: how often its body and the loop were interpreted.
-      programs: compiled variants.
       is_interpreted: whether it is not to be compiled.
       num_faulty: number of chunks that had to be interpreted.
     """
@@ -55,7 +54,6 @@ class LoopRecord:
     step: ir.Loop
     iterations: int = 0
     entries: int = 0
-    programs: dict[Any, CompiledLoop] = field(default_factory=dict)
     is_interpreted: bool = False
     num_faulty: int = 0
 
@@ -78,11 +76,11 @@ def advance(
     Returns:
       The carry, the next iteration, and whether the loop has ended; None if nothing was run.
     """
-    record = machine.launch.loops.get(id(step))
+    record = machine.loops.get(id(step))
     if record is None:
         is_interpreted = not loops.is_compilable(step)
         record = LoopRecord(step, is_interpreted=is_interpreted)
-        machine.launch.loops[id(step)] = record
+        machine.loops[id(step)] = record
     if record.is_interpreted:
         return None
     observer = machine.observer
@@ -126,11 +124,12 @@ def _run(
             for v in (*views, *other_views)
         ),
     )
-    program = record.programs.get(key)
+    programs = machine.launch.loops.setdefault(id(step), {})
+    program = programs.get(key)
     if program is None:
-        if len(record.programs) == MAX_VARIANTS:
+        if len(programs) == MAX_VARIANTS:
             return None
-        program = record.programs[key] = CompiledLoop(step, views, other_views, is_tested=is_tested)
+        program = programs[key] = CompiledLoop(step, views, other_views, is_tested=is_tested)
     numbers = [_identity(machine, thread, inner) for inner in loops.identities(step)]
     limit = max_iterations(step) if isinstance(step, ir.WhileLoop) else None
     first = iteration

@@ -16,6 +16,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.machine import execute, limit, places
 from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
+from pallas_debug.machine.loops import LoopRecord
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref
 from pallas_debug.machine.observer import IndexMapObserver, MachineObserver
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -83,7 +84,8 @@ class Machine:
       strays: places of such reads in order of first occurrence, and their numbers.
       calls_back: whether host callbacks are called; a second run of a call should not call them.
       compiles_loops: whether long loops may run compiled, which may round differently;
-        `num_chunks` counts the times that some iterations of one did.
+        `num_chunks` counts the times that some iterations of one did, and `loops` has a record of
+        each loop, by identity of the step.
       copies: DMAs in flight, oldest first.
     """
 
@@ -118,6 +120,7 @@ class Machine:
         self.calls_back = calls_back
         self.compiles_loops = compiles_loops
         self.num_chunks = 0
+        self.loops: dict[int, LoopRecord] = {}
         self.first = first
         self.buffers: list[MemoryBuffer] = []
         self.num_buffers = 0

@@ -133,7 +133,7 @@ class Launch:
       index_lines: lines that compute the indices of its accesses.
       meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
         is the body of the first.
-      loops: the machine's records of loops, by identity of the step.
+      loops: compiled variants of loops, by identity of the step.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Launch:
     calls: frozenset[tuple[str, int]] = frozenset()
     mapped: tuple[int, ...] = ()
     is_gpu: bool = False
-    loops: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    loops: dict[int, dict[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def block_line(self, operand: LaunchOperand) -> SourceLine | None:
         """The line that determines the blocks of an operand; reads the user's source."""

@@ -22,6 +22,8 @@ class CarriedMemory(MachineObserver):
     With several outputs, the block is another one once the blocks of all of them have changed.
     """
 
+    follows_loops = False
+
     def __init__(self, memory: MemoryTracker) -> None:
         self._memory = memory
         self._found: dict[str, Hint] = {}

@@ -28,6 +28,8 @@ Point = tuple[int, ...]
 class ReplacedWrites(MachineObserver):
     """Notes the first replaced write of each line."""
 
+    follows_loops = False
+
     def __init__(self, memory: MemoryTracker) -> None:
         self._memory = memory
         self._read = np.zeros(1 << 10, bool)

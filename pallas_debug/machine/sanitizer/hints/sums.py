@@ -22,6 +22,8 @@ NARROW = ("bfloat16", "float16")
 class LowPrecisionSums(MachineObserver):
     """Notes the first such store of each line; sums in registers are not followed."""
 
+    follows_loops = False
+
     def __init__(self, launch: Launch, memory: MemoryTracker) -> None:
         self._launch = launch
         self._memory = memory
