@@ -209,7 +209,7 @@ def at_kernel(params: Mapping[str, Any], report: Callable[[Any], None]) -> Itera
     Args:
       report: called with an error of ours; the outputs then count as used.
     """
-    before = getattr(_local, "uses", None)
+    before = getattr(_local, "uses", ())
     _local.uses = ()
     program = getattr(_local, "program", None)
     if program is not None:
