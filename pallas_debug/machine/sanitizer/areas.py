@@ -55,7 +55,7 @@ def observers(
     call = KernelCall(launch, arrays, {"first": first})
     hinting: list[MachineObserver] = []
     if watched is None:
-        hinting = [CarriedMemory(memory), ReplacedWrites(memory), LowPrecisionSums(launch, memory)]
+        hinting = [CarriedMemory(memory), ReplacedWrites(memory), LowPrecisionSums(memory)]
     return [
         order,
         *hinting,

@@ -8,7 +8,6 @@ import numpy as np
 
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.hints import HintKind
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
@@ -16,7 +15,7 @@ from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Hint
 
-NARROW = ("bfloat16", "float16")
+BITS = {"bfloat16": 8, "float16": 11}
 
 
 class LowPrecisionSums(MachineObserver):
@@ -24,10 +23,10 @@ class LowPrecisionSums(MachineObserver):
 
     follows_loops = False
 
-    def __init__(self, launch: Launch, memory: MemoryTracker) -> None:
-        self._launch = launch
+    def __init__(self, memory: MemoryTracker) -> None:
         self._memory = memory
-        self._sums = {id(step) for program in launch.body.all() for step in _sums(program)}
+        programs = memory.launch.body.all()
+        self._sums = {id(step) for program in programs for step in _sums(program)}
         self._found: dict[int, Hint] = {}
 
     def hints(self) -> list[Hint]:
@@ -40,18 +39,17 @@ class LowPrecisionSums(MachineObserver):
         if id(step) not in self._sums or id(step) in self._found:
             return
         found = self._memory.shadows.get(buffer.number)
-        if found is None or buffer.content.dtype.name not in NARROW:
+        dtype = buffer.content.dtype.name
+        if found is None or dtype not in BITS:
             return
         numbers = found.of(region)
         before = None if numbers is None else self._memory.writes.get(int(np.max(numbers)))
         if before is None or before.step is not step:
             return
-        dtype, bits = buffer.content.dtype.name, {"bfloat16": 8, "float16": 11}
         self._found[id(step)] = Hint(
             kind=HintKind.LOW_PRECISION_SUM,
-            kernel=self._launch.name,
-            message=f"{buffer.name} accumulates in {dtype}, which keeps {bits[dtype]} bits of each "
-            "sum",
+            kernel=self._memory.launch.name,
+            message=f"{buffer.name} is a sum in {dtype}, which keeps {BITS[dtype]} bits of it",
             source=step.site.line,
             operand=buffer.name,
             grid_point=thread.point,
