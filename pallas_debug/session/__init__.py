@@ -2,6 +2,7 @@
 
 options    options of a session
 queue      background compilation of captured kernels, and the subscriber that stores the results
+observer   collection of what running kernels report: findings, hints, prints
 session    the session itself
 """
 

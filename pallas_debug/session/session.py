@@ -24,7 +24,6 @@ from pallas_debug.bridge.interpret import failures, interpret, launched
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import grids, hook
-from pallas_debug.checks.observer import RunObserver
 from pallas_debug.compiler.room import RoomCheck
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
@@ -33,6 +32,7 @@ from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Hint, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
+from pallas_debug.session.observer import RunObserver
 from pallas_debug.session.options import (
     Options,
     checking,

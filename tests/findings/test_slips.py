@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from made_up_findings import finding, line
 
-from pallas_debug.checks.observer import RunObserver
 from pallas_debug.findings import rewording
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
+from pallas_debug.session.observer import RunObserver
 
 RACE = finding(
     "DataRace", "tile", 5, other=line(3),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pallas_debug.checks.observer import MAX_PRINTS
+from pallas_debug.session.observer import MAX_PRINTS
 from pallas_debug.store import open_dumps
 
 Child = Callable[..., pytest.RunResult]
