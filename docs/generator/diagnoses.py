@@ -58,6 +58,7 @@ def advice() -> str:
 def findings() -> str:
     """Every kind of finding, by severity."""
     from pallas_debug.findings.faults import Fault, Severity, Sure
+    from pallas_debug.findings.hints import HintKind
 
     parts = [
         "Kinds of findings, worst first. Reports, JSON, suppressions and `pallas.expect` use these "
@@ -82,7 +83,15 @@ def findings() -> str:
             _doc_below(Severity, severity.name),
             table(["kind", "what happens", "engines"], rows),
         ]
-    return page("Findings", "pallas_debug/findings/faults.py", parts)
+    parts += [
+        "## Hints",
+        "What looks unintended, although a correct program may do it. A hint fails nothing. It is "
+        "shown below a verdict, below a test that failed, and first of all below a `ValueMismatch` "
+        "if it lies on the way to the first wrong element; `--hints=off` and `--pallas-hints=off` "
+        "hide them.",
+        table(["kind", "what was observed"], [[kind, kind.summary] for kind in HintKind]),
+    ]
+    return page("Findings", "pallas_debug/findings/faults.py and hints.py", parts)
 
 
 def _doc_below(cls: type, member: str) -> str:
