@@ -115,7 +115,7 @@ def test_wrong(pallas):
     assert not report.ok
 
 def test_expected(pallas):
-    with pallas.expect("ValueMismatch", kernel="log", match="is 1.099 where 2.197 is expected"):
+    with pallas.expect("ValueMismatch", kernel="log", match="is 1.098612 where 2.197225 is expected"):
         pallas.compare(log, twice, GOOD * 3)
     assert pallas.compare(log, twice, GOOD * 3, rtol=1.0).ok
 
@@ -144,19 +144,13 @@ def test_only_a_tpu_rounds(pallas):
     assert pallas.findings == ()
     pallas.compare(offsets, lambda x: jnp.cumsum(x, 0), x)
     assert [kernel.name for kernel in pallas.kernels] == ["sums"]
-
-@pytest.mark.pallas(interpret="machine,sanitize")
-def test_seen_by_both(pallas):
-    x = jnp.full((8, 128), 1001, jnp.int32)
-    pallas.compare(offsets, lambda x: jnp.cumsum(x, 0), x)
-    assert [finding.engines for finding in pallas.findings] == [("machine",)]
 """
 
 
 @pytest.mark.slow
 def test_compare(child: Child) -> None:
     result = child(COMPARISONS, "--tb=short")
-    result.assert_outcomes(passed=3, failed=5)
+    result.assert_outcomes(passed=3, failed=4)
     text = result.stdout.str()
     assert "ValueMismatch in kernel `log`" in text
     assert "LowPrecisionProduct in kernel `sums`" in text
@@ -168,7 +162,7 @@ def test_compare(child: Child) -> None:
         "ValuesDiffer: not judged: output, float32[8, 128]: `<lambda>` is NaN at 1,024 of" in text
     )
     assert "InvalidReference: the reference <lambda> raised TypeError at test_it.py:" in text
-    assert "3 findings in 3 tests: " in text
+    assert "2 findings in 2 tests: " in text
 
 
 @pytest.mark.slow
