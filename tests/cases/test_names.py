@@ -15,6 +15,7 @@ from jax.experimental.pallas import triton as plt
 import pallas_debug
 
 S = jax.ShapeDtypeStruct
+IS_NEWER = hasattr(pltpu, "TensorCoreMesh")
 
 
 def double(x_ref: Any, out_ref: Any) -> None:
@@ -38,8 +39,9 @@ def class_for_triton(x):
 
 
 def mesh() -> Any:
-    make = getattr(pltpu, "create_tensorcore_mesh", None)
-    return make("core") if make else pltpu.TensorCoreMesh(axis_name="core")
+    if IS_NEWER:
+        return pltpu.TensorCoreMesh(axis_name="core", num_cores=1)
+    return pltpu.create_tensorcore_mesh("core")
 
 
 def shape_of_a_kernel_on_a_mesh(x):
@@ -62,9 +64,6 @@ def masked_load(x):
         out_ref[...] = pl.load(x_ref, (index,), mask=index < 10, other=0.0)
 
     return pl.pallas_call(kernel, out_shape=x, compiler_params=plt.CompilerParams(num_warps=4))(x)
-
-
-IS_NEWER = hasattr(pltpu, "TensorCoreMesh")
 
 
 @pytest.mark.parametrize(
