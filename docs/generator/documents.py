@@ -14,7 +14,7 @@ from generator.profile_documents import (
     StatsDocument,
     TimelineDocument,
 )
-from pallas_debug.model import Compilation, Dump, Failure, Finding, Kernel, Target
+from pallas_debug.model import Compilation, Dump, Failure, Finding, Hint, Kernel, Target
 from pallas_debug.profile.lines import LineCost
 from pallas_debug.sweeps.result import SettingResult
 from pallas_debug.verdict.result import Outcome, Suppressed
@@ -44,6 +44,7 @@ class VerifyDocument:
       kernels: names in order of first lowering.
       outcomes: one for every kernel, engine and target requested.
       findings: worst first, each fault once.
+      hints: what looks unintended, but fails nothing.
       suppressed: findings that match a suppression.
       problems: other requested work that failed.
       notes: general remarks, such as that arguments were made up.
@@ -56,6 +57,7 @@ class VerifyDocument:
     kernels: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
     findings: tuple[Finding, ...]
+    hints: tuple[Hint, ...]
     suppressed: tuple[Suppressed, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]

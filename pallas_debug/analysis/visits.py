@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -322,7 +322,9 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
         again=again,
         from_table=bool(subject.indices[block.position].reads),
     )
-    result.findings.append(finding)
+    # A visit that stores the whole block again, and reads none of it, loses nothing.
+    condition = f"a later visit reads {block.name} before storing to it, or stores only a part"
+    result.findings.append(replace(finding, only_if=condition))
 
 
 def _index(visit: _Visit, point: tuple[int, ...]) -> tuple[int, ...]:

@@ -37,6 +37,10 @@ MAX_CALLS = 8
 """Maximum number of calls per kernel, with different scalar prefetch, analysed statically."""
 
 
+_DECIDED_BY_A_RUN = (Fault.OUTPUT_REVISITED, Fault.DATA_RACE)
+"""Faults that the static analysis states under a condition on the values, or on what is stored."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """Results of one engine.
@@ -82,6 +86,22 @@ class Seen:
         ]
         dropped = self.dropped | {(f.kernel, f.operand) for f in left}
         return replace(self.with_findings(tuple(kept)), dropped=dropped)
+
+    def without_conditions(self, ran: Collection[str]) -> Seen:
+        """Leave out faults under a condition that the machine, which ran the kernels, did not meet.
+
+        What the machine has seen is a finding of its own.
+
+        Args:
+          ran: digests of the kernels that it judged completely.
+        """
+        return self.with_findings(
+            tuple(
+                f
+                for f in self.findings
+                if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in ran
+            )
+        )
 
     def as_used(self, session: Session) -> Seen:
         """Judge unwritten outputs by whether the session's programs use them."""

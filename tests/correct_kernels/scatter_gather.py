@@ -172,3 +172,24 @@ def compact_positive_numbers(x):
             out_ref[count] = 0
 
     return pl.pallas_call(kernel, out_shape=x, in_specs=[SMEM], out_specs=SMEM)(x)
+
+
+@equals(
+    lambda i, r: _onto(np.zeros((4, 8, 128), np.float32), i, r),
+    table(3, 1, 0, 2, 1, 3),
+    normal(6, 8, 128),
+)
+def scatter_by_an_index_map(index, rows):
+    """Whole blocks of the output, some of them twice."""
+
+    def kernel(_, rows_ref, out_ref):
+        out_ref[...] = rows_ref[...]
+
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(6,),
+        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, index: (i, 0, 0))],
+        out_specs=pl.BlockSpec((1, 8, 128), lambda i, index: (index[i], 0, 0)),
+    )
+    out = jax.ShapeDtypeStruct((4, 8, 128), F32)
+    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(index, rows)

@@ -79,6 +79,10 @@ class MemorySanitizer(MemoryTracker):
     def findings(self) -> list[Finding]:
         """Return the faults of the run, in the order in which they happened."""
         uninitialized = self._uninitialized()
+        for suspect in uninitialized:
+            if suspect.back is not None:  # it reads what the revisit has lost
+                self.arrays.returns.setdefault(suspect.buffer.name, suspect.back)
+        uninitialized = [suspect for suspect in uninitialized if suspect.back is None]
         carried = self._carried({suspect.buffer.name for suspect in uninitialized})
         wording = MemoryWording(self, self._call.arrays)
         found = [
@@ -134,7 +138,7 @@ class MemorySanitizer(MemoryTracker):
 
     def _is_return(self, suspect: SuspectRead) -> bool:
         """Return whether a read is the consequence of a revisited output block."""
-        return suspect.visited and suspect.buffer.name in self.arrays.returns
+        return suspect.back is not None and suspect.buffer.name in self.arrays.returns
 
     def _of_kinds(self, *kinds: ReadKind) -> list[SuspectRead]:
         found = [suspect for suspect in self.suspects.values() if suspect.kind in kinds]

@@ -16,8 +16,6 @@ from pallas_debug.bridge.jaxprs import nested, rewrite
 from pallas_debug.bridge.programs.arithmetic import (
     numeric_faults,
     numerics,
-    precision,
-    rounded_integers,
 )
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.units import Unit
@@ -50,7 +48,7 @@ def found(function: Callable[..., Any], *args: Any) -> NumericFault | None:
             np.asarray(got, "float64"), np.asarray(want, "float64"), rtol=1e-5
         )
     assert flags.shape == (len(watched.flags),)
-    fault = numeric_faults.explain(unit, args) or rounded_integers.explain(unit, args)
+    fault = numeric_faults.explain(unit, args)
     if fault is not None:
         assert bool(flags.any()), fault
     return fault
@@ -288,51 +286,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = 
     "float to float16": (
         lambda x: x.astype(jnp.float16),
         (array([1, 7e4, INF], F32),),
-        {"trouble": "narrowing", "values": (7e4,), "result": INF, "count": 1},
-    ),
-    "an integer to bfloat16 and back": (
-        lambda x: x.astype(BF16).astype(I32) + 1,
-        (NUMBERS,),
-        {
-            "trouble": "narrowing",
-            "operation": "convert_element_type",
-            "element": (0, 7),
-            "values": (257,),
-            "result": 256,
-            "exact": 257,
-            "operands": ("int32[8, 8]",),
-            "result_type": "bfloat16[8, 8]",
-        },
-    ),
-    "by float32": (
-        lambda x: x.astype(F32).astype(BF16).astype(I32),
-        (NUMBERS,),
-        {"operation": "convert_element_type", "values": (257,), "operands": ("float32[8, 8]",)},
-    ),
-    "an integer to float32 and back": (
-        lambda x: jnp.where(x > 0, x.astype(F32), 0).astype(I32),
-        (NUMBERS + (1 << 24),),
-        {"values": (2**24 + 251,), "result": 2**24 + 252},
-    ),
-    "numbers moved by a product": (
-        lambda x: permuted(x, BF16),
-        (NUMBERS,),
-        {"operation": "convert_element_type", "values": (257,)},
-    ),
-    "positions compared": (
-        lambda x: causal(x, 256, BF16),
-        (NUMBERS,),
-        {"operation": "ge", "element": (3, 4), "values": (259,), "result": 260},
-    ),
-    "numbers compared": (
-        lambda x: jnp.where(x.astype(BF16) == (x + 1).astype(BF16), 1, 0),
-        (NUMBERS,),
-        {"operation": "eq", "values": (259,), "result": 260},
-    ),
-    "positions as angles": (
-        lambda: angles(BF16),
-        (),
-        {"operation": "sin", "element": (0, 2), "values": (1002,), "result": 1000},
+        {"trouble": "infinity", "values": (7e4,), "result": INF, "count": 1},
     ),
 }
 
@@ -355,17 +309,6 @@ def test_a_nan_to_an_integer() -> None:
     assert fault is not None
     assert (fault.trouble, fault.element) == ("narrowing", (1,))
     assert math.isnan(fault.values[0])
-
-
-def test_a_nan_is_reported_where_it_arises_and_not_where_it_is_cast() -> None:
-    def quantized(x: jax.Array) -> jax.Array:
-        scale = jnp.abs(x).max(axis=1, keepdims=True)
-        return jnp.clip(jnp.round(x / scale * 127), -128, 127).astype(I8)
-
-    fault = found(quantized, array([[2, 1], [0, 0]], F32))
-    assert fault is not None
-    assert (fault.trouble, fault.operation, fault.element) == ("nan", "div", (1, 0))
-    assert fault.count == 2
 
 
 def hashed(x: jax.Array) -> jax.Array:
@@ -488,8 +431,7 @@ def test_only_what_can_go_wrong_is_tested() -> None:
 
     x, i = jnp.ones((8, 128)), jnp.int32(3)
     assert flags(lambda x: (x.T, x.max(axis=0)), x) == []
-    # A NaN in `x` would decide the comparison, and be in no result.
-    assert flags(lambda x: jnp.where(x > 0, x, -INF), x) == ["comparison 0"]
+    assert flags(lambda x: jnp.where(x > 0, x, -INF), x) == []
     assert flags(lambda i: jnp.where(i > 0, i, -1), i) == []
     assert flags(lambda x: (x * 2, x.max()), x) == ["output 0"]
     assert flags(lambda: lax.iota(I32, 8) * 4 + 3) == []
@@ -516,23 +458,6 @@ def test_one_element_of_many(bad: float) -> None:
 # Sums in few bits
 
 
-@pytest.mark.slow
-def test_a_single_sum_is_compared_with_float32() -> None:
-    x = np.ones((1, 2048), "float32")
-    unit = unit_of(lambda x: lax.cumsum(x, 1), array(x, BF16))
-    watched = numerics.instrumented(unit)
-    (output,), flags = watched(array(x, BF16))
-    fault = numeric_faults.explain(unit, [array(x, BF16)])
-    lost = abs(float(output[0, -1]) - 2048) > numerics.SUM_BOUND * 2048
-    assert (fault is not None, bool(flags.any())) == (lost, lost)
-    # XLA may sum in float32; what is judged is the result, not how it was computed.
-    wrong = _with_result(unit, array(np.minimum(np.arange(1, 2049), 256)[None], BF16))
-    fault = numeric_faults.explain(wrong, [array(x, BF16)])
-    assert fault is not None
-    assert (fault.trouble, fault.operation, fault.element) == ("precision", "cumsum", (0, 2047))
-    assert (fault.result, fault.exact, fault.largest, fault.terms) == (256, 2048, 2048, 2048)
-
-
 def _with_result(unit: Unit, result: jax.Array) -> Unit:
     """The unit, with an operation that gives `result`: what a sum in bfloat16 gives."""
 
@@ -556,34 +481,3 @@ def _with_result(unit: Unit, result: jax.Array) -> Unit:
 
 def accumulate(acc: jax.Array, x: jax.Array, scale: jax.Array) -> Any:
     return (acc.astype(F32) * scale + x.astype(F32)).astype(BF16), x.astype(F32).sum()
-
-
-def test_an_accumulator_is_compared_with_its_shadow() -> None:
-    x = jnp.full((8, 128), 1.0, BF16)
-    acc, scale = jnp.zeros((8, 128), BF16), jnp.float32(1)
-    unit = unit_of(accumulate, acc, x, scale)
-    root, target = unit.invars[0], unit.outvars[0]
-    assert precision.accumulates(unit.eqns, root, target)
-    assert not precision.accumulates(unit.eqns, unit.invars[1], unit.outvars[1])
-    run = precision.shadowed(unit, {root})
-    plain = jax.jit(accumulate)
-    shadow = jnp.zeros((8, 128), F32)
-    lost = []
-    for _ in range(300):
-        shadow, total = run((acc, x, scale), (shadow,))
-        acc, _ = plain(acc, x, scale)
-        lost.append(precision.loss(acc, shadow)[0])
-    assert shadow.dtype == F32
-    assert float(total) == 1024
-    np.testing.assert_array_equal(shadow, 300)
-    assert lost[200] == 0
-    assert precision.loss(acc, shadow) == (pytest.approx(44 / 300), (0, 0), 300)
-    assert precision.loss(acc, shadow * np.nan)[0] == 0
-    assert precision.loss(acc[0, 0], shadow[0, 0])[1] == ()
-
-
-def test_what_is_only_scaled_or_replaced_does_not_accumulate() -> None:
-    x = jnp.ones((8, 128), BF16)
-    for function in (lambda a, b: a * b, lambda a, b: b + 1, lambda a, b: jnp.maximum(a, b)):
-        unit = unit_of(function, x, x)
-        assert not precision.accumulates(unit.eqns, unit.invars[0], unit.outvars[0])

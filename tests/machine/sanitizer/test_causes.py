@@ -124,38 +124,6 @@ def test_scratch_may_hold_the_number_that_a_flag_is_compared_with(first: int) ->
     assert (unwritten.kind, unwritten.operand) == (Fault.UNINITIALIZED_READ, "flag_ref")
 
 
-def sums_by_table(rows: jax.Array, x: jax.Array, *, resets: bool = True) -> jax.Array:
-    """Sums of blocks of `x`, each for the block of the result that a table names."""
-
-    def kernel(rows_ref, x_ref, out_ref, acc_ref):
-        t = pl.program_id(0)
-        begins = (t == 0) | (rows_ref[t] != rows_ref[jnp.maximum(t - 1, 0)])
-        last = pl.num_programs(0) - 1
-        ends = (t == last) | (rows_ref[t] != rows_ref[jnp.minimum(t + 1, last)])
-
-        @pl.when(begins if resets else t == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-
-        @pl.when(ends)
-        def _finish() -> None:
-            out_ref[...] = acc_ref[...]
-
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(rows.shape[0],),
-            in_specs=[pl.BlockSpec((8, 128), lambda t, rows: (t, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda t, rows: (rows[t], 0)),
-            scratch_shapes=[TILE],
-        ),
-        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
-    )(rows, x)
-
-
 def test_a_block_that_comes_from_the_grid_and_not_from_the_table_beside_it() -> None:
     def picked(rows, x):
         def kernel(rows_ref, x_ref, out_ref):
@@ -181,16 +149,6 @@ def test_a_block_that_comes_from_the_grid_and_not_from_the_table_beside_it() -> 
         "the index equals the grid point along grid dimension 0, which has more steps than the "
         "array has blocks along this dimension"
     )
-
-
-def test_a_table_that_is_not_sorted_comes_back_to_a_block() -> None:
-    (back,) = found(sums_by_table, np.array([0, 1, 0, 2, 2, 2, 3], np.int32), X)
-    assert (back.kind, back.grid_point) == (Fault.OUTPUT_REVISITED, (2,))
-    assert back.cause == (
-        "the table that the index map reads names the block twice, with another block in between; "
-        "an output block is written back when the next one begins"
-    )
-    assert back.advice == "sort the table so that all grid points of a block are consecutive"
 
 
 def test_padding_that_is_masked_beside_many_reads_of_unwritten_memory() -> None:

@@ -27,7 +27,6 @@ class BlockReturn:
 
     Attributes:
       first, last: grid points of the previous visit.
-      matters: whether the revisit changes the block.
     """
 
     window: Window
@@ -35,7 +34,6 @@ class BlockReturn:
     first: Point
     last: Point
     again: Point
-    matters: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +88,8 @@ class ArrayLedger:
     """Events that concern whole arrays.
 
     Attributes:
-      returns: output blocks that were revisited, the first of each output.
+      returns: revisits of output blocks that lose what was written before, the first of each
+        output.
       overwritten: reads of blocks that were overwritten.
     """
 
@@ -144,9 +143,9 @@ class ArrayLedger:
     def stays(self, window: Window, block: Point, point: Point) -> None:
         self._seen[id(window), block][1] = point
 
-    def has_come_back(self, buffer: MemoryBuffer) -> bool:
-        """Return whether the window holds a block that had been written back earlier."""
-        return buffer.number in self._came_back
+    def came_back(self, buffer: MemoryBuffer) -> BlockReturn | None:
+        """Return the revisit of the block in a window; None if it is a first visit."""
+        return self._came_back.get(buffer.number)
 
     def written_back(
         self, window: Window, block: Point, position: int, windows: Sequence[Window], *,
@@ -162,10 +161,12 @@ class ArrayLedger:
         if not is_watched:
             pass
         elif back is not None:
-            name = window.operand.name
-            back.matters = bool(differing(old, new).any())
-            if back.matters:
-                self.returns.setdefault(name, back)
+            # What this visit has not written is lost; a visit may also write the whole block again.
+            whole = np.broadcast_to(found.whole, slot.content.shape)
+            written = whole[inner] if found.numbers is None else found.numbers[inner]
+            is_left_out = np.reshape(written, old.shape) <= shadow.NEVER
+            if (differing(old, new) & is_left_out).any():
+                self.returns.setdefault(window.operand.name, back)
         if not is_watched:
             if target.numbers is not None or target.whole != shadow.GIVEN:
                 target.array()[outer] = shadow.GIVEN

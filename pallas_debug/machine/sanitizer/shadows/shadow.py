@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.sanitizer.shadows.tiles import Mask as Mask
 from pallas_debug.machine.sanitizer.shadows.tiles import Numbers as Numbers
 from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom, TiledNumbers
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.sanitizer.shadows.outputs import BlockReturn
 
 NEVER = 0
 """Number of elements that were never written."""
@@ -68,7 +71,7 @@ class SuspectRead:
       mask: elements of the buffer seen by that read.
       total: number of elements read.
       writer: writer of the first such element; None if it was never written.
-      visited: whether the buffer holds an output block that was revisited.
+      back: the revisit, if the buffer holds an output block that is revisited.
       is_early: whether a DMA in flight was to write these elements: a race, which is judged
         separately.
       is_sent_later: whether another device later started a DMA to them: a race, unless ordered.
@@ -87,7 +90,7 @@ class SuspectRead:
     total: int
     copy: DmaCopy | None = None
     writer: WriteRecord | None = None
-    visited: bool = False
+    back: BlockReturn | None = None
     is_early: bool = False
     is_sent_later: bool = False
     count: int = 1

@@ -250,7 +250,7 @@ class MemoryTracker(ControlTrace):
         )  # fmt: skip
         element, numbers = noted.element, found.numbers
         noted.writer = self.writes.get(int(found.whole if numbers is None else numbers[element]))
-        noted.visited = self.arrays.has_come_back(buffer)
+        noted.back = self.arrays.came_back(buffer)
         noted.is_early = self._is_early(buffer, mask)
         return noted
 
