@@ -12,6 +12,7 @@ from pallas_debug.bridge.lowering import calls, trace
 from pallas_debug.bridge.programs import single
 from pallas_debug.bridge.programs.launch import launch
 from pallas_debug.errors import CannotRunError, ProgramFailed, UsageError, meant
+from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.machine import run as machine_run
@@ -20,7 +21,7 @@ from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.model import Kernel
-from pallas_debug.render import finding_text
+from pallas_debug.render import finding_text, titled
 from pallas_debug.screen import open_session
 from pallas_debug.session import Interpret, Options, Session
 from pallas_debug.stepping.recording import Recording
@@ -184,6 +185,9 @@ def capture(
     notes = []
     if isinstance(error, ProgramFailed):
         notes.append(str(error))
+    elif (fault := stops.finding_of(error)) is not None:
+        if not post_mortem:  # which shows it in full
+            notes.append(f"the function was stopped: {titled(fault)}")
     elif error is not None:
         notes.append(f"the function raised {type(error).__name__}: {str(error).splitlines()[0]}")
     stepping = StepSession(track)

@@ -201,13 +201,6 @@ def test_a_finding_is_completed_where_its_engine_gave_no_reason() -> None:
     assert explain.explained(unheard) is unheard
 
 
-def test_what_an_interpreter_refused_is_explained_by_its_own_words() -> None:
-    finding = Finding(kind="InterpretError", kernel="k", message="masked load_p")
-    found = explain.of_finding(finding)
-    assert found is not None
-    assert found.id == "masked-store"
-
-
 OTHERS = (
     "ModuleNotFoundError: No module named 'numpy'",
     "TypeError: f() takes 1 positional argument but 2 were given",

@@ -160,6 +160,5 @@ def test_a_pipeline_that_is_the_kernel_itself_has_the_line_of_its_call() -> None
     (finding,) = pallas_debug.compare(call, lambda x: x * 3, X).findings
     assert finding.source is not None
     assert (finding.source.file, finding.source.function) == (__file__, "call")
-    line = finding.source.line
-    assert f"copied at line {line}, iteration 0, from" in finding.message
-    assert f"set at line {inspect.getsourcelines(affine)[1] + 1}" in finding.message
+    writers = {link.source.line for link in finding.chain if link.source is not None}
+    assert {finding.source.line, inspect.getsourcelines(affine)[1] + 1} <= writers

@@ -128,7 +128,7 @@ def test_a_verdict() -> None:
         kernels=("double",),
         outcomes=(
             Outcome(kernel="double", engine="compile", status="ok", target="v5e"),
-            Outcome(kernel="double", engine="checks", status="found"),
+            Outcome(kernel="double", engine="static", status="found"),
             Outcome(kernel="double", engine="machine", status="unjudged", reason="it was stopped"),
         ),
         findings=(FINDING,),

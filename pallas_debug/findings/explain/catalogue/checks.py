@@ -52,4 +52,21 @@ ENTRIES = (
         cause="pltpu.prng_seed and prng_random_bits exist on TPUs and in TPU interpret mode",
         advice="use TPU interpret mode (pltpu.InterpretParams()), or pass random numbers in",
     ),
+    entry(
+        "interpreter-limits",
+        "run_scoped_p with collective axes is not supported",
+        "Non-decrementing wait is not supported",
+        title="jax's TPU interpret mode cannot run this kernel",
+        cause="jax's interpreter raised the error; a TPU may still run the kernel",
+        advice="run this kernel on the kernel machine (pallas_debug.interpret, "
+        "--pallas-interpret), or on a TPU",
+    ),
+    entry(
+        "too-slow",
+        title="the kernel takes longer than a run may take",
+        cause="the kernel machine runs grid points and steps one by one",
+        advice="use smaller arguments with the same blocks, or allow more time: "
+        "--pallas-stop-after, --stop-after",
+        kinds=("InterpretError",),
+    ),
 )
