@@ -433,7 +433,7 @@ def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr(capture, "capture", crash)
-    with Session(Options(interpret="hlo")) as session:  # the machine runs what is captured
+    with Session(Options()) as session:
         np.testing.assert_array_equal(double(X), 2 * X)
     (problem,) = session.problems
     text = str(problem)

@@ -136,7 +136,8 @@ def test_lines_for_agents(command: Any, tmp_path: Path) -> None:
     words = ["rows:shift", "--arg", "f32[16,128]", "--target=v5e", "--for-agents"]
     done = command("verify", *words)
     assert done.returncode == 1, done.stderr
-    first, whole, found = done.stdout.rstrip("\n").split("\n\n")
+    first, whole, found, hint = done.stdout.rstrip("\n").split("\n\n")
+    assert hint.startswith("hint: unread input\n")
     assert first == f"format: pallas-debug/verify-lines/{agents.VERSION}"
     assert whole.splitlines()[:4] == ["verify: shift", "exit: 1", "ok: false", "findings: 1"]
     lines = dict(line.split(": ", 1) for line in found.splitlines())

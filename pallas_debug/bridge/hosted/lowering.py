@@ -25,10 +25,27 @@ from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
-from pallas_debug.errors import MachineError
+from pallas_debug.errors import MachineError, PallasDebugError
+from pallas_debug.guards import problem_of
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
+
+
+class NotPrepared(Exception):
+    """Failure of our own before a kernel runs, so that it may still run elsewhere.
+
+    Attributes:
+      problem: what to report; None if it is reported already.
+    """
+
+    def __init__(self, problem: PallasDebugError | None) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+INSTEAD = "in HLO interpret mode without being judged"
+"""How a kernel runs at which pallas-debug itself has failed."""
 
 UNJUDGED = "on the kernel machine without being judged"
 """How a kernel runs that the sanitizer cannot judge."""
@@ -121,14 +138,23 @@ def lowering(
             return rule(context, *nodes, **params)
         host = _hosts.innermost
         assert host is not None
+        name, doing = name_of(params), "capturing"  # as the session has done before
         try:
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
+            doing = "preparing"
             decoded = _prepare(host, captured, is_sanitized=is_sanitized, watch=watch)
         except MachineError as error:
             advised = _advised(error, params)
-            host.refused(name_of(params), advised, runs=None)
+            host.refused(name, advised, runs=None)
             raise advised from error
+        except PallasDebugError:
+            raise
+        except Exception as error:
+            problem = problem_of(error, "capture", f"{doing} kernel `{name}`")
+            if is_sanitized and doing == "preparing":
+                host.refused(name, MachineError(str(problem)), runs=INSTEAD)
+            raise NotPrepared(problem if doing == "preparing" else None) from error
         return _Hosted(host, decoded, captured, ran).lower(context, nodes)
 
     return lower

@@ -28,6 +28,7 @@ from jax._src.pallas import mpmd, pallas_call
 
 from pallas_debug.bridge import contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import failures, interpret, launched
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
@@ -225,10 +226,24 @@ def reporting(entry: Any, name: str) -> Any:
 
 
 def _in_mode(rule: Callable[..., Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Lowering rule adapted to the interpret mode; falls back to jax's own if that fails."""
+    """Lowering rule adapted to the interpret mode; jax's own, if our code fails."""
+    is_interpreted = interpret.current_kind() != "off"
+    otherwise = functools.partial(
+        rule, **{**params, "interpret": True} if is_interpreted else params
+    )
     with guarded("hook", "adapting a kernel to its interpret mode", _report):
-        return interpret.lowering(rule, params)
-    return functools.partial(rule, **params)
+        adapted = interpret.lowering(rule, params)
+
+        def lower(context: Any, *nodes: Any) -> Any:
+            try:
+                return adapted(context, *nodes)
+            except NotPrepared as failed:
+                if failed.problem is not None:
+                    _report(failed.problem)
+                return otherwise(context, *nodes)
+
+        return lower
+    return otherwise
 
 
 def _zeros(avals: Any) -> Callable[..., Any]:
