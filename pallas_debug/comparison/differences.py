@@ -81,13 +81,6 @@ class Differences:
         return unravel(int(np.argmax(self.bad)), self.bad.shape)
 
     @cached_property
-    def room(self) -> np.ndarray:
-        """Allowed error of each element."""
-        if self.allowed is None:
-            return np.zeros(self.bad.shape)
-        return np.asarray(self.allowed.at(self.expected.wide))
-
-    @cached_property
     def _errors(self) -> np.ndarray:
         with np.errstate(invalid="ignore", over="ignore"):
             errors = np.abs(self.actual.wide - self.expected.wide)

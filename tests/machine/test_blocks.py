@@ -23,7 +23,6 @@ F32 = jnp.float32
 X = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
 S = jax.ShapeDtypeStruct
 ANY, SMEM = (pl.BlockSpec(memory_space=s) for s in (pl.ANY, pltpu.SMEM))
-SEMAPHORE = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
 DMA = pltpu.SemaphoreType.DMA
 ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
@@ -124,26 +123,6 @@ def test_operands_in_hbm_that_are_aliased_and_mapped() -> None:
     x = X.reshape(2, 16, 128)
     np.testing.assert_array_equal(on_machine.run(call, x[0])[0], x[0] * 2)
     np.testing.assert_array_equal(on_machine.run(jax.vmap(call), x)[0], x * 2)
-
-
-def test_a_semaphore_is_handed_from_kernel_to_kernel() -> None:
-    def start(x_hbm: Any, o_hbm: Any, sem: Any) -> None:
-        pltpu.make_async_copy(x_hbm, o_hbm, sem).start()
-
-    def wait(x_hbm: Any, i_hbm: Any, sem: Any, o_hbm: Any) -> None:
-        pltpu.make_async_copy(x_hbm, o_hbm, sem).wait()
-
-    def call(x: Any) -> Any:
-        out = S(x.shape, F32)
-        y, sem = pl.pallas_call(
-            start, out_shape=(out, DMA(())), in_specs=[ANY], out_specs=(ANY, SEMAPHORE)
-        )(x)
-        return pl.pallas_call(
-            wait, out_shape=out, in_specs=[ANY, ANY, SEMAPHORE], out_specs=ANY,
-            input_output_aliases={1: 0},
-        )(x, y, sem)  # fmt: skip
-
-    np.testing.assert_array_equal(on_machine.run(call, X)[0], X)
 
 
 def test_slices_of_bounded_size() -> None:

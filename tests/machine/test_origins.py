@@ -15,6 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import passed
 
 from pallas_debug.machine import run
+from pallas_debug.model import Finding
 
 ANY = pl.BlockSpec(memory_space=pl.ANY)
 X = np.arange(64 * 128, dtype=np.float32).reshape(64, 128)
@@ -36,6 +37,13 @@ def call(kernel: Callable[..., None], *, prefetch: int = 0) -> Callable[..., Any
     return pl.pallas_call(
         kernel, grid_spec=spec, out_shape=jax.ShapeDtypeStruct((24, 128), jnp.float32)
     )
+
+
+def stopped_by(function: Callable[..., Any], *args: Any) -> Finding:
+    launched, arrays = passed(function, args)
+    stopped = run.run(launched, arrays).stopped
+    assert stopped is not None
+    return stopped
 
 
 def by_table(t_ref: Any, x_hbm: Any, o_ref: Any, t_smem: Any, buf: Any, sem: Any) -> None:
@@ -72,18 +80,14 @@ KERNELS = [
 @pytest.mark.parametrize("function, entry, offset", KERNELS)
 def test_a_copy_out_of_bounds_names_the_entry(function: Any, entry: str, offset: int) -> None:
     table = np.roll(np.where(ROWS == 9, 8, ROWS), 1 + offset)  # the 8 is seen at grid point (1,)
-    launched, arrays = passed(function, (table, X))
-    stopped = run.run(launched, arrays).stopped
-    assert stopped is not None
+    stopped = stopped_by(function, table, X)
     assert (stopped.kind, stopped.grid_point) == ("OutOfBoundsRead", (1,))
     message = entry.format(1, 8, 1 + offset)
     assert stopped.cause == f"the index comes from {message}, and nothing keeps it within bounds"
 
 
 def test_an_index_is_that_of_the_start_where_the_size_comes_from_a_table_too() -> None:
-    launched, arrays = passed(call(of_dynamic_size, prefetch=1), (np.roll(ROWS, 1), X))
-    stopped = run.run(launched, arrays).stopped
-    assert stopped is not None
+    stopped = stopped_by(call(of_dynamic_size, prefetch=1), np.roll(ROWS, 1), X)
     assert (
         stopped.cause
         == "the index comes from t_ref[1], which is 9, and nothing keeps it within bounds"
@@ -99,9 +103,7 @@ def test_an_index_that_is_computed_beside_that_of_a_table() -> None:
         pltpu.async_copy(x_hbm.at[rows, lanes], buf, sem).wait()
         o_ref[...] = buf[...]
 
-    launched, arrays = passed(call(kernel, prefetch=1), (ROWS % 8, X))
-    stopped = run.run(launched, arrays).stopped
-    assert stopped is not None
+    stopped = stopped_by(call(kernel, prefetch=1), ROWS % 8, X)
     assert "past the end of dimension 1" in stopped.message
     assert stopped.cause == "the index is not bounded by the shape of the ref"
 
@@ -113,9 +115,7 @@ def test_an_index_that_comes_from_several_entries_names_them() -> None:
         pltpu.async_copy(x_hbm.at[rows], buf, sem).wait()
         o_ref[...] = buf[...]
 
-    launched, arrays = passed(call(kernel, prefetch=1), (ROWS, X))
-    stopped = run.run(launched, arrays).stopped
-    assert stopped is not None
+    stopped = stopped_by(call(kernel, prefetch=1), ROWS, X)
     first, second = ROWS[:2]
     assert stopped.cause == (
         f"the index comes from t_ref[0], which is {first}, and from t_ref[1], which is {second}, "
@@ -131,9 +131,7 @@ def test_an_entry_that_decides_between_two_indices_is_not_their_origin() -> None
         pltpu.async_copy(x_hbm.at[pl.ds(row, 8)], buf, sem).wait()
         o_ref[...] = buf[...]
 
-    launched, arrays = passed(call(kernel, prefetch=1), (ROWS, X))
-    stopped = run.run(launched, arrays).stopped
-    assert stopped is not None
+    stopped = stopped_by(call(kernel, prefetch=1), ROWS, X)
     assert stopped.cause == "the index is not bounded by the shape of the ref"
     assert "index from" not in stopped.values
 
@@ -190,9 +188,7 @@ FIRST_AND_LAST = "t_ref[0], which is 8, and from {} more entries of t_ref, and f
 )
 def test_an_index_that_a_loop_carries_names_the_entries(how: str, entries: str) -> None:
     table = np.array([8, 16, 72, 0, 0, 0, 0, 0], np.int32) if how == "list" else SIZES
-    launched, arrays = passed(call(packed(how), prefetch=1), (table, X))
-    stopped = run.run(launched, arrays).stopped
-    assert stopped is not None
+    stopped = stopped_by(call(packed(how), prefetch=1), table, X)
     where = f"comes from {entries}, and nothing keeps it within bounds"
     assert stopped.cause == (
         f"the index {where}" if entries else "the index is not bounded by the shape of the ref"

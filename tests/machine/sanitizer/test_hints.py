@@ -40,68 +40,31 @@ def test_a_broken_kernel_whose_fault_is_one_of_intent(kernel: BrokenKernel) -> N
     assert (kernel.file, kernel.line) in lines
 
 
-def test_an_initial_value_that_is_stored_again_at_each_step() -> None:
-    """The preload of an output in place, without a guard: pytorch/helion#2637."""
-
-    def call(kernel: Any, table: Any, parts: Any) -> jax.Array:
-        part = pl.BlockSpec((8, 128), lambda i, j: (i, j))
-        rows = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
-        return pl.pallas_call(
-            kernel, table, grid=(2, 3), in_specs=[rows, part], out_specs=rows,
-            input_output_aliases={0: 0},
-        )(table, parts)  # fmt: skip
-
-    def preloaded(table_ref: Any, part_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = table_ref[...]  # preload
-        o_ref[...] += part_ref[...]
-
-    def guarded(table_ref: Any, part_ref: Any, o_ref: Any) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _() -> None:
-            o_ref[...] = table_ref[...]
-
-        o_ref[...] += part_ref[...]
-
-    x, y = np.ones((16, 128), "float32"), np.ones((16, 384), "float32")
-    (hint,) = hints(lambda x, y: call(preloaded, x, y), x, y)
-    assert (hint.kind, hint.operand, hint.grid_point) == ("unread write", "o_ref", (0, 0))
-    assert hint.other is not None
-    assert "# preload" in (hint.other.text or "")
-    assert not hints(lambda x, y: call(guarded, x, y), x, y)
-
-
-@pytest.mark.parametrize("equal", [True, False])
-def test_cores_that_store_to_one_block(equal: bool) -> None:
+def of_cores(x: Any, *, equal: bool) -> jax.Array:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + (0 if equal else pl.program_id(0))
 
-    def call(x: Any) -> jax.Array:
-        rows = pl.BlockSpec((8, 128), lambda i: (0, 0))
-        return pl.pallas_call(
-            kernel, x, grid=(2,), in_specs=[rows], out_specs=rows,
-            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
-        )(x)  # fmt: skip
+    rows = pl.BlockSpec((8, 128), lambda i: (0, 0))
+    params = pltpu.CompilerParams(dimension_semantics=("parallel",))
+    return pl.pallas_call(
+        kernel, x, grid=(2,), in_specs=[rows], out_specs=rows, compiler_params=params
+    )(x)
 
-    given, arrays = passed(call, (np.ones((8, 128), "float32"),))
-    ran = run.run(given, arrays, observers=areas.observers(given, arrays))
-    assert [finding.kind for finding in ran.findings] == ["DataRace"] * (not equal)
-    assert [hint.kind for hint in ran.hints if "equal values" in hint.message] == (
-        ["several writers"] * equal
-    )
+
+def of_a_gpu(x: Any, *, equal: bool) -> jax.Array:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        value = plt.load(x_ref.at[pl.ds(0, 8)])
+        plt.store(o_ref.at[pl.ds(0, 8)], value + (0 if equal else pl.program_id(0)))
+
+    return pl.pallas_call(kernel, x, grid=(2,), compiler_params=plt.CompilerParams(num_warps=1))(x)
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_programs_of_a_gpu_that_store_to_one_place(equal: bool) -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        value = plt.load(x_ref.at[pl.ds(0, 16)])
-        plt.store(o_ref.at[pl.ds(0, 16)], value + (0 if equal else pl.program_id(0)))
-
-    def call(x: Any) -> jax.Array:
-        params = plt.CompilerParams(num_warps=1)
-        return pl.pallas_call(kernel, x, grid=(2,), compiler_params=params)(x)
-
-    given, arrays = passed(call, (np.ones(16, "float32"),))
-    ran = run.run(given, arrays, observers=areas.observers(given, arrays))
+@pytest.mark.parametrize("function", [of_cores, of_a_gpu])
+def test_programs_that_store_to_one_place(function: Callable[..., Any], equal: bool) -> None:
+    x = np.ones((8, 128), "float32")
+    call, arrays = passed(lambda x: function(x, equal=equal), (x,))
+    ran = run.run(call, arrays, observers=areas.observers(call, arrays))
     assert [finding.kind for finding in ran.findings] == ["DataRace"] * (not equal)
     assert [hint.kind for hint in ran.hints if "equal values" in hint.message] == (
         ["several writers"] * equal
@@ -128,7 +91,6 @@ def test_an_output_block_that_is_written_again_after_another_one() -> None:
     x = np.arange(56 * 128, dtype=np.float32).reshape(56, 128)
     found = hints(call, np.array([0, 1, 0, 2, 2, 2, 3], np.int32), x)
     (hint,) = (hint for hint in found if hint.kind == "several writers")
-    assert hint.kind == "several writers"
     assert hint.message == (
         "grid points (0,) and (2,) write different values to one element of out_ref, and the last "
         "one wins"

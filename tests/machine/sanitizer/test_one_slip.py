@@ -37,29 +37,6 @@ def with_two_tiles(kernel: Any, x: jax.Array) -> jax.Array:
     )(x)
 
 
-def double_buffered(x: jax.Array, *, slots: int, stores: bool = False) -> jax.Array:
-    """Four blocks through two tiles; copies fill `slots` of these."""
-
-    def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
-        def fetch(step: int) -> Any:
-            return pltpu.make_async_copy(x_ref.at[step], tiles.at[step % slots], sems.at[step % 2])
-
-        fetch(0).start()
-        if stores:
-            tiles[0] = jnp.zeros((8, 128), jnp.float32)
-        for step in range(4):
-            if step < 3:
-                fetch(step + 1).start()
-            fetch(step).wait()
-            out_ref[step] = tiles[step % 2]
-
-    return with_two_tiles(kernel, x)
-
-
-def test_two_slots() -> None:
-    assert judged(lambda x: double_buffered(x, slots=2), X) == ()
-
-
 def test_a_fetch_of_what_comes_after_the_last_block() -> None:
     def copied(x: jax.Array) -> jax.Array:
         def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:

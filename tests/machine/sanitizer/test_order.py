@@ -13,7 +13,6 @@ from broken_kernels import ALL, BrokenKernel
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import arrays_of, decoded
-from tiers import first_of_each_fault
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.machine import Machine, Stopped
@@ -84,16 +83,6 @@ def test_broken_kernel(kernel: BrokenKernel, order: str) -> None:
         assert wanted.other in (finding.witness.other.text or "")
     if order == "lazy":
         assert wanted.values.items() <= finding.witness.values.items()
-
-
-@pytest.mark.parametrize("kernel", first_of_each_fault(KERNELS))
-def test_repaired_twin(kernel: BrokenKernel) -> None:
-    call = decoded(kernel.repaired, kernel.make_args())
-    for order in ORDERS.values():
-        sanitizer = OrderSanitizer(call)
-        Machine(call, arrays_of(call, kernel.make_args()), observer=sanitizer, **order).run()
-        assert not sanitizer.findings()
-        assert not sanitizer.undecided
 
 
 @pytest.mark.parametrize("semantics", ["arbitrary", "parallel"])

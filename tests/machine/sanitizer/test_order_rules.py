@@ -306,20 +306,6 @@ def test_a_wait_for_several_copies_may_name_more_rows_than_there_are() -> None:
     assert judge(in_turn, rows, grid=(1,), in_specs=[HBM], scratch_shapes=tiles) == ()
 
 
-def test_a_race_comes_before_the_deadlock_after_it() -> None:
-    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any, never: Any) -> None:
-        copy = pltpu.make_async_copy(x_ref, tile_ref, sem)
-        copy.start()
-        o_ref[...] = tile_ref[...]
-        pl.semaphore_wait(never, 1)
-        copy.wait()
-
-    scratch = [pltpu.VMEM((32, 128), F32), DMA, pltpu.SemaphoreType.REGULAR]
-    findings = judge(kernel, X, in_specs=[HBM], scratch_shapes=scratch)
-    assert kinds(findings) == ["DataRace", "Deadlock"]
-    assert findings[1].operand == "never"
-
-
 @pytest.mark.parametrize("second, races", [((1, 2), False), ((0, 2), True), ((4, 1), True)])
 def test_strided_accesses_overlap_only_where_elements_do(
     second: tuple[int, int], races: bool
