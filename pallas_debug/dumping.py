@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
+from pallas_debug.bridge.walk.block_map import block_map
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump

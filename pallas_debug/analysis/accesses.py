@@ -2,92 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from pallas_debug.analysis.subject import Result, Subject, at, points_of
+from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.events import Dim, Event, View
 from pallas_debug.findings.wording import bounds
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventSpot:
-    """The first place where an event goes wrong.
-
-    Attributes:
-      spot: index into the event's arrays: axes of vectorised loops, then the grid.
-    """
-
-    spot: tuple[int, ...]
-    point: tuple[int, ...]
-    loops: tuple[int, ...]
 
 
 def look(subject: Subject) -> Result:
     """Report reads, writes and copies that certainly leave their buffer."""
     result = Result()
     for event in subject.walked.events:
-        if not event.certain:
-            continue
         if event.what in ("read", "write"):
-            _bounds(subject, event, event.view, event.what, result)
+            _access(subject, event, event.view, event.what, result)
         elif event.what == "dma_start":
-            _bounds(subject, event, event.other, "read", result)
-            _bounds(subject, event, event.view, "write", result)
+            _access(subject, event, event.other, "read", result)
+            _access(subject, event, event.view, "write", result)
     return result
 
 
-def first_spot(event: Event, bad: np.ndarray, rank: int) -> EventSpot:
-    """Return the first true entry of an event's array, ordered by grid point, then by iteration."""
-    spots = np.argwhere(bad)
-    loops = spots[:, : bad.ndim - rank][:, ::-1]  # outermost first
-    keys = np.concatenate([spots[:, bad.ndim - rank :], loops], axis=1)
-    first = int(np.lexsort(keys.T[::-1])[0]) if keys.shape[1] else 0
-    spot = tuple(int(i) for i in spots[first])
-    return EventSpot(
-        spot=spot,
-        point=tuple(int(i) for i in spots[first][bad.ndim - rank :]),
-        loops=tuple(int(i) for i in loops[first]),
-    )
-
-
-def _bounds(subject: Subject, event: Event, view: View | None, what: str, result: Result) -> None:
-    """Check that each index of an access lies within the dimension it indexes."""
-    for level, dims in enumerate(view.levels if view else ()):
+def outside(event: Event, view: View | None) -> tuple[int, int, np.ndarray] | None:
+    """Find an index that certainly leaves its dimension: level, dimension, and mask of where."""
+    for level, dims in enumerate(view.levels if view and event.certain else ()):
         for number, dim in enumerate(dims):
             if dim.start is None or dim.size is None or dim.bound < 0:
                 continue
             last = dim.bound - 1 - (dim.size - 1) * dim.stride
-            if dim.start.min() >= 0 and dim.start.max() <= last:
-                continue
-            bad = event.where & ((dim.start < 0) | (dim.start > last))
-            if bad.any() and view is not None:
-                _outside(subject, event, view, (level, number), bad, what, result)
-                return
+            bad = (dim.start < 0) | (dim.start > last)
+            if bad.any() and (bad := event.where & bad).any():
+                return level, number, bad
+    return None
 
 
-def _outside(
-    subject: Subject, event: Event, view: View, place: tuple[int, int], bad: np.ndarray,
-    what: str, result: Result,
-) -> None:  # fmt: skip
-    level, number = place
+def _access(subject: Subject, event: Event, view: View | None, what: str, result: Result) -> None:
+    place = outside(event, view)
+    if place is None or view is None:
+        return
+    level, number, bad = place
+    rank = len(subject.grid.sizes)
+    point, loops = first_spot(bad, rank)
+    spot = (*reversed(loops), *point)
     dims = view.levels[level]
     dim = dims[number]
-    found = first_spot(event, bad, len(subject.grid.sizes))
-    start = at(dim.start, found.spot) if dim.start is not None else 0
-    earlier = "".join(f".at[{_text(dims, found.spot)}]" for dims in view.levels[:level])
-    index = f"{view.buffer.name}{earlier}[{_text(dims, found.spot)}]"
-    position = view.buffer.position
-    block = None if position is None else subject.block_at(position)
+    start = at(dim.start, spot) if dim.start is not None else 0
+    name = view.buffer.name
+    earlier = "".join(f".at[{_text(dims, spot)}]" for dims in view.levels[:level])
     finding = bounds.out_of_bounds(
         subject.sighting(
             source=event.source,
-            grid_point=found.point,
-            loop=found.loops,
-            operand=view.buffer.name,
-            index=index,
+            grid_point=point,
+            loop=loops,
+            operand=name,
+            index=f"{name}{earlier}[{_text(dims, spot)}]",
             shape=str(view.buffer),
             values={"start": str(start)},
             count=points_of(bad, subject.grid.sizes),
@@ -98,8 +66,11 @@ def _outside(
         size=dim.size if dim.is_slice else None,
         bound=dim.bound,
         stride=dim.stride,
-        follows=None if _reads_scalars(subject, event) else _follows(dim, len(subject.grid.sizes)),
-        is_block=block is not None and not block.is_whole,
+        follows=None if _reads_scalars(subject, event) else _follows(dim, rank),
+        is_block=any(
+            subject.position(block) == view.buffer.position and not block.is_whole
+            for block in subject.grid.blocks
+        ),
         is_scratch=view.buffer.kind in ("scratch", "scoped"),
         computed=subject.index_lines.of(event.source, number),
     )
@@ -117,8 +88,7 @@ def _reads_scalars(subject: Subject, event: Event) -> bool:
 def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
     """Axes that the start of an index depends on; axes before those of the grid belong to loops."""
     shape = dim.start.shape if dim.start is not None else ()
-    loops = len(shape) - rank
-    if any(size > 1 for size in shape[: max(loops, 0)]):
+    if any(size > 1 for size in shape[: max(len(shape) - rank, 0)]):
         return "loop"
     return "grid" if any(size > 1 for size in shape) else None
 

@@ -31,10 +31,7 @@ from pallas_debug.model import Finding, Gap, Hint, Target
 
 TIME_LIMIT = 10.0
 """Maximum seconds per kernel; checks not done by then are listed in `gaps`."""
-_OF_WHOLE_OUTPUTS = (
-    *(Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE, Fault.OUTPUT_REVISITED),
-    Fault.DATA_RACE,
-)
+_OF_WHOLE_OUTPUTS = (Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE)
 """Faults of an output that make it pointless to examine its elements."""
 
 
@@ -108,15 +105,27 @@ def analyze(
         if finding.kind in _OF_WHOLE_OUTPUTS
     }
     results.append(coverage.look(kernel, written_elsewhere))
-    left_out = [reason for result in results for reason in result.left_out]
+    left_out = []
     if 0 in kernel.grid.sizes:
         left_out.append("index maps and accesses: its grid has no points")
     if kernel.walked.incomplete:
         left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
+    hints = (*unread.hints(kernel), *_without_effect(captured))
+    return _analysis(captured, results, left_out, hints, uses)
+
+
+def _analysis(
+    captured: Capture,
+    results: Sequence[subject.Result],
+    left_out: Iterable[str],
+    hints: Iterable[Hint] = (),
+    uses: tuple[memory.MemoryUse, ...] = (),
+) -> Analysis:
+    reasons = [*(reason for result in results for reason in result.left_out), *left_out]
     return Analysis(
         findings=Collector(f for result in results for f in result.findings).findings,
-        hints=(*unread.hints(kernel), *_without_effect(captured)),
-        gaps=_gaps(captured, left_out, is_partial=True),
+        hints=tuple(hints),
+        gaps=_gaps(captured, reasons, is_partial=True),
         memory=uses,
     )
 
@@ -142,26 +151,16 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
         return Analysis(gaps=_gaps(captured, [str(error)], is_partial=False), is_judged=False)
     used, uses = memory.look(kernel, targets)
     results = [tiling.look(kernel), used, operations.look(kernel, targets)]
-    left_out = [reason for result in results for reason in result.left_out]
-    left_out.append(f"index maps and accesses: {index_maps.UNSIZED}, and it was not given")
-    return Analysis(
-        findings=Collector(f for result in results for f in result.findings).findings,
-        hints=tuple(_without_effect(captured)),
-        gaps=_gaps(captured, left_out, is_partial=True),
-        memory=uses,
-    )
+    left_out = [f"index maps and accesses: {index_maps.UNSIZED}, and it was not given"]
+    return _analysis(captured, results, left_out, _without_effect(captured), uses)
 
 
 def _of_sparse_core(captured: Capture, kernel: subject.Subject) -> Analysis:
     """Analyse a kernel over the subcores of a SparseCore, whose memories and operations differ."""
-    result = accesses.look(kernel)
-    left_out = [*result.left_out, "memory, tiling and operations of a SparseCore"]
+    left_out = ["memory, tiling and operations of a SparseCore"]
     if kernel.walked.incomplete:
         left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
-    return Analysis(
-        findings=Collector(result.findings).findings,
-        gaps=_gaps(captured, left_out, is_partial=True),
-    )
+    return _analysis(captured, [accesses.look(kernel)], left_out)
 
 
 def _gaps(captured: Capture, reasons: Iterable[str], *, is_partial: bool) -> tuple[Gap, ...]:

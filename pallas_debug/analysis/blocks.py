@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_debug.analysis.subject import Result, Subject, at, first_point, points_of
+from pallas_debug.analysis.accesses import outside
+from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
 from pallas_debug.findings.wording import bounds, unsupported
 from pallas_debug.findings.wording.facts import array_text, block_text
@@ -13,9 +14,8 @@ from pallas_debug.findings.wording.facts import array_text, block_text
 def look(subject: Subject) -> Result:
     """Check for out-of-bounds blocks, element offsets, 64-bit index maps and empty operands."""
     result = Result()
-    _default_maps(subject, result)
+    _wide_maps(subject, result)
     for block, indices in zip(subject.grid.blocks, subject.indices, strict=True):
-        _dtypes(subject, block, result)
         if 0 in block.shape:
             result.findings.append(unsupported.zero_size_operand(subject.of_block(block)))
             continue
@@ -29,19 +29,17 @@ def look(subject: Subject) -> Result:
     return result
 
 
-def _default_maps(subject: Subject, result: Result) -> None:
-    """Report index maps that jax made in 64 bits, for operands without one, as a single finding."""
-    made = [b for b in subject.grid.blocks if b.source is None and _is_wide(subject, b)]
-    if made:
+def _wide_maps(subject: Subject, result: Result) -> None:
+    """Report index maps in 64 bits; those that jax made are one finding."""
+    wide = [block for block in subject.grid.blocks if _is_wide(subject, block)]
+    if made := [block for block in wide if block.source is None]:
         seen = subject.of_block(made[0]).at(source=subject.site.line())
         finding = unsupported.x64_default_map(seen, operands=[block.name for block in made])
         result.findings.append(finding)
-
-
-def _dtypes(subject: Subject, block: Block, result: Result) -> None:
-    if _is_wide(subject, block) and block.source is not None:
-        dim = block.index_dtypes.index("int64")
-        result.findings.append(unsupported.x64_index_map(subject.of_block(block), dim=dim))
+    for block in wide:
+        if block.source is not None:
+            dim = block.index_dtypes.index("int64")
+            result.findings.append(unsupported.x64_index_map(subject.of_block(block), dim=dim))
 
 
 def _is_wide(subject: Subject, block: Block) -> bool:
@@ -78,10 +76,10 @@ def _bounds(
                 f"the index map of {block.name}: dimension {number} is a {dim.kind} one"
             )
             continue
-        outside = (index < limits[0]) | (index > limits[1])
-        if not outside.any():
+        bad = (index < limits[0]) | (index > limits[1])
+        if not bad.any():
             continue
-        point = first_point(outside, sizes)
+        point, _ = first_spot(bad, len(sizes))
         value = at(index, point)
         finding = bounds.block_out_of_bounds(
             subject.of_block(
@@ -89,7 +87,7 @@ def _bounds(
                 grid_point=point,
                 index=block_text(block.name, [at(i, point) for i in dims]),
                 values={"index": str(value), "blocks": str(limits[1] + 1)},
-                count=points_of(outside, sizes),
+                count=points_of(bad, sizes),
             ),
             dim=number,
             value=value,
@@ -117,32 +115,25 @@ def _is_offset(dim: BlockDim, index: np.ndarray) -> bool:
 def _table_reads(subject: Subject, block: Block, indices: Indices, result: Result) -> None:
     """Report scalar-prefetch tables that the index map itself reads past the end."""
     for event in indices.reads:
-        view = event.view
-        if event.what != "read" or not event.certain or not view.levels:
+        place = outside(event, event.view) if event.what == "read" else None
+        if place is None:
             continue
-        for number, dim in enumerate(view.levels[0]):
-            if dim.start is None or dim.is_slice:
-                continue
-            outside = event.where & ((dim.start < 0) | (dim.start >= dim.bound))
-            if not outside.any():
-                continue
-            point = first_point(outside, subject.grid.sizes)
-            value = at(dim.start, point)
-            table = view.buffer
-            seen = subject.sighting(
+        _, number, bad = place
+        dim, table = event.view.levels[0][number], event.view.buffer
+        point, loops = first_spot(bad, len(subject.grid.sizes))
+        value = at(dim.start, (*reversed(loops), *point)) if dim.start is not None else 0
+        finding = bounds.table_out_of_bounds(
+            subject.sighting(
                 source=subject.block_line(block),
                 grid_point=point,
                 operand=table.name,
                 index=f"{table.name}[{value}]",
                 shape=str(table),
-            )
-            finding = bounds.table_out_of_bounds(
-                seen,
-                map_of=block.name,
-                dim=number,
-                value=value,
-                bound=dim.bound,
-                is_small=any(size > dim.bound for size in subject.grid.sizes),
-            )
-            result.findings.append(finding)
-            return
+            ),
+            map_of=block.name,
+            dim=number,
+            value=value,
+            bound=dim.bound,
+            is_small=any(size > dim.bound for size in subject.grid.sizes),
+        )
+        result.findings.append(finding)

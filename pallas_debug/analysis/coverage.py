@@ -18,6 +18,7 @@ from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.bridge.walk.operations import operations
 from pallas_debug.findings.wording import contents
+from pallas_debug.model import Finding, SourceLine
 
 MAX_ELEMENTS = 1 << 22
 """Maximum number of elements of an output."""
@@ -82,12 +83,8 @@ def _without_stores(subject: Subject, block: Block, result: Result) -> None:
         for operation in operations(subject.captured)
         if operation.name in ("swap", "addupdate") and operation.ref == block.name
     ]
-    finding = contents.output_not_written(
-        subject.of_block(block, source=lines[-1] if lines else None, index=_whole(block)),
-        what=_whole(block),
-        why="condition" if lines else "no store",
-    )
-    result.findings.append(finding)
+    why: contents.Gone = "condition" if lines else "no store"
+    result.findings.append(_whole(subject, block, why, lines[-1] if lines else None))
 
 
 def unvisited(block: Block, seen: np.ndarray, counts: Sequence[int]) -> str | None:
@@ -108,17 +105,19 @@ def unvisited(block: Block, seen: np.ndarray, counts: Sequence[int]) -> str | No
 
 def _without_points(subject: Subject, result: Result) -> None:
     """Report the outputs of a kernel whose body never runs."""
+    axis = subject.grid.number(subject.grid.sizes.index(0))
     for number, block in enumerate(subject.grid.outputs):
-        if number in subject.grid.aliased or 0 in block.shape:
-            continue
-        index = _whole(block)
-        axis = subject.grid.number(subject.grid.sizes.index(0))
-        seen = subject.of_block(block, source=subject.site.line("grid", axis), index=index)
-        result.findings.append(contents.output_not_written(seen, what=index, why="no points"))
+        if number not in subject.grid.aliased and 0 not in block.shape:
+            line = subject.site.line("grid", axis)
+            result.findings.append(_whole(subject, block, "no points", line))
 
 
-def _whole(block: Block) -> str:
-    return f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
+def _whole(
+    subject: Subject, block: Block, why: contents.Gone, source: SourceLine | None
+) -> Finding:
+    index = f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
+    seen = subject.of_block(block, source=source, index=index)
+    return contents.output_not_written(seen, what=index, why=why)
 
 
 def _is_partial(events: list[Event]) -> bool:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pallas_debug.analysis.subject import Result, Subject, read
-from pallas_debug.analysis.tiling import LANES, SUBLANES, padded
+from pallas_debug.analysis.tiling import LANES, padded
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.walk.index_maps import Block, NotReadable
+from pallas_debug.bridge.walk.index_maps import Block, NotReadable, Table
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
 from pallas_debug.findings.wording.facts import array_text
-from pallas_debug.findings.wording.tiles import MIB
+from pallas_debug.findings.wording.tiles import MIB, mib
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
 from pallas_debug.profile.chips import CHIPS
 
@@ -39,6 +39,10 @@ class MemoryPart:
     shape: str
     buffers: int
     bytes: int
+
+    def __str__(self) -> str:
+        times = f"{self.buffers} x " if self.buffers > 1 else ""
+        return f"{self.operand} {times}{self.shape} ({mib(self.bytes)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,8 @@ def too_large(captured: Capture, targets: Sequence[Target]) -> list[Finding]:
     return look(subject, targets)[0].findings
 
 
+_ON_CHIP = ("default", "vmem", "smem")
+
 SMALL = MIB
 """Size in bytes that fits into every memory of every chip."""
 
@@ -123,55 +129,35 @@ def _at_most(kernel: Kernel) -> int:
 
 
 def _parts(subject: Subject) -> list[MemoryPart]:
-    parts = [part for block in subject.grid.blocks if (part := _block(subject, block))]
-    for table in subject.grid.tables:
-        size = math.prod(table.shape) * max(table.bits, 32) // 8
-        shape = array_text(table.dtype, table.shape)
-        parts.append(
-            MemoryPart(
-                operand=table.name,
-                kind="scalar_prefetch",
-                space="smem",
-                shape=shape,
-                buffers=1,
-                bytes=size,
-            )
-        )
+    parts = [_block(subject, b) for b in subject.grid.blocks if b.space in _ON_CHIP]
+    parts += [_part(t, "scalar_prefetch", "smem", t.shape) for t in subject.grid.tables]
     for scratch in subject.grid.scratch:
-        if scratch.space not in ("vmem", "smem", "default") or not scratch.bits:
-            continue
-        space = "smem" if scratch.space == "smem" else "vmem"
-        flat = math.prod(scratch.shape) * max(scratch.bits, 32) // 8
-        parts.append(
-            MemoryPart(
-                operand=scratch.name,
-                kind="scratch",
-                space=space,
-                shape=array_text(scratch.dtype, scratch.shape),
-                buffers=1,
-                bytes=flat if space == "smem" else padded(scratch.shape, scratch.bits),
-            )
-        )
+        if scratch.space in _ON_CHIP and scratch.bits:
+            parts.append(_part(scratch, "scratch", scratch.space, scratch.shape))
     return parts
 
 
-def _block(subject: Subject, block: Block) -> MemoryPart | None:
-    if block.space not in ("default", "vmem", "smem"):
-        return None
-    space = "smem" if block.space == "smem" else "vmem"
+def _block(subject: Subject, block: Block) -> MemoryPart:
     # The compiler keeps a single buffer for a block whose index never changes.
     dims = subject.indices[block.position].dims
     stays = dims is not None and all(dim.size == 0 or dim.min() == dim.max() for dim in dims)
     buffers = 1 if block.is_whole or stays else (block.buffers or 2)
     shape = tuple(dim.size for dim in block.dims if dim.kind != "squeezed")
-    flat = math.prod(shape) * max(block.bits, 32) // 8
+    return _part(block, block.kind, block.space, shape, buffers)
+
+
+def _part(
+    of: Block | Table, kind: str, space: str, shape: tuple[int, ...], buffers: int = 1
+) -> MemoryPart:
+    is_flat = space == "smem"
+    size = math.prod(shape) * max(of.bits, 32) // 8 if is_flat else padded(shape, of.bits)
     return MemoryPart(
-        operand=block.name,
-        kind=block.kind,
-        space=space,
-        shape=array_text(block.dtype, shape),
+        operand=of.name,
+        kind=kind,
+        space="smem" if is_flat else "vmem",
+        shape=array_text(of.dtype, shape),
         buffers=buffers,
-        bytes=buffers * (flat if space == "smem" else padded(shape, block.bits)),
+        bytes=buffers * size,
     )
 
 
@@ -181,20 +167,18 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     over = [use for use in uses if use.vmem > use.vmem_limit]
     if not over:
         return
-    parts = [part for part in over[0].parts if part.space == "vmem"]
     room = None
     if len(full) < len(over):
         capacity = min(use.vmem_capacity for use in over if use not in full)
         room = capacity if over[0].vmem < capacity else None
+    parts = [part for part in over[0].parts if part.space == "vmem"]
     finding = tiles.vmem_overflow(
         _sighting(subject, over, parts[0], {"vmem": str(over[0].vmem)}),
         used=over[0].vmem,
         limits={use.target: use.vmem_limit for use in over},
-        parts=[_part(part) for part in parts],
+        parts=[str(part) for part in parts],
         capacities={u.target: u.vmem_capacity for u in full} if len(full) == len(over) else {},
         room=room,
-        fitting=_fitting(subject, min(use.vmem_limit for use in over)),
-        has_grid=not all(block.is_whole for block in subject.grid.blocks),
     )
     result.findings.append(finding)
 
@@ -208,7 +192,7 @@ def _smem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
         _sighting(subject, over, parts[0], {"smem": str(over[0].smem)}),
         used=over[0].smem,
         limits={use.target: use.smem_capacity for use in over},
-        parts=[_part(part) for part in parts],
+        parts=[str(part) for part in parts],
     )
     result.findings.append(finding)
 
@@ -225,12 +209,6 @@ def _sighting(
     )
 
 
-def _part(part: MemoryPart) -> tiles.Part:
-    return tiles.Part(
-        operand=part.operand, buffers=part.buffers, shape=part.shape, bytes=part.bytes
-    )
-
-
 def _line_of(subject: Subject, part: MemoryPart) -> SourceLine | None:
     """The source line that determines an operand's size."""
     for block in subject.grid.blocks:
@@ -241,53 +219,3 @@ def _line_of(subject: Subject, part: MemoryPart) -> SourceLine | None:
         return subject.site.line("num_scalar_prefetch") or fallback
     names = [scratch.name for scratch in subject.grid.scratch]
     return subject.site.line("scratch_shapes", names.index(part.operand)) or fallback
-
-
-def _fitting(subject: Subject, limit: int) -> str | None:
-    """Suggest smaller blocks that keep the lower bound within the limit: `x_ref (256, 128)`, …
-
-    Empty if no smaller blocks would fit, None if the scratch alone exceeds the limit.
-    """
-    fixed = sum(
-        padded(s.shape, s.bits)
-        for s in subject.grid.scratch
-        if s.space in ("vmem", "default") and s.bits
-    )
-    shapes = {
-        block.name: block.block_shape
-        for block in subject.grid.blocks
-        if block.space in ("default", "vmem") and block.shape
-    }
-    bits = {block.name: block.bits for block in subject.grid.blocks}
-
-    def total(times: int) -> int:
-        return fixed + times * sum(padded(shape, bits[name]) for name, shape in shapes.items())
-
-    if total(1) - fixed == 0 or fixed >= limit:
-        return None
-    before = dict(shapes)
-    while total(2) > limit:
-        largest = max(
-            shapes.values(),
-            key=lambda shape: max(
-                padded(shape, bits[name]) for name, other in shapes.items() if other == shape
-            ),
-        )
-        smaller = _halved(largest)
-        if smaller is None:
-            return ""
-        # Blocks that share a shape keep sharing it.
-        shapes = {name: smaller if s == largest else s for name, s in shapes.items()}
-    changed = [f"{name} {shape}" for name, shape in shapes.items() if shape != before[name]]
-    return ", ".join(changed)
-
-
-def _halved(shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Halve a block along the first dimension where whole tiles remain."""
-    for i, size in enumerate(shape):
-        unit = {len(shape) - 1: LANES, len(shape) - 2: SUBLANES}.get(i, 1)
-        if len(shape) == 1:
-            unit = LANES * SUBLANES
-        if size % (2 * unit) == 0 and size > unit:
-            return (*shape[:i], size // 2, *shape[i + 1 :])
-    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pallas_debug.bridge.jaxprs import lines
@@ -32,30 +32,19 @@ def look(file: str | Path, at: int | None = None) -> list[Finding]:
     if source is None:
         return []
     found: dict[int, dict[str, tuple[str, str | None]]] = {}
-    for node in source.parts(at):
-        for module, name, used in source.used(node):
-            message = names.missing(module, name)
-            if message is not None and not source.is_guarded(used, name):
-                line = used.end_lineno or used.lineno
-                found.setdefault(line, {})[name] = (message, _instead(module, name))
-    return [_finding(str(file), line, found[line].values()) for line in sorted(found)]
-
-
-def _finding(file: str, line: int, used: Collection[tuple[str, str | None]]) -> Finding:
-    witness = Witness(source=lines.line_of(file, line))
-    return unsupported.removed_names(
-        Sighting(kernel=NO_KERNEL, engine="static", witness=witness),
-        messages=[message for message, _ in used],
-        instead=[instead for _, instead in used],
-    )
-
-
-def _instead(module: str, name: str) -> str | None:
-    known = unsupported.REPLACEMENTS.get(name)
-    if module == names.PALLAS and known is not None:
-        return known
-    today = names.replacement(module, name)
-    return f"write {today}" if today else known
+    for module, name, line in (use for part in source.parts(at) for use in source.used(part)):
+        message = None if name in source.handled else names.missing(module, name)
+        if message is not None:
+            today = names.replacement(module, name)
+            instead = unsupported.REPLACEMENTS.get(name) or (today and f"write {today}")
+            found.setdefault(line, {})[name] = (message, instead)
+    findings = []
+    for line, used in sorted(found.items()):
+        witness = Witness(source=lines.line_of(str(file), line))
+        seen = Sighting(kernel=NO_KERNEL, engine="static", witness=witness)
+        messages, advice = zip(*used.values(), strict=True)
+        findings.append(unsupported.removed_names(seen, messages=messages, instead=advice))
+    return findings
 
 
 @functools.lru_cache(maxsize=16)
@@ -68,25 +57,21 @@ def _source(text: str) -> _Source | None:
 
 
 class _Source:
-    """A file's aliases of Pallas, and the guards around their uses."""
+    """A file's aliases of Pallas, and the code in which their uses count."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
-        self._parents = {
-            child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
-        }
-        self._assigned = set(_assigned(tree))
-        self._aliases = self._find_aliases()
-        self._set = {
-            node.attr
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-        }
-        # `setattr(pltpu, "X", …)`, `getattr(pltpu, "X", None)`: a quoted name counts as handled.
-        self._strings = {
-            node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        self._aliases = _aliases(tree)
+        self._reached = set(_reached(tree))
+        # `hasattr(pltpu, "X")`, `pltpu.X = …`: the file handles the name itself.
+        self.handled = {
+            "*",
+            *(str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)),
+            *(
+                node.attr
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+            ),
         }
 
     def parts(self, at: int | None) -> Iterator[ast.AST]:
@@ -112,61 +97,43 @@ class _Source:
             named = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
             waiting += [defined[name] for name in named & defined.keys()]
 
-    def used(self, part: ast.AST) -> Iterator[tuple[str, str, ast.expr | ast.alias]]:
-        """Yield uses of Pallas names: module, name and node."""
-        for node in ast.walk(part):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                module = self._aliases.get(node.value.id)
-                if module is not None:
-                    yield module, node.attr, node
-            elif isinstance(node, ast.ImportFrom) and names.is_pallas(node.module or ""):
-                for alias in node.names:
-                    if alias.name != "*":
-                        yield node.module or "", alias.name, alias
-
-    def _find_aliases(self) -> dict[str, str]:
-        """Names that only ever refer to one Pallas module."""
-        found: dict[str, set[str]] = {}
-        for node in ast.walk(self._tree):
-            for name, module in _bound(node):
-                found.setdefault(name, set()).add(module)
-        return {
-            name: next(iter(modules))
-            for name, modules in found.items()
-            if len(modules) == 1 and name not in self._assigned
-            if names.is_pallas(next(iter(modules)))
-        }
-
-    def is_guarded(self, node: ast.AST, name: str) -> bool:
-        """Return whether a name may not be reached, or be handled elsewhere in the file."""
-        if name in self._strings or name in self._set:
-            return True
-        child: ast.AST | None = node
-        while child is not None:
-            above = self._parents.get(child)
-            if above is not None and _guards(above, child):
-                return True
-            child = above
-        return False
+    def used(self, part: ast.AST) -> Iterator[tuple[str, str, int]]:
+        """Yield uses of Pallas names that count: module, name and line."""
+        for node in filter(self._reached.__contains__, ast.walk(part)):
+            match node:
+                case ast.Attribute(value=ast.Name(id=alias)) if alias in self._aliases:
+                    yield self._aliases[alias], node.attr, node.end_lineno or node.lineno
+                case ast.ImportFrom(module=str(module)) if names.is_pallas(module):
+                    for one in node.names:
+                        yield module, one.name, one.end_lineno or one.lineno
 
 
-def _guards(above: ast.AST, child: ast.AST) -> bool:
-    """Return whether a statement may prevent its child from being reached."""
-    match above:
-        case ast.Try() | ast.TryStar():
-            return bool(above.handlers) and child not in above.finalbody
+def _reached(tree: ast.Module) -> list[ast.AST]:
+    """The code that no condition, handler or earlier exit may keep from being reached."""
+    reached: list[ast.AST] = [tree]
+    for node in reached:
+        reached += _children(node)
+    return reached
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a node that are reached whenever the node is."""
+    match node:
+        case ast.Try() | ast.TryStar() if node.handlers:
+            yield from node.finalbody
         case ast.If() | ast.IfExp() | ast.While():
-            return child is not above.test
+            yield node.test
         case ast.BoolOp() | ast.match_case():
-            return True
-        case ast.With():
-            return any({"suppress", "raises"} & _words(i.context_expr) for i in above.items)
+            pass
+        case ast.With() if any({"suppress", "raises"} & _words(i) for i in node.items):
+            pass
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
-            skips = any(
-                "skip" in word for d in getattr(above, "decorator_list", ()) for word in _words(d)
-            )
-            return skips or any(_may_end(node) for node in above.body if node is not child)
-    return False
+            decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+            skips = any("skip" in word for one in decorators for word in _words(one))
+            if not skips and not any(map(_may_end, node.body)):
+                yield from ast.iter_child_nodes(node)
+        case _:
+            yield from ast.iter_child_nodes(node)
 
 
 def _may_end(node: ast.stmt) -> bool:
@@ -191,30 +158,37 @@ def _first(node: ast.stmt) -> int:
     return min([node.lineno, *(d.lineno for d in decorators)])
 
 
-def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Names that an import binds, with the modules they may refer to."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            if alias.asname:
-                yield alias.asname, alias.name
-            else:
-                top = alias.name.partition(".")[0]
-                yield top, top
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        for alias in node.names:
-            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _assigned(tree: ast.AST) -> Iterator[str]:
-    """Names that a file binds other than by an import."""
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """Names that only ever refer to one Pallas module."""
+    found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            yield from node.names
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            yield node.name
+        for name, module in _bound(node):
+            found.setdefault(name, set()).add(module)
+    return {
+        name: module
+        for name, (module, *others) in found.items()
+        if not others and names.is_pallas(module)
+    }
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield names that a node binds, with the modules that they may refer to, or an empty text."""
+    match node:
+        case ast.Import(names=imported):
+            for alias in imported:
+                top = alias.name.partition(".")[0]
+                yield alias.asname or top, alias.name if alias.asname else top
+        case ast.ImportFrom(names=imported, level=0):
+            for alias in imported:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            yield name, ""
+        case (
+            ast.FunctionDef(name=name)
+            | ast.AsyncFunctionDef(name=name)
+            | ast.ClassDef(name=name)
+            | ast.ExceptHandler(name=str(name))
+        ):
+            yield name, ""
+        case ast.Global(names=bound) | ast.Nonlocal(names=bound):
+            yield from ((name, "") for name in bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,23 +65,22 @@ class Subject:
         }
         return self.sighting(**given | witness)
 
-    def block_at(self, position: int) -> Block | None:
-        """The block that is at a position among the kernel's refs; None for a table or scratch."""
-        number = position - len(self.grid.tables)
-        return self.grid.blocks[number] if 0 <= number < len(self.grid.blocks) else None
+    def position(self, block: Block) -> int:
+        """Position of an operand with blocks among the kernel's refs."""
+        return len(self.grid.tables) + block.position
 
-    def stores(self, block: Block, before: int | None = None) -> list[Event]:
+    def stores(self, block: Block) -> list[Event]:
         """Events that may write to an operand, in program order."""
-        position = len(self.grid.tables) + block.position
+        position = self.position(block)
         return [
             event
-            for event in self.walked.events[:before]
+            for event in self.walked.events
             if event.what != "read" and event.view.buffer.position == position
         ]
 
     def reads(self, block: Block) -> list[Event]:
         """Events that may read an operand, in program order."""
-        position = len(self.grid.tables) + block.position
+        position = self.position(block)
         return [
             event
             for event in self.walked.events
@@ -90,13 +90,10 @@ class Subject:
 
     def block_line(self, block: Block) -> SourceLine | None:
         """The line that determines an operand's blocks."""
-        line = self.site.block_line(block.source, *self._spec(block))
-        return line or self.captured.kernel.source
-
-    def _spec(self, block: Block) -> tuple[str, int]:
-        if block.kind == "input":
-            return "in_specs", block.position
-        return "out_specs", block.position - self.grid.num_inputs
+        spec = ("in_specs", block.position)
+        if block.kind != "input":
+            spec = ("out_specs", block.position - self.grid.num_inputs)
+        return self.site.block_line(block.source, *spec) or self.captured.kernel.source
 
 
 @dataclass(kw_only=True)
@@ -135,18 +132,17 @@ def read(
     )
 
 
-def first_point(bad: np.ndarray, sizes: Sequence[int]) -> tuple[int, ...]:
-    """First grid point at which an array that broadcasts against the grid is true.
+def first_spot(bad: np.ndarray, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """First grid point at which an array is true, and the first loop iteration there.
 
-    Axes before those of the grid belong to loops and are ignored.
+    The array's last `rank` axes are those of the grid; the axes before belong to loops, innermost
+    first, whose iterations are returned outermost first.
     """
-    rank = len(sizes)
-    spots = np.argwhere(bad)
-    if not rank:
-        return ()
-    points = spots[:, bad.ndim - rank :]
-    order = np.lexsort(points.T[::-1])
-    return tuple(int(i) for i in points[order[0]])
+    loops = bad.ndim - rank
+    ordered = bad.transpose(*range(loops, bad.ndim), *reversed(range(loops)))
+    spot = np.unravel_index(int(np.argmax(ordered)), ordered.shape)
+    numbers = tuple(int(i) for i in spot)
+    return numbers[:rank], numbers[rank:]
 
 
 def at(values: np.ndarray, spot: Sequence[int]) -> int:
@@ -158,17 +154,8 @@ def at(values: np.ndarray, spot: Sequence[int]) -> int:
     return int(values[place])
 
 
-def over_loops(found: np.ndarray, rank: int) -> np.ndarray:
-    """Mask over the grid of this rank: where an array is true in any iteration of its loops."""
-    if found.ndim <= rank:
-        return found
-    return np.asarray(found.reshape(-1, *found.shape[found.ndim - rank :]).any(axis=0))
-
-
 def points_of(bad: np.ndarray, sizes: Sequence[int]) -> int:
     """Number of grid points at which an array that broadcasts against the grid is true."""
-    bad = over_loops(bad, len(sizes))
-    total = int(np.count_nonzero(bad))
-    for size, dim in zip(sizes, bad.shape, strict=True):
-        total *= size if dim == 1 else 1
-    return total
+    found = np.asarray(bad.any(axis=tuple(range(bad.ndim - len(sizes)))))
+    repeats = [size for size, dim in zip(sizes, found.shape, strict=True) if dim == 1]
+    return int(np.count_nonzero(found)) * math.prod(repeats)

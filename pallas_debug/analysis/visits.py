@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pallas_debug.analysis.coverage import unvisited
-from pallas_debug.analysis.subject import Result, Subject, over_loops
-from pallas_debug.bridge.walk.index_maps import Block, BlockDim
+from pallas_debug.analysis.subject import Result, Subject
+from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import contents, order
 from pallas_debug.findings.wording.facts import array_text, block_text
 
@@ -59,8 +59,8 @@ def look(subject: Subject) -> Result:
     if 0 in subject.grid.sizes:
         return result
     for number, block in enumerate(subject.grid.outputs):
-        if not _is_pipelined(block):
-            continue
+        if block.space not in ("default", "vmem", "smem") or 0 in block.shape:
+            continue  # not pipelined with the grid, or empty
         visit = _visit(subject, block, result)
         if visit is None:
             continue
@@ -69,32 +69,6 @@ def look(subject: Subject) -> Result:
         if not _parallel(subject, visit, result) and not block.revisits:
             _order(subject, visit, result)
     return result
-
-
-def block_ids(subject: Subject, block: Block) -> np.ndarray | None:
-    """Block numbers of an operand over the grid; None if they are not known for certain."""
-    dims = subject.indices[block.position].dims
-    if dims is None or any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
-        return None
-    counts = [_count(dim) for dim in block.dims]
-    for index, count in zip(dims, counts, strict=True):
-        if index.size and (index.min() < 0 or index.max() >= count):
-            return None
-    if math.prod(np.broadcast_shapes(*(d.shape for d in dims))) > MAX_POINTS:
-        return None
-    ids = np.zeros((1,) * len(subject.grid.sizes), np.int64)
-    for index, count in zip(dims, counts, strict=True):
-        ids = ids * count + index
-    return ids
-
-
-def _count(dim: BlockDim) -> int:
-    return dim.bound if dim.kind == "squeezed" else dim.blocks
-
-
-def _is_pipelined(block: Block) -> bool:
-    """Return whether blocks are pipelined with the grid, not copied from HBM by the kernel."""
-    return block.space in ("default", "vmem", "smem") and 0 not in block.shape
 
 
 def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
@@ -106,20 +80,25 @@ def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
             f"the order in which the blocks of {block.name} are visited: they may overlap"
         )
         return None
-    ids = block_ids(subject, block)
-    if ids is None:
-        points = math.prod(np.broadcast_shapes(*(d.shape for d in dims)))
-        if points > MAX_POINTS:
-            result.left_out.append(
-                f"the order in which the blocks of {block.name} are visited: they depend on "
-                f"{points:,} grid points"
-            )
+    counts = tuple(d.bound if d.kind == "squeezed" else d.blocks for d in block.dims)
+    for index, count in zip(dims, counts, strict=True):
+        if index.size and (index.min() < 0 or index.max() >= count):
+            return None  # reported by `blocks`
+    points = math.prod(np.broadcast_shapes(*(d.shape for d in dims)))
+    if points > MAX_POINTS:
+        _too_many(block, points, result)
         return None
-    return _Visit(
-        block=block,
-        ids=ids,
-        depends=tuple(d for d, size in enumerate(ids.shape) if size > 1),
-        counts=tuple(_count(dim) for dim in block.dims),
+    ids = np.zeros((1,) * len(subject.grid.sizes), np.int64)
+    for index, count in zip(dims, counts, strict=True):
+        ids = ids * count + index
+    depends = tuple(d for d, size in enumerate(ids.shape) if size > 1)
+    return _Visit(block=block, ids=ids, depends=depends, counts=counts)
+
+
+def _too_many(block: Block, points: int, result: Result) -> None:
+    result.left_out.append(
+        f"the order in which the blocks of {block.name} are visited: they depend on "
+        f"{points:,} grid points"
     )
 
 
@@ -135,17 +114,14 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     if not missing:
         return
     first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
-    passage = next((p for p in _passages(subject, block) if p.missing > 0), None)
     source = subject.block_line(block)
     why: contents.Gone = "left out"
-    unused = [n for axis, n in enumerate(subject.grid.sizes) if axis not in visit.depends]
-    if passage is not None and not contents.is_for_other_axes(
-        visit.counts[passage.dim], passage.steps, unused
-    ):
-        is_partial = passage.is_one_short and passage.left < passage.block.dims[passage.dim].size
-        why = "rounded down" if is_partial else "too few steps"
-        source = subject.site.line("grid", subject.grid.number(passage.axis)) or source
-    shape = array_text(block.dtype, block.shape)
+    for dim, axis in zip(block.dims, block.passed, strict=True):
+        steps = None if axis is None else subject.grid.sizes[axis]
+        if axis is not None and dim.bound % dim.size and steps == dim.bound // dim.size:
+            why = "rounded down"
+            source = subject.site.line("grid", subject.grid.number(axis)) or source
+            break
     finding = contents.output_not_written(
         subject.of_block(
             block,
@@ -153,56 +129,11 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
             index=unvisited(block, seen, visit.counts) or block_text(block.name, first),
             values={"missing": str(missing), "blocks": str(total)},
         ),
-        what=f"block {first} of {block.name}, {shape},",
+        what=f"block {first} of {block.name}, {array_text(block.dtype, block.shape)},",
         why=why,
         blocks=(missing, total),
     )
     result.findings.append(finding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Passage:
-    """A dimension of an array along which the index map passes through a program id.
-
-    Attributes:
-      dim: dimension of the array.
-      axis: axis of the grid; it has `steps` grid points.
-    """
-
-    block: Block
-    dim: int
-    axis: int
-    steps: int
-
-    @property
-    def missing(self) -> int:
-        """Number of blocks that are never visited."""
-        return self.block.dims[self.dim].blocks - self.steps
-
-    @property
-    def left(self) -> int:
-        """Number of elements in the missing blocks."""
-        along = self.block.dims[self.dim]
-        return along.bound - self.steps * along.size
-
-    @property
-    def is_one_short(self) -> bool:
-        """True if only the last block is missing.
-
-        The last block is partial with `size // block` steps, and whole with `size // block - 1`.
-        """
-        return self.block.dims[self.dim].kind == "blocked" and self.missing == 1
-
-
-def _passages(subject: Subject, block: Block) -> list[_Passage]:
-    found = []
-    for dim, index in enumerate(subject.indices[block.position].dims or ()):
-        axes = [axis for axis, size in enumerate(index.shape) if size > 1]
-        if not axes and (only := block.passed[dim]) is not None:
-            axes = [only]  # it has a single step
-        if len(axes) == 1 and np.array_equal(index.ravel(), np.arange(index.size)):
-            found.append(_Passage(block=block, dim=dim, axis=axes[0], steps=index.size))
-    return found
 
 
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
@@ -219,12 +150,6 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
             return False
         first, other = pair
     block = visit.block
-    if _serves_as_scratch(subject, block):
-        result.left_out.append(
-            f"what {block.name} holds at the end: each parallel step uses it as scratch, and the "
-            "last one to run leaves its values"
-        )
-        return False
     index = _index(visit, other)
     shape = array_text(block.dtype, block.shape)
     finding = order.data_race(
@@ -234,35 +159,9 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
         there=order.Access(writes=True, grid_point=first),
         axes=grid.numbers(shared or parallel),
     )
-    result.findings.append(finding)
+    condition = "the grid points store different values"
+    result.findings.append(replace(finding, only_if=condition))
     return True
-
-
-def _serves_as_scratch(subject: Subject, block: Block) -> bool:
-    """Return whether an output is read, but always written first wherever a core may start."""
-    position = len(subject.grid.tables) + block.position
-    reads = [
-        event
-        for event in subject.walked.events
-        if event.what == "read" and event.view.buffer.position == position
-    ]
-    if not reads:
-        return False
-    covered = ~_core_starts(subject)
-    for event in subject.stores(block, before=reads[0].number):
-        covered = covered | over_loops(event.where, len(subject.grid.sizes))
-    return bool(covered.all())
-
-
-def _core_starts(subject: Subject) -> np.ndarray:
-    """Grid points at which a core may start: step 0 of every sequential dimension."""
-    sizes = subject.grid.sizes
-    starts = np.ones((1,) * len(sizes), bool)
-    for d, (size, is_parallel) in enumerate(zip(sizes, subject.grid.parallel, strict=True)):
-        if not is_parallel:
-            steps = np.arange(size).reshape([-1 if i == d else 1 for i in range(len(sizes))])
-            starts = starts & (steps == 0)
-    return starts
 
 
 def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] | None:
@@ -297,10 +196,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     if visit.is_injective and math.prod(shape) == visit.ids.size:
         return
     if math.prod(shape) > MAX_POINTS:
-        result.left_out.append(
-            f"the order in which the blocks of {visit.block.name} are visited: they depend on "
-            f"{math.prod(shape):,} grid points"
-        )
+        _too_many(visit.block, math.prod(shape), result)
         return
     flat = np.broadcast_to(visit.ids, shape).ravel()
     by_block = np.argsort(flat, kind="stable")

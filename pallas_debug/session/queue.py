@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pluggy
 
-from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk.block_map import block_map
 from pallas_debug.compiler import job
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names

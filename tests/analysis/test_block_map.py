@@ -12,9 +12,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import flash_attention
 
-from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import prefetch
+from pallas_debug.bridge.walk.block_map import block_map
 from pallas_debug.compiler import targets
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 

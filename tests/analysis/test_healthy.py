@@ -40,7 +40,7 @@ def found(kernels: list[Capture], not_on: tuple[str, ...] = ()) -> Iterator[Find
     assert kernels
     for captured in kernels:
         targets = [target for target in BUILTIN if target.name not in not_on]
-        yield from analyze(captured, targets).findings
+        yield from (finding for finding in analyze(captured, targets).findings if finding.counts)
 
 
 def of_many_kernels(op: BundledOperation) -> list[pytest.MarkDecorator]:

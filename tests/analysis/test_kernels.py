@@ -116,7 +116,9 @@ def test_an_output_whose_store_no_grid_point_reaches(captures: Captures) -> None
     )
 
 
-def test_an_output_that_serves_as_scratch_of_parallel_steps(captures: Captures) -> None:
+def test_an_output_that_parallel_steps_share_is_a_fault_only_if_they_store_other_values(
+    captures: Captures,
+) -> None:
     def kernel(x_ref: Any, out_ref: Any, sum_ref: Any) -> None:
         @pl.when(pl.program_id(1) == 0)
         def _start() -> None:
@@ -135,11 +137,9 @@ def test_an_output_that_serves_as_scratch_of_parallel_steps(captures: Captures) 
         out_specs=(spec, pl.BlockSpec((8, 128), lambda i, j: (0, 0))),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
     )
-    assert analysis.findings == ()
-    assert tuple(gap.reason for gap in analysis.gaps) == (
-        "what sum_ref holds at the end: each parallel step uses it as scratch, and the last one to "
-        "run leaves its values",
-    )
+    (race,) = analysis.findings
+    assert (race.kind, race.operand, race.counts) == ("DataRace", "sum_ref", False)
+    assert race.only_if == "the grid points store different values"
 
 
 # Blocks.

@@ -61,7 +61,7 @@ def test_a_name_that_is_called_otherwise_today(source: Path) -> None:
 @pytest.mark.parametrize(
     "used, advice",
     [
-        ("pltpu.TPUMemorySpace", "write pltpu.MemorySpace"),
+        ("pltpu.TPUMemorySpace", "write pltpu.MemorySpace, and pl.ANY for TPUMemorySpace.ANY"),
         ("pltpu.TPUInterpretParams", "write pltpu.InterpretParams"),
         ("pltpu.ANY", "write pl.ANY"),
         ("pltpu.run_scoped", "write pl.run_scoped"),

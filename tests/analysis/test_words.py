@@ -165,15 +165,15 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "the kernel needs at least 32 MiB of VMEM, and may use 16 MiB on v4, v5e, v5p: x_ref 2 x "
         "float32[512, 4096] (16 MiB), out_ref 2 x float32[512, 4096] (16 MiB)",
         "VMEM holds each block once per buffer, plus the scratch",
-        "use blocks of x_ref (256, 4096), out_ref (256, 4096), which would fit; or set "
-        "vmem_limit_bytes to at most 64 MiB",
+        "use smaller blocks, less scratch or a narrower dtype; or set vmem_limit_bytes to at most "
+        "64 MiB",
     ),
     "whole_arrays": (
         "the kernel needs at least 24 MiB of VMEM, and may use 16 MiB on v4, v5e, v5p: x_ref "
         "float32[3072, 1024] (12 MiB), out_ref float32[3072, 1024] (12 MiB)",
         "VMEM holds each block once per buffer, plus the scratch",
-        "use a grid with blocks of x_ref (768, 1024), out_ref (768, 1024), which would fit; or "
-        "set vmem_limit_bytes to at most 64 MiB",
+        "use smaller blocks, less scratch or a narrower dtype; or set vmem_limit_bytes to at most "
+        "64 MiB",
     ),
     "scratch_over_the_capacity": (
         "the kernel needs at least 88 MiB of VMEM, and may use 16 MiB on v4; 64 MiB on v5p, "
@@ -181,7 +181,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "out_ref float32[1024, 1024] (4 MiB)",
         "the whole VMEM of a chip is 16 MiB on v4; 64 MiB on v5p, tpu7x: vmem_limit_bytes cannot "
         "make it larger",
-        "make the scratch smaller, and process it in more steps",
+        "use smaller blocks, less scratch or a narrower dtype",
     ),
     "page_table_too_large": (
         "the kernel needs at least 2 MiB of SMEM, and has 1 MiB on v4, v5e, v5p, v6e, tpu7x: "

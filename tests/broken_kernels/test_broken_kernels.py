@@ -58,6 +58,7 @@ def test_found_with_its_kind_and_line(kernel: BrokenKernel) -> None:
         if finding.source is not None
         and (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
         and finding.kind in kinds
+        and finding.counts
     ]
     assert found, str(verdict)
     assert all(finding.cause and finding.advice for finding in found)

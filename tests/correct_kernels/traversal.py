@@ -97,6 +97,22 @@ def sum_kept_in_the_output(x, y):
     )(x, y)
 
 
+@equals(lambda x: x * 2, normal(8, 128))
+def equal_values_from_parallel_points(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    whole = pl.BlockSpec((8, 128), lambda i: (0, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(3,),
+        in_specs=[whole],
+        out_specs=whole,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+    )(x)
+
+
 @equals(lambda x: x.reshape(2, 8, 2, 128).transpose(2, 1, 0, 3).reshape(16, 256), normal(16, 256))
 def blocks_transposed(x):
     def kernel(x_ref, out_ref):

@@ -91,23 +91,9 @@ def narrow(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """One operand's memory: number of buffers, shape of each, bytes of all of them."""
-
-    operand: str
-    buffers: int
-    shape: str
-    bytes: int
-
-    def __str__(self) -> str:
-        times = f"{self.buffers} x " if self.buffers > 1 else ""
-        return f"{self.operand} {times}{self.shape} ({mib(self.bytes)})"
-
-
 def vmem_overflow(
-    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part],
-    capacities: Mapping[str, int], room: int | None, fitting: str | None, has_grid: bool,
+    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[str],
+    capacities: Mapping[str, int], room: int | None,
 ) -> Finding:  # fmt: skip
     """Report a kernel that uses more VMEM than its limit on some targets.
 
@@ -116,17 +102,8 @@ def vmem_overflow(
       parts: parts, largest first.
       capacities: the chips' whole VMEM in bytes, by target, if even that is too small everywhere.
       room: number of bytes that `vmem_limit_bytes` may be set to, if that would help.
-      fitting: smaller blocks, as text; empty if no blocks would help, None if the scratch alone is
-        too large.
-      has_grid: whether the arrays are already divided into blocks.
     """
-    if fitting is None:
-        advice = "make the scratch smaller, and process it in more steps"
-    elif not fitting:
-        advice = "divide the arrays into smaller blocks, or use a narrower dtype"
-    else:
-        what = "blocks" if has_grid else "a grid with blocks"
-        advice = f"use {what} of {fitting}, which would fit"
+    advice = "use smaller blocks, less scratch or a narrower dtype"
     if room is not None:
         advice += f"; or set vmem_limit_bytes to at most {mib(room)}"
     cause = "VMEM holds each block once per buffer, plus the scratch"
@@ -141,7 +118,7 @@ def vmem_overflow(
 
 
 def smem_overflow(
-    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part]
+    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[str]
 ) -> Finding:
     return seen.found(
         Fault.SMEM_OVERFLOW,
@@ -152,8 +129,8 @@ def smem_overflow(
     )
 
 
-def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[Part]) -> str:
-    largest = ", ".join(map(str, parts[:3]))
+def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[str]) -> str:
+    largest = ", ".join(parts[:3])
     has = "may use" if space == "VMEM" else "has"  # a chip has more VMEM than a kernel's share
     return (
         f"the kernel needs at least {mib(used)} of {space}, and {has} {_by_size(limits)}: {largest}"
