@@ -339,7 +339,7 @@ class Judging:
         asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
         seen = [*seen, ask.uncaptured(self._session, asked, targets)]
         outcomes_of_runs = [o for one in seen for o in one.outcomes if o.engine == "machine"]
-        ran = {o.digest for o in outcomes_of_runs if o.status in JUDGED and not o.gaps}
+        ran = {o.digest for o in outcomes_of_runs if o.status == "ok" and not o.gaps}
         seen = [one.without_conditions(ran) for one in seen]
         lost = [AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
         kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
