@@ -341,7 +341,7 @@ class Watcher:
         with self._guarded("report", f"wording the failure of {running.nodeid}"):
             words = failures.text(found, record, running.callers)
         running.raised, running.raised_for = failures.Failed(words, found), found[0]
-        raise running.raised
+        raise running.raised from None  # the exception that stopped a kernel says the same
 
     def _verify(self, running: Running) -> None:
         """Add the findings of engines that do not run the test."""
