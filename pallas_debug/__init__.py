@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from pallas_debug import explain as explain
     from pallas_debug._api.breakpoint import breakpoint as breakpoint
     from pallas_debug._api.check import check as check
     from pallas_debug._api.compare import compare as compare
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pallas_debug._api.stats import stats as stats
     from pallas_debug._api.sweep import sweep as sweep
     from pallas_debug._api.verify import verify as verify
-    from pallas_debug.findings import explain as explain
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.stepper import step as step
     from pallas_debug.store import open_dumps as open_dumps
@@ -44,7 +44,7 @@ _HOMES = {
     "verify": "pallas_debug._api.verify",
 }
 
-_MODULES = {"explain": "pallas_debug.findings.explain"}
+_MODULES = {"explain": "pallas_debug.explain"}
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 

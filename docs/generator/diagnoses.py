@@ -11,7 +11,7 @@ from generator.markdown import escaped, page, table
 
 def errors() -> str:
     """The catalogue of explanations."""
-    from pallas_debug.findings.explain import TOPICS
+    from pallas_debug.explain import TOPICS
 
     parts = [
         "The catalogue of `pallas-debug explain`: known failures of kernels, with their cause and "
@@ -32,7 +32,7 @@ def errors() -> str:
                 ["links", ", ".join(f"<{link}>" for link in entry.links)],
             ]
             parts.append(table(["", "about it"], [row for row in rows if row[1]]))
-    return page("Errors", "pallas_debug/findings/explain/catalogue/", parts)
+    return page("Errors", "pallas_debug/explain/catalogue/", parts)
 
 
 def _sentence(text: str) -> str:

@@ -21,7 +21,7 @@ from pallas_debug.render import one_line
 from pallas_debug.store.remote.paths import place
 
 if TYPE_CHECKING:
-    from pallas_debug.findings.explain import Occurrence, Scan
+    from pallas_debug.explain import Occurrence, Scan
     from pallas_debug.findings.faults import Fault
     from pallas_debug.model import Explanation
 
@@ -112,8 +112,9 @@ class _Answer(NamedTuple):
 
 
 def _answer(what: str) -> _Answer:
-    from pallas_debug.findings import explain, faults
-    from pallas_debug.findings.explain import layouts
+    from pallas_debug import explain
+    from pallas_debug.explain import layouts
+    from pallas_debug.findings import faults
 
     if what == "-":
         return _of_log(
@@ -131,7 +132,7 @@ def _answer(what: str) -> _Answer:
         raise UsageError(f"no such file or directory: {what}")
     fault = faults.named(what)
     if fault is not None:
-        return _of_kind(fault, explain.of_kind(what))
+        return _of_kind(fault, explain.of_kind(fault))
     explanation = explain.explain(what)
     if explanation is not None:
         message = _error(explanation, kernel=explain.kernel_name(what), text=what)
@@ -183,7 +184,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
 
 def _of_log(name: str, lines: Iterable[str]) -> _Answer:
-    from pallas_debug.findings import explain
+    from pallas_debug import explain
 
     scan = explain.read(lines)
     parts = [_occurrence(occurrence) for occurrence in scan.occurrences]
@@ -226,7 +227,7 @@ def _counts(name: str, scan: Scan) -> str:
 
 def _unknown(text: str) -> str:
     from pallas_debug.errors import meant
-    from pallas_debug.findings.explain import WHAT_TO_ATTACH
+    from pallas_debug.explain import WHAT_TO_ATTACH
     from pallas_debug.findings.faults import Fault
 
     headline = next((line.strip() for line in text.splitlines() if line.strip()), "")
@@ -238,7 +239,7 @@ def _unknown(text: str) -> str:
 
 def _of_dumps(directory: Path) -> _Answer:
     """Explain every failed compilation, grouping the targets with the same failure."""
-    from pallas_debug.findings import explain
+    from pallas_debug import explain
     from pallas_debug.render import plural
     from pallas_debug.store import open_dumps
 
@@ -288,7 +289,7 @@ def _of_dumps(directory: Path) -> _Answer:
 
 
 def _list(*, as_json: bool) -> int:
-    from pallas_debug.findings import explain
+    from pallas_debug import explain
 
     entries = explain.entries()
     if as_json:

@@ -360,7 +360,7 @@ def raised(
 
 def _explained(message: str, error: Exception) -> str:
     """Append cause and advice to a message about an exception, if it is a known one."""
-    from pallas_debug.findings.explain import explain
+    from pallas_debug.explain import explain
 
     known = explain(str(error), in_context=True)
     if known is None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from pallas_debug import explain
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import RequestOutcome
 from pallas_debug.errors import CompiledWithOthersError
-from pallas_debug.findings import explain
 from pallas_debug.ir.locations import first_source_line, source_lines
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
 from pallas_debug.store import layout, raw

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pallas_debug.findings import explain
+from pallas_debug import explain
 from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.model import Finding, SourceLine, Witness
 

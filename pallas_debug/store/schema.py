@@ -122,7 +122,7 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
     if isinstance(found, Compilation) and "explanation" not in (document.get("failure") or ()):
         return cast(T, _with_explanation(found, kernel))
     if isinstance(found, RunRecord) and version == 1 and found.findings:
-        from pallas_debug.findings.explain import explained
+        from pallas_debug.explain import explained
 
         return cast(T, replace(found, findings=tuple(map(explained, found.findings))))
     return found
@@ -151,7 +151,7 @@ def _upgrade_findings(run: dict[str, Any]) -> None:
 def _with_explanation(compilation: Compilation, kernel: Kernel | None) -> Compilation:
     if compilation.failure is None:
         return compilation
-    from pallas_debug.findings.explain import explained  # not imported where all kernels compiled
+    from pallas_debug.explain import explained  # not imported where all kernels compiled
 
     return replace(compilation, failure=explained(compilation.failure, kernel))
 

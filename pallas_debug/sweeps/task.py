@@ -19,7 +19,7 @@ from typing import Any
 
 from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
-from pallas_debug.findings.explain import explain
+from pallas_debug.explain import explain
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Compilation, Dump, Failure, Kernel, Target
 from pallas_debug.profile.figures import Figure, Origin, missing

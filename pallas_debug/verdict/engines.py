@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pallas_debug import guards
+from pallas_debug import explain, guards
 from pallas_debug.analysis import analyze, memory, names
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
@@ -23,7 +23,7 @@ from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.compile import needs_others
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, PluginError
-from pallas_debug.findings import explain, outputs
+from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import NO_KERNEL, Fault
 from pallas_debug.findings.outputs import Dropped

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pallas_debug import render
+from pallas_debug import explain, render
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
@@ -17,7 +17,6 @@ from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.programs import algorithms
 from pallas_debug.errors import CannotRunError, PallasDebugError
-from pallas_debug.findings import explain
 from pallas_debug.model import Gap, Kernel
 from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict.engines import Call, Seen, each, not_traced, own_problems

@@ -52,7 +52,7 @@ def hint(item: pytest.Item, error: BaseException) -> str | None:
         return f"with {option.flag}, pytest runs TPU kernels on the CPU"
     files = list(_files(error))
     if type(error) is AssertionError and not error.args and files and "jax" in files[-1]:
-        from pallas_debug.findings.explain import asserted, explain
+        from pallas_debug.explain import asserted, explain
 
         failed = asserted.assertion(error, traced=True)
         known = None if failed is None else explain(failed.headline)
@@ -90,7 +90,7 @@ def _misuse(error: BaseException, files: Sequence[str]) -> str | None:
     is_of_pallas = any(_PALLAS.search(file) for file in files)
     if not is_of_pallas and not (files and _JAX.search(files[-1])):
         return None  # of the test's own code, whatever its text
-    from pallas_debug.findings.explain import TOPICS, explain
+    from pallas_debug.explain import TOPICS, explain
 
     known = explain(str(error), in_context=is_of_pallas)
     if known is None or known.id not in {entry.id for entry in TOPICS["Calls"]}:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pallas_debug.findings.explain.catalogue import CATALOGUE
+from pallas_debug.explain.catalogue import CATALOGUE
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Dump, Kernel
 from pallas_debug.store import Store
@@ -205,7 +205,7 @@ def test_a_dump_without_failures(command: Any) -> None:
 
 
 def test_the_list(command: Any) -> None:
-    from pallas_debug.findings.explain import CATALOGUE
+    from pallas_debug.explain import CATALOGUE
 
     done = command("explain", "--list")
     assert done.returncode == 0

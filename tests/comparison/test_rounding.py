@@ -12,8 +12,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug import explain
 from pallas_debug.comparison import tolerances
-from pallas_debug.findings import explain
 from pallas_debug.model import Finding
 
 F32, BF16 = jnp.float32, jnp.bfloat16

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from pallas_debug import explain
 from pallas_debug.errors import UsageError
-from pallas_debug.findings import explain
-from pallas_debug.findings.explain import CATALOGUE, plugins, recognise
-from pallas_debug.findings.explain.catalogue.general import STATUSES
+from pallas_debug.explain import CATALOGUE, plugins, recognise
+from pallas_debug.explain.catalogue.general import STATUSES
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 

@@ -9,9 +9,9 @@ import jax
 import pytest
 from broken_kernels import BrokenKernel, broken
 
+from pallas_debug import explain
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.findings import explain
-from pallas_debug.findings.explain.known import KNOWN_ISSUES, numbers
+from pallas_debug.explain.known import KNOWN_ISSUES, numbers
 from pallas_debug.model import Kernel, Operand
 from pallas_debug.session import Options, Session
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.findings import explain
-from pallas_debug.findings.explain import layouts
+from pallas_debug import explain
+from pallas_debug.explain import layouts
 
 DATA = Path(__file__).parents[1] / "ir" / "data"
 MESSAGES = Path(__file__).parent / "messages"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.findings import explain
-from pallas_debug.findings.explain import Occurrence, logs, plugins
+from pallas_debug import explain
+from pallas_debug.explain import Occurrence, logs, plugins
 from pallas_debug.model import Explanation
 
 STORE = "ValueError: Cannot store scalars to VMEM"

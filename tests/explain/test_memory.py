@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.findings import explain
-from pallas_debug.findings.explain import fit, memory
+from pallas_debug import explain
+from pallas_debug.explain import fit, memory
 from pallas_debug.model import Kernel, Operand
 
 MESSAGES = Path(__file__).parent / "messages"

@@ -24,12 +24,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug import explain
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.errors import KernelFault
-from pallas_debug.findings import explain
-from pallas_debug.findings.explain import fit, memory
+from pallas_debug.explain import fit, memory
+from pallas_debug.explain.formulas import FORMULAS
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Failure, Kernel

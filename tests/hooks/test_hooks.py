@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pallas_debug import hooks
 from pallas_debug.cli import show
 from pallas_debug.errors import PluginWarning
-from pallas_debug.findings.explain import plugins
+from pallas_debug.explain import plugins
 from pallas_debug.model import Explanation
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser

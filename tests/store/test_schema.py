@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pallas_debug import explain
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import (
     Compilation,

@@ -354,7 +354,7 @@ KNOWN = ENTRY.brief()
 async def test_a_failure_is_told_above_its_operation(
     golden: Golden, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallas_debug.findings.explain.of_failure", lambda *_: ENTRY)
+    monkeypatch.setattr("pallas_debug.explain.of_failure", lambda *_: ENTRY)
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "G")

@@ -34,7 +34,7 @@ from pallas_debug.bridge.interpret import failures, interpret, launched
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
 from pallas_debug.bridge.lowering import calls, grids
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.findings.explain import asserted
+from pallas_debug.explain import asserted
 from pallas_debug.guards import guarded
 
 PRIMITIVES: dict[str, jax_core.Primitive] = {

@@ -28,7 +28,7 @@ from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.errors import JaxAssertionError, KernelFault
-from pallas_debug.findings.explain import explained
+from pallas_debug.explain import explained
 from pallas_debug.model import Failure, SourceLine
 
 _VALUE_NEEDED = (

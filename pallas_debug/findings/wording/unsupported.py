@@ -7,9 +7,9 @@ import re
 import sys
 from collections.abc import Sequence
 
-from pallas_debug.findings import explain
+from pallas_debug import explain
+from pallas_debug.explain.formulas import FORMULAS
 from pallas_debug.findings.faults import Fault, named
-from pallas_debug.findings.formulas import FORMULAS
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Failure, Finding, Kernel
 

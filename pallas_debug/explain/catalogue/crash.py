@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pallas_debug.defaults import COMPILE_TIMEOUT
-from pallas_debug.findings.explain.catalogue.record import JAX, entry
+from pallas_debug.explain.catalogue.record import JAX, entry
 
 ENTRIES = (
     entry(

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pallas_debug.findings.explain import plugins, recognise
-from pallas_debug.findings.explain.catalogue import CATALOGUE
-from pallas_debug.findings.explain.details import applied, kernel_name
+from pallas_debug.explain import plugins, recognise
+from pallas_debug.explain.catalogue import CATALOGUE
+from pallas_debug.explain.details import applied, kernel_name
 from pallas_debug.model import Explanation
 
 PIECE = 1 << 22

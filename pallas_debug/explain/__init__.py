@@ -18,14 +18,14 @@ from pallas_debug.errors import UsageError
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 
 if TYPE_CHECKING:
-    from pallas_debug.findings.explain.catalogue import CATALOGUE as CATALOGUE
-    from pallas_debug.findings.explain.catalogue import TOPICS as TOPICS
-    from pallas_debug.findings.explain.details import kernel_name as kernel_name
-    from pallas_debug.findings.explain.known import KnownIssue as KnownIssue
-    from pallas_debug.findings.explain.known import known_issues as known_issues
-    from pallas_debug.findings.explain.logs import Occurrence as Occurrence
-    from pallas_debug.findings.explain.logs import Scan as Scan
-    from pallas_debug.findings.explain.logs import read as read
+    from pallas_debug.explain.catalogue import CATALOGUE as CATALOGUE
+    from pallas_debug.explain.catalogue import TOPICS as TOPICS
+    from pallas_debug.explain.details import kernel_name as kernel_name
+    from pallas_debug.explain.known import KnownIssue as KnownIssue
+    from pallas_debug.explain.known import known_issues as known_issues
+    from pallas_debug.explain.logs import Occurrence as Occurrence
+    from pallas_debug.explain.logs import Scan as Scan
+    from pallas_debug.explain.logs import read as read
 
 _LAZY = {
     "catalogue": ("CATALOGUE", "TOPICS"),
@@ -95,7 +95,7 @@ def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | 
       failure: as raised or as read from a dump.
       kernel: the failed kernel, if known, for operand names and block sizes.
     """
-    from pallas_debug.findings.explain import plugins, recognise
+    from pallas_debug.explain import plugins, recognise
 
     # The type of a failure that we raise ourselves is the kind of a finding.
     name = kernel.name if kernel else "?"
@@ -114,23 +114,17 @@ def of_finding(finding: Finding) -> Explanation | None:
     return _applied(found, finding.message)
 
 
-def of_kind(name: str) -> tuple[Explanation, ...]:
-    """Explanations of a kind of finding, by its name or a former one; none if it is unknown.
-
-    A kind of failed compilation may have several, each for different messages.
-    """
-    from pallas_debug.findings import faults
-
-    fault = faults.named(name)
-    general = next((entry for entry in entries() if str(fault) in entry.kinds), None)
+def of_kind(kind: str) -> tuple[Explanation, ...]:
+    """Explanations of a kind of finding. One of failed compilation may have several, by message."""
+    general = next((entry for entry in entries() if kind in entry.kinds), None)
     if general is not None:
         return (general,)
-    return tuple(entry for entry in entries() if fault is not None and entry.kind == fault)
+    return tuple(entry for entry in entries() if entry.kind == kind)
 
 
 def entries() -> tuple[Explanation, ...]:
     """All entries, those of plugins first."""
-    from pallas_debug.findings.explain import catalogue, plugins
+    from pallas_debug.explain import catalogue, plugins
 
     return (*plugins.explanations(), *catalogue.CATALOGUE)
 
@@ -143,7 +137,7 @@ def entry(name: str) -> Explanation:
     """
     import difflib
 
-    from pallas_debug.findings.explain.catalogue.general import STATUSES
+    from pallas_debug.explain.catalogue.general import STATUSES
 
     code, known = name.upper(), entries()
     if code in {status for status, _ in STATUSES}:
@@ -163,7 +157,7 @@ def entry(name: str) -> Explanation:
 
 def _first(text: str, *, in_context: bool) -> Explanation | None:
     """First entry that recognises a text; plugins come first."""
-    from pallas_debug.findings.explain import plugins, recognise
+    from pallas_debug.explain import plugins, recognise
 
     found = recognise.first(text, plugins.explanations(), in_context=in_context)
     return found or recognise.first(text, in_context=in_context)
@@ -172,7 +166,7 @@ def _first(text: str, *, in_context: bool) -> Explanation | None:
 def _applied(
     entry: Explanation | None, text: str, kernel: Kernel | None = None
 ) -> Explanation | None:
-    from pallas_debug.findings.explain import details
+    from pallas_debug.explain import details
 
     return None if entry is None else details.applied(entry, text, kernel)
 

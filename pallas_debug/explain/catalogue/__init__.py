@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallas_debug.findings.explain.catalogue import (
+from pallas_debug.explain.catalogue import (
     checks,
     crash,
     environment,

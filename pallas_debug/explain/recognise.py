@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from pallas_debug.findings.explain.catalogue import CATALOGUE
+from pallas_debug.explain.catalogue import CATALOGUE
 from pallas_debug.model import Explanation
 
 CONTEXT = re.compile(r"[Pp]allas|[Mm]osaic|tpu_custom_call|libtpu|\btpu\b|\bTPU\b")

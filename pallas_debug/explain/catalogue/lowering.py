@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallas_debug.findings.explain.catalogue.record import JAX, PALLAS, entry
+from pallas_debug.explain.catalogue.record import JAX, PALLAS, entry
 
 ENTRIES = (
     entry(

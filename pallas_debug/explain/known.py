@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pallas_debug.findings.explain.catalogue.record import JAX
+from pallas_debug.explain.catalogue.record import JAX
 from pallas_debug.model import Kernel
 
 Matcher = Callable[[Kernel, str], bool]

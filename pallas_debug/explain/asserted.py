@@ -79,7 +79,7 @@ def assertion(error: BaseException | None, *, traced: bool = False) -> JaxAssert
 
 def error_of(failed: JaxAssertion) -> JaxAssertionError:
     """Return the exception that replaces the original: what failed, where, and what to do."""
-    from pallas_debug.findings import explain  # it imports this module's siblings
+    from pallas_debug import explain  # it imports this module's siblings
 
     lines = [failed.headline]
     if failed.call is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_debug.findings.explain.memory import (
+from pallas_debug.explain.memory import (
     LANES,
     SUBLANES,
     Overflow,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pallas_debug.findings.explain import fit, layouts, memory
-from pallas_debug.findings.formulas import FORMULAS
+from pallas_debug.explain import fit, layouts, memory
+from pallas_debug.explain.formulas import FORMULAS
 from pallas_debug.model import Explanation, Kernel
 
 _KERNEL = re.compile(
