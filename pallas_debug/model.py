@@ -159,7 +159,7 @@ class Explanation:
       id: short identifier, stable across releases: `scoped-vmem-overflow`.
       cause, advice: a sentence each, without a full stop.
       code: XLA's error code, such as `E1001`, if it has one.
-      details: facts about this particular failure: an allocation table, blocks that would fit.
+      details: facts about this particular failure: such as an allocation table.
       versions: a sentence on the releases of jax or libtpu affected; empty for all.
       targets: the chips affected; empty for all.
       kind: kind of finding to report for this failure.
@@ -193,8 +193,8 @@ class Explanation:
         return f"{self.id} ({self.code})" if self.code else self.id
 
     def brief(self) -> list[str]:
-        """Two or three lines to print below a failure: the cause, the last detail, the advice."""
-        return [f"{self.name}: {self.cause}", *self.details[-1:], f"try: {self.advice}"]
+        """Two or three lines to print below a failure: the cause, the first detail, the advice."""
+        return [f"{self.name}: {self.cause}", *self.details[:1], f"try: {self.advice}"]
 
     def text(self) -> str:
         """The full explanation, on several lines."""

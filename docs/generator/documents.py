@@ -322,7 +322,7 @@ class ExplainedError:
       code: XLA's code, such as `E1001`.
       targets: chips to which the entry applies; empty for all.
       kinds: kinds of findings that the entry explains.
-      details: facts about this error: allocations, blocks that would fit.
+      details: facts about this error, such as its allocations.
       kernel: name of the kernel, if known.
       folder, target, failure: the failed compilation, for an error in a dump.
       count, at, workers: for a log, the number of occurrences, their lines and their hosts.
@@ -357,7 +357,6 @@ class ExplainAnswer:
       what: the argument.
       known: whether something was recognised.
       lines, others: for a log, its number of lines, and the number of unrelated errors.
-      layouts: for a Mosaic vector layout, its description.
     """
 
     what: str
@@ -365,7 +364,6 @@ class ExplainAnswer:
     errors: tuple[ExplainedError, ...]
     lines: int | None
     others: int | None
-    layouts: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,6 @@ def of_answers(answers: Iterable[Mapping[str, Any]]) -> str:
                     "text": error["text"] if error["entry"] is None else None,
                 }
             )
-        records += [{"layout": line} for line in answer["layouts"]]
     return render("explain", records)
 
 

@@ -58,7 +58,7 @@ def run(options: ExplainOptions) -> int:
       a code        XLA's error code: E1001
       an id         an entry listed by --list: scoped-vmem-overflow
       a finding     its kind: UninitializedRead
-      a message     in quotes; or a vector layout of a Mosaic dump
+      a message     in quotes
 
     The exit code is 1 if nothing was recognised. Without WHAT, --for-agents explains the commands
     to a coding assistant.
@@ -107,13 +107,12 @@ class _Answer(NamedTuple):
 
     def document(self, what: str) -> dict[str, Any]:
         """Return the JSON of the answer, with every field."""
-        empty: dict[str, Any] = {"lines": None, "others": None, "layouts": []}
+        empty: dict[str, Any] = {"lines": None, "others": None}
         return {"what": what, "known": self.is_known, "errors": self.errors, **empty, **self.more}
 
 
 def _answer(what: str) -> _Answer:
     from pallas_debug import explain
-    from pallas_debug.explain import layouts
     from pallas_debug.findings import faults
 
     if what == "-":
@@ -137,9 +136,6 @@ def _answer(what: str) -> _Answer:
     if explanation is not None:
         message = _error(explanation, kernel=explain.kernel_name(what), text=what)
         return _Answer(explanation.text(), [message])
-    if layouts.holds_layouts(what):
-        lines = layouts.describe(what)
-        return _Answer("\n".join(lines), more={"layouts": list(lines)})
     return _Answer(_unknown(what), [_error(None, text=what)], is_known=False)
 
 

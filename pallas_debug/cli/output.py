@@ -33,7 +33,7 @@ SCHEMAS = {
     "diff-stats": 1,
     "doctor": 1,
     "dump": 1,
-    "explain": 1,
+    "explain": 2,
     "grep": 1,
     "kernels": 1,
     "ls": 1,

@@ -3,8 +3,8 @@
 `explained` is the entry point for engines: it completes a failure or finding when it is created.
 Floor 1: depends only on text and `model`, and never imports jax. `catalogue/` holds the entries,
 `plugins.py` loads those of other distributions, `recognise.py` finds the entry for a text,
-`details.py`, `memory.py`, `fit.py` and `layouts.py` extract facts from a message, `logs.py` reads
-whole logs, `known.py` lists bugs in releases of jax and libtpu.
+`details.py` and `memory.py` extract facts from a message, `logs.py` reads whole logs, `known.py`
+lists bugs in releases of libtpu.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def explain(
       kernel: the failed kernel, if known, for operand names and block sizes.
       in_context: whether the text is known to be about a kernel, even if it is not known which.
     """
-    return _applied(_first(text, in_context=in_context or kernel is not None), text, kernel)
+    from pallas_debug.explain import recognise
+
+    found = recognise.first(text, in_context=in_context or kernel is not None)
+    return _applied(found, text, kernel)
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
@@ -110,7 +113,7 @@ def of_finding(finding: Finding) -> Explanation | None:
     """General explanation of a finding; its own cause and advice are more specific."""
     found = next((entry for entry in entries() if finding.kind in entry.kinds), None)
     if found is None:
-        found = _first(finding.message, in_context=True) or found
+        return explain(finding.message, in_context=True)
     return _applied(found, finding.message)
 
 
@@ -137,15 +140,12 @@ def entry(name: str) -> Explanation:
     """
     import difflib
 
-    from pallas_debug.explain.catalogue.general import STATUSES
-
     code, known = name.upper(), entries()
-    if code in {status for status, _ in STATUSES}:
-        name = "xla-status"
+    is_code = re.fullmatch(r"E\d{4}", code) is not None
     for found in known:
-        if name == found.id or code == found.code:
+        if name == found.id or (is_code and f"{code}:" in found.pattern):
             return found
-    if re.fullmatch(r"E\d{4}", code):
+    if is_code:
         codes = ", ".join(sorted(e.code for e in known if e.code))
         raise UsageError(f"unknown code {code}; the known ones are {codes}")
     near = difflib.get_close_matches(name, [e.id for e in known], n=3, cutoff=0.5)
@@ -153,14 +153,6 @@ def entry(name: str) -> Explanation:
     raise UsageError(
         f"there is no entry {name!r}; {hint}`pallas-debug explain --list` lists all of them"
     )
-
-
-def _first(text: str, *, in_context: bool) -> Explanation | None:
-    """First entry that recognises a text; plugins come first."""
-    from pallas_debug.explain import plugins, recognise
-
-    found = recognise.first(text, plugins.explanations(), in_context=in_context)
-    return found or recognise.first(text, in_context=in_context)
 
 
 def _applied(

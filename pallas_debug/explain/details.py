@@ -1,11 +1,11 @@
-"""Details from a message that complete its entry: sizes, layouts, kernel names."""
+"""Details from a message that complete its entry: sizes, replacements, kernel names."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
-from pallas_debug.explain import fit, layouts, memory
+from pallas_debug.explain import memory
 from pallas_debug.explain.formulas import FORMULAS
 from pallas_debug.model import Explanation, Kernel
 
@@ -21,12 +21,6 @@ _KERNEL = re.compile(
 _GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymous", "main"}
 """Names that messages use for a kernel without a name of its own."""
 
-_LAYOUT_ENTRIES = (
-    *("relayout", "operation-layout", "shape-cast", "mask-reshape", "sublane-gather", "gather"),
-)
-_RESHAPE = re.compile(
-    r'"(?:tpu|xir)\.reshape"\([^)]*\) : \((?P<old>vector<[^>]*>)\) -> (?P<new>vector<[^>]*>)'
-)
 _PRIMITIVE = re.compile(r"Pallas TPU lowering(?: for \S+)?: (?P<name>\w+)")
 _INSTEAD = {
     **{name: f"write {formula}" for name, formula in FORMULAS.items()},
@@ -86,11 +80,6 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
         return _MISMATCH.findall(text)
     if id in ("loop-carry", "branch-results"):
         return _CARRIES.findall(text)
-    if id in _LAYOUT_ENTRIES:
-        reshape = _RESHAPE.search(text)
-        if reshape is not None:
-            return [f"the reshape: from {reshape['old']} to {reshape['new']}"]
-        return list(layouts.describe(text))
     return []
 
 
@@ -102,7 +91,4 @@ def _memory(text: str, kernel: Kernel | None) -> list[str]:
     lines = [f"needed: {used} of {overflow.space.upper()}; limit: {limit}"]
     if overflow.is_estimate:
         lines.append("its blocks take at least:")
-    lines += [f"  {allocation}" for allocation in overflow.allocations]
-    if kernel is not None and overflow.space == "vmem":
-        lines += [f"would fit: {s}" for s in fit.suggestions(kernel, overflow)]
-    return lines
+    return [*lines, *(f"  {allocation}" for allocation in overflow.allocations)]

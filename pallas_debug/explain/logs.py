@@ -48,9 +48,6 @@ _START = re.compile(
 _ERROR = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): ")
 _OURS = re.compile(r"Mosaic failed to compile|MosaicError|Pallas|pallas|LoweringException|libtpu")
 """Must match for an unrecognised error to count as one of a kernel."""
-_SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+::")
-_CHAIN = ("The above exception was the direct cause", "jax.io_callback failed")
-"""Lines between two occurrences of the same exception in a chain."""
 _ERROR_MARKS = ("Error: ", "Exception: ", "Mosaic failed to compile")
 
 
@@ -105,20 +102,12 @@ def read(lines: Iterable[str]) -> Scan:
             reader.piece(held, last=False)
             held, size = [], 0
     reader.piece(held, last=True)
-    return reader.result()
-
-
-@dataclass
-class _Worker:
-    """State of one process's part of the log.
-
-    Attributes:
-      last: key of its last error.
-      is_echo: whether the next error may be the same one, repeated in an exception chain.
-    """
-
-    last: tuple[object, ...] | None = None
-    is_echo: bool = False
+    return Scan(
+        lines=reader.done - 1,
+        occurrences=tuple(sorted(reader.found.values(), key=lambda found: found.lines[0])),
+        others=reader.others,
+        dropped=reader.dropped,
+    )
 
 
 @dataclass
@@ -129,8 +118,7 @@ class _Reader:
     held: list[str] = field(default_factory=list)
     first: int = 1  # number of the first held line
     done: int = 1  # number of the first line not examined yet
-    workers: dict[str, _Worker] = field(default_factory=dict)
-    found: dict[tuple[object, ...], Occurrence] = field(default_factory=dict)
+    found: dict[tuple[str, str | None], Occurrence] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)  # end of each worker's last message
     others: int = 0
     dropped: int = 0
@@ -139,35 +127,26 @@ class _Reader:
         held = self.held + lines
         end = self.first + len(held)
         stop = end if last else max(self.done, end - AFTER)
-        text = "".join(held)
-        ends = list(accumulate(map(len, held)))
-        for index in self._marked(text, ends):
+        for index in self._marked(held):
             if self.done <= self.first + index < stop:
-                self._look(held, index)
+                self._examine(held, index)
         keep = max(0, stop - self.first - BEFORE)
         self.held, self.first, self.done = held[keep:], self.first + keep, stop
 
-    def result(self) -> Scan:
-        occurrences = sorted(self.found.values(), key=lambda occurrence: occurrence.lines[0])
-        return Scan(
-            lines=self.done - 1,
-            occurrences=tuple(occurrences),
-            others=self.others,
-            dropped=self.dropped,
-        )
-
-    def _marked(self, text: str, ends: list[int]) -> list[int]:
+    def _marked(self, held: list[str]) -> list[int]:
         """Indices of the lines that contain a mark.
 
         Searching for one of some 200 marks takes a millisecond per megabyte. Most are skipped
         because an inner word of the mark does not occur in this piece.
         """
         if any(entry.pattern and not entry.marks for entry in self.catalogue):
-            return list(range(len(ends)))
+            return list(range(len(held)))
+        text = "".join(held)
+        ends = list(accumulate(map(len, held)))
         words = set(text.split())
         marks = {mark for entry in self.catalogue for mark in entry.marks}
         indices: set[int] = set()
-        for mark in marks.union(_CHAIN, _ERROR_MARKS):
+        for mark in marks.union(_ERROR_MARKS):
             if not words.issuperset(mark.split()[1:-1]):
                 continue
             at = text.find(mark)
@@ -177,42 +156,35 @@ class _Reader:
                 at = text.find(mark, ends[index])
         return sorted(indices)
 
-    def _look(self, held: list[str], index: int) -> None:
+    def _examine(self, held: list[str], index: int) -> None:
+        """Record the error whose message starts at a line, if one does."""
         worker, line = _split(held[index])
         number = self.first + index
-        state = self.workers.setdefault(worker, _Worker())
         if number < self.ends.get(worker, 0):
             return
-        if any(mark in line for mark in _CHAIN):
-            state.is_echo = True
-            return
+        before = [
+            text
+            for whose, text in map(_split, held[max(0, index - BEFORE) : index])
+            if whose == worker
+        ]
         message, end = _message(held, index, worker)
-        entry = recognise.first(message, self.catalogue, in_context=False)
-        if entry is None and _is_about_kernels(held, index, worker):
+        entry = recognise.first(message, self.catalogue)
+        if entry is None and any(map(recognise.CONTEXT.search, before)):
             entry = recognise.first(message, self.catalogue, in_context=True)
-        if entry is not None and not entry.marks and not _matches(entry, line):
+        if entry is not None and not entry.marks and not re.search(entry.pattern, line):
             return  # without marks every line is examined: the matching one comes later
         if entry is None and not (_ERROR.search(line) or "Mosaic failed" in line):
             return
         self.ends[worker] = self.first + end
-        if entry is None and not _OURS.search(f"{_frames(held, index, worker)}\n{message}"):
+        if entry is None and not _OURS.search(_frames(before) + message):
             self.others += 1
-            return
-        if entry is None and "CpuCallback error" in line:
-            return  # jax wraps exceptions of callbacks, and prints them below
-        self._add(entry, message, number, worker, state)
+        elif entry is not None or "CpuCallback error" not in line:
+            # jax wraps exceptions of callbacks, and prints them below
+            self._add(entry, message, number, worker)
 
-    def _add(
-        self, entry: Explanation | None, message: str, number: int, worker: str, state: _Worker
-    ) -> None:
+    def _add(self, entry: Explanation | None, message: str, number: int, worker: str) -> None:
         kernel = kernel_name(message)
-        key: tuple[object, ...] = (entry.id if entry else message.split("\n", 1)[0], kernel)
-        echo = state.is_echo and state.last is not None and state.last[0] == key[0]
-        state.is_echo = False
-        summary = _SUMMARY.match(message) is not None
-        if echo or (summary and any(known[0] == key[0] for known in self.found)):
-            return
-        state.last = key
+        key = (entry.id if entry else message.partition("\n")[0], kernel)
         known = self.found.get(key)
         if known is None:
             if len(self.found) >= MAX_DISTINCT:
@@ -220,41 +192,23 @@ class _Reader:
                 return
             explanation = None if entry is None else applied(entry, message)
             known = Occurrence(explanation=explanation, text=message, kernel=kernel, count=0)
-        workers = known.workers
-        if worker and worker not in workers and len(workers) < MAX_PLACES:
-            workers = (*workers, worker)
+        workers = dict.fromkeys((*known.workers, *filter(None, [worker])))
         self.found[key] = replace(
             known,
             count=known.count + 1,
             lines=(*known.lines, number)[:MAX_PLACES],
-            workers=workers,
+            workers=tuple(workers)[:MAX_PLACES],
         )
 
 
-def _is_about_kernels(held: list[str], index: int, worker: str) -> bool:
-    before = held[max(0, index - BEFORE) : index + 1]
-    return any(
-        recognise.CONTEXT.search(line) for line in reversed(before) if _split(line)[0] == worker
-    )
-
-
-def _frames(held: list[str], index: int, worker: str) -> str:
-    """The whole traceback that ends just before a line; empty if there is none."""
-    frames: list[str] = []
-    for raw in reversed(held[max(0, index - BEFORE) : index]):
-        whose, line = _split(raw)
-        if whose != worker:
-            continue
-        if line.startswith("Traceback (most recent call last)"):
-            return "\n".join(frames)
-        if not line.startswith((" ", "~")):
-            return ""
-        frames.append(line)
+def _frames(before: list[str]) -> str:
+    """The traceback that ends at the last of these lines; empty if there is none."""
+    for index in reversed(range(len(before))):
+        if before[index].startswith("Traceback (most recent call last)"):
+            return "\n".join([*before[index:], ""])
+        if not before[index].startswith((" ", "~")):
+            break
     return ""
-
-
-def _matches(entry: Explanation, line: str) -> bool:
-    return recognise.compiled(entry.pattern).search(line) is not None
 
 
 def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
@@ -266,7 +220,7 @@ def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
         whose, line = _split(raw)
         if whose != worker:
             continue
-        if len(lines) == LONGEST or _START.match(line) or any(mark in line for mark in _CHAIN):
+        if len(lines) == LONGEST or _START.match(line):
             break
         end = offset + 1
         left -= len(line) + 1

@@ -16,7 +16,6 @@ from pallas_debug.model import Kernel, Operand
 
 LANES = 128
 SUBLANES = 8
-MIB = 1 << 20
 
 _BITS = re.compile(r"([1-9]\d{0,3})")
 _SUMS = (
@@ -35,6 +34,7 @@ _WINDOW = re.compile(
 )
 _PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d{1,9})")
 _BUFFERS = re.compile(r"has (?P<count>\d{1,9}) buffering levels")
+_RESULT = re.compile(r"\bin\s*\((?P<values>.*)\)\s*\}?\s*$", re.DOTALL)
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
 
@@ -168,23 +168,16 @@ def _bytes(text: str) -> int:
     return int(float(match["number"]) * _UNITS[match["unit"]]) if match else 0
 
 
-def estimate(
-    kernel: Kernel, blocks: Sequence[tuple[int | None, ...]] | None = None
-) -> list[Allocation]:
-    """Estimate the operands' VMEM use, largest first: a lower bound, as spills are unknown.
-
-    Args:
-      kernel: the kernel.
-      blocks: replaces the blocks of `kernel.operands`.
-    """
+def estimate(kernel: Kernel) -> list[Allocation]:
+    """Estimate the operands' VMEM use, largest first: a lower bound, as spills are unknown."""
     found = []
-    for number, operand in enumerate(kernel.operands):
-        block = block_of(operand)
-        if block is None or operand.memory_space not in ("default", "vmem"):
+    for operand in kernel.operands:
+        if operand.kind in ("scalar_prefetch", "dynamic_grid"):
             continue
-        if blocks is not None:
-            block = blocks[number]
+        if operand.memory_space not in ("default", "vmem"):
+            continue
         buffers = _buffers(kernel, operand)
+        block = operand.shape if operand.block_shape is None else operand.block_shape
         dims = tuple(size for size in block if size is not None)
         found.append(
             Allocation(
@@ -198,67 +191,24 @@ def estimate(
     return sorted(found, key=lambda allocation: -allocation.bytes)
 
 
-def block_of(operand: Operand) -> tuple[int | None, ...] | None:
-    """The part in VMEM: the block, or the whole operand if it has none."""
-    if operand.kind in ("scalar_prefetch", "dynamic_grid"):
-        return None
-    return operand.shape if operand.block_shape is None else operand.block_shape
-
-
 def _buffers(kernel: Kernel, operand: Operand) -> int:
     """Number of buffers: by default one for a block that never changes, else two."""
     steps = math.prod(size or 2 for size in kernel.grid)
-    match = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
     if operand.kind == "scratch" or steps == 1:
         return 1
+    match = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
     if match:
         return int(match[1])
-    return 1 if not any(axis is not None for axis in axes(operand)) and _is_constant(operand) else 2
+    result = _RESULT.search(operand.index_map or "")
+    indices = [i.strip().partition(":")[0] for i in result["values"].split(",")] if result else []
+    return 1 if all(index.isdigit() for index in indices if index) else 2
 
 
 def padded_bytes(shape: Sequence[int], dtype: str) -> int:
     """Bytes of an array in VMEM, its last two dimensions padded to whole tiles."""
-    bits = bits_of(dtype)
+    match = _BITS.search(dtype)
+    bits = int(match[1]) if match else 8  # a stored bool
     rows = SUBLANES * max(1, 32 // bits)
     *leading, second, last = (1, 1, *shape)
     tiles = math.ceil(second / rows) * math.ceil(last / LANES)
     return math.prod(leading) * tiles * rows * LANES * bits // 8
-
-
-def bits_of(dtype: str) -> int:
-    """Bits per element: 16 for `bfloat16`, 8 for `float8_e4m3fn` and for a stored `bool`."""
-    match = _BITS.search(dtype)
-    return int(match[1]) if match else 8
-
-
-_RESULT = re.compile(r"\bin\s*\((?P<values>.*)\)\s*\}?\s*$", re.DOTALL)
-_PARAMETERS = re.compile(r"lambda\s*;(?P<names>.*?)\.\s*let", re.DOTALL)
-
-
-def axes(operand: Operand) -> tuple[int | None, ...]:
-    """For each dimension of the block, the grid axis that its index map passes through, if any."""
-    if operand.index_map is None or operand.block_shape is None:
-        return ()
-    result = _RESULT.search(operand.index_map)
-    parameters = _PARAMETERS.search(operand.index_map)
-    if result is None or parameters is None:
-        return (None,) * len(operand.block_shape)
-    names = [word.partition(":")[0] for word in parameters["names"].split()]
-    values = _values(result)
-    if len(values) != len(operand.block_shape):
-        return (None,) * len(operand.block_shape)
-    return tuple(names.index(value) if value in names else None for value in values)
-
-
-def _is_constant(operand: Operand) -> bool:
-    """Return whether the index map returns only constants, so that there is a single block."""
-    result = _RESULT.search(operand.index_map or "")
-    if operand.index_map is None or result is None:
-        return True
-    return all(value.isdigit() for value in _values(result))
-
-
-def _values(result: re.Match[str]) -> list[str]:
-    """Return values of an index map, without types."""
-    values = (value.strip().partition(":")[0] for value in result["values"].split(","))
-    return [value for value in values if value]

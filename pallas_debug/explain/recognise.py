@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 
+from pallas_debug.explain import plugins
 from pallas_debug.explain.catalogue import CATALOGUE
 from pallas_debug.model import Explanation
 
@@ -35,27 +35,28 @@ def matches(
         if entry.pattern
         and (about_kernels or not entry.ambiguous)
         and (not entry.marks or any(mark in text for mark in entry.marks))
-        and compiled(entry.pattern).search(text)
+        and re.search(entry.pattern, text)
     ]
     return [entry for entry in found if not entry.general] or found
 
 
 def first(
-    text: str, catalogue: Iterable[Explanation] = CATALOGUE, *, in_context: bool = False
+    text: str, catalogue: Iterable[Explanation] | None = None, *, in_context: bool = False
 ) -> Explanation | None:
     """Entry that recognises a text; of several, the one that matches last.
 
     The last of several chained exceptions is the one that the user sees.
+
+    Args:
+      catalogue: by default entries of plugins, then our own.
     """
-    found = matches(text, catalogue, in_context=in_context)
+    if catalogue is None:
+        found = matches(text, plugins.explanations(), in_context=in_context)
+        found = found or matches(text, in_context=in_context)
+    else:
+        found = matches(text, catalogue, in_context=in_context)
     return max(found, key=lambda entry: _last(entry, text), default=None)
 
 
 def _last(entry: Explanation, text: str) -> int:
-    return max((m.start() for m in compiled(entry.pattern).finditer(text)), default=-1)
-
-
-@cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern lazily, when a text first contains one of the entry's marks."""
-    return re.compile(pattern)
+    return max((match.start() for match in re.finditer(entry.pattern, text)), default=-1)

@@ -506,14 +506,13 @@ def not_traced(error: BaseException) -> Finding:
     return unsupported.failed(seen, failure, raiser=raiser, pretended=name)
 
 
-def known_issues(captured: Capture, targets: Sequence[Target], asked: Collection[str]) -> list[str]:
-    """Known bugs in the installed releases that may affect what `asked` judges, as sentences."""
-    kernel, names = captured.kernel, [target.name for target in targets]
-    found = explain.known_issues(kernel, captured.jaxpr, kernel.versions, names)
+def known_issues(captured: Capture) -> list[str]:
+    """Known bugs in the installed libtpu that may affect a kernel, as sentences."""
+    kernel = captured.kernel
+    if gpu_backend(captured.params):
+        return []
     return [
-        f"known issue {issue.id} of the installed {issue.package}, in {issue.engine}, may affect "
-        f"kernel `{kernel.name}`: {issue.title}; {issue.advice}"
-        for issue in found
-        if not (gpu_backend(captured.params) and issue.engine.startswith("tpu"))
-        if issue.id != "debug-check-ignored" or "machine" not in asked
+        f"known issue {issue.id} of the installed libtpu may affect kernel `{kernel.name}`: "
+        f"{issue.title}; {issue.advice}"
+        for issue in explain.known_issues(kernel, captured.jaxpr, kernel.versions)
     ]

@@ -363,7 +363,7 @@ class Judging:
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
         hints = ask.hints(seen) if self._request.shows_hints else ()
         self._record(name, outcomes, kept, hints)
-        known = [s for c in self._captures for s in ask.known_issues(c, self.wanted, asked)]
+        known = [s for c in self._captures for s in ask.known_issues(c)]
         problems = [
             *self.problems,
             *ask.problems(self._session)[0],

@@ -13,7 +13,6 @@ import pytest
 from pallas_debug import explain
 from pallas_debug.errors import UsageError
 from pallas_debug.explain import CATALOGUE, plugins, recognise
-from pallas_debug.explain.catalogue.general import STATUSES
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 
@@ -116,11 +115,6 @@ def test_every_entry_has_a_message_that_known_versions_printed() -> None:
     assert_each((entry.id, entry.id in printed) for entry in CATALOGUE)
 
 
-def test_the_exceptions_are_still_needed() -> None:
-    assert set(NO_VERSIONS) <= {entry.id for entry in CATALOGUE}
-    assert not {m.entry for m in ALL if was_printed(m)} & set(NO_VERSIONS)
-
-
 def test_every_entry_has_a_message_and_is_written_whole() -> None:
     assert_each((entry.id, entry.id in {m.entry for m in ALL}) for entry in CATALOGUE)
     for entry in CATALOGUE:
@@ -150,38 +144,14 @@ def test_every_code_of_xlas_list_has_an_entry() -> None:
     assert {entry.code for entry in CATALOGUE if entry.code} == named
     for code in named:
         assert explain.entry(code.lower()).code == code
-    for code, _ in STATUSES:
-        assert explain.entry(code).id == "xla-status"
+    for number in range(16):
+        assert explain.entry(f"E{number:04}").id == "xla-status"
 
 
 def test_every_class_of_fault_is_explained() -> None:
     unclassified = {Fault.TRACE_ERROR, Fault.LOWERING_ERROR, Fault.COMPILE_ERROR}
     explained = {kind for entry in CATALOGUE for kind in (*entry.kinds, entry.kind)}
     assert set(Fault) - unclassified <= explained
-
-
-def test_entries_name_faults_of_the_enumeration() -> None:
-    named = {kind for entry in CATALOGUE for kind in (*entry.kinds, entry.kind) if kind}
-    assert named <= set(map(str, Fault))
-
-
-FINDINGS = (
-    "BlockOutOfBounds", "CheckFailed", "UnsupportedCheck", "DataRace", "Deadlock", "EndlessLoop",
-    "DirectHbmAccess", "DivisionByZero", "DmaNotAwaited", "FalseHint", "InfinityProduced",
-    "InterpretError", "NanProduced", "OutOfBoundsRead", "OutOfBoundsWrite", "OutputNotWritten",
-    "OutputRevisited", "PaddingRead", "PrintNotSupported", "SemaphoreLeftOver", "UninitializedRead",
-    "OverwrittenRead",
-)  # fmt: skip
-
-
-def test_every_finding_is_explained() -> None:
-    for kind in FINDINGS:
-        found = explain.of_finding(Finding(kind=kind, kernel="rows", message="x_ref[0]"))
-        assert found is not None, kind
-        assert kind in found.kinds
-        text = f"{kind} in kernel `rows`, grid point (1,)"
-        assert explain.explain(text) == found, kind
-        assert explain.kernel_name(text) == "rows", kind
 
 
 @pytest.mark.parametrize("kind", ["CompilerAbort", "CompileError", "InvalidOperation"])
@@ -317,23 +287,6 @@ def test_a_primitive_is_named_with_what_to_write_instead() -> None:
     assert found.details == (
         "for cumsum: multiply by a triangular matrix of ones: x @ jnp.triu(jnp.ones((n, n)))",
     )
-
-
-def test_an_output_of_64_bits_is_declared_in_32() -> None:
-    text = "Invalid dtype for `swap`. Ref dtype: float64. Value dtype: float32."
-    found = explain.explain(text)
-    assert found is not None
-    assert found.details == ("here: jax computes in 32 bits: declare float32, not float64",)
-    found = explain.explain(text.replace("64", "16"))
-    assert found is not None
-    assert found.details == ()
-
-
-def test_versions_and_targets_stand_below() -> None:
-    text = explain.entry("sublane-gather").text()
-    assert "\n  targets: v4" in text
-    text = explain.entry("E2002").text()
-    assert "\n  versions: libtpu 0.0.42 rejects int8 and float8 blocks" in text
 
 
 UNKNOWN = (

@@ -1,4 +1,4 @@
-"""VMEM and SMEM overflows: tables in real messages, estimates, blocks that would fit."""
+"""VMEM and SMEM overflows: tables in real messages, estimates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug import explain
-from pallas_debug.explain import fit, memory
+from pallas_debug.explain import memory
 from pallas_debug.model import Kernel, Operand
 
 MESSAGES = Path(__file__).parent / "messages"
@@ -117,78 +117,9 @@ def test_blocks_are_padded_to_tiles() -> None:
         assert memory.padded_bytes(shape, dtype) == size, (shape, dtype)
 
 
-def test_the_grid_axes_that_an_index_map_follows() -> None:
-    index_map = "{ lambda ; i:i32[] j:i32[]. let k:i32[] = mul j 2:i32[] in (j, k, 0:i32[], i) }"
-    made = operand("x", "input", (8,) * 4, block_shape=(1, 1, 1, 1), index_map=index_map)
-    assert memory.axes(made) == (1, None, None, 0)
-    assert memory.axes(replace(made, index_map="wat")) == (None,) * 4
-    assert memory.axes(replace(made, index_map=None)) == ()
-
-
 def test_amounts() -> None:
     counts = (0, 96, 1536, 16 << 20, 3 << 30)
     assert [*map(memory.amount, counts)] == ["0 B", "96 B", "1.5 KiB", "16 MiB", "3 GiB"]
-
-
-def over(limit: int, used: int) -> memory.Overflow:
-    return memory.Overflow(space="vmem", used=used << 20, limit=limit << 20)
-
-
-def test_blocks_that_fit_are_divided_together_and_scratch_with_them() -> None:
-    (found,) = fit.suggestions(ROWS, over(32, 56))
-    assert found.blocks == {
-        "x_ref": (256, 2048),
-        "o_ref": (256, 2048),
-        "sum_ref": (256, 2048),
-    }
-    assert found.bytes == 26 << 20
-    assert str(found) == (
-        "4 times the steps along axis 0 of the grid: x_ref (256, 2048), o_ref (256, 2048), "
-        "sum_ref (256, 2048), 26 MiB in total"
-    )
-
-
-def test_what_the_compiler_needs_beyond_the_blocks_is_kept_free() -> None:
-    """Twice what the blocks take: so that half of the limit is left for them."""
-    blocks = kernel(ROWS.operands[0], ROWS.operands[2], grid=(8,))
-    (exact,) = fit.suggestions(blocks, over(16, 32))
-    (spilling,) = fit.suggestions(blocks, over(16, 64))
-    assert exact.blocks["x_ref"] == (512, 2048)
-    assert spilling.blocks["x_ref"] == (256, 2048)
-
-
-def test_a_block_is_never_cut_below_a_tile_and_what_is_fixed_stays() -> None:
-    assert fit.suggestions(ROWS, over(8, 56)) == []  # w_ref alone is 16 MiB
-    narrow = operand("x", "input", (64, 512), block_shape=(16, 512), index_map=MAP)
-    narrow = replace(narrow, dtype="bfloat16")
-    tiny = memory.Overflow(space="vmem", used=32 << 10, limit=20 << 10)
-    assert fit.suggestions(kernel(narrow, grid=(4,)), tiny) == []
-
-
-def test_a_kernel_without_a_grid_gets_one() -> None:
-    whole = kernel(operand("x", "input", (3072, 1024)), operand("o", "output", (3072, 1024)))
-    (found,) = fit.suggestions(whole, over(16, 24))
-    assert str(found) == (
-        "if rows are independent of each other, grid=(4,) with blocks: x (768, 1024), o (768, "
-        "1024), 12 MiB in total"
-    )
-
-
-def test_both_axes_where_neither_is_enough() -> None:
-    index_map = "{ lambda ; i:i32[] j:i32[]. let  in (i, j) }"
-    block = operand("x", "input", (512, 4096), block_shape=(16, 512), index_map=index_map)
-    both = kernel(block, grid=(32, 8))
-    tight = memory.Overflow(space="vmem", used=64 << 10, limit=16 << 10)
-    found = fit.suggestions(both, tight)
-    assert [s.how for s in found] == ["4 times the steps along axis 1 of the grid"]
-    tighter = memory.Overflow(space="vmem", used=64 << 10, limit=8 << 10)
-    assert [s.how for s in fit.suggestions(both, tighter)] == []
-    square = replace(block, block_shape=(16, 256))
-    (found_both,) = fit.suggestions(
-        kernel(square, grid=(32, 16)), memory.Overflow(space="vmem", used=32 << 10, limit=8 << 10)
-    )
-    assert found_both.how == "2 times the steps along axis 0 and axis 1 of the grid"
-    assert found_both.blocks == {"x": (8, 128)}
 
 
 def test_an_explanation_holds_all_of_it() -> None:

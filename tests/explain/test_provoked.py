@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-import json
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +17,14 @@ from broken_kernels import BROKEN, BrokenKernel, broken
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-import pallas_debug
 from pallas_debug import explain
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.errors import KernelFault
-from pallas_debug.explain import fit, memory
+from pallas_debug.explain import memory
 from pallas_debug.explain.formulas import FORMULAS
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Failure, Kernel
-from pallas_debug.render import finding_text
 from pallas_debug.session import Options, Session
 
 
@@ -165,114 +156,17 @@ def test_what_jaxs_own_interpreter_raises(name: str) -> None:
     assert found.id == INTERPRETED[name]
 
 
-def test_what_jaxs_own_interpreter_does_not_know() -> None:
-    try:
-        with (
-            pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()),
-            pytest.raises(NotImplementedError) as error,
-        ):
-            jax.jit(kernels.scratch_of_all_cores)(jax.numpy.ones((8, 128)))
-    finally:
-        pltpu.reset_tpu_interpret_mode_state()
-    found = explain.explain(str(error.value))
-    assert found is not None
-    assert found.id == "interpreter-limits"
-
-
-CHECKED = {
-    "accumulator_never_zeroed": "uninitialized",
-    "grid_rounded_down": "output-not-written",
-    "padding_in_a_sum": "padding",
-    "false_row_multiple": "false-hint",
-    "softmax_of_masked_row": "nan",
-    "softmax_without_maximum": "infinity",
-    "integer_division_by_zero": "division-by-zero",
-    "failing_debug_check": "check-failed",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CHECKED)
-def test_what_a_check_prints(name: str) -> None:
-    kernel = broken(name)
-    errors = "inf" if CHECKED[name] == "infinity" else "all"
-    try:
-        report, _ = pallas_debug.check(kernel.function, errors)(*kernel.make_args())
-        first, *_ = report.findings
-    except KernelFault as fault:
-        first = fault.finding
-    for found in (explain.explain(finding_text(first)), explain.of_finding(first)):
-        assert found is not None, first
-        assert found.id == CHECKED[name]
-
-
-VERIFIED = {
-    "parallel_sum": ("data-race", "static"),
-    "never_signalled": ("deadlock", "machine"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VERIFIED)
-def test_what_verify_prints(name: str) -> None:
-    kernel = broken(name)
-    id, engines = VERIFIED[name]
-    verdict = pallas_debug.verify(
-        kernel.function, *kernel.make_args(), targets="v4", engines=engines, hang_after=1.0
-    )
-    found = explain.explain(str(verdict))
-    assert found is not None, str(verdict)
-    assert found.id == id
-
-
-def short_session(folder: Path, timeout: float) -> Session:
-    return Session(
-        Options(dumps=folder, targets=("v5e",), interpret="off", jobs=1, timeout=timeout)
-    )
-
-
 def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     """A compiler that an earlier test has started takes some milliseconds, too."""
-    with short_session(tmp_path / "dumps", timeout=1e-4) as session:
+    options = Options(
+        dumps=tmp_path / "dumps", targets=("v5e",), interpret="off", jobs=1, timeout=1e-4
+    )
+    with Session(options) as session:
         failure, kernel = refused(session, kernels.calling(kernels.copy), (kernels.X,), "v5e")
     assert failure is not None
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
     assert found.id.startswith("compiler-timeout")
-
-
-@pytest.mark.slow
-def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
-    """As the system does that has no memory left."""
-    with short_session(tmp_path / "dumps", timeout=600.0) as session:
-
-        def request(x: Any) -> None:
-            with session.collecting() as captures:
-                trace.lower_for_kernels(kernels.calling(kernels.copy), (x,), {}, session.targets[0])
-            session.request(captures, session.targets)
-
-        request(jnp.ones((16, 256)))
-        session.wait()  # until a compiler has started
-        compilers = session.queue._pool.pids()
-        for pid in compilers:
-            os.kill(pid, signal.SIGSTOP)  # else it might answer before it is killed
-        try:
-            request(kernels.X)
-            while not (at_work := session.queue.worker_pids()):
-                assert session.queue.pending
-                time.sleep(0.001)
-            os.kill(at_work[0], signal.SIGKILL)
-        finally:
-            for pid in compilers:
-                with contextlib.suppress(ProcessLookupError):  # the one that was killed
-                    os.kill(pid, signal.SIGCONT)
-        session.wait()
-        _, dump = session.dumps
-    failure = dump.compilation("v5e").failure
-    assert failure is not None
-    found = explain.of_failure(failure, dump.kernel)
-    assert found is not None, failure.message
-    assert found.id == "compiler-killed"
 
 
 def test_an_array_of_another_size_than_the_program_was_compiled_for() -> None:
@@ -283,28 +177,6 @@ def test_an_array_of_another_size_than_the_program_was_compiled_for() -> None:
     found = explain.explain(str(error.value))
     assert found is not None
     assert found.id == "program-input"
-
-
-@pytest.mark.slow
-def test_what_libtpu_says_of_programs(
-    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    dumps = tmp_path / "dumps"
-    done = run_python(
-        str(Path(__file__).with_name("programs.py")),
-        str(dumps),
-        LIBTPU_INIT_ARGS=f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true",
-        TPU_SKIP_MDS_QUERY="1",
-        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-    )
-    assert done.returncode == 0, done.stderr
-    text = json.loads(done.stdout)
-    older = {"sparsecore-replicas"} if HERE == "0.10" else set()
-    assert set(text) == {"exported-kernel", "halt-out-of-bounds", "host-offload-output"} | older
-    for id, message in text.items():
-        found = explain.explain(f"{message}\n(in libtpu)")
-        assert found is not None, message
-        assert found.id == id
 
 
 def test_names_that_are_gone_and_a_cpu() -> None:
@@ -320,19 +192,8 @@ def test_names_that_are_gone_and_a_cpu() -> None:
     assert ids == ["removed-name", "only-interpret"]
 
 
-def test_the_memory_space_that_left_the_tpu_module_is_named_where_it_is_now() -> None:
-    with pytest.raises(AttributeError) as gone:
-        _ = pltpu.ANY
-    found = explain.explain(str(gone.value))
-    assert found is not None
-    assert "pltpu.ANY and pltpu.MemorySpace.ANY are pl.ANY" in found.advice
-    assert pl.BlockSpec(memory_space=pl.ANY).memory_space is pl.ANY
-
-
 @pytest.mark.slow
-def test_the_table_of_an_overflow_has_the_operands_and_the_blocks_that_it_suggests_fit(
-    session: Session,
-) -> None:
+def test_the_table_of_an_overflow_has_the_operands(session: Session) -> None:
     (case,) = (case for case in kernels.REFUSED if case.entry == "vmem-capacity")
     failure, kernel = refused(session, case.call, case.args, "v4")
     assert failure is not None
@@ -345,16 +206,6 @@ def test_the_table_of_an_overflow_has_the_operands_and_the_blocks_that_it_sugges
         ("o_ref", 16 << 20, "f32[1024,2048]", 2),
         ("y_ref", 8 << 20, "bf16[1024,2048]", 2),
     ]
-    (suggestion,) = fit.suggestions(kernel, overflow)
-    assert suggestion.blocks == dict.fromkeys(("x_ref", "y_ref", "o_ref"), (256, 2048))
-    assert suggestion.how == "4 times the steps along axis 0 of the grid"
-
-    block = pl.BlockSpec((256, 2048), lambda i: (i, 0))
-    smaller = kernels.calling(
-        kernels._large, kernels.array(8192, 2048), grid=(32,), in_specs=[block, block],
-        out_specs=block,
-    )  # fmt: skip
-    assert refused(session, smaller, case.args, "v4")[0] is None
 
 
 def test_an_estimate_is_the_compilers_own_figure(session: Session) -> None:
