@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.comparison.dataflow import Dataflow
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import PlacedBlock, Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.slices import Follows, Slicer
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 
@@ -111,8 +110,8 @@ class WriteObserver(MachineObserver):
         self.array: BufferName | None = None
         self._number = 0
         self._names: dict[int, BufferName] = {}
-        self._flow = Dataflow()
-        self._behind: dict[tuple[int, ...], Mapping[int, bool]] = {}
+        self._slicer = Slicer(Follows.DATA)
+        self._behind: dict[tuple[int, ...], dict[int, bool]] = {}
         self._loaded: dict[tuple[int, int], LoggedRead] = {}
         self._windows: dict[int, Window] = {}
 
@@ -228,7 +227,12 @@ class WriteObserver(MachineObserver):
         value = step.values[-1] if isinstance(step, ir.AtomicStep) else step.value
         key = (*(id(frame.program) for frame in thread.frames), value.number)
         if key not in self._behind:
-            self._behind[key] = self._flow.loads(thread.frames, value)
+            behind = self._slicer.of_frames(thread.frames, value).steps
+            self._behind[key] = {
+                number: is_aligned
+                for number, (load, is_aligned) in behind.items()
+                if isinstance(load, ir.LoadStep | ir.StoreStep)
+            }
         found = [
             (self._loaded[thread.number, load], is_aligned)
             for load, is_aligned in self._behind[key].items()

@@ -402,10 +402,8 @@ class KernelProgram:
 
     def __post_init__(self) -> None:
         for step in self.steps:
-            outputs = getattr(step, "outputs", None) or (getattr(step, "output", None),)
-            for reg in outputs:
-                if reg is not None:
-                    self._makers.setdefault(reg.number, step)
+            for reg in results(step):
+                self._makers.setdefault(reg.number, step)
         wanted = {reg.number for reg in self.outputs}
         for position in reversed(range(len(self.steps))):
             step = self.steps[position]
@@ -432,6 +430,12 @@ class KernelProgram:
 
 
 Loop = WhileLoop | ScanLoop
+
+
+def results(step: MachineStep) -> tuple[Reg, ...]:
+    """Registers that a step sets when it is done."""
+    single = getattr(step, "output", None)
+    return (single,) if single is not None else tuple(getattr(step, "outputs", ()))
 
 
 def registers(value: Any) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,6 @@ class Unit:
       sites: places of the equations.
       bits: variables of inputs that are random bits, not numbers.
       watched: the unit with tests of its arithmetic, cached by `numerics.watch`.
-      behind: the inputs behind each output, by kind, cached by `made_of.inputs_behind`.
     """
 
     eqns: list[Any]
@@ -53,7 +52,6 @@ class Unit:
     sites: list[ir.StepSite]
     bits: Collection[Any] = field(default=(), init=False)
     watched: Any = field(default=None, init=False)
-    behind: dict[bool, list[frozenset[int]]] = field(default_factory=dict, init=False)
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         outputs: Sequence[Any] = self.compiled(*values)
@@ -275,3 +273,15 @@ def _where_false(name: str, operands: Sequence[Any]) -> FalseComparison | None:
         return None
     element = tuple(int(n) for n in places[0])
     return FalseComparison(COMPARISONS[name], left[element], right[element], element)
+
+
+def compared_numbers(steps: Iterable[ir.MachineStep]) -> tuple[float, ...]:
+    """Numbers other than zero that the code tests values for equality with, in its order."""
+    found: dict[float, None] = {}
+    for step in steps:
+        unit = step.unit if isinstance(step, ir.Compute) else None
+        for eqn in unit.eqns if unit is not None else ():
+            for atom in eqn.invars if eqn.primitive.name in ("eq", "ne") else ():
+                if isinstance(atom, jax_core.Literal) and np.size(atom.val) == 1:
+                    found[np.asarray(atom.val).item()] = None
+    return tuple(number for number in found if number and isinstance(number, int | float))

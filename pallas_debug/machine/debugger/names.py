@@ -81,14 +81,6 @@ def assignment(line: SourceLine) -> _Assignment | None:
     )
 
 
-def outputs(step: ir.MachineStep) -> tuple[ir.Reg, ...]:
-    """Registers that a step writes on completion."""
-    single = getattr(step, "output", None)
-    if single is not None:
-        return (single,)
-    return tuple(getattr(step, "outputs", ()))
-
-
 def register_names(program: ir.KernelProgram, depth: int) -> Iterator[RegisterName]:
     """Yield the names of the registers of a program, in step order.
 
@@ -97,7 +89,7 @@ def register_names(program: ir.KernelProgram, depth: int) -> Iterator[RegisterNa
     """
     stacks = [_stack(step) for step in program.steps]
     for position, step in enumerate(program.steps):
-        regs = outputs(step)
+        regs = ir.results(step)
         stack = stacks[position]
         following = stacks[position + 1] if position + 1 < len(stacks) else ()
         if not regs:

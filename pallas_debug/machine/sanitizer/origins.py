@@ -1,17 +1,17 @@
-"""Origin of an index: the operand entry, such as scalar prefetch, from which it was computed."""
+"""Origin of an index: entries of operands, such as scalar prefetch, that it was computed from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
-from pallas_debug.machine.sanitizer import carries
+from pallas_debug.machine.slices import Follows, InnerSlice, Slicer
 from pallas_debug.machine.threads import ProgramFrame, Thread
 
 MAX_ENTRIES = 3
@@ -26,25 +26,51 @@ def of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
       dim: position in the index.
 
     Returns:
-      The descriptions; empty if there are no such entries, or too many of several tables.
+      The descriptions, one for each entry; one for a whole table if a loop has read its entries, or
+      if there are many. Empty if there are none.
     """
-    found = _texts(thread.frames, _of_dimension(error, dim))
-    if len(found) <= MAX_ENTRIES:
-        return sorted(found)
-    tables = {_table_of(text) for text in found}
-    if len(tables) > 1:
-        return []
-    return [found[-1], f"{len(found) - 2} more entries of {tables.pop()}", found[0]]
+    tables = _entries(thread.frames, _of_dimension(error, dim))
+    is_short = sum(map(len, tables.values())) <= MAX_ENTRIES
+    return [
+        text
+        for table, entries in tables.items()
+        for text in (entries if is_short and entries else [f"entries of {table}"])
+    ]
 
 
 def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
     """Names of operands from whose entries an out-of-bounds index comes; see `of_index`."""
-    found = _texts(thread.frames, _of_dimension(error, dim))
-    return sorted({_table_of(text) for text in found})
+    return list(_entries(thread.frames, _of_dimension(error, dim)))
 
 
-def _table_of(entry: str) -> str:
-    return entry.partition("[")[0]
+def of_sizes(thread: Thread, place: ir.RefPlace) -> str | None:
+    """Describe the entry from which the size of a slice comes, if there is only one.
+
+    Args:
+      place: place in a step of the innermost frame of the thread.
+    """
+    entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
+    sizes = [reg for e in entries if isinstance(e, ir.Slice) for reg in _registers(e.size)]
+    return _only(_entries(thread.frames, sizes))
+
+
+def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
+    """Describe the entry from which a block index comes, if there is only one.
+
+    Args:
+      frame: frame in which the index map ran.
+    """
+    return None if frame is None else _only(_entries([frame], [frame.program.outputs[dim]]))
+
+
+def has_tables(program: ir.KernelProgram) -> bool:
+    """Return whether a program loads anything, as an index map does from scalar prefetch."""
+    return any(isinstance(step, ir.LoadStep) for step in program.steps)
+
+
+def is_of_table(program: ir.KernelProgram, number: int) -> bool:
+    """Return whether a register of an index map depends on values loaded from scalar prefetch."""
+    return bool(Slicer(Follows.ALL).behind(program, {number: True}).loads)
 
 
 def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
@@ -60,163 +86,72 @@ def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
     return _registers(entry)
 
 
-def of_view(thread: Thread, place: ir.RefPlace) -> str | None:
-    """Describe the entry from which the indices of an access come, if there is only one.
+def _only(tables: Mapping[str, Sequence[str]]) -> str | None:
+    entries = [entry for found in tables.values() for entry in found]
+    return entries[0] if len(entries) == len(tables) == 1 else None
 
-    Args:
-      place: place in a step of the innermost frame of the thread.
+
+def _entries(frames: Sequence[ProgramFrame], wanted: Sequence[ir.Reg]) -> dict[str, list[str]]:
+    """Descriptions of the entries behind registers of the innermost frame, by table.
+
+    There are none for a table that a loop has read: the registers of its iterations are gone.
     """
-    if place.is_constant:
-        return None
-    entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
-    return _of_registers(thread.frames, [reg for entry in entries for reg in _registers(entry)])
+    slicer, registers = Slicer(Follows.VALUES), {reg.number: True for reg in wanted}
+    found: dict[str, set[str]] = defaultdict(set)
+    read_by_loops: set[str] = set()
+    outside = InnerSlice()
+    for frame in reversed(frames):
+        behind = slicer.behind(frame.program, registers)
+        mine = {id(step) for step in frame.program.steps}
+        own = [step for step in behind.loads if id(step) in mine]
+        for step in own:
+            table, entry = _table(frame, step.place.ref.number), _entry(frame, step)
+            if table is not None and entry is not None:
+                found[table].add(entry)
+        loops = [step for step in (*behind.loads, *outside.loads) if id(step) not in mine]
+        refs = outside.refs | behind.refs - {step.place.ref.number for step in own}
+        if all(map(_is_of_one_entry, loops)):
+            read_by_loops.update(t for ref in refs if (t := _table(frame, ref)) is not None)
+        if frame.caller is not None:
+            outside = slicer.outside(frame, behind.inputs)
+            registers = outside.registers
+    tables = sorted({*found, *read_by_loops})
+    return {name: [] if name in read_by_loops else sorted(found[name]) for name in tables}
 
 
-def of_sizes(thread: Thread, place: ir.RefPlace) -> str | None:
-    """Describe the entry from which the size of a slice comes, as `of_view` does for indices."""
-    entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
-    slices = [entry for entry in entries if isinstance(entry, ir.Slice)]
-    return _of_registers(thread.frames, [reg for one in slices for reg in _registers(one.size)])
-
-
-def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
-    """Describe the entry from which a block index comes.
-
-    Args:
-      frame: frame in which the index map ran.
-    """
-    if frame is None:
-        return None
-    return _of_registers([frame], [frame.program.outputs[dim]])
-
-
-def has_tables(program: ir.KernelProgram) -> bool:
-    """Return whether a program loads anything, as an index map does from scalar prefetch."""
-    return any(isinstance(step, ir.LoadStep) for step in program.steps)
-
-
-def is_of_table(program: ir.KernelProgram, number: int) -> bool:
-    """Return whether a register of an index map depends on values loaded from scalar prefetch."""
-    match step := program.maker(number):
-        case None:
-            return False
-        case ir.LoadStep():
-            return True
-        case ir.Compute():
-            return any(is_of_table(program, reg.number) for reg in step.inputs)
-        case _:
-            return has_tables(program)
-
-
-def _of_registers(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> str | None:
-    found = _texts(frames, wanted)
-    return found[0] if len(found) == 1 else None
-
-
-def _texts(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> list[str]:
-    depth = len(frames) - 1
-    found = (text for reg in wanted for text in _sources(frames, depth, reg.number))
-    return list(dict.fromkeys(found))
-
-
-def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
-    """Yield the entries from which a register of a frame was computed."""
-    frame = frames[depth]
-    step = frame.program.maker(number)
-    if isinstance(step, ir.LoadStep):
-        yield from _entry(frame, step)
-    elif isinstance(step, ir.Compute):
-        for reg in made_of.registers_behind(step, (number,), with_choices=False):
-            yield from _sources(frames, depth, reg.number)
-    elif isinstance(step, ir.MultipleOf):
-        yield from _sources(frames, depth, step.value.number)
-    elif isinstance(step, ir.Loop):
-        at = next(i for i, reg in enumerate(step.outputs) if reg.number == number)
-        if at < len(step.carry):
-            done = carries.iterations_of(step, frame)
-            yield from _of_carry(frames[: depth + 1], done, step, at)
-    elif depth:
-        yield from _outside(frames, depth, number)
-        loop = frame.caller
-        if isinstance(loop, ir.Loop) and frame.stage == "body":
-            carry = carries.carry_of(loop, number)
-            if carry is not None:
-                done = carries.iterations_before(frame, frames[depth - 1])
-                yield from _of_carry(frames[:depth], done, loop, carry)
-
-
-def _of_carry(
-    outer: list[ProgramFrame], iterations: list[ProgramFrame], loop: ir.Loop, position: int
-) -> Iterator[str]:
-    """Yield the entries behind a carried value, those of the last iteration first.
-
-    Args:
-      outer: frames up to that of the loop's step.
-      iterations: frames of the iterations before the value.
-      position: position in the carry.
-    """
-    if not iterations:
-        return
-    pending, known = [(len(iterations), position)], set[tuple[int, int]]()
-    for count, at in pending:
-        if not count:
-            yield from _sources(outer, len(outer) - 1, loop.carry[at].number)
-            continue
-        frame = iterations[count - 1]
-        registers = [loop.body.outputs[at].number]
-        for number in registers:
-            step = frame.program.maker(number)
-            carry = carries.carry_of(loop, number) if step is None else None
-            if carry is not None and (count - 1, carry) not in known:
-                known.add((count - 1, carry))
-                pending.append((count - 1, carry))
-            elif isinstance(step, ir.Compute):
-                behind = made_of.registers_behind(step, (number,), with_choices=False)
-                registers += [reg.number for reg in behind if reg.number not in registers]
-            elif isinstance(step, ir.MultipleOf):
-                registers.append(step.value.number)
-            elif isinstance(step, ir.LoadStep):
-                yield from _entry(frame, step)
-            elif step is None and carry is None:
-                yield from _outside([*outer, frame], len(outer), number)
-
-
-def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
-    """Yield the entries behind an input of a frame, from the enclosing frame."""
-    frame = frames[depth]
-    position = next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
-    caller = frame.caller
-    if position is None or caller is None:
-        return
-    given: tuple[ir.Reg, ...] = ()
-    if isinstance(caller, (ir.Branch, ir.Scoped)):
-        given = caller.inputs
-    elif isinstance(caller, ir.WhileLoop) and frame.stage == "condition":
-        given = caller.condition_constants
-    elif isinstance(caller, ir.Loop):
-        given = caller.constants
-    if position < len(given):
-        # The condition of a loop is a frame next to its body, not inside it.
-        yield from _sources(frames, depth - 1, given[position].number)
-
-
-def _entry(frame: ProgramFrame, step: ir.LoadStep) -> Iterator[str]:
-    ref = frame.registers[step.place.ref.number]
+def _table(frame: ProgramFrame, number: int) -> str | None:
+    """Name of the memory behind a register, if its entries explain an index."""
+    ref = frame.registers[number]
     if not isinstance(ref, Ref):
-        return
-    is_scratch = ref.buffer.kind in ("scratch", "scoped") and ref.buffer.type.space == "smem"
-    if ref.buffer.kind not in ("prefetch", "input", "window") and not is_scratch:
-        return
+        return None
+    is_input = ref.buffer.kind in ("prefetch", "input", "window")
+    return ref.buffer.name if is_input or _is_scratch(ref.buffer) else None
+
+
+def _is_scratch(buffer: MemoryBuffer) -> bool:
+    return buffer.kind in ("scratch", "scoped") and buffer.type.space == "smem"
+
+
+def _is_of_one_entry(step: ir.LoadStep) -> bool:
+    index = step.place.view[-1] if step.place.view else None
+    return isinstance(index, ir.Index) and not any(
+        isinstance(entry, ir.Slice) and entry.size != 1 for entry in index.entries
+    )
+
+
+def _entry(frame: ProgramFrame, step: ir.LoadStep) -> str | None:
+    """Describe the entry that a step has loaded; None if it has loaded several."""
     try:
-        region = resolve(ref, step.place.view, frame.registers)
+        region = resolve(frame.registers[step.place.ref.number], step.place.view, frame.registers)
     except OutOfBounds:
-        return
+        return None
     at = _position(region)
-    if at is not None:
-        value = np.asarray(region.buffer.content[at])
-        source = _copied_from(region.buffer, at) if is_scratch else None
-        origin = "" if source is None else f" and was copied from {source}"
-        yield f"{_element(region.buffer, at)}, which is {value}{origin}"
+    if at is None:
+        return None
+    buffer = region.buffer
+    source = _copied_from(buffer, at) if _is_scratch(buffer) else None
+    origin = "" if source is None else f" and was copied from {source}"
+    return f"{_element(buffer, at)}, which is {np.asarray(buffer.content[at])}{origin}"
 
 
 def _element(buffer: MemoryBuffer, at: tuple[int, ...]) -> str:

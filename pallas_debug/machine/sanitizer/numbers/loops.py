@@ -7,14 +7,11 @@ other loop is stopped at a limit, which is higher for loops that count up to a b
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from pallas_debug.bridge.programs import made_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
@@ -22,6 +19,7 @@ from pallas_debug.findings.wording import order
 from pallas_debug.machine.machine import Stopped
 from pallas_debug.machine.observer import MachineObserver, max_iterations
 from pallas_debug.machine.sanitizer.report import sighting
+from pallas_debug.machine.slices import Follows, Slicer
 from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.model import Finding
 
@@ -128,82 +126,17 @@ def _carried(
 
 
 def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
-    needed, is_closed, reads = _dependencies(step.condition, step.condition.outputs)
-    first = len(step.condition_constants)
-    carried = {n - first for n in needed if n >= first}
-    first = len(step.constants)
-    while True:
-        outputs = [step.body.outputs[i] for i in sorted(carried)]
-        needed, is_known, is_read = _dependencies(step.body, outputs)
-        is_closed, reads = is_closed and is_known, reads or is_read
-        further = {n - first for n in needed if n >= first} - carried
-        if not further:
-            break
-        carried |= further
-    changes = any(isinstance(inner, _CHANGES) for inner in step.body.all_steps())
+    found = Slicer(Follows.ALL).inside(step, {})
     names, unchanged = {}, []
     regs = step.condition.inputs[len(step.condition_constants) :]
-    for i in sorted(carried):
+    first = len(step.constants)
+    for i in sorted(found.carried):
         names[i] = step.condition.names.get(regs[i].number) or f"value {i}"
         if step.body.outputs[i] == step.body.inputs[first + i]:
             unchanged.append(names[i])
+    steps = [inner for inner, _ in found.steps.values()]
+    reads = any(isinstance(inner, _READS) for inner in steps)
+    changes = any(isinstance(inner, _CHANGES) for inner in step.body.all_steps())
+    is_closed = all(isinstance(inner, _KNOWN) for inner in steps)
     is_closed = is_closed and not (reads and (changes or not is_alone))
     return _Condition(tuple(names), tuple(names.values()), is_closed, tuple(unchanged))
-
-
-def _dependencies(
-    program: ir.KernelProgram, outputs: Sequence[ir.Reg]
-) -> tuple[set[int], bool, bool]:
-    """Find the dependencies of some outputs of a program.
-
-    Returns input positions, whether nothing else affects the outputs, and whether memory does.
-    """
-    wanted = {reg.number for reg in outputs}
-    is_closed, reads = True, False
-    for step in reversed(program.steps):
-        if wanted.isdisjoint(_numbers(step, made=True)):
-            continue
-        wanted.update(_needed(step, wanted))
-        inner = [step, *(s for p, _ in ir.inner_programs(step) for s in p.all_steps())]
-        reads = reads or any(isinstance(s, _READS) for s in inner)
-        is_closed = is_closed and all(isinstance(s, _KNOWN) for s in inner)
-    return (
-        {i for i, reg in enumerate(program.inputs) if reg.number in wanted},
-        is_closed,
-        reads,
-    )
-
-
-def _needed(step: ir.MachineStep, wanted: Collection[int]) -> set[int]:
-    """Registers that a step reads to compute some of its outputs."""
-    if not isinstance(step, ir.Compute) or step.unit is None:
-        return _numbers(step, made=False)
-    behind = zip(step.outputs, made_of.inputs_behind(step.unit), strict=True)
-    return {
-        step.inputs[position].number
-        for output, positions in behind
-        if output.number in wanted
-        for position in positions
-    }
-
-
-def _numbers(step: ir.MachineStep, *, made: bool) -> set[int]:
-    """Registers that a step writes, or those that it reads."""
-    found: set[int] = set()
-    for part in dataclasses.fields(step):
-        if part.name != "site" and (part.name in ("output", "outputs")) == made:
-            found.update(_registers(getattr(step, part.name)))
-    return found
-
-
-def _registers(value: Any) -> Iterator[int]:
-    if isinstance(value, ir.Reg):
-        yield value.number
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from _registers(inner)
-    elif isinstance(value, Mapping):
-        yield from _registers(tuple(value.values()))
-    elif isinstance(value, (ir.RefPlace, ir.Index, ir.Slice)):
-        for part in dataclasses.fields(value):
-            yield from _registers(getattr(value, part.name))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pallas_debug.bridge.hosted.watch import WatchedPoints
-from pallas_debug.bridge.programs import made_of
+from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import TILE, MemoryRegion
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -88,7 +88,7 @@ def matters(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) ->
     keys, fills = tuple(altered), list[OtherValues](["unlikely"])
     if any(kind in ("unwritten", "padding") for _, _, kind in keys):
         dtypes = [run.suspects[key].buffer.content.dtype for key in keys if key in run.suspects]
-        compared = made_of.compared_numbers(call.launch.all_steps())
+        compared = units.compared_numbers(call.launch.all_steps())
         tried = [n for n in compared if any(unwritten.holds(dtype, n) for dtype in dtypes)]
         fills += ["likely", *tried[:MAX_COMPARED]]
     for fill in fills:
