@@ -14,7 +14,7 @@ from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput
 from pallas_debug.comparison.compare import compare as compare_results
-from pallas_debug.comparison.judged import Judged
+from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.rounding import compare_rounded
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import UsageError, ValuesDiffer
@@ -222,7 +222,7 @@ class Prepared:
           UsageError, InvalidReference: as for `compare`.
         """
         (target,) = resolve_targets((chip or defaults.CHIP,), plugin_manager())
-        judged = Judged(
+        compared = ComparedFunction(
             function=self.function,
             args=self.given.args,
             kwargs=self.given.kwargs,
@@ -233,21 +233,21 @@ class Prepared:
             same_dtypes=self.same_dtypes,
             other=self.reference,
         )
-        found = compare_results(judged, result, expected)
+        found = compare_results(compared, result, expected)
         findings, captures = found.findings, tuple(captures)
         names = tuple(dict.fromkeys(captured.kernel.name for captured in captures))
         notes = [*found.notes, *map(str, found.problems)]
         if not findings:
-            rounded = compare_rounded(judged, captures, result, expected)
+            rounded = compare_rounded(compared, captures, result, expected)
             findings = rounded.findings
             notes += [f"not judged: {rounded.left_out}"] if rounded.left_out else []
         if not names:
-            notes.append(f"{judged.name} called no Pallas kernel: only values were compared")
+            notes.append(f"{compared.name} called no Pallas kernel: only values were compared")
         if self.given.named:
             notes.append(f"values were made up for {' and '.join(self.given.named.values())}")
         return ComparisonReport(
-            name=judged.name,
-            reference=judged.reference,
+            name=compared.name,
+            reference=compared.reference,
             outputs=found.outputs,
             findings=findings,
             gaps=found.gaps,

@@ -18,9 +18,10 @@ from pallas_debug.bridge.walk import evaluate
 from pallas_debug.bridge.walk.evaluate import CalledKernel
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison.areas import Area, aligned, index_text
-from pallas_debug.comparison.judged import Judged
+from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.writes import (
     BufferName,
+    Deadline,
     LoggedRead,
     LoggedWrite,
     OutOfTime,
@@ -35,7 +36,6 @@ from pallas_debug.findings.wording.chain import (
     WriterLink,
 )
 from pallas_debug.machine.machine import Machine, Stopped
-from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.model import SourceLine
 
 SECONDS = 30.0
@@ -50,7 +50,9 @@ MAX_SCANNED = 1 << 14
 Point = tuple[int, ...]
 
 
-def find(judged: Judged, origin: KernelOrigin, bad: np.ndarray) -> tuple[WriterChain | None, str]:
+def find(
+    compared: ComparedFunction, origin: KernelOrigin, bad: np.ndarray
+) -> tuple[WriterChain | None, str]:
     """Find the chain of writers behind the first wrong element of a kernel's output.
 
     Args:
@@ -63,7 +65,7 @@ def find(judged: Judged, origin: KernelOrigin, bad: np.ndarray) -> tuple[WriterC
     deadline = time.monotonic() + SECONDS
     observer = WriteObserver(_position(origin), deadline)
     try:
-        _run(judged, origin.path, observer, deadline)
+        _run(compared, origin.path, observer, deadline)
     except OutOfTime:
         return None, f"a run on the kernel machine takes more than {SECONDS:g} s"
     except MachineError as error:
@@ -81,18 +83,9 @@ def _position(origin: KernelOrigin) -> int:
     return outputs[origin.output]
 
 
-class _Deadline(MachineObserver):
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-
-    def point_begins(self, thread: Any) -> None:
-        if time.monotonic() > self._deadline:
-            raise OutOfTime
-
-
-def _run(judged: Judged, path: Point, observer: WriteObserver, deadline: float) -> None:
+def _run(compared: ComparedFunction, path: Point, observer: WriteObserver, deadline: float) -> None:
     """Run a function up to the end of the kernel that is called at this path."""
-    program = evaluate.trace(judged.function, judged.args, judged.kwargs, judged.target)
+    program = evaluate.trace(compared.function, compared.args, compared.kwargs, compared.target)
     calls = program.calls()
     results: Any = None
     while True:
@@ -102,7 +95,7 @@ def _run(judged: Judged, path: Point, observer: WriteObserver, deadline: float) 
             raise MachineError("the function did not call its kernel again") from error
         is_last = called.path == path
         decoded = _decoded(called)
-        watching = observer if is_last else _Deadline(deadline)
+        watching = observer if is_last else Deadline(deadline)
         machine = Machine(decoded, [arrays(called.operands)], observer=watching, stray="nearest")
         with evaluating(enable_x64=decoded.enable_x64):
             (results,) = machine.run()
@@ -305,14 +298,16 @@ class _Chain:
     # Causes
 
     def _cause(self, histories: Sequence[_History]) -> ChainCause | None:
-        """What is certain to be unusual on the way to the element; the nearest of each kind."""
-        known = [history for history in histories if history.is_exact]
-        for rules in ((self._replaced, self._carried), (self._early,), (self._left_over,)):
-            for history, rule in itertools.product(known, rules):
-                cause = rule(history)
-                if cause is not None:
-                    return replace(cause, output=self._output, buffer=history.buffer.name)
-        return None
+        """The nearest cause of the value, of the first kind of which there is one."""
+        rules = self._replaced, self._carried, self._early
+        causes = [
+            replace(cause, output=self._output, buffer=history.buffer.name)
+            for history in histories
+            for rule in (rules if history.is_exact else ())
+            if (cause := rule(history)) is not None
+        ]
+        kinds = {"stored early": 1, "left over": 2}
+        return min(causes, key=lambda cause: kinds.get(cause.kind, 0), default=None)
 
     def _replaced(self, history: _History) -> ChainCause | None:
         """A value for the same block that was replaced before anything had read it."""
@@ -336,15 +331,19 @@ class _Chain:
         return ChainCause(kind="replaced", place=_place(last), other=_place(lost))
 
     def _carried(self, history: _History) -> ChainCause | None:
-        """An update for this block of a value that was set for another one."""
-        stored = history.stored
-        for new, old in itertools.pairwise(stored):
-            own = self._own(new, history.area)
-            if own and not self._is_other(new) and self._is_other(old):
-                place = replace(_place(new), line=own[0].line)
-                begun = _place(stored[-1])
-                return ChainCause(kind="not reset", place=place, other=_place(old), begun=begun)
-        return None
+        """A value that was set for another block, and is continued from or read for this one."""
+        stored, read = history.stored, history.read
+        first = next((i for i, write in enumerate(stored) if self._is_other(write)), None)
+        if first is None:
+            return None
+        old = _place(stored[first])
+        own = self._own(stored[first - 1], history.area) if first else []
+        if own:
+            place = replace(_place(stored[first - 1]), line=own[0].line)
+            return ChainCause(kind="not reset", place=place, other=old, begun=_place(stored[-1]))
+        if read is None or read.line is None:
+            return None
+        return ChainCause(kind="left over", place=_place(read), other=old)
 
     def _early(self, history: _History) -> ChainCause | None:
         """An update for this block after its value was stored."""
@@ -358,14 +357,6 @@ class _Chain:
         if not self._own(late, history.area):
             return None
         return ChainCause(kind="stored early", place=_place(read), other=_place(late))
-
-    def _left_over(self, history: _History) -> ChainCause | None:
-        """A read for this block of what was written for another one."""
-        read = history.read
-        old = next((write for write in history.stored if self._is_other(write)), None)
-        if read is None or read.line is None or old is None:
-            return None
-        return ChainCause(kind="left over", place=_place(read), other=_place(old))
 
 
 def _place(event: LoggedRead | LoggedWrite) -> ChainPlace:

@@ -14,8 +14,8 @@ from pallas_debug.bridge.jaxprs.params import float_dtypes
 from pallas_debug.bridge.walk import origins
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison import chain, patterns, tolerances
+from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
-from pallas_debug.comparison.judged import Judged
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
@@ -101,7 +101,9 @@ def output_name(path: str) -> str:
     return f"output {path}" if path else "output"
 
 
-def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) -> tuple[str, ...]:
+def check_alike(
+    ours: Sequence[Leaf], theirs: Sequence[Leaf], compared: ComparedFunction
+) -> tuple[str, ...]:
     """Check that two results have the same arrays, apart from wider dtypes of the reference.
 
     Returns:
@@ -110,7 +112,7 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
     Raises:
       InvalidReference: the arrays differ; the message shows both.
     """
-    name, reference = f"`{judged.name}`", f"`{judged.reference}`"
+    name, reference = f"`{compared.name}`", f"`{compared.reference}`"
     if [one.path for one in ours] != [one.path for one in theirs]:
         raise InvalidReference(
             f"{name} returns {_several(ours)}, but {reference} returns {_several(theirs)}: both "
@@ -124,7 +126,7 @@ def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) ->
         if a.dtype == b.dtype:
             continue
         is_wider = tolerances.is_wider(b.dtype, a.dtype)
-        if not is_wider and (judged.same_dtypes or not (a.is_inexact and b.is_inexact)):
+        if not is_wider and (compared.same_dtypes or not (a.is_inexact and b.is_inexact)):
             raise InvalidReference(
                 f"{both}: the reference must have the same dtype or a wider one of its kind; "
                 "convert one of the results"
@@ -139,16 +141,16 @@ def _several(found: Sequence[Leaf]) -> str:
     return f"{len(found)} arrays ({', '.join(parts)}{more})" if len(found) > 1 else str(parts[0])
 
 
-def compare(judged: Judged, result: Any, expected: Any) -> Results:
+def compare(compared: ComparedFunction, result: Any, expected: Any) -> Results:
     """Compare the results of a function and its reference for the same arguments.
 
     Raises:
       UsageError: a result contains something that is not an array.
       InvalidReference: the results differ in structure, shapes or dtypes.
     """
-    ours, theirs = leaves(result, judged.name), leaves(expected, judged.reference)
-    notes = check_alike(ours, theirs, judged)
-    pairs = [Differences(a, b, judged.tolerance) for a, b in zip(ours, theirs, strict=True)]
+    ours, theirs = leaves(result, compared.name), leaves(expected, compared.reference)
+    notes = check_alike(ours, theirs, compared)
+    pairs = [Differences(a, b, compared.tolerance) for a, b in zip(ours, theirs, strict=True)]
     outputs, gaps = [], []
     for pair in pairs:
         unjudged = int(pair.unjudged.sum())
@@ -164,12 +166,12 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
             )
         )
         if unjudged:
-            gaps.append(_reference_nan(pair, judged))
+            gaps.append(_reference_nan(pair, compared))
     problems: list[PallasDebugError] = []
     unknown = [KernelOrigin(reason=UNTRACED)] * len(pairs)
-    sources = _origins(judged, problems) if any(pair.count for pair in pairs) else unknown
+    sources = _origins(compared, problems) if any(pair.count for pair in pairs) else unknown
     found = [
-        _finding(pair, judged, origin, problems)
+        _finding(pair, compared, origin, problems)
         for pair, origin in zip(pairs, sources or unknown, strict=True)
         if pair.count
     ]
@@ -183,11 +185,11 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
     )
 
 
-def _reference_nan(pair: Differences, judged: Judged) -> Gap:
+def _reference_nan(pair: Differences, compared: ComparedFunction) -> Gap:
     reason = mismatch.reference_nan(
         what=output_name(pair.actual.path),
         array=str(pair.expected),
-        reference=judged.reference,
+        reference=compared.reference,
         count=int(pair.unjudged.sum()),
         total=pair.unjudged.size,
         first=unravel(int(np.argmax(pair.unjudged)), pair.unjudged.shape),
@@ -199,18 +201,21 @@ def _reference_nan(pair: Differences, judged: Judged) -> Gap:
 UNTRACED = "the function could not be traced once more"
 
 
-def _origins(judged: Judged, problems: list[PallasDebugError]) -> list[KernelOrigin]:
+def _origins(compared: ComparedFunction, problems: list[PallasDebugError]) -> list[KernelOrigin]:
     """Kernels that produce the outputs of a function; none if tracing it fails."""
     with guards.guarded("engine", "looking for the kernels behind a result", problems.append):
-        return origins.origins(judged.function, judged.args, judged.kwargs, judged.target)
+        return origins.origins(compared.function, compared.args, compared.kwargs, compared.target)
     return []
 
 
 def _finding(
-    pair: Differences, judged: Judged, origin: KernelOrigin, problems: list[PallasDebugError]
+    pair: Differences,
+    compared: ComparedFunction,
+    origin: KernelOrigin,
+    problems: list[PallasDebugError],
 ) -> tuple[Finding, str | None]:
     what, element, unknown = output_name(pair.actual.path), pair.first, origin.reason
-    seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
+    seen = Sighting(kernel=compared.name, engine="reference", witness=Witness(operand=what))
     found, digest = None, None
     if origin.captured is not None:
         kernel = origin.captured.kernel
@@ -223,13 +228,13 @@ def _finding(
         unknown = "the elements that differ do not come from the kernel"
         if bad.any():
             with guards.guarded("engine", "looking for what wrote an element", problems.append):
-                found, unknown = chain.find(judged, origin, bad)
+                found, unknown = chain.find(compared, origin, bad)
         if found is not None:
             element = _of_result(origin, found.element, operand.shape, pair.bad) or element
     facts = Mismatch(
         what=what,
         array=str(pair.actual),
-        reference=judged.reference,
+        reference=compared.reference,
         count=pair.count,
         total=pair.bad.size,
         element=element,
@@ -243,12 +248,14 @@ def _finding(
         chain=found,
         unknown=unknown,
         unjudged=int(pair.unjudged.sum()),
-        rounding=_rounding(pair, judged, origin),
+        rounding=_rounding(pair, compared, origin),
     )
     return mismatch.value_mismatch(seen, facts), digest
 
 
-def _rounding(pair: Differences, judged: Judged, origin: KernelOrigin) -> RoundingError | None:
+def _rounding(
+    pair: Differences, compared: ComparedFunction, origin: KernelOrigin
+) -> RoundingError | None:
     """The largest error in units of the least precise dtype; None unless all values are finite."""
     if not (pair.actual.is_inexact and pair.expected.is_inexact):
         return None
@@ -258,7 +265,7 @@ def _rounding(pair: Differences, judged: Judged, origin: KernelOrigin) -> Roundi
         return None
     dtypes = {pair.actual.dtype, pair.expected.dtype}
     if origin.captured is not None:
-        given = {dtype for _, dtype, _ in arrays.host_leaves((judged.args, judged.kwargs))}
+        given = {dtype for _, dtype, _ in arrays.host_leaves((compared.args, compared.kwargs))}
         dtypes |= float_dtypes(origin.captured.params, given)
     dtype = max(sorted(dtypes), key=tolerances.unit)
     unit = tolerances.unit(dtype)

@@ -23,8 +23,8 @@ from pallas_debug.bridge.jaxprs.bfloat16_products import ProductSite
 from pallas_debug.bridge.lowering import hook, raised
 from pallas_debug.comparison import reference
 from pallas_debug.comparison.compare import leaves, output_name
+from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
-from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import numbers
@@ -48,7 +48,7 @@ class RoundedResults:
     Attributes:
       findings: one for each output that differs.
       kernels: by finding, digest of the first kernel whose product is at fault.
-      left_out: what could not be judged, and why; empty if everything was.
+      left_out: what could not be compared, and why; empty if everything was.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -57,7 +57,7 @@ class RoundedResults:
 
 
 def compare_rounded(
-    judged: Judged, captures: Iterable[Capture], result: Any, expected: Any
+    compared: ComparedFunction, captures: Iterable[Capture], result: Any, expected: Any
 ) -> RoundedResults:
     """Compare a function's results, computed with rounded products, with its reference's.
 
@@ -70,7 +70,7 @@ def compare_rounded(
     }
     if not sites or platform.has_accelerator():  # the device has rounded them itself
         return RoundedResults()
-    comparison = _Comparison(judged, expected)
+    comparison = _Comparison(compared, expected)
     try:
         differing = comparison.differing()
         if not differing or comparison.reference_differs():
@@ -80,16 +80,16 @@ def compare_rounded(
         at_fault, cures = comparison.at_fault(list(sites))
     except Exception as error:  # noqa: BLE001 - what a kernel raises is of any class
         return RoundedResults(left_out=f"{NOT_ROUNDED}: {raised.in_a_line(error)}")
-    exact = leaves(result, judged.name)
-    findings = [_finding(judged, pair, exact[i], at_fault, cures) for i, pair in differing]
+    exact = leaves(result, compared.name)
+    findings = [_finding(compared, pair, exact[i], at_fault, cures) for i, pair in differing]
     digest = sites[at_fault[0]]
     return RoundedResults(findings=tuple(findings), kernels=(digest,) * len(findings))
 
 
-def _tolerance(judged: Judged, actual: Leaf, expected: Leaf) -> Tolerance:
+def _tolerance(compared: ComparedFunction, actual: Leaf, expected: Leaf) -> Tolerance:
     """Tolerance of one output: as requested, and at least the default of bfloat16."""
     dtypes, values = (actual.dtype, expected.dtype), expected.wide
-    asked = judged.tolerance
+    asked = compared.tolerance
     rtol = max(asked.of(dtypes, values).rtol, DEFAULTS["bfloat16"])
     if asked.atol is None:
         return Tolerance(rtol=rtol)
@@ -98,17 +98,17 @@ def _tolerance(judged: Judged, actual: Leaf, expected: Leaf) -> Tolerance:
 
 
 class _Comparison:
-    def __init__(self, judged: Judged, expected: Any) -> None:
-        self._judged = judged
-        self._expected = leaves(expected, judged.reference)
+    def __init__(self, compared: ComparedFunction, expected: Any) -> None:
+        self._compared = compared
+        self._expected = leaves(expected, compared.reference)
 
     def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, Differences]]:
         """Outputs that differ, by number, if all products except these are rounded."""
-        return self._pairs(bfloat16_products.rounded(self._judged.function, exact=exact))
+        return self._pairs(bfloat16_products.rounded(self._compared.function, exact=exact))
 
     def reference_differs(self) -> bool:
         """Return whether rounding the reference's own products changes its results as much."""
-        function = self._judged.other
+        function = self._compared.other
         if function is None:
             return False
         try:
@@ -125,19 +125,25 @@ class _Comparison:
         return list(sites), True
 
     def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, Differences]]:
-        judged = self._judged
+        compared = self._compared
         host = MachineHost(Unobserved())
-        with chip.answering(judged.target), hosted.hosting(host), hook.unannounced():
-            found = leaves(reference.result(function, judged.args, judged.kwargs), judged.name)
+        with chip.answering(compared.target), hosted.hosting(host), hook.unannounced():
+            found = leaves(
+                reference.result(function, compared.args, compared.kwargs), compared.name
+            )
         pairs = [
-            Differences(a, b, _tolerance(judged, a, b))
+            Differences(a, b, _tolerance(compared, a, b))
             for a, b in zip(found, self._expected, strict=True)
         ]
         return [(i, pair) for i, pair in enumerate(pairs) if pair.count]
 
 
 def _finding(
-    judged: Judged, pair: Differences, exact: Leaf, sites: Sequence[ProductSite], cures: bool
+    compared: ComparedFunction,
+    pair: Differences,
+    exact: Leaf,
+    sites: Sequence[ProductSite],
+    cures: bool,
 ) -> Finding:
     lines = [site.line for site in sites if site.line is not None]
     element = unravel(int(np.argmax(pair.bad)), pair.bad.shape)
@@ -155,7 +161,7 @@ def _finding(
     return numbers.low_precision_product(
         seen,
         what=f"{what}, {pair.actual}",
-        reference=judged.reference,
+        reference=compared.reference,
         differing=(pair.count, pair.bad.size),
         element=element,
         values=(text(pair.actual, element), text(exact, element), text(pair.expected, element)),

@@ -91,7 +91,26 @@ class LoggedWrite:
         return self.kind in ("store", "copy")
 
 
-class WriteObserver(MachineObserver):
+class Deadline(MachineObserver):
+    """Ends a run that takes too long.
+
+    Args:
+      deadline: deadline in terms of `time.monotonic()`.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def point_begins(self, thread: Thread) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if not iteration % 64 and time.monotonic() > self._deadline:
+            raise OutOfTime
+
+
+class WriteObserver(Deadline):
     """Logs the reads and writes of a run; of a long one, the last.
 
     Attributes:
@@ -100,12 +119,12 @@ class WriteObserver(MachineObserver):
 
     Args:
       position: position of the watched output among the kernel's operands.
-      deadline: deadline in terms of `time.monotonic()`.
+      deadline: as for `Deadline`.
     """
 
     def __init__(self, position: int, deadline: float) -> None:
+        super().__init__(deadline)
         self._position = position
-        self._deadline = deadline
         self.log: deque[LoggedRead | LoggedWrite] = deque(maxlen=MAX_EVENTS)
         self.array: BufferName | None = None
         self._number = 0
@@ -123,8 +142,7 @@ class WriteObserver(MachineObserver):
     # Events
 
     def point_begins(self, thread: Thread) -> None:
-        if time.monotonic() > self._deadline:
-            raise OutOfTime
+        super().point_begins(thread)
         if thread.number in self._windows or thread.walk is None:
             return
         item = thread.walk.refs[self._position]
@@ -132,10 +150,6 @@ class WriteObserver(MachineObserver):
             self._windows[thread.number] = item
         item = item.window if isinstance(item, PlacedBlock) else item
         self.array = self._name(item.array if isinstance(item, Window) else item.buffer)
-
-    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        if not iteration % 64 and time.monotonic() > self._deadline:
-            raise OutOfTime
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         if thread is not None:

@@ -43,7 +43,7 @@ MAX_FAULTY = 2
 
 @dataclass(eq=False)
 class LoopRecord:
-    """What a run knows about a loop; equal runs therefore compile the same iterations.
+    """Counts of a loop in a run; equal runs therefore compile the same iterations.
 
     Attributes:
       iterations, entries: how often its body and the loop were interpreted.

@@ -38,7 +38,7 @@ Needed = dict[int, bool]
 
 @dataclass(slots=True)
 class BackwardSlice:
-    """What some registers of a program depend on.
+    """Steps and arguments that registers of a program depend on.
 
     Attributes:
       steps: steps of the program and of those within it by identity, and whether they are aligned.
@@ -65,7 +65,7 @@ class BackwardSlice:
 
 @dataclass(slots=True)
 class InnerSlice(BackwardSlice):
-    """What some results of a branch, scope or loop depend on.
+    """Steps and registers that results of a branch, scope or loop depend on.
 
     Attributes:
       registers: registers of the program that contains the step; so are `refs`.

@@ -11,7 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import compare, reference, rounding
 from pallas_debug.comparison.compare import Results
-from pallas_debug.comparison.judged import Judged
+from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Finding, Kernel, Target
@@ -74,9 +74,9 @@ def expect(
     return expected
 
 
-def _judged(call: Call, expected: Expected, target: Target) -> Judged:
+def _judged(call: Call, expected: Expected, target: Target) -> ComparedFunction:
     args, kwargs = call.values
-    return Judged(
+    return ComparedFunction(
         function=call.function,
         args=args,
         kwargs=kwargs,

@@ -72,7 +72,7 @@ class AssumptionsObserver(MachineObserver):
         seen = self._sighting(thread, step, region.buffer)
         if NO_STORE in flags:
             use.assumed = use.assumed or seen
-            self._judge(use)
+            self._check(use)
         if region.index is None or use.point != thread.point or use.writers is None:
             return
         for number in np.unique(use.writers[region.index]):
@@ -90,7 +90,7 @@ class AssumptionsObserver(MachineObserver):
         use.stored = use.stored or seen
         if NO_STORE in flags:
             use.assumed = use.assumed or seen
-        self._judge(use)
+        self._check(use)
         if use.point != thread.point or use.writers is None:
             use.point, use.stores = thread.point, []
             use.writers = np.zeros(region.buffer.content.shape, np.int32)
@@ -104,7 +104,7 @@ class AssumptionsObserver(MachineObserver):
         for use in self._uses.values():
             use.writers = None
 
-    def _judge(self, use: _Use) -> None:
+    def _check(self, use: _Use) -> None:
         if use.assumed is not None and use.stored is not None:
             self._note(NO_STORE, use.assumed, use.stored)
 

@@ -249,7 +249,7 @@ class NumbersObserver(MachineObserver):
         suspicions: Sequence[numerics.Flag],
         made: Facts,
     ) -> None:
-        """Judge an evaluation at once, or hold it if its outputs contain NaNs.
+        """Check an evaluation at once, or hold it if its outputs contain NaNs.
 
         Args:
           made: occasions that produced the NaNs in `values`.
@@ -258,7 +258,7 @@ class NumbersObserver(MachineObserver):
         occasion = _Occasion(self._count, sighting(self._launch, thread), step, values)
         equations = [n for kind, n in suspicions if kind == "equation"]
         if equations:
-            self._judge(occasion, equations)
+            self._check(occasion, equations)
         if len(equations) < len(suspicions) and self._keeps(occasion):
             made |= {occasion}
         if made:
@@ -276,7 +276,7 @@ class NumbersObserver(MachineObserver):
     def _release(self, size: int) -> None:
         self._held -= size
 
-    def _judge(self, occasion: _Occasion, equations: Sequence[int]) -> None:
+    def _check(self, occasion: _Occasion, equations: Sequence[int]) -> None:
         """Report faults of integers and of casts to them."""
         record = self._record(occasion.step)
         known = {record.reports[n] for n in equations if n in record.reports}

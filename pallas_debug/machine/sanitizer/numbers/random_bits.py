@@ -22,7 +22,7 @@ class _Seeding:
     """The last seeding of a core's generator.
 
     Attributes:
-      drawn: number of words drawn since.
+      drawn: number of 32-bit numbers drawn since.
     """
 
     line: SourceLine | None
@@ -36,8 +36,8 @@ class _Draws:
     """All draws of a step with the same coordinates on `vmap` axes.
 
     Attributes:
-      state: state of the generator at the first draw: its seed, and the number of words drawn
-        since.
+      state: state of the generator at the first draw: its seed, and how many 32-bit numbers
+        were drawn since.
       is_same: whether the state was the same at each draw.
       has_moved: whether the draws were at several grid points.
     """
@@ -61,7 +61,7 @@ class RandomBitsObserver(MachineObserver):
         self._seeded: dict[int, _Seeding] = {}
         self._first: dict[int, _Seeding] = {}
         self._unseeded: dict[int, tuple[Sighting, int]] = {}
-        self._of_lanes: dict[int, tuple[Sighting, _Seeding, tuple[int, ...]]] = {}
+        self._seeded_elsewhere: dict[int, tuple[Sighting, _Seeding, tuple[int, ...]]] = {}
         self._draws: dict[tuple[int, int, tuple[int, ...]], _Draws] = {}
 
     def findings(self) -> list[Finding]:
@@ -69,7 +69,7 @@ class RandomBitsObserver(MachineObserver):
         found = [self._before_seeding(*noted) for noted in self._unseeded.values()]
         found += [
             wording.unseeded_lane(seen.at(other=by.line), source=by.point, axes=axes)
-            for seen, by, axes in self._of_lanes.values()
+            for seen, by, axes in self._seeded_elsewhere.values()
         ]
         return found
 
@@ -117,7 +117,7 @@ class RandomBitsObserver(MachineObserver):
         axes = [axis for axis in self._shared if seeded.point[axis] != thread.point[axis]]
         if axes:
             seen = sighting(self._launch, thread, step)
-            self._of_lanes.setdefault(id(step), (seen, seeded, self._launch.numbers(axes)))
+            self._seeded_elsewhere.setdefault(id(step), (seen, seeded, self._launch.numbers(axes)))
             return
         mapped = tuple(thread.point[axis] for axis in self._launch.mapped)
         state = seeded.numbers, seeded.drawn

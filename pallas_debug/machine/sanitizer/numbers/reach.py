@@ -1,4 +1,4 @@
-"""Whether a wrapped integer reaches an index, a size, a condition or a semaphore.
+"""Wrapped integers that reach an index, a size, a condition or a semaphore.
 
 The kernel is run again with the saturated number in place of the wrapped one. The number reaches
 one of these if other branches are taken, other elements accessed, or a semaphore is changed by

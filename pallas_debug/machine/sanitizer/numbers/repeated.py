@@ -13,7 +13,7 @@ from pallas_debug.machine.threads import Thread
 
 
 class RepeatedArithmetic(MachineObserver):
-    """Evaluates units as `NumbersObserver` does, without judging them.
+    """Evaluates units as `NumbersObserver` does, without checking them.
 
     The results of both runs are compared bit by bit, and XLA may round differently in a program
     without the tests. Compiling one would also take longer than a short run.
