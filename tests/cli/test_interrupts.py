@@ -147,11 +147,10 @@ def kernel(x_ref, o_ref):
     o_ref[...] = x_ref[...]
 
 def add(x):
-    beyond = pl.BlockSpec(x.shape, lambda: (1, 0))
-    y = pl.pallas_call(kernel, out_shape=x, in_specs=[beyond])(x)
     if not isinstance(x, jax.core.Tracer):
         END
-    return y
+    beyond = pl.BlockSpec(x.shape, lambda i: (1, 0))
+    return pl.pallas_call(kernel, grid=(1,), out_shape=x, in_specs=[beyond])(x)
 
 def right(x):
     return x
@@ -169,7 +168,7 @@ IN_PYTHON = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
 @pytest.mark.parametrize(
     "end, code, why",
     [
-        pytest.param(IN_XLA, 3, "stopped by SIGTERM, at stopped.py:12, `threading.", id="term"),
+        pytest.param(IN_XLA, 3, "stopped by SIGTERM, at stopped.py:11, `threading.", id="term"),
         pytest.param(IN_PYTHON, 130, "stopped by ctrl+c", id="ctrl+c"),
     ],
 )
@@ -194,6 +193,7 @@ def test_what_was_compiled_before_the_end_is_in_the_table(command: Any, tmp_path
     """The program is stopped while it runs, once the dump has a folder for the target."""
     waits = "[time.sleep(0.1) for _ in range(600) if not glob.glob('dumps/*/v5e')]"
     text = STOPPED.replace("END", f"{waits}; {IN_PYTHON}").replace("import os", "import glob, os")
+    text = text.replace("(1, 0)", "(0, 0)")  # libtpu aborts at a block that is out of bounds
     (tmp_path / "stopped.py").write_text(text)
     options = ("-e", "compile,machine", "--target=v5e", "--to=dumps")
     done = command("verify", "stopped:add", "--arg=f32[8,128]", *options)
