@@ -3,9 +3,9 @@
 `make test` runs every test that is not marked `slow`, and one quarter of those that are: others
 after each commit, and others on the second Python. The second
 Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
-the oldest that the project supports. It is installed while the first one already tests. It runs a
-sixteenth of the slow tests, all tests in the files that say most about jax's internals, and a quarter
-of the others.
+the oldest that the project supports. It is installed while the first one already tests. It runs
+all unmarked tests and a quarter of the slow ones in the files that say most about jax's internals, an
+eighth of the other unmarked tests, and one in 32 of the other slow ones.
 
 The first Python has two workers and the second one has one, and the static checks run beside them:
 tests that wait for a child or a deadline leave a core to the others. The output of the second Python
@@ -40,7 +40,7 @@ SECOND_VENV = ROOT / ".venv-newest"
 PACKAGES = ("pallas_debug", "kernels", "pytest_plugin")
 OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
-QUARTERS, PARTS = 4, 16
+QUARTERS, PARTS = 4, 32
 
 WHOLE = (
     "bridge/interpret/test_primitives.py",
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         ready = time.monotonic() - start
         checking = executor.submit(static_checks)
         with tempfile.TemporaryFile("w+") as output:
-            # Half the work, so one worker: each imports and collects all tests, for 20 s of CPU.
+            # A third of the work, so one worker: each imports and collects all tests, for 20 s of CPU.
             workers = 2 if is_all else 1
             wanted = ["-n", str(workers), *other, *arguments]
             testing = executor.submit(second_suite, installed, wanted, output)
@@ -143,7 +143,7 @@ def main(arguments: list[str]) -> int:
         if len(runs) > 1:
             print(
                 f"The second Python ran part {turns[1]} of 0 to {PARTS - 1} of the slow tests, and of "
-                f"the others a quarter; all others, and a quarter of the slow ones, in {', '.join(WHOLE)}."
+                f"the others an eighth; all others, and a quarter of the slow ones, in {', '.join(WHOLE)}."
             )
     print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(done.code for done in runs))

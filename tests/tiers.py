@@ -1,7 +1,7 @@
 """Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
 
 `--quarter N` runs every unmarked test and each fourth slow one, starting at number N; without it
-everything runs. For a second Python, `--sparse` takes a sixteenth of the slow tests and a quarter
+everything runs. For a second Python, `--sparse` takes one in 32 of the slow tests and an eighth
 of the unmarked ones, and in the `--whole` paths what the first Python takes. Unmarked tests with
 `skipif` all run. What a run leaves out is counted in its last lines. CPU time includes that of
 child processes, alive or not: wall time depends on what else the machine does.
@@ -24,8 +24,8 @@ from zlib import crc32
 
 import pytest
 
-QUARTERS, PARTS = 4, 16
-PART = {QUARTERS: "a quarter", PARTS: "a sixteenth"}
+QUARTERS, EIGHTHS, PARTS = 4, 8, 32
+PART = {QUARTERS: "a quarter", EIGHTHS: "an eighth", PARTS: "one in 32"}
 MAX_UNMARKED = 5.0
 """CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
 
@@ -114,7 +114,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sparse",
         action="store_true",
-        help="run a sixteenth of the tests marked slow, and a quarter of the unmarked ones",
+        help="run one in 32 of the tests marked slow, and an eighth of the unmarked ones",
     )
 
 
@@ -182,7 +182,7 @@ def turns(item: pytest.Item) -> int:
     if is_slow:
         return PARTS if is_sparse else QUARTERS
     # What is skipped on one jax may run on no other.
-    return QUARTERS if is_sparse and not item.get_closest_marker("skipif") else 1
+    return EIGHTHS if is_sparse and not item.get_closest_marker("skipif") else 1
 
 
 def is_whole(item: pytest.Item) -> bool:

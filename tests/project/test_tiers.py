@@ -45,22 +45,9 @@ def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
 
 
 @pytest.mark.slow
-def test_in_a_sparse_run_each_part_has_a_sixteenth_of_the_slow_tests(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
-    parts = [
-        ran(pytester, "--sparse", "--quarter", str(n)) - {"test_unmarked"}
-        for n in range(tiers.PARTS)
-    ]
-    assert {len(part) for part in parts} == {2}
-    assert len(set.union(*parts)) == 32
-
-
-@pytest.mark.slow
-def test_a_sparse_run_takes_a_quarter(pytester: pytest.Pytester) -> None:
+def test_a_sparse_run_takes_an_eighth(pytester: pytest.Pytester) -> None:
     """But all of whole folders and files, and of what is skipped elsewhere."""
-    test = "import pytest\n@pytest.mark.parametrize('n', range(8))\ndef test_NAME(n): pass\n"
+    test = "import pytest\n@pytest.mark.parametrize('n', range(16))\ndef test_NAME(n): pass\n"
     only = "@pytest.mark.skipif(False, reason='')\n@pytest.mark.parametrize('n', range(8))\n"
     for name in ("cli", "kernels", "bridge"):
         folder = pytester.path / "tests" / name
@@ -76,10 +63,10 @@ def test_a_sparse_run_takes_a_quarter(pytester: pytest.Pytester) -> None:
             for room in ("cli", "kernels", "bridge")
         }
 
-    assert counts("--whole", "cli") == {"cli": 8, "kernels": 8, "bridge": 8}
+    assert counts("--whole", "cli") == {"cli": 16, "kernels": 16, "bridge": 16}
     assert counts("--sparse") == {"cli": 2, "kernels": 2, "bridge": 2}
     whole = ("--whole", "cli,bridge/test_bridge.py")
-    assert counts("--sparse", *whole) == {"cli": 8, "kernels": 2, "bridge": 8}
+    assert counts("--sparse", *whole) == {"cli": 16, "kernels": 2, "bridge": 16}
 
 
 @pytest.mark.slow
@@ -103,11 +90,13 @@ def test_what_the_second_python_takes_whole_is_there() -> None:
 
 
 @pytest.mark.slow
-def test_in_sixteen_sparse_runs_each_test_has_its_turn(pytester: pytest.Pytester) -> None:
+def test_in_as_many_sparse_runs_as_there_are_parts_each_test_has_its_turn(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
     parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]
-    assert {len(part - {"test_unmarked"}) for part in parts} == {2}
-    assert sum("test_unmarked" in part for part in parts) == tiers.PARTS / tiers.QUARTERS
+    assert {len(part - {"test_unmarked"}) for part in parts} == {1}
+    assert sum("test_unmarked" in part for part in parts) == tiers.PARTS / tiers.EIGHTHS
     assert len(set.union(*parts)) == 33
 
 
