@@ -55,23 +55,25 @@ def marked(
     call: Call,
     named: Mapping[int, str],
     target: Target,
-    problems: list[str],
-) -> tuple[Finding, ...]:
+) -> tuple[tuple[Finding, ...], list[str]]:
     """Set `made_up` of findings that rest on made-up values, and move them to the end.
+
+    If it cannot be determined what decides the findings, which is a problem, every finding of a run
+    is assumed to rest on these values.
 
     Args:
       named: arguments with made-up values, by their number among the leaves.
       target: the one whose kernels ran.
-      problems: receives a sentence if the dependence could not be determined; then every finding of
-        a run is assumed to rest on these values.
+
+    Returns:
+      The findings, and problems.
     """
     if not named or not any(_may_rest(finding) for finding in findings):
-        return tuple(findings)
+        return tuple(findings), []
     known: dict[str, Dependence] = {}
     failed: list[PallasDebugError] = []
     with guards.guarded("engine", "looking for what decides the findings", failed.append):
         known = dependence.dependences(call.function, call.args, call.kwargs, named, target)
-    problems += map(str, failed)
 
     def names(finding: Finding) -> tuple[str, ...]:
         if not _may_rest(finding):
@@ -83,7 +85,7 @@ def marked(
         return tuple(name for name in named.values() if name in found)
 
     rested = [replace(finding, made_up=names(finding)) for finding in findings]
-    return tuple(sorted(rested, key=lambda finding: not finding.counts))
+    return tuple(sorted(rested, key=lambda finding: not finding.counts)), list(map(str, failed))
 
 
 def _may_rest(finding: Finding) -> bool:
