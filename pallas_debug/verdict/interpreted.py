@@ -119,8 +119,14 @@ def session_problems(session: Session) -> list[str]:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Return what ended a program, with what to do if that is known."""
+    """Return what ended a program, with what to do if that is known.
+
+    Raises:
+      KeyboardInterrupt: ctrl+c ended it, in a callback: jax wraps that in an exception of its own.
+    """
     message, known = raised.in_a_line(error), explain.explain(str(error), in_context=True)
+    if message.startswith(KeyboardInterrupt.__name__):
+        raise KeyboardInterrupt from error
     return message if known is None else f"{message}: {known.title}; {known.advice}"
 
 
