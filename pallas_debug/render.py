@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallas_debug.findings.facts import line_text
 from pallas_debug.findings.faults import NO_KERNEL
-from pallas_debug.findings.wording.facts import line_text
 
 if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
     from pallas_debug.model import (
@@ -243,9 +243,10 @@ def finding_text(finding: Finding) -> str:
     if finding.source is not None:
         lines.append(quoted(finding.source))
     lines += finding.message.splitlines()
-    if finding.other is not None:
+    if finding.other is not None and not finding.chain:  # the chain names both sides
         lines.append(f"other side: {quoted(finding.other)}")
-    lines += [f"followed by: {text}" for text in consequence_texts(finding)]
+    if followed := consequence_texts(finding):
+        lines.append(f"followed by: {'; '.join(followed)}")
     if finding.cause:
         lines.append(f"cause: {finding.cause}")
     if finding.advice:

@@ -7,8 +7,8 @@ import numpy as np
 from pallas_debug.analysis.accesses import outside
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
+from pallas_debug.findings.facts import array_text, block_text
 from pallas_debug.findings.wording import bounds, unsupported
-from pallas_debug.findings.wording.facts import array_text, block_text
 
 
 def look(subject: Subject) -> Result:

@@ -15,9 +15,9 @@ from pallas_debug.analysis.subject import Result, Subject, read
 from pallas_debug.analysis.tiling import LANES, padded
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import Block, NotReadable, Table
+from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
-from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.tiles import MIB, mib
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
 from pallas_debug.profile.chips import CHIPS

@@ -9,6 +9,7 @@ from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Target
@@ -112,7 +113,7 @@ def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
     if operation.name == "convert_element_type":
         old, new = operation.inputs[0].dtype, operation.outputs[0].dtype
         if {old, new} == {"bfloat16", "float16"}:
-            return unsupported.unsupported_cast(seen, old=old, new=new)
+            return seen.of(Fault.UNSUPPORTED_CAST, old=old, new=new)
     if operation.name == "iota" and operation.outputs[0].dtype.startswith(("float", "bfloat")):
         return unsupported.float_iota(seen, result=str(operation.outputs[0]))
     if operation.turns_lanes:

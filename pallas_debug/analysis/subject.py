@@ -17,8 +17,8 @@ from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices
+from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, SourceLine, Witness
 
 

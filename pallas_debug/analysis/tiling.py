@@ -6,9 +6,9 @@ import re
 
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
-from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.unsupported import LANES as LANES
 from pallas_debug.findings.wording.unsupported import SUBLANES as SUBLANES
 from pallas_debug.model import Finding

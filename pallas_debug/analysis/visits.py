@@ -15,8 +15,8 @@ import numpy as np
 from pallas_debug.analysis.coverage import unvisited
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.findings.facts import array_text, block_text
 from pallas_debug.findings.wording import contents, order
-from pallas_debug.findings.wording.facts import array_text, block_text
 
 MAX_POINTS = 1 << 24
 """Maximum number of grid points over which blocks are enumerated."""

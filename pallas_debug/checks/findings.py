@@ -9,9 +9,9 @@ from typing import Any
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import SiteFailure, slice_text
+from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, contents, numbers
-from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.model import Finding, Witness
 
 

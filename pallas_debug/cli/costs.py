@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.render import one_line, plural, typed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.profile.changes.comparison import FigureChange, StatsComparison, compare_stats
 from pallas_debug.profile.figures import Figure, shown
 from pallas_debug.profile.schedule import ON_SPARSECORE

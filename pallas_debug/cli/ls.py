@@ -12,7 +12,7 @@ from pallas_debug import defaults, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.render import one_line
 
 if TYPE_CHECKING:

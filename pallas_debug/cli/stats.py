@@ -14,7 +14,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line, typed
 

@@ -152,7 +152,7 @@ def run(options: VerifyOptions) -> int:
 
 def _announce(finding: Finding) -> None:
     """Report a finding that is known while the program still runs."""
-    from pallas_debug.findings.wording.facts import line_text
+    from pallas_debug.findings.facts import line_text
     from pallas_debug.render import titled
 
     at = f", {line_text(finding.source)}" if finding.source is not None else ""

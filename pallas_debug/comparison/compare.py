@@ -17,9 +17,9 @@ from pallas_debug.comparison import chain, patterns, tolerances
 from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
+from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
-from pallas_debug.findings.wording.facts import array_text
 from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError
 from pallas_debug.model import Finding, Gap, Witness
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from pallas_debug.comparison.tolerances import Allowed, Tolerance
-from pallas_debug.findings.wording.facts import array_text
+from pallas_debug.findings.facts import array_text
 
 INEXACT = ("float", "bfloat", "complex")
 """Prefixes of dtypes that are compared with a tolerance; values of others must be equal."""

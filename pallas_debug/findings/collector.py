@@ -6,20 +6,11 @@ The only module that decides whether two findings are the same fault.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Severity
-from pallas_debug.findings.rewording import reworded
-from pallas_debug.findings.several import of_one_slip
-from pallas_debug.findings.slips import (
-    SLIPS,
-    is_cast_of_nan,
-    is_not_before,
-    is_of_same_dimension,
-    is_of_same_output,
-)
-from pallas_debug.findings.wording import mismatch, order
+from pallas_debug.findings.wording import mismatch
 from pallas_debug.model import Finding, SourceLine
 
 Key = tuple[Fault, str, tuple[str, int] | None, str | None, bool]
@@ -83,7 +74,8 @@ def merged(
 ) -> tuple[Finding, ...]:
     """Merge the findings of several engines, so that each fault is reported once; worst first.
 
-    Message, witness, cause and advice come from the engine most certain of the fault.
+    Message, witness, cause and advice come from the engine most certain of the fault. A failure of
+    the compiler that a static finding explains is its consequence.
 
     Args:
       findings: findings of all engines.
@@ -91,79 +83,47 @@ def merged(
         so another engine's line is preferred.
     """
     begins = {line.place for line in starts if line is not None}
-    ordered = sorted(findings, key=_by_sureness)
     kept: list[Finding] = []
-    for finding in ordered:
-        same = [
-            i
-            for i, known in enumerate(kept)
-            if _is_same(known, finding) and not _is_another_access(finding, known, ordered)
-        ]
+    for finding in sorted(findings, key=_by_sureness):
+        same = [i for i, known in enumerate(kept) if _is_same(known, finding, begins)]
         same.sort(key=lambda i: kept[i].witness.line != finding.witness.line)
         if same:
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    kept = of_one_slip(_with_consequences(_without_repeats(kept, begins), begins))
-    return _causes_first(sorted(caused(kept), key=_by_severity))
+    return _mismatches_last(sorted(_with_failures(kept, begins), key=_by_severity))
 
 
-def _is_same(a: Finding, b: Finding) -> bool:
+Places = Collection[tuple[str, int]]
+
+_ACCESSES = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
+
+
+def _is_same(a: Finding, b: Finding, begins: Places) -> bool:
     """Return whether two findings, from two engines or for two targets, are the same fault."""
+    here, there = (_line(one, begins) for one in (a, b))
     if a.kind is b.kind is Fault.REMOVED_NAME and NO_KERNEL in (a.kernel, b.kernel):
-        return a.witness.line == b.witness.line  # reading the source does not show the kernel
+        return here == there  # reading the source does not show the kernel
     if (a.kind, a.kernel) != (b.kind, b.kernel) or (a.digest and b.digest and a.digest != b.digest):
         return False
-    engines = (*a.engines[:1], *b.engines[:1])
-    if set(engines) == {"static", "compile"}:
+    if {*a.engines[:1], *b.engines[:1]} == {"static", "compile"}:
         return True  # the compiler stops at the first fault, and often reports the line of the call
-    if a.kind is Fault.DEADLOCK and len(set(engines)) == 2:
-        return True  # a run ends at its first deadlock; engines differ in which wait they report
-    if a.kind is Fault.DATA_RACE and len(set(engines)) == 2 and _sides(a) == _sides(b):
-        return True
-    here, there = a.witness.line, b.witness.line
-    if a.kind is Fault.DMA_NOT_AWAITED and (here == there or _is_on_same_semaphore(a, b)):
-        return True  # one engine reports the semaphore, the other the destination
-    if len(set(engines)) == 1 and None not in (here, there):
+    if a.engines[:1] == b.engines[:1] and None not in (here, there):
         return key(a) == key(b)
-    if a.operand is not None and b.operand is not None:
-        return _base(a.operand) == _base(b.operand)
-    return None in (here, there) or here == there
+    is_one_line = None in (here, there) or here == there
+    operands = [one.operand.partition("[")[0] for one in (a, b) if one.operand is not None]
+    if len(operands) == 2 and a.kind not in _ACCESSES:
+        return operands[0] == operands[1]  # engines differ in the line of an unwritten output
+    return is_one_line and len({*operands}) < 2
 
 
-def _is_another_access(finding: Finding, known: Finding, findings: Iterable[Finding]) -> bool:
-    """Return whether an engine reports an access out of bounds besides one that is already known.
-
-    A run ends at the first one, and other engines report every line.
-    """
-    if finding.kind not in _ACCESSES or finding.witness.line == known.witness.line:
-        return False
-    return any(
-        other is not finding
-        and key(other) == key(replace(finding, witness=known.witness))
-        and set(other.engines) & set(finding.engines)
-        for other in findings
-    )
+def _line(finding: Finding, begins: Places) -> tuple[str, int] | None:
+    """Line of a finding; None if its engine did not know a better one than the kernel's first."""
+    line = finding.witness.line
+    return None if line in begins else line
 
 
-def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
-    """Lines of both sides of a race: engines differ in which side they report first."""
-    other = None if race.other is None else race.other.place
-    return frozenset({race.witness.line, other} - {None})
-
-
-def _is_on_same_semaphore(a: Finding, b: Finding) -> bool:
-    """Return whether two engines found the same semaphore raised, each naming one of the starts."""
-    ours, theirs = (one.witness.values.get("semaphore") for one in (a, b))
-    return ours is not None and ours == theirs and a.engines[:1] != b.engines[:1]
-
-
-def _base(operand: str) -> str:
-    """Strip the index that some engines add: `sem` for `sem[0]`."""
-    return operand.partition("[")[0]
-
-
-def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]]) -> Finding:
+def _joined(first: Finding, other: Finding, begins: Places) -> Finding:
     """Complete the first finding with facts that only the other has."""
     a, b = first.witness, other.witness
     prefer_other = b.source is not None and (a.source is None or a.line in begins)
@@ -188,40 +148,20 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
     )
 
 
-def _without_repeats(
-    findings: Sequence[Finding], begins: Collection[tuple[str, int]]
-) -> list[Finding]:
-    """Drop findings that another engine reported as the consequence of a fault."""
-
-    def completed(finding: Finding) -> Finding:
-        consequences = []
-        for consequence in finding.consequences:
-            for other in findings:
-                if other is not finding and _is_same(consequence, other):
-                    consequence = _joined(consequence, other, begins)
-                    left_out.add(id(other))
-            consequences.append(consequence)
-        return replace(finding, consequences=tuple(consequences))
-
-    left_out: set[int] = set()
-    kept = [(finding, completed(finding)) for finding in findings]
-    return [new for old, new in kept if id(old) not in left_out]
+_UNCLASSIFIED = (
+    *(Fault.TRACE_ERROR, Fault.LOWERING_ERROR, Fault.COMPILE_ERROR, Fault.COMPILER_ABORT),
+)
 
 
-def _with_consequences(
-    findings: Sequence[Finding], begins: Collection[tuple[str, int]]
-) -> list[Finding]:
-    """Attach unclassified failures to the static finding that explains them.
-
-    For example, attach a compiler crash to the construct that the compiler should have rejected.
-    """
-    left = [finding for finding in findings if finding.kind in _UNCLASSIFIED]
+def _with_failures(findings: Sequence[Finding], begins: Places) -> list[Finding]:
+    """Attach unclassified failures of the compiler to the static finding of the same line."""
+    failures = [finding for finding in findings if finding.kind in _UNCLASSIFIED]
     kept = []
     for finding in findings:
         if finding.kind in _UNCLASSIFIED:
             continue
-        following = [failure for failure in left if _follows(failure, finding, begins)]
-        left = [failure for failure in left if failure not in following]
+        following = [failure for failure in failures if _follows(failure, finding, begins)]
+        failures = [failure for failure in failures if failure not in following]
         for failure in following:
             finding = replace(
                 finding,
@@ -230,153 +170,28 @@ def _with_consequences(
                 consequences=(*finding.consequences, failure),
             )
         kept.append(finding)
-    return [*kept, *left]
+    return [*kept, *failures]
 
 
-_ACCESSES = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
-
-_VALUES = (Fault.NAN_PRODUCED, Fault.INFINITY_PRODUCED)
-
-_OF_MEMORY = (
-    *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
-    *(Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN, Fault.PADDING_READ),
-    *(Fault.OUTPUT_REVISITED, Fault.DATA_RACE, Fault.DMA_NOT_AWAITED),
-    Fault.OVERWRITTEN_READ,
-)
-"""Faults that make a kernel compute with unintended values."""
-
-_LEADS_TO_DEADLOCK = (
-    *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
-    *(Fault.UNINITIALIZED_READ, Fault.DATA_RACE, Fault.WAIT_SIZE_MISMATCH),
-)
-"""Faults that may make a wait endless."""
-
-
-def caused(findings: Iterable[Finding]) -> list[Finding]:
-    """Attach each finding that follows from another fault to the first such cause.
-
-    A NaN or infinity may follow from a memory fault at the same or an earlier grid point, and two
-    interpreters differ if a kernel uses unwritten memory or depends on an undefined order. A NaN
-    produced from an infinity follows from the operation that produced the infinity, and a read of
-    unwritten memory that was copied follows from the copy.
-    """
-    found = list(findings)
-    cause_of: dict[int, Finding] = {}
-    for finding in found:
-        causes = [f for f in found if f.kind in _OF_MEMORY and _comes_of(finding, f)]
-        causes = causes or [f for f in found if _is_made_by(finding, f)]
-        causes.sort(key=lambda f: f.grid_point != finding.grid_point)
-        # A copy within one buffer would be its own cause; two buffers may be copied to each other.
-        possible = (f for f in causes if _first_cause(f, cause_of) is not finding)
-        if (cause := next(possible, None)) is not None:
-            cause_of[id(finding)] = cause
-    following: dict[int, list[Finding]] = {}
-    for finding in found:
-        first = _first_cause(finding, cause_of)
-        if first is not finding:
-            last = replace(finding, consequences=())
-            following.setdefault(id(first), []).extend((last, *finding.consequences))
-    return [
-        _followed(f, following[id(f)]) if id(f) in following else f
-        for f in found
-        if id(f) not in cause_of
-    ]
-
-
-def _followed(finding: Finding, by: Sequence[Finding]) -> Finding:
-    """Add consequences to a finding."""
-    finding = reworded(finding, by)
-    return replace(finding, consequences=(*finding.consequences, *by))
-
-
-def _first_cause(finding: Finding, cause_of: Mapping[int, Finding]) -> Finding:
-    while id(finding) in cause_of:
-        finding = cause_of[id(finding)]
-    return finding
-
-
-def _is_made_by(finding: Finding, cause: Finding) -> bool:
-    """Return whether a finding follows from one of the kinds that it names, such as an infinity."""
-    if cause.kernel != finding.kernel:
-        return False
-    if is_of_same_dimension(finding, cause):
-        return True
-    rule = SLIPS.get((finding.kind, cause.kind))
-    if rule is not None and rule(finding, cause):
-        return True
-    if any(_is_made_by(finding, one) for one in cause.consequences if one != finding):
-        return True  # a run has attached it to its own cause
-    if cause.kind not in finding.comes_of:
-        return False
-    if cause.kind is Fault.UNINITIALIZED_READ:  # data delivered by a copy is missing as well
-        is_source = cause.operand == finding.witness.values.get("copied from")
-        return is_source and is_not_before(finding, cause)
-    if cause.kind is Fault.DIVISION_BY_ZERO:
-        return cause.witness.line == finding.witness.line
-    return cause.kind is not finding.kind and is_not_before(finding, cause)
-
-
-_OF_RESULTS = (
-    *(*_OF_MEMORY, *_VALUES, Fault.DIVISION_BY_ZERO, Fault.INTEGER_OVERFLOW),
-    *(Fault.NARROWING_LOSS, Fault.WAIT_SIZE_MISMATCH),
-    *(Fault.FALSE_HINT, Fault.UNSEEDED_RANDOM_BITS),
-)
-"""Faults that may change a kernel's results relative to its reference."""
-
-
-def _causes_first(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Move deadlocks and endless loops behind memory and order faults found by the machine, and
-    mismatches with a reference behind all faults that may have changed the results.
-    """
-    led = {f.kernel for f in findings if f.kind in _LEADS_TO_DEADLOCK and "machine" in f.engines}
-    late = [f for f in findings if _may_be_led(f) and f.kernel in led]
-    wrong = [_after_cause(f, findings) for f in findings if f.kind is Fault.VALUE_MISMATCH]
-    rest = [f for f in findings if f not in late and f.kind is not Fault.VALUE_MISMATCH]
-    return (*rest, *late, *wrong)
-
-
-def _may_be_led(finding: Finding) -> bool:
-    if finding.kind is Fault.ENDLESS_LOOP:
-        return "machine" not in finding.engines
-    return finding.kind is Fault.DEADLOCK and "machine" in finding.engines
-
-
-def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:
-    """Mention the kernel's worst other fault in the advice on its results."""
-    for cause in findings:
-        if cause.kind in _OF_RESULTS and cause.kernel == wrong.kernel:
-            return mismatch.after_cause(wrong, cause)
-    return wrong
-
-
-def _comes_of(finding: Finding, cause: Finding) -> bool:
-    if finding.kind is Fault.OUTPUT_NOT_WRITTEN:
-        is_early = cause.values.get(order.PIPELINE) == order.WRITES_BACK  # before a copy to it ends
-        return cause.kind is Fault.DATA_RACE and is_early and is_of_same_output(finding, cause)
-    is_of_number = finding.kind in _VALUES or is_cast_of_nan(finding)
-    if not is_of_number or finding.kernel != cause.kernel:
-        return False
-    if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
-        return False  # nothing in the kernel reads what remains in it
-    return is_not_before(finding, cause)
-
-
-_UNCLASSIFIED = (
-    Fault.TRACE_ERROR,
-    Fault.LOWERING_ERROR,
-    Fault.COMPILE_ERROR,
-    Fault.COMPILER_ABORT,
-)
-
-
-def _follows(failure: Finding, cause: Finding, begins: Collection[tuple[str, int]]) -> bool:
+def _follows(failure: Finding, cause: Finding, begins: Places) -> bool:
     if cause.kernel not in (failure.kernel, NO_KERNEL) or "static" not in cause.engines:
         return False
-    line = failure.witness.line
-    if failure.kind is Fault.COMPILER_ABORT and (line is None or line in begins):
+    line = _line(failure, begins)
+    if failure.kind is Fault.COMPILER_ABORT and line is None:
         return cause.kind.severity is Severity.UNSUPPORTED
     refused = cause.kind.severity in (Severity.UNSUPPORTED, Severity.REFUSED)
     return refused and line is not None and line == cause.witness.line
+
+
+def _mismatches_last(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Move mismatches with a reference behind other faults of their kernel, which come first."""
+    wrong = [finding for finding in findings if finding.kind is Fault.VALUE_MISMATCH]
+    rest = [finding for finding in findings if finding not in wrong]
+    for i, mismatched in enumerate(wrong):
+        before = (f for f in rest if f.kernel == mismatched.kernel and f.counts)
+        if (first := next(before, None)) is not None:
+            wrong[i] = mismatch.after_cause(mismatched, first)
+    return (*rest, *wrong)
 
 
 def _by_sureness(finding: Finding) -> int:

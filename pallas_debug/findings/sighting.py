@@ -5,19 +5,15 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pallas_debug import explain
+from pallas_debug.findings.case import words
 from pallas_debug.findings.faults import Fault, Judge
+from pallas_debug.findings.table import TABLE
 from pallas_debug.model import Finding, SourceLine, Witness
 
-
-class Wording(NamedTuple):
-    """Text of a finding. An explanation fills in a missing cause or advice."""
-
-    message: str
-    cause: str | None = None
-    advice: str | None = None
+_OF_WITNESS = ("operand", "shape", "index", "grid_point", "loop", "source", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +33,17 @@ class Sighting:
     def with_values(self, values: Mapping[str, str]) -> Sighting:
         """Return a copy with values added to those of the witness."""
         return self.at(values={**self.witness.values, **values})
+
+    def of(self, kind: Fault, **facts: Any) -> Finding:
+        """Create the finding, with the sentences of the first case of its kind that holds.
+
+        Args:
+          facts: what the cases of this kind name, besides the facts of the witness.
+        """
+        at = self.witness
+        known = {name: getattr(at, name) for name in _OF_WITNESS}
+        given = {**known, "kernel": self.kernel, "targets": list(self.targets), **facts}
+        return self.found(kind, *words(TABLE[kind], given))
 
     def found(
         self, kind: Fault, message: str, cause: str | None = None, advice: str | None = None

@@ -138,7 +138,7 @@ def _run(
             break
         contents = [buffer.content for buffer in buffers.values()]
         chunk = program.run(constants, others, carry, numbers, contents, iteration)
-        is_rejected = chunk.is_rejected
+        is_rejected = chunk.is_faulty or chunk.is_suspicious
         events: list[ChunkAccess] | None = []
         if is_tested and not is_rejected:
             assert machine.observer is not None
@@ -199,11 +199,10 @@ def _accesses(
 ) -> list[ChunkAccess] | None:
     """Return the accesses of a chunk, by step; None if some fill no box, or are masked."""
     found = []
-    for i, access in enumerate(program.accesses):
+    for access, starts, ran in zip(program.accesses, chunk.starts, chunk.ran, strict=True):
         if access.step.mask is not None:
             return None
-        ran = chunk.places[:, i, 0] == 1
-        starts = chunk.places[ran, i, 1 : 1 + len(access.sizes)]
+        starts = starts[ran]
         if not len(starts):
             continue
         box = _box(starts, access.sizes)

@@ -14,7 +14,6 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.findings.slips import is_not_before
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
@@ -96,7 +95,7 @@ def run(
         strayed = bounds.strayed(is_discarded=not is_used)
         if is_used:
             # Later events are consequences of the values that the machine gave the kernel to read.
-            found = [one for one in found if not is_not_before(one, strayed[0])]
+            found = [one for one in found if not _is_not_before(one, strayed[0])]
             return MachineRun(
                 results=machine.results(),
                 findings=(*strayed, *found),
@@ -118,7 +117,14 @@ def run(
     if not ends:
         raise MachineError(f"kernel `{launch.name}` was stopped: {why.reason}") from why
     stopped = ends[-1]
-    found = [*(finding for finding in found if finding != stopped), stopped]
+    found = [finding for finding in found if finding != stopped]
+    for i, finding in enumerate(found):
+        # A wait of another size leaves its semaphore too low for the next one.
+        if finding.kind is Fault.WAIT_SIZE_MISMATCH and finding.operand == stopped.operand:
+            found[i] = replace(finding, consequences=(*finding.consequences, stopped))
+            break
+    else:
+        found.append(stopped)
     return MachineRun(
         results=machine.results(), findings=tuple(found), hints=hints, stopped=stopped
     )
@@ -225,6 +231,16 @@ def _under_races(found: list[Finding]) -> list[Finding]:
                 kept.remove(finding)
                 break
     return kept
+
+
+def _is_not_before(finding: Finding, stray: Finding) -> bool:
+    """Return whether a finding is at the grid point of a stray read or later, or it is unknown."""
+    at, before = finding.grid_point, stray.grid_point
+    if at is None or before is None or len(at) != len(before):
+        return True
+    if before != at or len(finding.loop) != len(stray.loop):
+        return before <= at
+    return stray.loop <= finding.loop
 
 
 def _findings(observer: MachineObserver) -> Sequence[Finding]:

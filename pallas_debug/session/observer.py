@@ -14,7 +14,7 @@ from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings, names
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings import outputs
-from pallas_debug.findings.collector import Collector, caused
+from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.outputs import Dropped, OutputUses
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
@@ -155,7 +155,7 @@ class RunObserver:
                 self._dropped |= dropped
         found = [
             replace(finding, digest=finding.digest or digest)
-            for finding in caused(Collector(findings).findings)
+            for finding in Collector(findings).findings
             if not self.checks
             or "machine" not in finding.engines
             or names.selects(self.checks, finding)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pallas_debug.errors import PallasDebugError, meant
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.stepping import describe
 from pallas_debug.stepping.session import SteppingError, StepSession, short
 from pallas_debug.stepping.track import DevicesTrack, ElementWriter, NamedValue, StepPlace

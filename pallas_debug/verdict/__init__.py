@@ -22,9 +22,18 @@ if TYPE_CHECKING:
     from pallas_debug.verdict.run import verify as verify
     from pallas_debug.verdict.run import verify_function as verify_function
 
+_HOMES = {
+    "Answers": "answers",
+    "Request": "run",
+    "verify": "run",
+    "verify_function": "run",
+    "verify_program": "program",
+}
+
+__all__ = ["Engine", "Outcome", "Status", "Verdict", *_HOMES]
+
 
 def __getattr__(name: str) -> Any:
-    home = {"Answers": "answers", "verify_program": "program"}.get(name, "run")
-    if name not in ("Answers", "Request", "verify", "verify_function", "verify_program"):
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

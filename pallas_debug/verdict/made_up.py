@@ -11,8 +11,8 @@ from pallas_debug import guards
 from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.findings.facts import line_text
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.findings.wording.facts import line_text
 from pallas_debug.model import Finding, SourceLine, Target
 from pallas_debug.verdict.engines import Call, Seen
 from pallas_debug.verdict.result import Outcome
@@ -55,25 +55,23 @@ def marked(
     call: Call,
     named: Mapping[int, str],
     target: Target,
-) -> tuple[tuple[Finding, ...], list[str]]:
+    problems: list[str],
+) -> tuple[Finding, ...]:
     """Set `made_up` of findings that rest on made-up values, and move them to the end.
-
-    If it cannot be determined what decides the findings, which is a problem, every finding of a run
-    is assumed to rest on these values.
 
     Args:
       named: arguments with made-up values, by their number among the leaves.
       target: the one whose kernels ran.
-
-    Returns:
-      The findings, and problems.
+      problems: receives a sentence if the dependence could not be determined; then every finding of
+        a run is assumed to rest on these values.
     """
     if not named or not any(_may_rest(finding) for finding in findings):
-        return tuple(findings), []
+        return tuple(findings)
     known: dict[str, Dependence] = {}
     failed: list[PallasDebugError] = []
     with guards.guarded("engine", "looking for what decides the findings", failed.append):
         known = dependence.dependences(call.function, call.args, call.kwargs, named, target)
+    problems += map(str, failed)
 
     def names(finding: Finding) -> tuple[str, ...]:
         if not _may_rest(finding):
@@ -85,7 +83,7 @@ def marked(
         return tuple(name for name in named.values() if name in found)
 
     rested = [replace(finding, made_up=names(finding)) for finding in findings]
-    return tuple(sorted(rested, key=lambda finding: not finding.counts)), list(map(str, failed))
+    return tuple(sorted(rested, key=lambda finding: not finding.counts))
 
 
 def _may_rest(finding: Finding) -> bool:

@@ -89,13 +89,16 @@ def _suppression(path: Path, number: int, entry: object) -> Suppression:
     where = f"{path}, [[suppress]] number {number}"
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: is not a table")
-    if unknown := sorted(set(entry) - set(_KEYS)):
+    unknown = sorted(set(entry) - set(_KEYS))
+    if unknown:
         raise UsageError(
             f"{where}: unknown {', '.join(unknown)}; a suppression has {', '.join(_KEYS)}"
         )
-    if wrong := sorted(key for key, value in entry.items() if not isinstance(value, str)):
+    wrong = sorted(key for key, value in entry.items() if not isinstance(value, str))
+    if wrong:
         raise UsageError(f"{where}: {', '.join(wrong)} must be text")
-    if missing := [key for key in ("kind", "reason") if not entry.get(key, "").strip()]:
+    missing = [key for key in ("kind", "reason") if not entry.get(key, "").strip()]
+    if missing:
         raise UsageError(f"{where}: has no {' and no '.join(missing)}")
     return Suppression(**entry)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import pytest
 from tiers import mark_all_but_first
 
-import pallas_debug
 from broken_kernels import ALL, BrokenKernel
+from broken_kernels.texts import MAX_LINES, ROOT, is_compared, path, text, verified
 from pallas_debug.findings.faults import Fault
 from pallas_debug.verdict import Verdict
 
@@ -25,32 +25,21 @@ OTHER_KINDS = {"mask_as_column": {Fault.UNSUPPORTED_SHAPE_CAST, Fault.COMPILER_A
 """Kinds that depend on the release of libtpu."""
 
 
+OF_JAX = "0.10.2"
+"""Release of jax with which the texts were written."""
+
+
 def first_of_each(kernels: Iterable[BrokenKernel], key: str) -> list[Any]:
     """Kernels as parameters, all marked slow but the first of each fault or topic."""
     rows = [pytest.param(kernel, id=kernel.name) for kernel in kernels]
     return mark_all_but_first(rows, lambda kernel: getattr(kernel, key))
 
 
-def verified(
-    kernel: BrokenKernel, function: Callable[..., Any], *, compared: bool = False
-) -> Verdict:
-    is_compiled = kernel.refused and kernel in OF_FACT
-    engines = "static,machine,compile" if is_compiled else "static,machine"
-    with jax.enable_x64(kernel.x64):
-        return pallas_debug.verify(
-            function,
-            *kernel.make_args(),
-            targets=kernel.targets,
-            engines=engines,
-            hang_after=2.0,
-            reference=kernel.reference if compared else None,
-        )
-
-
 @pytest.mark.parametrize("kernel", first_of_each(OF_FACT, "fault"))
-def test_found_with_its_kind_and_line(kernel: BrokenKernel) -> None:
-    compared = kernel.fault == Fault.LOW_PRECISION_PRODUCT
-    verdict = verified(kernel, kernel.function, compared=compared)
+def test_found_with_its_kind_and_line(
+    kernel: BrokenKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = verified(kernel, kernel.function, compared=is_compared(kernel))
     kinds = OTHER_KINDS.get(kernel.name, {Fault(kernel.fault)})
     found = [
         finding
@@ -62,6 +51,23 @@ def test_found_with_its_kind_and_line(kernel: BrokenKernel) -> None:
     ]
     assert found, str(verdict)
     assert all(finding.cause and finding.advice for finding in found)
+    assert verdict.findings[0] in found, "the fault of the marked line is not the first root"
+    _has_its_text(kernel, verdict, monkeypatch)
+
+
+@pytest.mark.parametrize("kernel", first_of_each(OF_INTENT, "hint"))
+def test_a_wrong_value_has_its_text(kernel: BrokenKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    _has_its_text(kernel, verified(kernel, kernel.function, compared=True), monkeypatch)
+
+
+def _has_its_text(kernel: BrokenKernel, verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts are those of one release of jax and libtpu, which words some of the messages."""
+    if jax.__version__ != OF_JAX:
+        return
+    monkeypatch.chdir(ROOT)  # from which paths are shown
+    shown = text(verdict)
+    assert shown == path(kernel).read_text()
+    assert all(len(one.splitlines()) <= MAX_LINES for one in shown.split("\n\n")), shown
 
 
 @pytest.mark.parametrize("kernel", first_of_each(OF_INTENT, "hint"))

@@ -54,7 +54,7 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
     )
     strict = pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6)
     assert strict.outputs[0].allowed == "1e-06 plus 0.0001 of each element"
-    assert "1 of 2 differs from those of" in str(strict)
+    assert "1 of 2 differs from" in str(strict)
     assert not strict.ok
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 
@@ -104,7 +104,7 @@ def test_two_versions_of_a_kernel() -> None:
 
     first, second = (functools.partial(version, scale=s) for s in (2.0, 3.0))
     assert pallas_debug.compare(first, first, X).ok
-    assert "pattern: all elements" in one(second, first, X).message
+    assert "(all elements)" in one(second, first, X).message
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_infinities_are_equal_to_themselves_and_to_nothing_else() -> None:
     assert pallas_debug.compare(lambda x: -x, lambda x: x, x).outputs[0].differing == 3
     finite = pallas_debug.compare(lambda x: jnp.clip(x, -9, 9), lambda x: x, x, rtol=9.0, atol=9.0)
     assert finite.outputs[0].differing == 2
-    assert "largest error: infinite" in str(
+    assert "largest error infinite" in str(
         pallas_debug.compare(lambda x: x / 0, lambda x: x, jnp.ones(2))
     )
 
@@ -197,7 +197,7 @@ def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
         report.throw()
     both = pallas_debug.compare(lambda x: x + 1, lambda x: x, x)
     assert "2 of 4 elements differ" in str(both)
-    assert "not judged: 2 where the reference is NaN" in str(both)
+    assert "not compared: 2 where the reference is NaN" in str(both)
 
 
 # The report.

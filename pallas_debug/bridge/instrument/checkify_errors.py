@@ -15,7 +15,7 @@ import numpy as np
 from jax._src import checkify
 
 from pallas_debug.bridge.instrument.sites import Site
-from pallas_debug.findings.wording.facts import array_text
+from pallas_debug.findings.facts import array_text
 
 CATEGORIES: dict[str, type[checkify.JaxException]] = {
     "user": checkify.FailedCheckError,

@@ -26,7 +26,7 @@ from pallas_debug.bridge.instrument.primitives import ACCESSES, MAKES_INFINITY, 
 from pallas_debug.bridge.instrument.recording import any_of
 from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site
 from pallas_debug.bridge.jaxprs import lines, rewrite
-from pallas_debug.findings.wording.facts import array_text
+from pallas_debug.findings.facts import array_text
 
 
 class Checker(BoundsChecker):

@@ -20,8 +20,9 @@ from jax._src import debugging
 from jax._src.pallas.mosaic import lowering, sc_core
 
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.findings.case import Words
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import prints
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -57,7 +58,7 @@ def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def check(eqn: Any) -> Wording | None:
+def check(eqn: Any) -> Words | None:
     """Explain what is wrong with a `debug_print`; None if a TPU supports it."""
     params = eqn.params
     fmt: str = params["fmt"]
@@ -77,7 +78,7 @@ def check(eqn: Any) -> Wording | None:
     )
 
 
-def _text_problem(fmt: str, *, ordered: bool) -> Wording | None:
+def _text_problem(fmt: str, *, ordered: bool) -> Words | None:
     if ordered:
         return prints.ordered()
     try:
@@ -87,14 +88,14 @@ def _text_problem(fmt: str, *, ordered: bool) -> Wording | None:
     return None
 
 
-def _argument_problem(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wording | None:
+def _argument_problem(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Words | None:
     if kwargs:
         return prints.keyword(next(iter(kwargs)))
     others = (arg for arg in args if not isinstance(arg, jax_core.AbstractValue))
     return next((prints.no_array(arg) for arg in others), None)
 
 
-def _shape_problem(avals: Sequence[Any]) -> Wording | None:
+def _shape_problem(avals: Sequence[Any]) -> Words | None:
     if any(type(aval) is not jax_core.ShapedArray for aval in avals):
         return prints.ref()
     if len(avals) > 1 and any(aval.shape for aval in avals):
@@ -102,13 +103,13 @@ def _shape_problem(avals: Sequence[Any]) -> Wording | None:
     return None
 
 
-def _vector_problem(fmt: str, aval: Any, has_placeholders: bool) -> Wording | None:
+def _vector_problem(fmt: str, aval: Any, has_placeholders: bool) -> Words | None:
     if not has_placeholders or not fmt.endswith("{}"):
         return prints.array_not_last(fmt)
     return prints.bools(aval.shape) if aval.dtype == np.bool_ else None
 
 
-def _scalar_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
+def _scalar_problem(fmt: str, avals: Sequence[Any]) -> Words | None:
     try:
         fields = list(string.Formatter().parse(fmt))
     except ValueError as error:
@@ -129,13 +130,13 @@ def _scalar_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
     return wrong_type
 
 
-def _type_problem(avals: Sequence[Any]) -> Wording | None:
+def _type_problem(avals: Sequence[Any]) -> Words | None:
     allowed = ("int32", "uint32", *(("float32",) if _formats_floats() else ()))
     dtypes = (str(aval.dtype) for aval in avals)
     return next((prints.scalar_dtype(d, allowed) for d in dtypes if d not in allowed), None)
 
 
-def _unformatted_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
+def _unformatted_problem(fmt: str, avals: Sequence[Any]) -> Words | None:
     """Check values printed without placeholders: any dtype works, except that old libtpus abort."""
     version = _libtpu()
     if version is None or version > _NEEDS_FLOATS:

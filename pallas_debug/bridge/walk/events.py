@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pallas_debug.findings.wording.facts import array_text
+from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
 
 

@@ -22,7 +22,7 @@ from jax._src.state import primitives as state_primitives
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
-from pallas_debug.findings.wording.facts import array_text
+from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0

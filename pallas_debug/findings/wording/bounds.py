@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from pallas_debug.findings.facts import listed
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import listed
 from pallas_debug.model import Finding, SourceLine
 
 POSITION, BOUND = "position", "bound"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pallas_debug.findings.wording.facts import Point, listed, loop, where
+from pallas_debug.findings.facts import Point, listed, loop, where
 from pallas_debug.model import Link, SourceLine
 
 
@@ -111,15 +111,22 @@ def link(found: WriterLink, output: str) -> Link:
     )
 
 
+MAX_SHOWN = 6
+"""Maximum number of links of a chain in a message; `Finding.chain` has all."""
+
+
 def lines(links: Sequence[Link]) -> list[str]:
-    """Lines of a message; none for a single link, which is the finding's own line."""
+    """The chain in one line; none for a single link, which is the finding's own line."""
+    if len(links) < 2:
+        return []
     texts = []
-    for one in links:
-        point = "" if one.grid_point is None else f", grid point {one.grid_point}"
+    for one in links[:MAX_SHOWN]:
+        point = "" if one.grid_point is None else f" at {one.grid_point}"
         if one.since is not None:
-            point = f", grid points {one.since} to {one.grid_point}"
-        texts.append(f"{where(one.source)}{point}{loop(one.loop)}: {one.action}")
-    return ["writers, newest first:", *(f"  {text}" for text in texts)] if len(texts) > 1 else []
+            point = f" at {one.since} to {one.grid_point}"
+        texts.append(f"{where(one.source)}{point}{loop(one.loop)} {one.action}")
+    more = [f"{len(links) - MAX_SHOWN} more"] if len(links) > MAX_SHOWN else []
+    return ["writers, newest first: " + " < ".join([*texts, *more])]
 
 
 def missing(element: str) -> tuple[str, str]:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import (
+from pallas_debug.findings.facts import (
     GUARD,
     WHY,
     OtherCore,
@@ -20,7 +18,9 @@ from pallas_debug.findings.wording.facts import (
     lines_text,
     points_text,
 )
-from pallas_debug.findings.wording.facts import number as number
+from pallas_debug.findings.facts import number as number
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pallas_debug.findings.facts import where
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import chain as wording
 from pallas_debug.findings.wording.chain import WriterChain
-from pallas_debug.findings.wording.facts import where
 from pallas_debug.findings.wording.regions import (
     DifferingRegion,
     SpecialKind,
@@ -100,16 +100,11 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
     if found.chain is not None:
         links = tuple(wording.link(one, found.chain.output) for one in found.chain.links)
         seen = _at(seen, found.chain)
-    lines = [
-        f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
-        f"`{found.reference}`",
-        _first(found),
-        *wording.lines(links),
-        _errors(found),
-        f"pattern: {facts['pattern']}",
-    ]
+    lines = [_differs(found, facts["pattern"]), *wording.lines(links)]
     if found.unjudged:
-        lines.append(f"not judged: {found.unjudged:,} where the reference is NaN")
+        lines[0] += f"; not compared: {found.unjudged:,} where the reference is NaN"
+    if found.chain is None:
+        lines[0] += f"; what wrote it is unknown: {found.unknown}"
     cause, advice = _cause(found)
     text = "\n".join(lines)
     finding = seen.with_values(facts).found(Fault.VALUE_MISMATCH, text, cause, advice)
@@ -132,30 +127,24 @@ def place(element: Sequence[int]) -> str:
     return str([*element]) if element else "the scalar"
 
 
-def _of(count: int, total: int) -> str:
-    if total == 1:
-        return "its only element differs"
-    return f"{count:,} of {total:,} elements differ" if count > 1 else f"1 of {total:,} differs"
+def _differs(found: Mismatch, pattern: str) -> str:
+    """One line: how many elements differ, which, the first of them, and by how much."""
+    of = "its only element differs" if found.total == 1 else f"{found.count:,} of {found.total:,}"
+    verb = "" if found.total == 1 else " elements differ" if found.count > 1 else " differs"
+    relative = "" if found.relative is None else f" (relative {found.relative[0]})"
+    allowed = found.allowed or "none, since these are not floats"
+    return (
+        f"{found.what}, {found.array}: {of}{verb} from `{found.reference}` ({pattern}); first, "
+        f"{_first(found)}; largest error {found.absolute[0]}{relative}, allowed {allowed}"
+    )
 
 
 def _first(found: Mismatch) -> str:
-    differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
-    if found.chain is None:
-        return f"first: {differs}; what wrote it is unknown: {found.unknown}"
-    if not found.chain.block:
-        return f"first: {differs}"
-    point = found.chain.written
-    of = f" of grid point {point}" if point else ""
-    return f"first in block [{found.chain.block}]{of}: {differs}"
-
-
-def _errors(found: Mismatch) -> str:
-    error, where = found.absolute
-    text = f"largest error: {error} at {place(where)}"
-    if found.relative is not None:
-        error, where = found.relative
-        text += f"; relative: {error} at {place(where)}"
-    return f"{text}; allowed: {found.allowed or 'none, since these are not floats'}"
+    differs = f"{place(found.element)} is {found.value}, expected {found.expected}"
+    if found.chain is None or not found.chain.block:
+        return differs
+    point = f" of grid point {found.chain.written}" if found.chain.written else ""
+    return f"in block [{found.chain.block}]{point}: {differs}"
 
 
 def pattern(found: Mismatch) -> str:

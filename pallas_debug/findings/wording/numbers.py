@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from pallas_debug.findings.case import Words
+from pallas_debug.findings.facts import GUARD, Point, line_text, listed, number, two_cores
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording.facts import GUARD, Point, line_text, listed, number, two_cores
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding, SourceLine
 
@@ -181,11 +182,10 @@ def low_precision_product(
     more = ": the result then agrees" if cures else ""
     return seen.with_values(facts).found(
         Fault.LOW_PRECISION_PRODUCT,
-        f"{what}: {count:,} of {total:,} elements differ from those of `{reference}` if the "
-        f"float32 operands of {products} are rounded to bfloat16, as on a TPU\nfirst: "
-        f"{list(element) or 'it'} is {rounded} with rounding, {exact} without, and {expected} is "
-        f"expected\nlargest error: {error}; allowed: "
-        f"{allowed or 'none, since these are not floats'}",
+        f"{what}: {count:,} of {total:,} elements differ from `{reference}` if the float32 "
+        f"operands of {products} are rounded to bfloat16, as on a TPU; first, "
+        f"{list(element) or 'it'} is {rounded} with rounding, {exact} without, expected {expected};"
+        f" largest error {error}, allowed {allowed or 'none, since these are not floats'}",
         f"{_ONE_PASS}; on a CPU the same product is exact to float32",
         f"{_HIGHEST.format(given)}{more}",
     )
@@ -291,7 +291,7 @@ def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = 
       of_pipeline: whether jax's `emit_pipeline` claims it, for the size of a dynamic block.
     """
     if of_pipeline:
-        wording = Wording(
+        wording = Words(
             f"a block of {value} rows or columns is not a multiple of {divisor}",
             "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples "
             f"of {divisor}, the tiling of the array in HBM",
@@ -299,7 +299,7 @@ def false_hint(seen: Sighting, *, value: int, divisor: int, of_pipeline: bool = 
             "up only slices that reach past the array's end, jax 0.12 all of them",
         )
     else:
-        wording = Wording(
+        wording = Words(
             f"{value} is not a multiple of {divisor}, although pl.multiple_of claims it is",
             "the compiler trusts pl.multiple_of, and reads or writes at the wrong place",
             f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",

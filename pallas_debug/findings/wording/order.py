@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug.findings.facts import Point
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import Point
 from pallas_debug.model import Finding
 
 PIPELINE, WRITES_BACK = "pipeline", "writes back the window"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pallas_debug.findings.facts import Point, line_text, listed, two_cores
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import Point, line_text, listed, two_cores
 from pallas_debug.findings.wording.order import SIDES, of_axes
 from pallas_debug.model import Finding, SourceLine
 

@@ -147,15 +147,6 @@ def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
     )
 
 
-def unsupported_cast(seen: Sighting, *, old: str, new: str) -> Finding:
-    return seen.found(
-        Fault.UNSUPPORTED_CAST,
-        f"{old} is cast to {new}",
-        "TPUs have no cast between the two",
-        "keep bfloat16, or cast through float32 outside the kernel",
-    )
-
-
 def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
     """Report a row of bools that is reshaped to a column."""
     return seen.found(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pallas_debug.findings.facts import WrittenElement, listed, number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.facts import WrittenElement, listed, number
 from pallas_debug.findings.wording.order import Access
 from pallas_debug.model import Finding
 

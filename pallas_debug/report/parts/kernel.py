@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pallas_debug.findings.wording.facts import array_text, line_text
+from pallas_debug.findings.facts import array_text, line_text
 from pallas_debug.model import Kernel, Operand
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag

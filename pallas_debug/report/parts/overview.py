@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Stats
 from pallas_debug.render import plural, plural_of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
 from pallas_debug.store.remote.paths import is_local

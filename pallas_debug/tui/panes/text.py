@@ -16,7 +16,7 @@ from textual import work
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from pallas_debug.findings.wording.facts import line_text
+from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Module, guess_kind, read_line
 from pallas_debug.ir.text import Document
 from pallas_debug.model import SourceLine

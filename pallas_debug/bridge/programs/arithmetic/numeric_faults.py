@@ -19,7 +19,7 @@ from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, wrapping
 from pallas_debug.bridge.programs.units import Unit
-from pallas_debug.findings.wording.facts import array_text
+from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
 
 Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing"]

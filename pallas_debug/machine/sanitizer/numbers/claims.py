@@ -12,9 +12,9 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.facts import number
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents, numbers
-from pallas_debug.findings.wording.facts import number
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import ProgramFrame, Thread

@@ -19,11 +19,11 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, wrapping
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.facts import number
 from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.findings.wording import numbers as wording
-from pallas_debug.findings.wording.facts import number
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pallas_debug.findings.facts import WrittenElement, number
 from pallas_debug.findings.wording import order as wording
-from pallas_debug.findings.wording.facts import WrittenElement, number
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import UndecidedOrder

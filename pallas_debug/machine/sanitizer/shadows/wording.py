@@ -11,9 +11,7 @@ import numpy as np
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents, order, writers
-from pallas_debug.findings.wording.facts import (
+from pallas_debug.findings.facts import (
     SHARES,
     OtherCore,
     Reset,
@@ -21,6 +19,8 @@ from pallas_debug.findings.wording.facts import (
     block_text,
     left_unwritten,
 )
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import contents, order, writers
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins

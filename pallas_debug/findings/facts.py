@@ -1,0 +1,216 @@
+"""Facts and phrases shared by messages: values, elements, grid points, lines, resets, lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # importing it takes a tenth of `pallas-debug --help`
+    from pallas_debug.model import SourceLine
+
+Point = tuple[int, ...]
+
+MAX_NAMES = 4
+"""Maximum number of names listed in a sentence."""
+
+WHY = "why"
+"""Name in a witness: why an output is not written (`contents.Gone`), if another finding may follow
+from that."""
+
+SHARES = "shares memory with"
+"""Name in a witness: output that shares memory with the input that is read."""
+
+
+def left_unwritten(name: str, output: str) -> tuple[str, str]:
+    """Return cause and advice, if an input holds what an output's unwritten block has left."""
+    return (
+        f"{name} shares memory with {output}: a block of {output} was written back before the "
+        "kernel had stored to all of it",
+        f"let the index map of {output} return a block only where the kernel stores to all of it, "
+        f"or copy the block of {name} to {output} at the other grid points",
+    )
+
+
+GUARD = (
+    "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
+    "jnp.where(d == 0, 1, d)"
+)
+"""Advice about a zero that is a divisor, or the argument of a logarithm. A guard alone would hide
+that the zero is wrong."""
+
+
+def number(value: object) -> str:
+    """Format a value for a message: floats with six digits."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def array_text(dtype: str, shape: Sequence[int]) -> str:
+    """Format an array type: `float32[8, 128]`."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def block_text(name: str, index: Sequence[int]) -> str:
+    """Format a block: `x_ref: block (8, 0)`."""
+    return f"{name}: block ({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
+
+
+def line_text(line: SourceLine) -> str:
+    """Format a line without its folder: `kernel.py:97`."""
+    return f"{PurePath(line.file).name}:{line.line}"
+
+
+def loop(iterations: Sequence[int]) -> str:
+    """Format loop iterations: `, iteration 2`."""
+    return f", iteration {', '.join(map(str, iterations))}" if iterations else ""
+
+
+def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
+    """Format a line: `line 12`, with its file unless that is the file of `like`."""
+    if line is None:
+        return "an unknown line"
+    if like is None or like.file == line.file:
+        return f"line {line.line}"
+    return line_text(line)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names: `a, b and c`."""
+    shown = list(names[:MAX_NAMES])
+    if len(names) > MAX_NAMES:
+        return f"{', '.join(shown)} and {len(names) - MAX_NAMES} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+def names_in(value: str) -> list[str]:
+    """Split names joined by commas, some of which may have several indices: `sems[0, 1], ready`."""
+    return re.split(r", (?![^\[]*\])", value)
+
+
+def when_zero(axes: Sequence[int]) -> str:
+    """Unparse the `pl.when` that is true where the program ids of some grid axes are 0."""
+    tests = [f"pl.program_id({axis}) == 0" for axis in axes]
+    return f"@pl.when({tests[0] if len(tests) == 1 else ' & '.join(f'({t})' for t in tests)})"
+
+
+def two_cores(dimension: str) -> str:
+    """Explain why grid points may not share a core, as the beginning of a cause."""
+    return (
+        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have two)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherCore:
+    """Where scratch read at a grid point was written, if that may have been on another core.
+
+    Attributes:
+      axes: parallel grid axes along which the two grid points differ.
+      source: grid point that wrote the scratch, if known.
+      steps: program ids that are 0 where a core begins, i.e. those of the other axes.
+    """
+
+    axes: Sequence[int]
+    source: Point | None = None
+    steps: Sequence[int] = ()
+
+    def wording(self, operand: str | None) -> tuple[str, str]:
+        """Return cause and advice."""
+        dimension = " and ".join(map(str, self.axes))
+        cause = f"{two_cores(dimension)}, and each core has its own scratch"
+        if self.source is not None:
+            cause += f": the data read here was written at grid point {self.source}"
+        arbitrary = f'make grid dimension {dimension} "arbitrary" in dimension_semantics'
+        if not self.steps:
+            return (
+                cause,
+                f"write {operand} at each grid point; if its value should carry over, {arbitrary}",
+            )
+        return cause, (
+            f"write {operand} where each core begins: {when_zero(self.steps)}; if its value "
+            f"should carry over, {arbitrary}"
+        )
+
+
+MAX_POINTS = 3
+"""Maximum number of grid points listed in a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenElement:
+    """An affected element of an operand, and the number of affected elements.
+
+    Attributes:
+      index: index of the first affected element within the operand that the kernel sees.
+      value: current value; None if it was not recorded.
+      before: previous value, if it was recorded.
+      affected, total: number of affected elements, and of all accessed elements.
+    """
+
+    index: Point
+    value: object = None
+    before: object = None
+    affected: int = 0
+    total: int = 0
+
+    def name(self, operand: str | None) -> str:
+        """Format the element: `acc_ref[0, 3]`."""
+        return f"{operand}[{', '.join(map(str, self.index))}]"
+
+    def facts(self, operand: str | None) -> dict[str, str]:
+        """Return the facts for a witness."""
+        facts = {}
+        if self.value is not None:
+            facts[self.name(operand)] = number(self.value)
+        if self.before is not None:
+            facts[f"{self.name(operand)} before"] = number(self.before)
+        return facts
+
+    def change(self, operand: str | None) -> str:
+        """Describe a change: `: acc_ref[0, 3] was 1.0, and is 2.0`; empty if it is unknown."""
+        if self.value is None or self.before is None:
+            return ""
+        return f": {self.name(operand)} was {number(self.before)} and is now {number(self.value)}"
+
+    def count(self) -> str:
+        """Format the count, `4 of 8 elements`; empty if all are affected."""
+        if not self.total or self.affected >= self.total:
+            return ""
+        return f"{self.affected:,} of {self.total:,} elements"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reset:
+    """A line that writes a buffer, and the first grid points at which it ran, in their order."""
+
+    line: int
+    points: tuple[Point, ...]
+
+
+def lines_text(lines: Sequence[int]) -> str:
+    """Format line numbers: `line 12`, or `lines 12, 15 and 20`."""
+    *rest, last = map(str, lines)
+    return f"lines {', '.join(rest)} and {last}" if rest else f"line {last}"
+
+
+def points_text(points: Sequence[Point]) -> str:
+    """Format points: `grid point (0, 0)`, or `grid points (0, 0), (1, 0) and 14 more`."""
+    shown = [str(point) for point in points[:MAX_POINTS]]
+    if len(points) == 1:
+        return f"grid point {shown[0]}"
+    if len(points) > MAX_POINTS:
+        return f"grid points {', '.join(shown)} and {len(points) - MAX_POINTS:,} more"
+    return f"grid points {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def text_of(fact: object) -> str:
+    """Text of a fact: sequences as a list, whole numbers with separators, others as they are."""
+    if isinstance(fact, bool) or fact is None:
+        return str(fact)
+    if isinstance(fact, int):
+        return f"{fact:,}"
+    if isinstance(fact, (list, frozenset)):
+        return listed([text_of(one) for one in fact])
+    return str(fact)

@@ -1,0 +1,72 @@
+"""Texts of all findings about the broken kernels: read by a person, then kept here.
+
+`PYTHONPATH=tests XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m
+broken_kernels.texts` writes them, with the oldest jax that the project supports. Read the difference before you commit it: at most six lines each, and every cause
+true of its kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import pallas_debug
+from broken_kernels import ALL, BrokenKernel
+from pallas_debug.findings.faults import Fault
+from pallas_debug.render import finding_text
+from pallas_debug.verdict import Verdict
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).with_name("texts")
+
+MAX_LINES = 6
+"""Maximum number of lines of a finding."""
+
+
+def verified(
+    kernel: BrokenKernel, function: Callable[..., Any], *, compared: bool = False
+) -> Verdict:
+    is_compiled = kernel.refused and kernel.fault != Fault.VALUE_MISMATCH
+    engines = "static,machine,compile" if is_compiled else "static,machine"
+    with jax.enable_x64(kernel.x64):
+        return pallas_debug.verify(
+            function,
+            *kernel.make_args(),
+            targets=kernel.targets,
+            engines=engines,
+            hang_after=2.0,
+            reference=kernel.reference if compared else None,
+        )
+
+
+def is_compared(kernel: BrokenKernel) -> bool:
+    return kernel.fault in (Fault.VALUE_MISMATCH, Fault.LOW_PRECISION_PRODUCT)
+
+
+def text(verdict: Verdict) -> str:
+    """All findings of a verdict. Call it in the project's folder, from which paths are shown."""
+    shown = "\n\n".join(map(finding_text, verdict.findings)) + "\n"
+    return shown.replace(f"{ROOT}/", "")  # jax's messages have whole paths
+
+
+def path(kernel: BrokenKernel) -> Path:
+    return FOLDER / f"{kernel.name}.txt"
+
+
+def main(names: list[str]) -> None:
+    """Write the texts of some kernels, or of all if none is named."""
+    os.chdir(ROOT)
+    FOLDER.mkdir(exist_ok=True)
+    for kernel in ALL:
+        if not names or kernel.name in names:
+            verdict = verified(kernel, kernel.function, compared=is_compared(kernel))
+            path(kernel).write_text(text(verdict))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
