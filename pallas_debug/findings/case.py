@@ -1,9 +1,9 @@
 """Cases: the sentences of a finding, as templates over typed facts.
 
 Each kind of fault has a list of cases in `table`, of which the first whose condition holds is used.
-A template names facts in braces: `{old} is cast to {new}`. Facts are those that the engine passes
-and those of the witness (`operand`, `shape`, `index`, `grid_point`, `loop`); only here they become
-text.
+A template names facts in braces: `{old} is cast to {new}`; `{core: on core %}` is ` on core 1` if
+the fact is known, and nothing otherwise. Facts are those that the engine passes and those of the
+witness (`operand`, `shape`, `index`, `grid_point`, `loop`); only here they become text.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ def words(cases: Sequence[Case], facts: Mapping[str, Any]) -> Words:
 
 class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
+        if "%" in format_spec:
+            is_known = value is not None and value is not False and value not in ("", (), [])
+            return format_spec.replace("%", text_of(value)) if is_known else ""
         return format(value, format_spec) if format_spec else text_of(value)
 
 

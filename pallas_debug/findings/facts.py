@@ -207,8 +207,8 @@ def points_text(points: Sequence[Point]) -> str:
 
 def text_of(fact: object) -> str:
     """Text of a fact: sequences as a list, whole numbers with separators, others as they are."""
-    if isinstance(fact, bool) or fact is None:
-        return str(fact)
+    if fact is None or fact is True:
+        return ""
     if isinstance(fact, int):
         return f"{fact:,}"
     if isinstance(fact, (list, frozenset)):

@@ -181,7 +181,7 @@ def test_a_matmul_that_resets_its_accumulator_at_the_wrong_step() -> None:
         f"acc_ref is not reset where this block begins: it was last set by (0, 0, 0), line {reset}, "
         f"for another block of o_ref, and line {add} continues from it at (0, 1, 0)"
     )
-    assert f"line {add}, grid points (0, 1, 0) to (0, 1, 1): updates acc_ref" in finding.message
+    assert f"line {add} at (0, 1, 0) to (0, 1, 1) updates acc_ref" in finding.message
 
 
 def test_hints_on_the_chain_come_first() -> None:
