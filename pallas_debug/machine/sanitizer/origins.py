@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +48,7 @@ def of_sizes(thread: Thread, place: ir.RefPlace) -> str | None:
       place: place in a step of the innermost frame of the thread.
     """
     entries = [e for part in place.view if isinstance(part, ir.Index) for e in part.entries]
-    sizes = [reg for e in entries if isinstance(e, ir.Slice) for reg in _registers(e.size)]
+    sizes = [reg for e in entries if isinstance(e, ir.Slice) for reg in ir.registers(e.size)]
     return _only(_entries(thread.frames, sizes))
 
 
@@ -60,7 +58,7 @@ def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
     Args:
       frame: frame in which the index map ran.
     """
-    return None if frame is None else _only(_entries([frame], [frame.program.outputs[dim]]))
+    return None if frame is None else _only(_entries([frame], [frame.program.outputs[dim].number]))
 
 
 def has_tables(program: ir.KernelProgram) -> bool:
@@ -73,7 +71,8 @@ def is_of_table(program: ir.KernelProgram, number: int) -> bool:
     return bool(Slicer(Follows.ALL).behind(program, {number: True}).loads)
 
 
-def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
+def _of_dimension(error: OutOfBounds, dim: int) -> list[int]:
+    """Registers from which the position along a dimension comes."""
     place = error.place
     if place is None or not place.view or not isinstance(place.view[-1], ir.Index):
         return []
@@ -81,9 +80,9 @@ def _of_dimension(error: OutOfBounds, dim: int) -> list[ir.Reg]:
     if dim >= len(entries):
         return []
     entry = entries[dim]
-    if isinstance(entry, ir.Slice) and (start := _registers(entry.start)):
-        return start  # its size may come from a different entry
-    return _registers(entry)
+    # The size of a slice may come from a different entry than its start.
+    start = [*ir.registers(entry.start)] if isinstance(entry, ir.Slice) else []
+    return start or [*ir.registers(entry)]
 
 
 def _only(tables: Mapping[str, Sequence[str]]) -> str | None:
@@ -91,12 +90,12 @@ def _only(tables: Mapping[str, Sequence[str]]) -> str | None:
     return entries[0] if len(entries) == len(tables) == 1 else None
 
 
-def _entries(frames: Sequence[ProgramFrame], wanted: Sequence[ir.Reg]) -> dict[str, list[str]]:
+def _entries(frames: Sequence[ProgramFrame], wanted: Sequence[int]) -> dict[str, list[str]]:
     """Descriptions of the entries behind registers of the innermost frame, by table.
 
     There are none for a table that a loop has read: the registers of its iterations are gone.
     """
-    slicer, registers = Slicer(Follows.VALUES), {reg.number: True for reg in wanted}
+    slicer, registers = Slicer(Follows.VALUES), dict.fromkeys(wanted, True)
     found: dict[str, set[str]] = defaultdict(set)
     read_by_loops: set[str] = set()
     outside = InnerSlice()
@@ -201,11 +200,3 @@ def _position(region: MemoryRegion) -> tuple[int, ...] | None:
     if any(isinstance(e, np.ndarray) for e in entries):
         return None
     return tuple(int(e) for e in entries)
-
-
-def _registers(value: Any) -> list[ir.Reg]:
-    if isinstance(value, ir.Reg):
-        return [value]
-    if isinstance(value, ir.Slice):
-        return [reg for part in fields(value) for reg in _registers(getattr(value, part.name))]
-    return []

@@ -67,11 +67,5 @@ class ControlTrace(MachineObserver):
 
 def is_dynamic(step: ir.MachineStep) -> bool:
     """Return whether the elements that a step accesses depend on a value."""
-    places = [getattr(step, name, None) for name in ("place", "source", "destination")]
-    for place in places:
-        for part in () if place is None else place.view:
-            for entry in part.entries if isinstance(part, ir.Index) else ():
-                numbers = (entry.start, entry.size) if isinstance(entry, ir.Slice) else (entry,)
-                if any(isinstance(number, ir.Reg) for number in numbers):
-                    return True
-    return False
+    places = (getattr(step, name, None) for name in ("place", "source", "destination"))
+    return any(True for place in places if place is not None for _ in ir.registers(place.view))
