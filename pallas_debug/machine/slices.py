@@ -211,17 +211,32 @@ class Slicer:
         known: dict[Any, bool] = {}
         for i, is_aligned in results.items():
             _add(known, step.unit.outvars[i], is_aligned=is_aligned)
-        for eqn in reversed(step.unit.eqns):
-            made = [known[variable] for variable in eqn.outvars if variable in known]
-            for variable in nested.variables(eqn.invars) if made else ():
-                if self._follows is not Follows.VALUES or variable.aval.dtype != bool:
-                    is_aligned = all(made) and _is_aligned(eqn, variable)
-                    _add(known, variable, is_aligned=is_aligned)
+        self._equations(step.unit.eqns, known)
         found: Needed = {}
         for reg, variable in zip(step.inputs, step.unit.invars, strict=True):
             if variable in known:
                 _add(found, reg.number, is_aligned=known[variable])
         return found
+
+    def _equations(self, eqns: Sequence[Any], known: dict[Any, bool]) -> None:
+        """Add the variables that known ones were computed from."""
+        for eqn in reversed(eqns):
+            made = {i: known[out] for i, out in enumerate(eqn.outvars) if out in known}
+            called = nested.inlined(eqn) if made else None
+            if called is not None:  # `jnp.where` and others are calls
+                inner: dict[Any, bool] = {}
+                for i, is_aligned in made.items():
+                    for variable in nested.variables(called[0].outvars[i : i + 1]):
+                        _add(inner, variable, is_aligned=is_aligned)
+                self._equations(called[0].eqns, inner)
+                for atom, variable in zip(eqn.invars, called[0].invars, strict=True):
+                    if variable in inner and nested.variables([atom]):
+                        _add(known, atom, is_aligned=inner[variable])
+                continue
+            for variable in nested.variables(eqn.invars) if made else ():
+                if self._follows is not Follows.VALUES or variable.aval.dtype != bool:
+                    is_aligned = all(made.values()) and _is_aligned(eqn, variable)
+                    _add(known, variable, is_aligned=is_aligned)
 
 
 def _add(known: dict[Any, bool], key: Any, *, is_aligned: bool) -> None:

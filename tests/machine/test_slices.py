@@ -51,7 +51,7 @@ def units(x_ref: Any, n_ref: Any, o_ref: Any, a_ref: Any) -> None:
     rest = a_ref[...]  # rest
     chosen = n_ref[0]  # chosen
     n_ref[1] = n_ref[2]  # not used
-    o_ref[...] = lax.select(chosen > 0, x * 2, lax.rev(rest, (0,)))
+    o_ref[...] = jnp.where(chosen > 0, x * 2, jnp.flip(rest, 0))
 
 
 def branches(x_ref: Any, n_ref: Any, o_ref: Any, a_ref: Any) -> None:
