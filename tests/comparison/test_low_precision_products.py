@@ -274,4 +274,4 @@ def test_a_session_around_it_sees_nothing_of_the_further_runs() -> None:
 def test_a_wide_tolerance_is_held_to_and_stated() -> None:
     assert not compared(decay, decay_of, ABOVE_ONE, atol=1.2)
     (finding,) = compared(decay, decay_of, ABOVE_ONE, atol=1.0)
-    assert "; allowed: 1 plus 0.0156 of each element" in finding.message
+    assert "allowed 1 plus 0.0156 of each element" in finding.message

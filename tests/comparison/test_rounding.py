@@ -84,10 +84,7 @@ def test_an_error_of_the_size_of_rounding_is_put_down_to_it() -> None:
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_a_larger_error_is_not(dtype: Any) -> None:
     finding = mismatch(dtype=dtype, gain=1.3)
-    assert (finding.cause, finding.advice) == (
-        "the kernel, or the code around it, computes something different",
-        "start with the first grid point and the pattern",
-    )
+    assert "rounding" not in str(finding.cause)
     entry = explain.entry("value-mismatch")
     assert "precision" not in entry.cause
 
