@@ -138,7 +138,7 @@ def _run(
             break
         contents = [buffer.content for buffer in buffers.values()]
         chunk = program.run(constants, others, carry, numbers, contents, iteration)
-        is_rejected = chunk.is_faulty or chunk.is_suspicious
+        is_rejected = chunk.is_rejected
         events: list[ChunkAccess] | None = []
         if is_tested and not is_rejected:
             assert machine.observer is not None
@@ -199,10 +199,11 @@ def _accesses(
 ) -> list[ChunkAccess] | None:
     """Return the accesses of a chunk, by step; None if some fill no box, or are masked."""
     found = []
-    for access, starts, ran in zip(program.accesses, chunk.starts, chunk.ran, strict=True):
+    for i, access in enumerate(program.accesses):
         if access.step.mask is not None:
             return None
-        starts = starts[ran]
+        ran = chunk.places[:, i, 0] == 1
+        starts = chunk.places[ran, i, 1 : 1 + len(access.sizes)]
         if not len(starts):
             continue
         box = _box(starts, access.sizes)

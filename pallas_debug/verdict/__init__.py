@@ -22,18 +22,9 @@ if TYPE_CHECKING:
     from pallas_debug.verdict.run import verify as verify
     from pallas_debug.verdict.run import verify_function as verify_function
 
-_HOMES = {
-    "Answers": "answers",
-    "Request": "run",
-    "verify": "run",
-    "verify_function": "run",
-    "verify_program": "program",
-}
-
-__all__ = ["Engine", "Outcome", "Status", "Verdict", *_HOMES]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = {"Answers": "answers", "verify_program": "program"}.get(name, "run")
+    if name not in ("Answers", "Request", "verify", "verify_function", "verify_program"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -9,7 +9,7 @@ from pallas_debug.findings.collector import merged
 from pallas_debug.model import Finding
 from pallas_debug.session import Session
 from pallas_debug.verdict import table
-from pallas_debug.verdict.engines import Seen, compiled, hints
+from pallas_debug.verdict.engines import Seen, compiled
 from pallas_debug.verdict.result import Engine, Outcome, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
 
@@ -79,7 +79,7 @@ class Answers:
             kernels=tuple(table.labels((k.name, k.digest) for k in known).values()),
             outcomes=outcomes,
             findings=findings,
-            hints=hints(seen) if self._hints else (),
+            hints=tuple(dict.fromkeys(h for one in seen for h in one.hints if self._hints)),
             problems=tuple(dict.fromkeys(p for one in seen for p in one.problems)),
             notes=(NOT_CONCLUDED,) if findings else (),
             reference=reference,

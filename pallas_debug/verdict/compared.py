@@ -14,7 +14,7 @@ from pallas_debug.comparison.compare import Results
 from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.hooks import plugin_manager
-from pallas_debug.model import Finding, Kernel, Target
+from pallas_debug.model import Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import interpreted
 from pallas_debug.verdict.engines import Call, Seen
@@ -28,14 +28,8 @@ NOT_KNOWN_WHOSE = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expected:
-    """Results of a reference.
+    """A reference and its results."""
 
-    Attributes:
-      name: name of the reference.
-      function: the reference.
-    """
-
-    name: str
     function: Callable[..., Any]
     result: Any
     tolerance: Tolerance
@@ -55,16 +49,14 @@ def expect(
         function's.
       UsageError: the reference returned no arrays.
     """
-    args, kwargs = call.values
+    args, kwargs = call.values.args, call.values.kwargs
     target = resolve_targets(tuple(chips), plugin_manager())[0]
     options = Options(interpret="auto", chip=target.name, epoch=object())
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)
         session.wait_for_runs()
-    expected = Expected(
-        name=reference.name_of(function), function=function, result=result, tolerance=tolerance
-    )
-    theirs = compare.leaves(result, expected.name)
+    expected = Expected(function=function, result=result, tolerance=tolerance)
+    theirs = compare.leaves(result, reference.name_of(function))
     shapes = None
     with contextlib.suppress(Exception):  # a call that cannot be traced is a finding of `trace`
         shapes = trace.result_shapes(call.function, args, kwargs, target)
@@ -75,14 +67,14 @@ def expect(
 
 
 def _judged(call: Call, expected: Expected, target: Target) -> ComparedFunction:
-    args, kwargs = call.values
+    args, kwargs = call.values.args, call.values.kwargs
     return ComparedFunction(
         function=call.function,
         args=args,
         kwargs=kwargs,
         target=target,
         name=reference.name_of(call.function),
-        reference=expected.name,
+        reference=reference.name_of(expected.function),
         tolerance=expected.tolerance,
         other=expected.function,
     )
@@ -103,40 +95,43 @@ def judged(
     Args:
       ran: the run of the engine `machine`, whose result is compared; None to run the function here.
     """
-    kernels = [captured.kernel for captured in captures]
     if ran is None or ran.options is None:  # it is beyond the limits of the sanitizer
         options = Options(interpret="auto", chip=target.name, hang_after=hang_after)
-        ran = interpreted.ran(call, kernels, options, "values")
+        ran = interpreted.ran(call, [c.kernel for c in captures], options, "values")
+    called = {c.kernel.digest: c for c in (*captures, *ran.captures)}
+    instead = {o.digest: o.reason for o in ran.outcomes if o.status == "skipped"}
+    skipped = [
+        outcome_of(called.pop(digest).kernel, "values", "skipped", reason)
+        for digest, reason in instead.items()
+    ]
+    kernels = [captured.kernel for captured in called.values()]
     if not ran.returned:
         reasons = {o.digest: o.reason for o in ran.outcomes if o.status == "unjudged"}
-        return Seen(
-            outcomes=tuple(
-                outcome_of(k, "values", "unjudged", reasons.get(k.digest) or NO_RESULT)
-                for k in kernels
-            )
+        missing = (
+            outcome_of(k, "values", "unjudged", reasons.get(k.digest) or NO_RESULT) for k in kernels
         )
+        return Seen(outcomes=(*skipped, *missing))
+    only: dict[str, Any] = {}  # of the function's kernel, if it calls only one
+    if len(kernels) == 1:
+        only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
     judged = _judged(call, expected, target)
     results = compare.compare(judged, ran.result, expected.result)
     left_out: list[str] = []
     if not results.findings:
-        rounded = rounding.compare_rounded(judged, captures, ran.result, expected.result)
+        rounded = rounding.compare_rounded(
+            judged, list(called.values()), ran.result, expected.result
+        )
         results = replace(results, findings=rounded.findings, kernels=rounded.kernels)
         left_out += filter(None, [rounded.left_out])
     return Seen(
-        outcomes=tuple(
-            _outcome(kernel, kernels, results, ran).without(*left_out) for kernel in kernels
+        outcomes=(
+            *skipped,
+            *(_outcome(kernel, kernels, results, ran).without(*left_out) for kernel in kernels),
         ),
-        findings=tuple(_of_only(kernels, finding) for finding in results.findings),
+        findings=tuple(replace(finding, **only) for finding in results.findings),
         problems=tuple(map(str, results.problems)),
         notes=results.notes,
     )
-
-
-def _of_only(kernels: Sequence[Kernel], finding: Finding) -> Finding:
-    """Return the finding as one of the function's kernel, if it calls only one."""
-    if len(kernels) != 1:
-        return finding
-    return replace(finding, kernel=kernels[0].name, digest=kernels[0].digest)
 
 
 def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from pallas_debug import explain, render
 from pallas_debug.bridge import platform
-from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import parse as parse_watch
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.programs import algorithms
-from pallas_debug.errors import CannotRunError, PallasDebugError
+from pallas_debug.errors import CannotRunError, KernelNotJudged, PallasDebugError, PluginError
+from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Gap, Kernel
 from pallas_debug.session import Options, Session, sanitizing
-from pallas_debug.verdict.engines import Call, Seen, each, not_traced, own_problems
+from pallas_debug.verdict.engines import Call, Seen, each, not_traced
 from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status, outcome_of
 
 MAX_POINTS = 32768
@@ -28,14 +28,15 @@ MAX_POINTS = 32768
 MAX_WALKED_POINTS = 1 << 20
 """Maximum grid points of a kernel on the kernel machine, if only few of them are judged."""
 
+ANOTHER = "when the function runs, it calls another kernel of this name"
+
 SMALL = 4_000_000
 """Maximum elements, over all grid points, of kernels whose programs are compiled without
 optimisation."""
 
 
-def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
+def sanitized(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
     """Run the kernels on the kernel machine, and judge what they do element by element."""
-    kernels = [captured.kernel for captured in captures]
     large = next(filter(None, (_too_large(kernel, call.watch) for kernel in kernels)), None)
     if large is not None:
         return Seen(outcomes=each(kernels, "machine", "unsupported", large))
@@ -44,50 +45,29 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
 
 
 def _too_large(kernel: Kernel, watch: str | None) -> str | None:
-    """Reason why a kernel has too many grid points for the kernel machine, and which it can watch.
+    """Reason why a kernel has too many grid points for the kernel machine.
 
     Args:
       watch: grid points that are watched; None for all.
     """
     grid = tuple(size or 1 for size in kernel.grid)
     points = math.prod(grid)
-    if points <= MAX_POINTS:
-        return None
     parts = () if watch is None else parse_watch(watch).of(kernel.name, len(grid))
     boxes = [part.ranges(grid) for part in parts if len(part.entries) == len(grid)]
     judged = sum(math.prod(map(len, box)) for box in boxes) if boxes else points
-    message = f"the grid of kernel `{kernel.name}` has {points:,} points, but the kernel machine "
-    if points > MAX_WALKED_POINTS:
-        return message + (
-            f"walks them one by one (at most {MAX_WALKED_POINTS:,} here); use smaller arguments"
-        )
-    if judged <= MAX_POINTS:
+    if judged <= MAX_POINTS and points <= MAX_WALKED_POINTS:
         return None
-    fits = _some_points(grid)
-    chosen = "" if not boxes else f" ({judged:,} were selected)"
-    return message + (
-        f"judges at most {MAX_POINTS:,}{chosen}; use smaller arguments, or watch only "
-        f"some of the grid points, such as {fits} (`watch={fits!r}`, `--watch '{fits}'`)"
+    chosen = f" ({judged:,} were selected)" if boxes else ""
+    return (
+        f"the grid of kernel `{kernel.name}` has {points:,} points, but the kernel machine judges "
+        f"at most {MAX_POINTS:,}{chosen}, and walks at most {MAX_WALKED_POINTS:,}; use smaller "
+        "arguments, or watch some of the grid points (`watch=`, `--watch`)"
     )
-
-
-def _some_points(grid: Sequence[int]) -> str:
-    """The first grid points along the first axes, as many as the machine judges."""
-    entries, left = ["*"] * len(grid), math.prod(grid)
-    for axis, size in enumerate(grid):
-        left //= size
-        count = MAX_POINTS // left
-        if count >= size:
-            break
-        entries[axis] = f"0:{count}" if count > 1 else "0"
-        if count:
-            break
-    return ",".join(entries)
 
 
 def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
     """Run the function in a session with these options; outcomes are those of `engine`."""
-    args, kwargs = trace.copied(*call.values)  # the next run needs them too
+    args, kwargs = trace.copied(call.values.args, call.values.kwargs)  # the next run needs them too
     start = time.perf_counter()
     result, stopped, returned = None, None, False
     with (
@@ -104,44 +84,55 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
             stopped = _in_a_line(error)
         finally:
             session.reset()
-    findings = session.observer.findings
-    seconds = time.perf_counter() - start
+    observer, seconds = session.observer, time.perf_counter() - start
     known = {kernel.digest for kernel in kernels}
     others = [kernel for kernel in session.kernels if kernel.digest not in known]
-    outcomes = tuple(
-        replace(
-            as_it_ran(kernel, engine, session, stopped, is_explained=bool(findings)),
-            seconds=seconds,
-        )
-        for kernel in (*kernels, *others)
-    )
     instead = {kernel.name for kernel in others if kernel.digest in session.launched}
-    outcomes = tuple(
-        replace(outcome, status="skipped", reason=ANOTHER)
-        if outcome.kernel in instead and outcome.digest not in session.launched
-        else outcome
-        for outcome in outcomes
-    )
+
+    def outcome(kernel: Kernel) -> Outcome:
+        if kernel.name in instead and kernel.digest not in session.launched:
+            return outcome_of(kernel, engine, "skipped", ANOTHER)
+        explained = bool(observer.findings)
+        found = as_it_ran(kernel, engine, session, stopped, is_explained=explained)
+        if found.status != "ok" or not call.values.integers:
+            return found
+        idle = sorted(observer.idle_loops(kernel.digest), key=lambda line: line.place)
+        why = f"does not run with the values made up for {' and '.join(call.values.integers)}"
+        return found.without(
+            *(f"the body of the loop at {line_text(line)}, which {why}" for line in idle)
+        )
+
     return Seen(
-        outcomes=outcomes,
-        findings=findings,
-        hints=session.observer.hints,
+        outcomes=tuple(replace(outcome(k), seconds=seconds) for k in (*kernels, *others)),
+        findings=observer.findings,
+        hints=observer.hints,
         captures=tuple(session.captures),
         result=result,
         returned=returned,
         options=options,
         launched=frozenset(session.launched),
-        dropped=session.observer.dropped,
-        watched={gap.kernel: gap.reason for gap in session.unchecked if gap.is_chosen},
-        idle={kernel.digest: session.observer.idle_loops(kernel.digest) for kernel in kernels},
-        problems=own_problems(session, outcomes),
+        dropped=observer.dropped,
+        problems=tuple(session_problems(session)),
         notes=tuple(filter(None, map(algorithms.note, session.captures))),
     )
 
 
+def session_problems(session: Session) -> list[str]:
+    """Errors of a session, but for those of plugins, and reasons why kernels are not judged."""
+    lost = set(map(str, session.lost.values()))
+    ours = (p for p in session.problems if not isinstance(p, PluginError | KernelNotJudged))
+    return [text for text in map(str, ours) if text not in lost]
+
+
 def _in_a_line(error: BaseException) -> str:
-    """Return what ended a program, with what to do if that is known."""
+    """Return what ended a program, with what to do if that is known.
+
+    Raises:
+      KeyboardInterrupt: ctrl+c ended it, in a callback: jax wraps that in an exception of its own.
+    """
     message, known = raised.in_a_line(error), explain.explain(str(error), in_context=True)
+    if message.startswith(KeyboardInterrupt.__name__):
+        raise KeyboardInterrupt from error
     return message if known is None else f"{message}: {known.title}; {known.advice}"
 
 
@@ -156,12 +147,7 @@ def _are_small(kernels: Iterable[Kernel]) -> bool:
 
 
 def as_it_ran(
-    kernel: Kernel,
-    engine: Engine,
-    session: Session,
-    stopped: str | None,
-    *,
-    is_explained: bool,
+    kernel: Kernel, engine: Engine, session: Session, stopped: str | None, *, is_explained: bool
 ) -> Outcome:
     """Outcome of a kernel after its program ran: `ok` only if it ran to its end.
 
@@ -169,32 +155,31 @@ def as_it_ran(
       stopped: what ended the program, if it did not return.
       is_explained: whether a finding explains that; if not, any kernel may be at fault.
     """
-    gaps = [
+    observer = session.observer
+    gaps: list[Gap | str] = [
         gap
         for gap in session.unchecked
         if gap.kernel == kernel.name and gap.digest in ("", kernel.digest)
     ]
-    observer = session.observer
     mine = (f for f in observer.findings if f.kernel == kernel.name and f.engines != ("static",))
     if any(observer.is_of(finding, kernel.digest) for finding in mine):
         return outcome_of(kernel, engine, "found").without(*gaps)
     for gap in gaps:
-        if not gap.is_partial or gap.is_chosen:
+        if isinstance(gap, Gap) and (not gap.is_partial or gap.is_chosen):
             status: Status = "unsupported" if gap.is_limit else "unjudged"
             return outcome_of(kernel, engine, status, gap.reason)
     if kernel.digest not in session.launched:
         if kernel.name in observer.refusals:
             return outcome_of(kernel, engine, "unsupported", observer.refusals[kernel.name])
         return outcome_of(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
-    empty = session.grids.why_empty(kernel)
-    if empty is not None:
-        return outcome_of(kernel, engine, "unjudged", empty)
-    left_out: list[Gap | str] = [*gaps]
-    if stopped is not None and not is_explained:
-        return outcome_of(kernel, engine, "unjudged", f"the program stopped: {stopped}")
+    why = session.grids.why_empty(kernel)
+    if why is None and stopped is not None and not is_explained:
+        why = f"the program stopped: {stopped}"
+    if why is not None:
+        return outcome_of(kernel, engine, "unjudged", why)
     if stopped is not None:
-        left_out.append(f"anything after the program stopped: {stopped}")
-    return outcome_of(kernel, engine, "ok").without(*left_out)
+        gaps.append(f"anything after the program stopped: {stopped}")
+    return outcome_of(kernel, engine, "ok").without(*gaps)
 
 
 def judged_as_it_ran(kernel: Kernel, session: Session, mode: Mode | str) -> list[str]:
@@ -210,14 +195,9 @@ def judged_as_it_ran(kernel: Kernel, session: Session, mode: Mode | str) -> list
     return engines if outcome.status in JUDGED else []
 
 
-ANOTHER = "when the function runs, it calls another kernel of this name"
-
-TOO_LARGE = "it did not run: it does not fit in the chip's memory"
-
-
 def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
     if session.room.is_refused(kernel.digest):
-        return TOO_LARGE
+        return "it did not run: it does not fit in the chip's memory"
     for gap in session.uncaptured:
         if gap.kernel == kernel.name:
             return f"it could not be captured: {gap.reason}"

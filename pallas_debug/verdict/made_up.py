@@ -4,74 +4,44 @@ on these values, and judgements of loops that did not run because of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pallas_debug import guards
 from pallas_debug.bridge.walk.dataflow import dependence
 from pallas_debug.bridge.walk.dataflow.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.findings.facts import line_text
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.model import Finding, SourceLine, Target
-from pallas_debug.verdict.engines import Call, Seen
-from pallas_debug.verdict.result import Outcome
-
-_OF_LOOPS = frozenset({"static", "machine"})
-"""Engines that follow loops with the values at hand."""
+from pallas_debug.model import Finding, Target
+from pallas_debug.verdict.engines import Call
 
 _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)
 """Faults that depend on what is accessed and when, not on the values that are read."""
 
 
-def without_idle_loops(seen: Sequence[Seen], integers: Sequence[str]) -> list[Seen]:
-    """Exclude loops whose bodies never ran from the judgement, if integers were made up.
-
-    Args:
-      integers: arguments with made-up integers or bools.
-    """
-    idle: dict[str, set[SourceLine]] = {}
-    for one in seen:
-        for digest, lines in one.idle.items():
-            idle.setdefault(digest, set()).update(lines)
-
-    def reasons(outcome: Outcome) -> list[str]:
-        if not integers or outcome.engine not in _OF_LOOPS or outcome.status != "ok":
-            return []
-        names = " and ".join(integers)
-        return [
-            f"the body of the loop at {line_text(line)}, which does not run "
-            f"with the values made up for {names}"
-            for line in sorted(idle.get(outcome.digest, ()), key=lambda at: at.place)
-        ]
-
-    return [
-        replace(one, outcomes=tuple(o.without(*reasons(o)) for o in one.outcomes)) for one in seen
-    ]
-
-
 def marked(
     findings: Sequence[Finding],
     call: Call,
-    named: Mapping[int, str],
     target: Target,
-    problems: list[str],
-) -> tuple[Finding, ...]:
+) -> tuple[tuple[Finding, ...], list[str]]:
     """Set `made_up` of findings that rest on made-up values, and move them to the end.
 
+    If it cannot be determined what decides the findings, which is a problem, every finding of a run
+    is assumed to rest on these values.
+
     Args:
-      named: arguments with made-up values, by their number among the leaves.
       target: the one whose kernels ran.
-      problems: receives a sentence if the dependence could not be determined; then every finding of
-        a run is assumed to rest on these values.
+
+    Returns:
+      The findings, and problems.
     """
+    named = call.values.named
     if not named or not any(_may_rest(finding) for finding in findings):
-        return tuple(findings)
+        return tuple(findings), []
     known: dict[str, Dependence] = {}
     failed: list[PallasDebugError] = []
     with guards.guarded("engine", "looking for what decides the findings", failed.append):
         known = dependence.dependences(call.function, call.args, call.kwargs, named, target)
-    problems += map(str, failed)
 
     def names(finding: Finding) -> tuple[str, ...]:
         if not _may_rest(finding):
@@ -83,7 +53,7 @@ def marked(
         return tuple(name for name in named.values() if name in found)
 
     rested = [replace(finding, made_up=names(finding)) for finding in findings]
-    return tuple(sorted(rested, key=lambda finding: not finding.counts))
+    return tuple(sorted(rested, key=lambda finding: not finding.counts)), list(map(str, failed))
 
 
 def _may_rest(finding: Finding) -> bool:

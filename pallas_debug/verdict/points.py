@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.watch import WatchedPart, parse
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import Kernel
 
 
-def require(watch: str | None, kernels: Sequence[Kernel]) -> None:
-    """Reject grid points that no kernel has.
-
-    Raises:
-      UsageError: a selection is for no kernel, or names grid points that none of its kernels has;
-        the message names their grids.
-    """
-    if watch is None or not kernels:
-        return
-    for part in parse(watch).parts:
+def require(watch: str | None, captures: Iterable[Capture]) -> None:
+    """Reject a selection that is for no kernel, or for grid points that none of its kernels has."""
+    kernels = [captured.kernel for captured in captures]
+    for part in parse(watch).parts if watch is not None and kernels else ():
         named = [kernel for kernel in kernels if part.kernel in (None, kernel.name)]
         if not named:
             names = list(dict.fromkeys(kernel.name for kernel in kernels))
@@ -27,9 +22,17 @@ def require(watch: str | None, kernels: Sequence[Kernel]) -> None:
                 f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
             )
         if not any(_has(kernel, part) for kernel in named):
-            grids = dict.fromkeys(f"kernel `{kernel.name}` {_grid(kernel)}" for kernel in named)
+            grids = [
+                ", ".join("?" if size is None else str(size) for size in kernel.grid)
+                for kernel in named
+            ]
+            texts = [
+                f"kernel `{kernel.name}` has {f'the grid ({grid})' if grid else 'no grid'}"
+                for kernel, grid in zip(named, grids, strict=True)
+            ]
             raise UsageError(
-                f"there are no grid points {part.text!r} to watch: {'; '.join(grids)}. Write a "
+                f"there are no grid points {part.text!r} to watch: "
+                f"{'; '.join(dict.fromkeys(texts))}. Write a "
                 "position, a range or `*` for each axis of the grid, within its size"
             )
 
@@ -39,9 +42,3 @@ def _has(kernel: Kernel, part: WatchedPart) -> bool:
     if len(part.entries) != len(kernel.grid):
         return False
     return None in kernel.grid or all(part.ranges([size or 0 for size in kernel.grid]))
-
-
-def _grid(kernel: Kernel) -> str:
-    if not kernel.grid:
-        return "has no grid"
-    return f"has the grid ({', '.join('?' if n is None else str(n) for n in kernel.grid)})"

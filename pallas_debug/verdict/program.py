@@ -12,10 +12,11 @@ from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.session import Session, only_defines, resolve_targets, sanitizing
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict import interpreted, points
+from pallas_debug.verdict import interpreted, points, unwritten
 from pallas_debug.verdict.answers import Answers
+from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import Verdict
-from pallas_debug.verdict.run import Judging, Request, static_of
+from pallas_debug.verdict.run import Request, conclude
 
 
 def verify_program(
@@ -39,15 +40,16 @@ def verify_program(
     Raises:
       UsageError: as for `verify`.
     """
-    asked, left_out, watched = request.asked, request.left_out, request.watched
+    request.check()
+    asked = request.asked
     answers = answers or Answers()
     answers.ask(asked, request.chips, hints=request.shows_hints)
     if "static" in asked and source is not None:
-        answers.add(ask.guarded("static", (), lambda: ask.names_in(source)))
+        answers.add(ask.guarded("static", (), ask.removed_names, source))
     options = request.options(
         targets=request.chips if "compile" in asked else (),
         prints=True,
-        interpret=sanitizing(None, watched) if "machine" in asked else "auto",
+        interpret=sanitizing(None, request.watch) if "machine" in asked else "auto",
         stops_unfit="static" in asked,
         hang_after=request.hang_after,
     )
@@ -58,13 +60,17 @@ def verify_program(
         ran = interpreted.ran_once(run, session, asked)
         answers.add(ran)
     captures = session.captures
-    if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
+    if (
+        not captures
+        and not session.uncaptured
+        and not any(one.findings or one.problems for one in answers.seen)
+    ):
         raise UsageError(
             f"{name} called no Pallas kernel: nothing to verify. "
             + only_defines(name, "--pallas-verify")
         )
     if not any(one.findings for one in answers.seen):  # the program was not stopped
-        points.require(request.watched, [captured.kernel for captured in captures])
+        points.require(request.watch, captures)
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "compile" in asked:
         for captured in captures:
@@ -73,9 +79,9 @@ def verify_program(
                 answers.add(*ask.compilations(session, captured.kernel, names))
                 if captured.is_partitioned:
                     answers.add(ask.partitioned(captured.kernel))
-    judging = Judging(request, session, captures, left_out)
-    judging.wanted = wanted
-    return judging.verdict(name, [one.as_used(session) for one in answers.seen])
+    findings, dropped = unwritten.used([f for one in answers.seen for f in one.findings], session)
+    seen = [*answers.seen, Seen(dropped=dropped)]
+    return conclude(name, request, session, captures, seen, findings, targets=wanted)
 
 
 class _Early:
@@ -94,7 +100,7 @@ class _Early:
             return
         wanted = self.session.targets or resolve_targets(self._request.chips, self.session.plugins)
         targets = ask.traced_for(self.session, kernel, wanted)
-        seen = static_of(found, targets, ())
+        seen = ask.guarded("static", [kernel], ask.static, found, targets)
         self._answers.add(seen)
         self._answers.announce(seen)
 

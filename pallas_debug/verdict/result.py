@@ -56,38 +56,25 @@ class Outcome:
         return self.target or self.engine
 
     @property
-    def gap(self) -> Gap:
-        """Gap for the missing judgement, if this outcome has none."""
-        return Gap(
-            kernel=self.kernel,
-            engine=self.column,
-            reason=self.reason or self.status,
-            digest=self.digest,
-            is_limit=self.status == "unsupported",
-        )
-
-    @property
     def all_gaps(self) -> tuple[Gap, ...]:
         """Gap for the judgement if it was not made, and gaps for the parts left out of it."""
-        is_missing = self.status in ("unjudged", "unsupported")
-        return (self.gap, *self.gaps) if is_missing else self.gaps
+        if self.status not in ("unjudged", "unsupported"):
+            return self.gaps
+        reason, is_limit = self.reason or self.status, self.status == "unsupported"
+        return (self._gap(reason, is_limit=is_limit), *self.gaps)
 
     def without(self, *left_out: Gap | str) -> Outcome:
         """Add the parts that were left out of the judgement: gaps, or reasons for partial gaps."""
         gaps = [
             replace(one, kernel=self.kernel, digest=self.digest, engine=self.column)
             if isinstance(one, Gap)
-            else Gap(
-                kernel=self.kernel,
-                digest=self.digest,
-                engine=self.column,
-                reason=one,
-                is_limit=True,
-                is_partial=True,
-            )
+            else self._gap(one, is_limit=True, is_partial=True)
             for one in left_out
         ]
         return replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
+
+    def _gap(self, reason: str, **how: bool) -> Gap:
+        return Gap(kernel=self.kernel, digest=self.digest, engine=self.column, reason=reason, **how)
 
 
 def outcome_of(
@@ -202,6 +189,14 @@ class Verdict:
         return f"<Verdict {last_word(self)}>"
 
     def _repr_html_(self) -> str:
-        from pallas_debug.verdict.formats.notebook import verdict_html
+        from pallas_debug.report.markup import tag
+        from pallas_debug.report.notebook import checks_html, verdict_mark
+        from pallas_debug.verdict.formats import text
 
-        return verdict_html(self)
+        return checks_html(
+            verdict_mark(self.ok, text.last_word(self)),
+            [self.labelled(finding) for finding in self.findings],
+            not_checked=[line.strip() for line in text.not_judged(self)],
+            table=tag("pre", text.table(self)),
+            title="Not judged",
+        )

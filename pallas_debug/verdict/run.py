@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.params import gpu_backend
-from pallas_debug.bridge.walk import prefetch
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.compiler.targets import split as targets_by_name
-from pallas_debug.errors import UsageError, meant
+from pallas_debug.errors import PluginError, UsageError, meant
+from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import merged
+from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Hint, Target
@@ -36,16 +37,20 @@ from pallas_debug.verdict import (
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
-from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict
+from pallas_debug.verdict.interpreted import session_problems
+from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict, outcome_of
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 _RUN: tuple[Engine, ...] = ("machine", "values")
 """Engines that run the kernels."""
 
+_DECIDED_BY_A_RUN = (Fault.OUTPUT_REVISITED, Fault.DATA_RACE)
+"""Faults that the static analysis states under a condition; a complete run without them decides."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Parameters of a verification, as in `verify`."""
+    """Parameters of a verification, as in `verify`. Each property raises UsageError if invalid."""
 
     targets: str | Iterable[str] | None = defaults.VERIFY_TARGETS
     engines: str | Iterable[str] | None = None
@@ -65,13 +70,9 @@ class Request:
         """True if engines were requested by name; each of them must then judge every kernel."""
         return self.engines is not None
 
-    @property
+    @functools.cached_property
     def asked(self) -> tuple[Engine, ...]:
-        """Engines to run, in order; `values` if there is a reference.
-
-        Raises:
-          UsageError: an engine is unknown, or `values` was requested without a reference.
-        """
+        """Engines to run, in order; `values` if there is a reference."""
         added: set[str] = set() if self.reference is None else {"values"}
         if self.engines is None:
             return tuple(name for name in ENGINES if name != "values" or added)
@@ -98,50 +99,13 @@ class Request:
         backend = None if self.by_name else gpu_backend(captured.params)
         return backend and f"it is a kernel for a GPU ({backend})"
 
-    @functools.cached_property
-    def tolerance(self) -> Tolerance:
-        """Tolerance of the comparison with the reference.
-
-        Raises:
-          UsageError: it is not a number of at least 0, or there is no reference.
-        """
-        if self.reference is None and (self.rtol, self.atol) != (None, None):
-            raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
-        return Tolerance(rtol=self.rtol, atol=self.atol)
-
-    @functools.cached_property
-    def watched(self) -> str | None:
-        """Grid points that the sanitizer watches.
-
-        Raises:
-          UsageError: they are invalid, or the sanitizer does not run.
-        """
-        if self.watch is not None and "machine" not in self.asked:
-            raise UsageError(
-                f"watch={self.watch} chooses grid points for the sanitizer: name the engine "
-                "`machine` as well"
-            )
-        sanitizing(None, self.watch)
-        return self.watch
-
-    @functools.cached_property
+    @property
     def shows_hints(self) -> bool:
-        """True if the verdict has hints.
-
-        Raises:
-          UsageError: it is neither a bool nor `on` or `off`.
-        """
-        if self.hints not in (True, False, "on", "off"):
-            raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
         return self.hints in (True, "on")
 
     @functools.cached_property
     def chips(self) -> tuple[str, ...]:
-        """Names of the targets.
-
-        Raises:
-          UsageError: there are no targets.
-        """
+        """Names of the targets."""
         chips = targets_by_name(self.targets, defaults.VERIFY_TARGETS)
         if not chips:
             raise UsageError(
@@ -152,12 +116,27 @@ class Request:
 
     @functools.cached_property
     def left_out(self) -> tuple[suppressions.Suppression, ...]:
-        """Suppressions, read from the file.
-
-        Raises:
-          UsageError: the suppressions file is invalid.
-        """
+        """Suppressions, read from the file."""
         return suppressions.read(Path(self.suppress)) if self.suppress is not None else ()
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Tolerance of the comparison with the reference."""
+        return Tolerance(rtol=self.rtol, atol=self.atol)
+
+    def check(self) -> None:
+        """Reject invalid parameters before anything runs."""
+        _ = self.asked, self.left_out, self.tolerance, self.chips
+        if self.reference is None and (self.rtol, self.atol) != (None, None):
+            raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
+        if self.watch is not None and "machine" not in self.asked:
+            raise UsageError(
+                f"watch={self.watch} chooses grid points for the sanitizer: name the engine "
+                "`machine` as well"
+            )
+        sanitizing(None, self.watch)
+        if self.hints not in (True, False, "on", "off"):
+            raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
 
     def options(self, **more: Any) -> Options:
         """Options of the session in which the kernels are compiled."""
@@ -261,17 +240,14 @@ def verify_function(
 
     Args:
       answers: receives the engines' answers as they arrive.
-
-    Raises:
-      UsageError, InvalidReference, UnknownTargetError: as for `verify`.
     """
-    names = [one.name for one in fields(Request)]
     check_function("pallas_debug.verify", function)
+    names = [one.name for one in fields(Request)]
     check_arguments("pallas_debug.verify", function, args, kwargs, names)
     if request.reference is not None:
         check_function("pallas_debug.verify(…, reference=…)", request.reference)
-    asked, left_out, tolerance = request.asked, request.left_out, request.tolerance
-    watched = request.watched
+    request.check()
+    asked = request.asked
     answers.ask(asked, request.chips, hints=request.shows_hints)
     platform.leave_out_absent_tpu()
     values = filled(function, args, kwargs)
@@ -279,159 +255,155 @@ def verify_function(
         function=function,
         args=args,
         kwargs=kwargs,
-        values=(values.args, values.kwargs),
-        watch=watched,
+        values=values,
+        watch=request.watch,
     )
     expected = None
     if request.reference is not None:
-        expected = compared.expect(call, request.reference, tolerance, request.chips)
+        expected = compared.expect(call, request.reference, request.tolerance, request.chips)
     with Session(request.options(interpret="off")) as session:
         found, runs = _ask(call, session, request, answers, tick, expected)
     seen = answers.seen
-    judging = Judging(request, session, found.captures, left_out)
-    judging.elsewhere = found.elsewhere(session.targets)
-    if found.captures or session.uncaptured:
-        judging.problems += [f"{why}: nothing was judged" for why in found.none_called()]
     if "compile" in asked:
+        seen.append(Seen(outcomes=tuple(found.elsewhere(session.targets))))
         for captured in found.captures:
             if request.why_not(captured) is None:
                 wanted = [t.name for t in found.targets[captured.kernel.digest]]
                 seen += ask.compilations(session, captured.kernel, wanted)
-                seen.append(found.not_traced(captured.kernel, session.targets))
+    problems = []
+    if (found.captures or session.uncaptured) and not found.failed:
+        problems = [f"{why}: nothing was judged" for why in dict.fromkeys(found.untraced.values())]
+    notes = []
     if values.integers and set(_RUN) & set(asked):
-        judging.notes.append(
+        notes.append(
             f"values were made up for {' and '.join(values.integers)}: anything that depends on "
             f"them is judged only for these. Pass real ones: {REAL_INPUTS}"
         )
-    seen = [one.as_used(session) for one in seen]
+    findings, dropped = unwritten.used([f for one in seen for f in one.findings], session)
     for ran in runs:
-        seen = unwritten.decided(seen, call, ran)
-    seen = made_up.without_idle_loops(seen, values.integers)
-    judging.mark = lambda findings: made_up.marked(
-        findings, call, values.named, session.targets[0], judging.problems
+        findings, unused = unwritten.decided(findings, call, ran)
+        dropped |= unused
+    seen.append(Seen(problems=tuple(problems), notes=tuple(notes), dropped=dropped))
+    return conclude(
+        call.name,
+        request,
+        session,
+        found.captures,
+        seen,
+        findings,
+        mark=lambda f: made_up.marked(f, call, session.targets[0]),
     )
-    return judging.verdict(call.name, seen)
 
 
-class Judging:
-    """Builder of a verdict."""
+def conclude(
+    name: str,
+    request: Request,
+    session: Session,
+    captures: Sequence[Capture],
+    seen: Sequence[Seen],
+    findings: Sequence[Finding],
+    *,
+    targets: Sequence[Target] = (),
+    mark: Callable[[tuple[Finding, ...]], tuple[tuple[Finding, ...], list[str]]] | None = None,
+) -> Verdict:
+    """Build the verdict, with a cell for every judgement requested, answered or not.
 
-    def __init__(
-        self,
-        request: Request,
-        session: Session,
-        captures: Sequence[Capture],
-        left_out: Sequence[suppressions.Suppression],
-    ) -> None:
-        self._request = request
-        self._session = session
-        self._captures = captures
-        self._left_out = left_out
-        self.wanted: Sequence[Target] = session.targets
-        self.elsewhere: Mapping[str, Mapping[str, str]] = {}
-        self.mark: Callable[[Sequence[Finding]], tuple[Finding, ...]] = tuple
-        ours, plugins = ask.problems(session)
-        self.problems = list(ours)
-        self.notes = list(plugins)
-
-    def verdict(self, name: str, seen: Sequence[Seen]) -> Verdict:
-        """Build the verdict, with a cell for every judgement requested, answered or not."""
-        asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
-        seen = [*seen, ask.uncaptured(self._session, asked, targets)]
-        outcomes_of_runs = [o for one in seen for o in one.outcomes if o.engine == "machine"]
-        ran = {o.digest for o in outcomes_of_runs if o.status == "ok" and not o.gaps}
-        seen = [one.without_conditions(ran) for one in seen]
-        lost = [AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
-        kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
-        outcomes = table.fill(
-            Asked(
-                kernels=tuple(dict.fromkeys((*kernels, *lost))),
-                engines=asked,
-                targets=targets,
-                elsewhere={**self.elsewhere, **self._not_of_a_tpu(targets)},
-                by_name=self._request.by_name,
+    Args:
+      findings: those that are left of the engines'; an engine of whose findings on a kernel none is
+        left has found nothing.
+      targets: those for which to compile, if not the session's.
+      mark: marks findings that rest on made-up values; also returns problems.
+    """
+    asked = Asked(
+        kernels=(
+            *(AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in captures),
+            *(
+                AskedKernel(name=gap.kernel, lost=f"it could not be captured: {gap.reason}")
+                for gap in session.uncaptured
             ),
-            (outcome for one in seen for outcome in one.outcomes),
-        )
-        findings = merged(
-            (finding for one in seen for finding in one.findings),
-            [captured.kernel.source for captured in self._captures],
-        )
-        self.notes += unwritten.notes(seen, findings)
-        findings = self.mark(findings)
-        findings = self._with_lines(findings)
-        kept, suppressed, idle = suppressions.apply(findings, self._left_out)
-        hints = ask.hints(seen) if self._request.shows_hints else ()
-        self._record(name, outcomes, kept, hints)
-        known = [s for c in self._captures for s in ask.known_issues(c)]
-        problems = [
-            *self.problems,
-            *ask.problems(self._session)[0],
-            *(problem for one in seen for problem in one.problems),
-        ]
-        return Verdict(
-            name=name,
-            kernels=tuple(table.labels((k.name, k.digest) for k in (*kernels, *lost)).values()),
-            outcomes=outcomes,
-            findings=kept,
-            hints=hints,
-            suppressed=suppressed,
-            problems=tuple(dict.fromkeys(problems)),
-            notes=(
-                *dict.fromkeys([*(n for one in seen for n in one.notes), *self.notes, *known]),
-                *idle,
-            ),
-            versions=dict(versions.installed()),
-            reference=name_of(reference) if (reference := self._request.reference) else None,
-        )
+        ),
+        engines=request.asked,
+        targets=tuple(target.name for target in targets or session.targets),
+        by_name=request.by_name,
+    )
+    outcomes = [outcome for one in seen for outcome in one.outcomes]
+    ran = {o.digest for o in outcomes if o.engine == "machine" and o.status == "ok" and not o.gaps}
+    findings = [
+        f
+        for f in findings
+        if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in ran
+    ]
+    outcomes = table.cleared(outcomes, findings)
+    for captured in captures:
+        if (why := request.why_not(captured)) is not None:
+            skipped = outcome_of(captured.kernel, "static", "skipped", why)
+            outcomes += [skipped] if "static" in asked.engines else []
+            if "compile" in asked.engines:
+                outcomes += [replace(skipped, engine="compile", target=t) for t in asked.targets]
+    filled = table.fill(asked, outcomes)
+    found = merged(findings, [captured.kernel.source for captured in captures])
+    dropped = frozenset[outputs.Dropped]().union(*(one.dropped for one in seen))
+    unused = unwritten.notes(dropped, found)
+    found, problems = (found, []) if mark is None else mark(found)
+    found, suppressed, idle = suppressions.apply(_with_lines(found, captures), request.left_out)
+    hints = dict.fromkeys(h for one in seen for h in one.hints if request.shows_hints)
+    _record(name, session, captures, filled, found, tuple(hints))
+    plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
+    known = [issue for captured in captures for issue in ask.known_issues(captured)]
+    notes = [*(note for one in seen for note in one.notes), *plugins, *unused, *known]
+    problems += [problem for one in seen for problem in one.problems]
+    problems += session_problems(session)
+    reasons = "\n".join(outcome.reason or "" for outcome in filled)
+    return Verdict(
+        name=name,
+        kernels=tuple(table.labels((k.name, k.digest) for k in asked.kernels).values()),
+        outcomes=filled,
+        findings=found,
+        hints=tuple(hints),
+        suppressed=suppressed,
+        problems=tuple(p for p in dict.fromkeys(problems) if p not in reasons),
+        notes=(*dict.fromkeys(notes), *idle),
+        versions=dict(versions.installed()),
+        reference=None if request.reference is None else name_of(request.reference),
+    )
 
-    def _not_of_a_tpu(self, targets: Sequence[str]) -> dict[str, dict[str, str]]:
-        """By digest, the columns that do not apply to a kernel for a GPU, and why."""
-        reasons = {c.kernel.digest: self._request.why_not(c) for c in self._captures}
-        return {
-            digest: dict.fromkeys(("static", *targets), why)
-            for digest, why in reasons.items()
-            if why is not None
-        }
 
-    def _record(
-        self,
-        name: str,
-        outcomes: Sequence[Outcome],
-        findings: Sequence[Finding],
-        hints: Sequence[Hint],
-    ) -> None:
-        """Record the counted findings, the hints and the gaps, for `report` and `browse`."""
-        missing = (o.gap for o in outcomes if o.status in ("unjudged", "unsupported"))
-        gaps = [*missing, *(gap for outcome in outcomes for gap in outcome.gaps)]
-        kernels = [captured.kernel for captured in self._captures]
-        judged: dict[str, list[str]] = {}
-        for outcome in outcomes:
-            if outcome.status in JUDGED and outcome.engine != "trace":
-                judged.setdefault(outcome.digest, []).append(outcome.column)
-        self._session.record_run(
-            name,
-            kernels,
-            prints=self._session.observer.records,
-            findings=findings,
-            hints=hints,
-            gaps=gaps,
-            judged={k.digest: judged[k.digest] for k in kernels if k.digest in judged},
+def _with_lines(findings: Sequence[Finding], captures: Sequence[Capture]) -> list[Finding]:
+    """Set the line of findings without a line to their kernel's, or the first kernel's."""
+    lines = {c.kernel.name: c.kernel.source for c in reversed(captures)}
+    first = captures[0].kernel.source if captures else None
+    return [
+        finding
+        if finding.source is not None
+        else replace(
+            finding, witness=replace(finding.witness, source=lines.get(finding.kernel) or first)
         )
+        for finding in findings
+    ]
 
-    def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Set the line of findings without a line to their kernel's, or the first kernel's."""
-        lines = {c.kernel.name: c.kernel.source for c in reversed(self._captures)}
-        first = self._captures[0].kernel.source if self._captures else None
-        return tuple(
-            finding
-            if finding.source is not None
-            else replace(
-                finding,
-                witness=replace(finding.witness, source=lines.get(finding.kernel) or first),
-            )
-            for finding in findings
-        )
+
+def _record(
+    name: str,
+    session: Session,
+    captures: Sequence[Capture],
+    outcomes: Sequence[Outcome],
+    findings: Sequence[Finding],
+    hints: Sequence[Hint],
+) -> None:
+    """Record the counted findings, the hints and the gaps, for `report` and `browse`."""
+    judged: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.status in JUDGED and outcome.digest:
+            judged.setdefault(outcome.digest, []).append(outcome.column)
+    session.record_run(
+        name,
+        [captured.kernel for captured in captures],
+        prints=session.observer.records,
+        findings=findings,
+        hints=hints,
+        gaps=[gap for outcome in outcomes for gap in outcome.all_gaps],
+        judged=judged,
+    )
 
 
 def _ask(
@@ -449,7 +421,7 @@ def _ask(
     found = ask.traced(call, session)
     answers.add(found.seen)
     if "static" in asked:
-        answers.add(ask.guarded("static", (), lambda: ask.names_of(call.function)))
+        answers.add(ask.guarded("static", (), ask.removed_names, call.function))
     captures = found.captures
     if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
         raise UsageError(
@@ -457,33 +429,50 @@ def _ask(
             + another_path()
         )
     if not found.failed:
-        points.require(request.watched, [captured.kernel for captured in captures])
+        points.require(request.watch, captures)
     if not captures:
         return found, []
-    nowhere = _without_running(call, session, request, answers, found)
-    runs: list[Seen] = []
+    nowhere = _without_running(call, session, request, answers, found, captures)
     if nowhere is not None:
         judged = [captured.kernel for captured in captures]
         engines = [engine for engine in asked if engine in _RUN]
         answers.add(*(Seen(outcomes=ask.each(judged, e, "unjudged", nowhere)) for e in engines))
-    else:
-        with session.compiling_for(
-            ()
-        ):  # do not compile kernels that are only lowered to run on the machine
-            for target, kernels in _by_chip(found, session.targets):
-                runs += _run(call, kernels, request, target, answers, expected)
-        late = found.others(runs, session.targets)
-        if late.captures:
-            _without_running(call, session, request, answers, late)
-            found = found.and_those_of(late)
+    runs: list[Seen] = []
+    left = [] if nowhere is not None else list(captures)
+    with session.compiling_for(()):  # not the kernels that are only lowered to run on the machine
+        for target in session.targets:  # usually one chip is enough to call each kernel
+            called = [c for c in left if target in found.targets[c.kernel.digest]]
+            left = [captured for captured in left if captured not in called]
+            kernels, ran, limit = [c.kernel for c in called], None, request.hang_after
+            if called and "machine" in asked:
+                judge = interpreted.sanitized
+                ran = ask.guarded("machine", kernels, judge, call, kernels, target.name, limit)
+                runs.append(ran)
+                answers.add(ran)
+            if called and expected is not None:
+                compare = compared.judged
+                answers.add(
+                    ask.guarded(
+                        "values", kernels, compare, call, called, target, limit, expected, ran
+                    )
+                )
+    found = found.with_those_of(runs, session.targets)
+    late = found.captures[len(captures) :]
+    if late:
+        _without_running(call, session, request, answers, found, late)
     session.wait(None if tick is None else lambda: tick(session))
     return found, runs
 
 
 def _without_running(
-    call: Call, session: Session, request: Request, answers: Answers, found: Traced
+    call: Call,
+    session: Session,
+    request: Request,
+    answers: Answers,
+    found: Traced,
+    captures: Sequence[Capture],
 ) -> str | None:
-    """Start compiling the kernels, and analyse them statically.
+    """Start compiling some of the kernels, and analyse them statically.
 
     Returns:
       Why the kernels are not run, if one of them fits on no target.
@@ -491,7 +480,7 @@ def _without_running(
     asked = request.asked
     wanted = [
         (captured, found.targets[captured.kernel.digest])
-        for captured in found.captures
+        for captured in captures
         if request.why_not(captured) is None
     ]
     nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
@@ -505,54 +494,7 @@ def _without_running(
         tables, notes = ask.prefetched(call, wanted)
         answers.add(Seen(notes=tuple(notes)))
         for captured, targets in wanted:
-            answers.add(static_of(captured, targets, tables.get(captured.kernel.digest, ())))
+            given = tables.get(captured.kernel.digest, ())
+            judge, kernels = ask.static, [captured.kernel]
+            answers.add(ask.guarded("static", kernels, judge, captured, targets, given))
     return nowhere
-
-
-def static_of(
-    captured: Capture, targets: Sequence[Target], tables: Sequence[prefetch.Tables]
-) -> Seen:
-    return ask.guarded("static", [captured.kernel], lambda: ask.static(captured, targets, tables))
-
-
-def _by_chip(found: Traced, targets: Sequence[Target]) -> Iterator[tuple[Target, list[Capture]]]:
-    """Chips for which to run the function so that it calls each kernel: usually one."""
-    left = list(found.captures)
-    for target in targets:
-        called = [c for c in left if target in found.targets[c.kernel.digest]]
-        left = [c for c in left if target not in found.targets[c.kernel.digest]]
-        if called:
-            yield target, called
-
-
-def _run(
-    call: Call,
-    captures: Sequence[Capture],
-    request: Request,
-    target: Target,
-    answers: Answers,
-    expected: compared.Expected | None,
-) -> list[Seen]:
-    """Run the function on the kernel machine, and compare its results with a reference's.
-
-    Returns:
-      The run, if the sanitizer was requested.
-    """
-    kernels = [captured.kernel for captured in captures]
-    ran: list[Seen] = []
-    if "machine" in request.asked:
-
-        def judge() -> Seen:
-            return interpreted.sanitized(call, captures, target.name, request.hang_after)
-
-        ran.append(ask.guarded("machine", kernels, judge))
-        answers.add(*ran)
-    if expected is not None:
-
-        def compare() -> Seen:
-            return compared.judged(
-                call, captures, target, request.hang_after, expected, ran[0] if ran else None
-            )
-
-        answers.add(ask.guarded("values", kernels, compare))
-    return ran

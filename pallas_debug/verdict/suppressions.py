@@ -89,16 +89,13 @@ def _suppression(path: Path, number: int, entry: object) -> Suppression:
     where = f"{path}, [[suppress]] number {number}"
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: is not a table")
-    unknown = sorted(set(entry) - set(_KEYS))
-    if unknown:
+    if unknown := sorted(set(entry) - set(_KEYS)):
         raise UsageError(
             f"{where}: unknown {', '.join(unknown)}; a suppression has {', '.join(_KEYS)}"
         )
-    wrong = sorted(key for key, value in entry.items() if not isinstance(value, str))
-    if wrong:
+    if wrong := sorted(key for key, value in entry.items() if not isinstance(value, str)):
         raise UsageError(f"{where}: {', '.join(wrong)} must be text")
-    missing = [key for key in ("kind", "reason") if not entry.get(key, "").strip()]
-    if missing:
+    if missing := [key for key in ("kind", "reason") if not entry.get(key, "").strip()]:
         raise UsageError(f"{where}: has no {' and no '.join(missing)}")
     return Suppression(**entry)
 

@@ -7,9 +7,10 @@ can leave a hole in the table. Pure functions; no engine, no jax.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from pallas_debug.model import Finding
 from pallas_debug.render import one_line
 from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
@@ -24,10 +25,11 @@ _RANK: tuple[Status, ...] = ("skipped", "ok", "unsupported", "unjudged", "found"
 
 @dataclass(frozen=True, kw_only=True)
 class AskedKernel:
-    """A kernel to judge; the digest is empty if it could not be captured."""
+    """A kernel to judge; if it could not be captured, it has no digest, and `lost` says why."""
 
     name: str
     digest: str = ""
+    lost: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,6 @@ class Asked:
 
     Attributes:
       targets: targets of `compile`.
-      elsewhere: by digest, columns (targets, engines) that do not apply to the kernel, and why.
       by_name: whether the engines were requested by name. Such an engine must judge everything: a
         kernel beyond its limits counts as not done.
     """
@@ -44,28 +45,24 @@ class Asked:
     kernels: tuple[AskedKernel, ...]
     engines: tuple[Engine, ...]
     targets: tuple[str, ...] = ()
-    elsewhere: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     by_name: bool = False
 
 
 def cells(asked: Asked, unanswered: str = NO_ANSWER) -> tuple[Outcome, ...]:
     """Build an outcome per kernel, engine and target, none of them judged yet."""
-    found = []
-    for kernel, engine in itertools.product(dict.fromkeys(asked.kernels), asked.engines):
-        if engine == "trace":  # `trace` judges the whole function
-            continue
-        for target in asked.targets if engine == "compile" else (None,):
-            why = asked.elsewhere.get(kernel.digest, {}).get(target or engine)
-            cell = Outcome(
-                kernel=kernel.name,
-                digest=kernel.digest,
-                engine=engine,
-                target=target,
-                status="unjudged" if why is None else "skipped",
-                reason=unanswered if why is None else why,
-            )
-            found.append(cell)
-    return tuple(found)
+    return tuple(
+        Outcome(
+            kernel=kernel.name,
+            digest=kernel.digest,
+            engine=engine,
+            target=target,
+            status="unjudged",
+            reason=kernel.lost or unanswered,
+        )
+        for kernel, engine in itertools.product(dict.fromkeys(asked.kernels), asked.engines)
+        if engine != "trace"  # it judges the whole function
+        for target in (asked.targets if engine == "compile" else (None,))
+    )
 
 
 def fill(
@@ -82,17 +79,39 @@ def fill(
     filled = []
     for cell in cells(asked, unanswered):
         given = by_cell.pop(_key(cell), [])
-        filled.append(_named(worst(given) if given else cell, asked))
+        filled.append(worst(given) if given else cell)
     besides = [answer for given in by_cell.values() for answer in given]
     judged = {(o.kernel, o.digest) for o in filled if o.status in JUDGED}
-    return (*besides, *(_counted(o, is_judged=(o.kernel, o.digest) in judged) for o in filled))
+    # A kernel beyond the limits of an engine counts as not judged if the engine was named, or if no
+    # other engine judged it either.
+    return (
+        *besides,
+        *(
+            replace(o, status="unjudged")
+            if o.status == "unsupported" and (asked.by_name or (o.kernel, o.digest) not in judged)
+            else o
+            for o in filled
+        ),
+    )
 
 
-def _counted(outcome: Outcome, *, is_judged: bool) -> Outcome:
-    """Count what is beyond the limits of an engine if no other engine judged the kernel either."""
-    if outcome.status == "unsupported" and not is_judged:
-        return replace(outcome, status="unjudged")
-    return outcome
+def cleared(outcomes: Iterable[Outcome], findings: Sequence[Finding]) -> list[Outcome]:
+    """Engines of whose findings on a kernel none is left found nothing.
+
+    Args:
+      findings: those that are left.
+    """
+    left = {(f.kernel, digest, e) for f in findings for e in f.engines for digest in (f.digest, "")}
+
+    def outcome(one: Outcome) -> Outcome:
+        of_any = {(one.kernel, one.digest, one.engine), (one.kernel, "", one.engine)}
+        if one.status != "found" or one.engine not in ("static", "machine") or of_any & left:
+            return one
+        if chosen := [gap.reason for gap in one.gaps if gap.is_chosen]:  # it was judged in part
+            return replace(one, status="unsupported", reason=chosen[0], gaps=())
+        return replace(one, status="ok")
+
+    return [outcome(one) for one in outcomes]
 
 
 def _key(outcome: Outcome) -> tuple[object, ...]:
@@ -105,12 +124,6 @@ def worst(answers: Sequence[Outcome]) -> Outcome:
     gaps = dict.fromkeys(gap for answer in answers for gap in answer.gaps)
     seconds = [answer.seconds for answer in answers if answer.seconds is not None]
     return replace(most, gaps=tuple(gaps), seconds=sum(seconds) if seconds else None)
-
-
-def _named(outcome: Outcome, asked: Asked) -> Outcome:
-    if asked.by_name and outcome.status == "unsupported":
-        return replace(outcome, status="unjudged")
-    return outcome
 
 
 def labels(kernels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

@@ -6,7 +6,7 @@ later kernel may complete an array through an alias, and a caller may use only a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pallas_debug.bridge.jaxprs import arrays
@@ -14,28 +14,43 @@ from pallas_debug.bridge.lowering import trace
 from pallas_debug.findings import outputs
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.outputs import Dropped
+from pallas_debug.inputs.made_up import Filled
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 from pallas_debug.verdict.engines import Call, Seen
 
 
-def decided(seen: Sequence[Seen], call: Call, ran: Seen) -> list[Seen]:
+def used(findings: Iterable[Finding], session: Session) -> tuple[list[Finding], frozenset[Dropped]]:
+    """Leave out unwritten outputs that the session's programs do not use; also return those."""
+    uses = {kernel.digest: session.callers.uses(kernel) for kernel in session.kernels}
+    by_kernel: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_kernel.setdefault(finding.digest, []).append(finding)
+    kept: list[Finding] = []
+    dropped = frozenset[Dropped]()
+    for digest, mine in by_kernel.items():
+        left, unused = outputs.judged(mine, uses.get(digest, {})) if digest in uses else (mine, ())
+        kept += left
+        dropped |= frozenset(unused)
+    return kept, dropped
+
+
+def decided(
+    findings: Sequence[Finding], call: Call, ran: Seen
+) -> tuple[list[Finding], frozenset[Dropped]]:
     """Leave out unwritten outputs that change no result of a function; the others count.
 
     Args:
-      seen: answers of all engines.
       ran: the run on the kernel machine.
     """
-    suspects = {f.digest for one in seen for f in one.findings if _is_unwritten(f)}
-    digests = suspects & {c.kernel.digest for c in ran.captures}
+    suspects = {f.digest for f in findings if _is_unwritten(f)}
+    suspects &= {captured.kernel.digest for captured in ran.captures}
     if not ran.returned or ran.options is None or not arrays.has_leaves(ran.result):
-        return list(seen)
-    matter = {
-        digest
-        for digest in digests
-        if _changes_result(call.function, *call.values, ran.result, ran.options, digest)
-    }
-    return [one.without_unwritten(digests - matter, matter) for one in seen]
+        return list(findings), frozenset()
+    matter = {digest for digest in suspects if _changes_result(call, ran, digest)}
+    left = [f for f in findings if _is_unwritten(f) and f.digest in suspects - matter]
+    kept = [outputs.certain(f) if f.digest in matter else f for f in findings if f not in left]
+    return kept, frozenset((f.kernel, f.operand) for f in left)
 
 
 def resolved(
@@ -51,51 +66,40 @@ def resolved(
     Args:
       result: what the function returned.
     """
-    seen = Seen(
-        findings=tuple(findings),
-        captures=tuple(session.captures),
-        result=result,
-        returned=True,
-        options=session.options,
-    )
     if session.interpret_mode.kind not in ("auto", "machine"):
-        return seen.findings
-    call = Call(function=function, args=args, kwargs=kwargs, values=(args, kwargs))
-    (seen,) = decided([seen], call, seen)
-    return seen.findings
+        return tuple(findings)
+    ran = Seen(
+        captures=tuple(session.captures), result=result, returned=True, options=session.options
+    )
+    values = Filled(args=tuple(args), kwargs=kwargs)
+    call = Call(function=function, args=args, kwargs=kwargs, values=values)
+    return tuple(decided(findings, call, ran)[0])
 
 
-def _changes_result(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    result: Any,
-    options: Options,
-    digest: str,
-) -> bool:
+def _changes_result(call: Call, ran: Seen, digest: str) -> bool:
     """Return whether a function's result depends on the memory that a kernel leaves unwritten."""
-    args, kwargs = trace.copied(args, kwargs)
+    assert ran.options is not None
+    args, kwargs = trace.copied(call.values.args, call.values.kwargs)
     again = Options(
         interpret="machine",
-        chip=options.chip,
-        hang_after=options.hang_after,
+        chip=ran.options.chip,
+        hang_after=ran.options.hang_after,
         refilled=frozenset([digest]),
         epoch=object(),
     )
     try:
         with Session(again, runs=True) as session:
-            other = trace.block_until_ready(function(*args, **kwargs))
+            other = trace.block_until_ready(call.function(*args, **kwargs))
             session.wait_for_runs()
     except Exception:  # noqa: BLE001 - the first run returned, so these contents made it raise
         return True
-    return not arrays.are_identical(result, other)
+    return not arrays.are_identical(ran.result, other)
 
 
-def notes(seen: Iterable[Seen], findings: Iterable[Finding]) -> list[str]:
+def notes(dropped: Iterable[Dropped], findings: Iterable[Finding]) -> list[str]:
     """Notes about unwritten outputs for which there is no finding."""
     known = {(f.kernel, f.operand) for f in findings if _is_unwritten(f)}
-    names: Collection[Dropped] = {key for one in seen for key in one.dropped} - known
-    return [outputs.note(kernel, operand) for kernel, operand in sorted(names, key=str)]
+    return [outputs.note(*key) for key in sorted(set(dropped) - known, key=str)]
 
 
 def _is_unwritten(finding: Finding) -> bool:

@@ -196,7 +196,9 @@ class Listener:
         """Return judgements that were not made in any process, without duplicates."""
         found = [*self.unjudged]
         found += [Gap(**one) for output in self._received for one in output["unjudged"]]
-        found += [outcome.gap for outcome in self._outcomes() if outcome.status == "unjudged"]
+        found += [
+            outcome.all_gaps[0] for outcome in self._outcomes() if outcome.status == "unjudged"
+        ]
         return list(dict.fromkeys(found))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -48,7 +48,7 @@ class Verification:
         captured = {c.kernel.digest: c for c in self._session.captures}[kernel.digest]
         self._session.wait()
         return [
-            engines.guarded("static", [kernel], lambda: engines.static(captured, targets)),
+            engines.guarded("static", [kernel], engines.static, captured, targets),
             *engines.compilations(self._session, kernel, self._targets),
         ]
 
@@ -80,8 +80,10 @@ class Verification:
             outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
         ]
         answers += [self._as_it_ran(kernel) for kernel in self._kernels.values()]
-        answers += engines.uncaptured(self._session, ("trace", *VERIFIED), self._targets).outcomes
-        lost = [table.AskedKernel(name=gap.kernel) for gap in self._session.uncaptured]
+        lost = [
+            table.AskedKernel(name=gap.kernel, lost=f"it could not be captured: {gap.reason}")
+            for gap in self._session.uncaptured
+        ]
         kernels = [table.AskedKernel(name=k.name, digest=k.digest) for k in self._kernels.values()]
         asked = table.Asked(kernels=(*kernels, *lost), engines=VERIFIED, targets=self._targets)
         return [asdict(outcome) for outcome in table.fill(asked, answers)]

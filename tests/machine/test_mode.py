@@ -414,23 +414,18 @@ def test_arrays_too_large_for_shadow_memory(monkeypatch: pytest.MonkeyPatch) -> 
 def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_POINTS", 5)
     x = jnp.ones((48, 128))
-    message = "the grid of kernel `body` has 6 points, but the kernel machine "
-    verdict = pallas_debug.verify(affine, x, engines="machine")
-    (outcome,) = verdict.unjudged
-    assert outcome.reason == message + (
-        "judges at most 5; use smaller arguments, or watch only some of the grid points, such as "
-        "0:5 (`watch='0:5'`, `--watch '0:5'`)"
+    (outcome,) = pallas_debug.verify(affine, x, engines="machine").unjudged
+    assert outcome.reason is not None
+    assert outcome.reason.startswith(
+        "the grid of kernel `body` has 6 points, but the kernel machine judges at most 5, and walks"
     )
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="*").unjudged
-    assert outcome.reason is not None
-    assert "judges at most 5 (6 were selected); use" in outcome.reason
+    assert "judges at most 5 (6 were selected), and walks" in str(outcome.reason)
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
     assert "judged at 5 of 6 grid points (0:5)" in str(outcome.reason)
     monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_WALKED_POINTS", 5)
     (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
-    assert (
-        outcome.reason == message + "walks them one by one (at most 5 here); use smaller arguments"
-    )
+    assert "and walks at most 5; use smaller arguments" in str(outcome.reason)
 
 
 @pytest.mark.slow

@@ -137,7 +137,6 @@ def test_a_verdict() -> None:
     assert "\n" not in repr(verdict)
     html = verdict._repr_html_()
     check_is_static(html)
-    cells = re.findall(r'<td role="cell">.*?</span> (\w+)</span></td>', html)
-    assert cells == ["ok", "unjudged", "found"] or sorted(cells) == ["found", "ok", "unjudged"]
+    assert "<pre>kernel  static  v5e  machine\ndouble  FOUND   ok   ?</pre>" in html
     assert "it was stopped" in html
     assert "OutOfBoundsRead" in html

@@ -156,14 +156,14 @@ def test_the_limit_of_an_engine_counts_where_the_engine_was_named() -> None:
 
 def test_a_kernel_that_no_engine_judges_is_not_verified() -> None:
     answers = [cell(status, "machine") for status in ("unsupported",)]
-    gpu = asked(elsewhere={"aa" * 32: dict.fromkeys(("static", "v5e"), "it is for a GPU")})
-    assert not verdict(table.fill(gpu, answers)).ok
-    assert verdict(table.fill(gpu, [cell("ok", "machine")])).ok
+    gpu = [cell("skipped"), cell("skipped", "compile", target="v5e")]
+    assert not verdict(table.fill(asked(), [*gpu, *answers])).ok
+    assert verdict(table.fill(asked(), [*gpu, cell("ok", "machine")])).ok
 
 
 def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
-    what = asked(engines=("compile",), elsewhere={"aa" * 32: {"v5e": "for v5e it is not called"}})
-    message = verdict(table.fill(what, []))
+    skipped = cell("skipped", "compile", target="v5e", reason="for v5e it is not called")
+    message = verdict(table.fill(asked(engines=("compile",)), [skipped]))
     assert message.ok
     assert "rows    n/a" in str(message)
     assert "not asked: rows v5e: for v5e it is not called" in str(message)

@@ -14,8 +14,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from small_calls import ROWS, X, called, copy, one
 
+from pallas_debug.errors import CannotRunError
 from pallas_debug.session import pretending
-from pallas_debug.verdict import verify
+from pallas_debug.verdict import Request, verify, verify_program
 
 
 def test_only_what_fails_in_a_kernel_is_said_to_be_in_one() -> None:
@@ -94,6 +95,13 @@ def test_the_error_that_ends_a_program_is_explained() -> None:
         "devices; on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N before jax is "
         "imported"
     )
+
+
+def test_a_program_that_is_stopped_before_its_kernel_is_not_said_to_have_none() -> None:
+    stop = CannotRunError("the kernel is too long")
+    verdict = verify_program(lambda: stop, "script.py", Request(targets="v5e", engines="machine"))
+    assert (verdict.ok, verdict.findings) == (False, ())
+    assert "where it stopped: CannotRunError: the kernel is too long" in verdict.problems[0]
 
 
 def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:

@@ -2,15 +2,15 @@
 
 A body is compiled if it only computes, loads and stores: no copies, semaphores, prints or scopes.
 The program works on copies of the buffers and runs a chunk of iterations. It notes the positions of
-each access, and whether one of them was out of bounds or a hint was false; then its results are
-discarded, and the machine interprets the chunk, which reports the fault with all its details.
+each access. If one of them was out of bounds, or a hint false, its results are discarded, and the
+machine interprets the chunk, which reports the fault with all its details.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,20 +63,18 @@ class LoopChunk:
     Attributes:
       iterations: number of iterations that ran.
       is_done: whether the loop has ended.
-      is_faulty: whether an access was out of bounds or a hint false; nothing else is valid then.
-      is_suspicious: whether a test of the arithmetic fired, if it was tested.
-      starts: for each access, the first position along each axis of the buffer, by iteration.
-      ran: for each access, whether it ran, by iteration; it does not in a branch not taken.
+      is_rejected: whether an access was out of bounds, a hint false, or a test of the arithmetic
+        fired; nothing else is valid then.
+      places: by iteration and access, whether it ran (it does not in a branch not taken), and its
+        first position along each axis of the buffer.
     """
 
     iterations: int
     is_done: bool
-    is_faulty: bool
-    is_suspicious: bool
+    is_rejected: bool
     carry: list[Any]
     contents: list[np.ndarray[Any, Any]]
-    starts: list[np.ndarray[Any, Any]]
-    ran: list[np.ndarray[Any, Any]]
+    places: np.ndarray[Any, Any]
 
 
 class NotCompiled(Exception):
@@ -87,7 +85,8 @@ def is_compilable(step: Loop) -> bool:
     """Return whether the machine may run a loop as one program, by the kinds of its steps."""
     if isinstance(step, ir.ScanLoop):
         return not step.stacked and len(step.outputs) == len(step.carry) and _is_plain(step.body)
-    return step.is_counted and _is_plain(step.body) and _is_plain(step.condition)
+    reads = any(isinstance(s, ir.LoadStep | ir.StoreStep) for s in step.condition.all_steps())
+    return step.is_counted and _is_plain(step.body) and _is_plain(step.condition) and not reads
 
 
 def _is_plain(program: ir.KernelProgram) -> bool:
@@ -117,19 +116,8 @@ def _is_plain_step(step: ir.MachineStep) -> bool:
 
 def identities(step: Loop) -> list[ir.GridId | ir.AxisIndex]:
     """Steps of a loop whose results depend only on the grid point and the device."""
-    found: list[ir.GridId | ir.AxisIndex] = []
-
-    def search(program: ir.KernelProgram) -> None:
-        for inner in program.steps:
-            if isinstance(inner, ir.GridId | ir.AxisIndex):
-                found.append(inner)
-            for branch in inner.branches if isinstance(inner, ir.Branch) else ():
-                search(branch)
-
-    search(step.body)
-    if isinstance(step, ir.WhileLoop):
-        search(step.condition)
-    return found
+    steps = (inner for program, _ in ir.inner_programs(step) for inner in program.all_steps())
+    return [inner for inner in steps if isinstance(inner, ir.GridId | ir.AxisIndex)]
 
 
 class CompiledLoop:
@@ -152,12 +140,19 @@ class CompiledLoop:
     ) -> None:  # fmt: skip
         self.step = step
         self._is_tested = is_tested
-        self.accesses: list[LoopAccess] = []
         self._views = [v if isinstance(v, BufferView) else None for v in constants]
         self._condition_views = [
             v if isinstance(v, BufferView) else None for v in condition_constants
         ]
-        self._run = jax.jit(self._traced, donate_argnums=())
+        steps = [s for s in step.body.all_steps() if isinstance(s, ir.LoadStep | ir.StoreStep)]
+        self._rows = {id(access): i for i, access in enumerate(steps)}
+        self._accesses: dict[int, LoopAccess] = {}
+        self._run = jax.jit(self._traced)
+
+    @property
+    def accesses(self) -> list[LoopAccess]:
+        """Accesses of the body, in the order of `LoopChunk.places`; known after a run."""
+        return [self._accesses[i] for i in range(len(self._rows))]
 
     def run(
         self,
@@ -180,17 +175,16 @@ class CompiledLoop:
             None if v is not None else c
             for v, c in zip(self._condition_views, condition_constants, strict=True)
         ]
-        results = self._run(plain, others, list(carry), list(numbers), list(contents), first)
-        count, is_done, is_faulty, is_suspicious, carry, contents, starts, ran = results
+        count, is_done, carry, memory, places = self._run(
+            plain, others, list(carry), list(numbers), list(contents), first
+        )
         return LoopChunk(
-            int(count),
-            bool(is_done),
-            bool(is_faulty),
-            bool(is_suspicious),
-            list(carry),
-            [np.asarray(c) for c in contents],
-            [np.asarray(s)[: int(count)] for s in starts],
-            [np.asarray(r)[: int(count)] for r in ran],
+            iterations=int(count),
+            is_done=bool(is_done),
+            is_rejected=bool(memory.is_rejected),
+            carry=list(carry),
+            contents=[np.asarray(c) for c in memory.contents],
+            places=np.asarray(places)[: int(count)],
         )
 
     def _traced(
@@ -203,95 +197,79 @@ class CompiledLoop:
         first: Any,
     ) -> Any:
         step = self.step
-        given = [v if v is not None else c for v, c in zip(self._views, constants, strict=True)]
-        others = [
-            v if v is not None else c
-            for v, c in zip(self._condition_views, condition_constants, strict=True)
-        ]
+        given = _joined(self._views, constants)
+        others = _joined(self._condition_views, condition_constants)
         known = dict(zip(map(id, identities(step)), numbers, strict=True))
-        self.accesses = []
+        rank = max(map(jnp.ndim, contents), default=0)
+        no_places = jnp.zeros((len(self._rows), 1 + rank), jnp.int32)
+        start = _LoopMemory([jnp.asarray(c) for c in contents], no_places, jnp.bool_(False))
 
-        def body(values: list[Any], state: list[Any]) -> tuple[list[Any], _Trace]:
-            trace = _Trace(state, known, is_tested=self._is_tested)
-            return trace.run(step.body, [*given, *values]), trace
-
-        def goes_on(values: list[Any], state: list[Any], count: Any) -> Any:
+        def goes_on(values: Sequence[Any], count: Any) -> Any:
             if isinstance(step, ir.ScanLoop):
-                return first + count < step.length
-            trace = _Trace(list(state), known, is_condition=True)
+                return jnp.asarray(first + count < step.length)
+            trace = _Trace(start, known, self._rows)
             (result,) = trace.run(step.condition, [*others, *values])
-            return result
-
-        # The accesses have to be known before the arrays for their positions are made.
-        probe: list[_Trace] = []
-
-        def probing(values: list[Any], state: list[Any]) -> Any:
-            results, trace = body(values, state)
-            probe.append(trace)
-            return results
-
-        shapes = jax.eval_shape(probing, carry, contents)
-        if any(
-            (a.shape, a.dtype) != (jnp.shape(c), jnp.result_type(c))
-            for a, c in zip(shapes, carry, strict=True)
-        ):
-            raise NotCompiled("a carried value changes its type")
-        self.accesses = [access for access, _, _ in probe[0].accesses]
-        starts = [jnp.zeros((CHUNK, len(a.sizes)), jnp.int32) for a in self.accesses]
-        ran = [jnp.zeros((CHUNK,), bool) for _ in self.accesses]
+            return jnp.asarray(result)
 
         def condition(loop: Any) -> Any:
-            count, _, is_faulty, is_suspicious, goes, *_ = loop
-            return (count < CHUNK) & ~is_faulty & ~is_suspicious & goes
+            count, goes, _, memory, _ = loop
+            return (count < CHUNK) & ~memory.is_rejected & goes
 
         def iterate(loop: Any) -> Any:
-            count, values, is_faulty, is_suspicious, _, state, starts, ran = loop
-            results, trace = body(values, list(state))
-            for i, (_, at, is_run) in enumerate(trace.accesses):
-                starts[i] = (
-                    starts[i].at[count].set(jnp.stack(at) if at else jnp.zeros(0, jnp.int32))
-                )
-                ran[i] = ran[i].at[count].set(is_run)
-            results = [
-                jnp.asarray(r, jnp.result_type(v)) for r, v in zip(results, values, strict=True)
-            ]
-            goes = goes_on(results, trace.state, count + 1)
-            is_faulty |= trace.is_faulty
-            is_suspicious |= trace.is_suspicious
-            return count + 1, results, is_faulty, is_suspicious, goes, trace.state, starts, ran
+            count, _, values, memory, places = loop
+            memory = memory._replace(places=no_places)
+            trace = _Trace(memory, known, self._rows, is_tested=self._is_tested)
+            results = [jnp.asarray(r) for r in trace.run(step.body, [*given, *values])]
+            self._accesses = trace.accesses
+            if any(
+                (r.shape, r.dtype) != (v.shape, v.dtype)
+                for r, v in zip(results, values, strict=True)
+            ):
+                raise NotCompiled("a carried value changes its type")
+            places = places.at[count].set(trace.memory.places)
+            return count + 1, goes_on(results, count + 1), results, trace.memory, places
 
         carry = [jnp.asarray(value) for value in carry]
-        begin = (
-            jnp.int32(0), carry, jnp.bool_(False), jnp.bool_(False),
-            jnp.asarray(goes_on(carry, contents, 0)), [jnp.asarray(c) for c in contents], starts,
-            ran,
-        )  # fmt: skip
-        count, values, is_faulty, is_suspicious, goes, state, starts, ran = jax.lax.while_loop(
-            condition, iterate, begin
-        )
-        return count, ~goes, is_faulty, is_suspicious, values, state, starts, ran
+        places = jnp.zeros((CHUNK, *no_places.shape), jnp.int32)
+        begin = jnp.int32(0), goes_on(carry, 0), carry, start, places
+        count, goes, *rest = jax.lax.while_loop(condition, iterate, begin)
+        return count, ~goes, *rest
+
+
+def _joined(views: Sequence[BufferView | None], values: Sequence[Any]) -> list[Any]:
+    """Views in place of the references among some values."""
+    return [v if v is not None else value for v, value in zip(views, values, strict=True)]
+
+
+class _LoopMemory(NamedTuple):
+    """The part of a loop's state that its accesses change.
+
+    Attributes:
+      contents: contents of the buffers.
+      places: accesses of this iteration, as in `LoopChunk`.
+      is_rejected: whether the chunk is.
+    """
+
+    contents: list[Any]
+    places: Any
+    is_rejected: Any
 
 
 class _Trace:
     """Evaluation of a program on traced values.
 
     Attributes:
-      state: contents of the buffers.
-      is_faulty: whether an access was out of bounds or a hint false.
-      is_suspicious: whether a test of the arithmetic fired.
-      accesses: accesses in the order of the program, their positions, and whether they run.
+      accesses: accesses by their row among the places.
     """
 
     def __init__(
-        self, state: list[Any], numbers: dict[int, Any], *, is_condition: bool = False,
+        self, memory: _LoopMemory, numbers: dict[int, Any], rows: dict[int, int], *,
         is_tested: bool = False,
     ) -> None:  # fmt: skip
-        self.state = list(state)
-        self.is_faulty: Any = jnp.bool_(False)
-        self.is_suspicious: Any = jnp.bool_(False)
-        self.accesses: list[tuple[LoopAccess, list[Any], Any]] = []
+        self.memory = memory
+        self.accesses: dict[int, LoopAccess] = {}
         self._numbers = numbers
-        self._is_condition = is_condition
+        self._rows = rows
         self._is_tested = is_tested
 
     def run(self, program: ir.KernelProgram, args: Sequence[Any]) -> list[Any]:
@@ -302,19 +280,26 @@ class _Trace:
             self._step(step, registers)
         return [registers[reg.number] for reg in program.outputs]
 
+    def _reject_if(self, test: Any) -> None:
+        if test is False:
+            return
+        is_rejected = self.memory.is_rejected | jnp.any(test)
+        self.memory = self.memory._replace(is_rejected=is_rejected)
+
     def _step(self, step: ir.MachineStep, registers: list[Any]) -> None:
         match step:
             case ir.Compute():
                 values = [registers[reg.number] for reg in step.inputs]
                 if self._is_tested:
                     results, flags = numerics.instrumented(step.unit).traced(*values)
-                    self.is_suspicious |= jnp.any(flags)
+                    self._reject_if(flags)
                 else:
                     results = step.unit.traced(*values)
                 for reg, value in zip(step.outputs, results, strict=True):
                     registers[reg.number] = value
             case ir.LoadStep():
-                value = self._load(step, registers)
+                access, at = self._box(step, registers)
+                value = self._read(access, at)
                 if step.mask is not None:
                     other = 0 if step.other is None else registers[step.other.number]
                     mask = registers[step.mask.number]
@@ -325,7 +310,7 @@ class _Trace:
             case ir.MultipleOf():
                 value = registers[step.value.number]
                 for divisor in step.divisors:
-                    self.is_faulty |= jnp.any(jnp.asarray(value) % divisor != 0)
+                    self._reject_if(jnp.asarray(value) % divisor != 0)
                 registers[step.output.number] = value
             case ir.GridId() | ir.AxisIndex():
                 registers[step.output.number] = self._numbers[id(step)]
@@ -337,7 +322,7 @@ class _Trace:
     def _box(
         self, step: ir.LoadStep | ir.StoreStep, registers: list[Any]
     ) -> tuple[LoopAccess, list[Any]]:
-        """Return an access and its first position along each axis; note whether it is faulty."""
+        """Note an access; return it, and its first position along each axis."""
         view = registers[step.place.ref.number]
         if not isinstance(view, BufferView):
             raise NotCompiled("a reference that is not a constant")
@@ -356,14 +341,16 @@ class _Trace:
                     if jnp.ndim(start):
                         raise NotCompiled("an array as an index")
                 # In 64 bits if it is known; a position past 2^31 would be out of bounds anyway.
-                self.is_faulty |= jnp.asarray((start < 0) | (start + size > sizes[axis]))
+                self._reject_if((start < 0) | (start + size > sizes[axis]))
                 starts[axis] = starts[axis] + start
                 sizes[axis] = size
             axes = kept
+        row = self._rows[id(step)]
         access = LoopAccess(step, view.slot, tuple(sizes), tuple(sorted(dropped)))
+        self.accesses[row] = access
         at = [jnp.asarray(s, jnp.int32) for s in starts]
-        if self._is_condition:
-            raise NotCompiled("a condition that reads memory")
+        places = self.memory.places.at[row, : len(at) + 1].set(jnp.stack([jnp.int32(1), *at]))
+        self.memory = self.memory._replace(places=places)
         return access, at
 
     @staticmethod
@@ -381,78 +368,43 @@ class _Trace:
                 yield entry
 
     def _read(self, access: LoopAccess, at: list[Any]) -> Any:
-        found = jax.lax.dynamic_slice(self.state[access.slot], at, access.sizes)
+        found = jax.lax.dynamic_slice(self.memory.contents[access.slot], at, access.sizes)
         return jax.lax.squeeze(found, access.dropped)
-
-    def _load(self, step: ir.LoadStep | ir.StoreStep, registers: list[Any]) -> Any:
-        access, at = self._box(step, registers)
-        self.accesses.append((access, at, jnp.bool_(True)))
-        return self._read(access, at)
 
     def _store(self, step: ir.StoreStep, registers: list[Any]) -> None:
         access, at = self._box(step, registers)
-        self.accesses.append((access, at, jnp.bool_(True)))
         before = None
         if step.output is not None or step.mask is not None:
             before = self._read(access, at)
         if step.output is not None:
             registers[step.output.number] = before
-        content = self.state[access.slot]
+        contents = list(self.memory.contents)
+        content = contents[access.slot]
         value = jnp.asarray(registers[step.value.number]).astype(content.dtype)
         if step.mask is not None:
             value = jnp.where(registers[step.mask.number], value, before)
         shape = [n for axis, n in enumerate(access.sizes) if axis not in access.dropped]
         value = jnp.broadcast_to(value, shape).reshape(access.sizes)
-        self.state[access.slot] = jax.lax.dynamic_update_slice(content, value, at)
+        contents[access.slot] = jax.lax.dynamic_update_slice(content, value, at)
+        self.memory = self.memory._replace(contents=contents)
 
     def _branch(self, step: ir.Branch, registers: list[Any]) -> None:
         given = [registers[reg.number] for reg in step.inputs]
         views = [v if isinstance(v, BufferView) else None for v in given]
-        plain = [jnp.int32(0) if v is not None else g for v, g in zip(views, given, strict=True)]
-        found: list[list[tuple[LoopAccess, list[Any], Any]]] = [[] for _ in step.branches]
+        plain = [None if v is not None else g for v, g in zip(views, given, strict=True)]
 
-        def function(number: int) -> Callable[..., Any]:
-            def run(values: list[Any], state: list[Any]) -> Any:
-                inner = _Trace(
-                    state, self._numbers, is_condition=self._is_condition, is_tested=self._is_tested
-                )
-                args = [v if v is not None else a for v, a in zip(views, values, strict=True)]
-                results = inner.run(step.branches[number], args)
-                found[number] = inner.accesses
-                places = [(at, is_run) for _, at, is_run in inner.accesses]
-                bad = inner.is_faulty, inner.is_suspicious
-                return [jnp.asarray(r) for r in results], inner.state, bad, places
+        def function(branch: ir.KernelProgram) -> Callable[..., Any]:
+            def run(values: list[Any], memory: _LoopMemory) -> Any:
+                self.memory = memory
+                results = self.run(branch, _joined(views, values))
+                return [jnp.asarray(r) for r in results], self.memory
 
             return run
 
-        # Each branch returns its accesses in its own place, and zeros for those of the others.
-        shapes = [
-            jax.eval_shape(function(i), plain, self.state)[3] for i in range(len(step.branches))
-        ]
-
-        def padded(number: int) -> Callable[..., Any]:
-            def run(values: list[Any], state: list[Any]) -> Any:
-                results, after, bad, own = function(number)(values, state)
-                places = [
-                    own
-                    if i == number
-                    else jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), other)
-                    for i, other in enumerate(shapes)
-                ]
-                return results, after, bad, places
-
-            return run
-
-        index = jnp.clip(
-            jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, len(step.branches) - 1
+        last = len(step.branches) - 1
+        index = jnp.clip(jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, last)
+        results, self.memory = jax.lax.switch(
+            index, [function(branch) for branch in step.branches], plain, self.memory
         )
-        results, self.state, (is_faulty, is_suspicious), places = jax.lax.switch(
-            index, [padded(i) for i in range(len(step.branches))], plain, self.state
-        )
-        self.is_faulty |= is_faulty
-        self.is_suspicious |= is_suspicious
-        for accesses, of_branch in zip(found, places, strict=True):
-            for (access, _, _), (at, is_run) in zip(accesses, of_branch, strict=True):
-                self.accesses.append((access, list(at), is_run))
         for reg, value in zip(step.outputs, results, strict=True):
             registers[reg.number] = value

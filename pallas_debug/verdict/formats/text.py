@@ -139,22 +139,19 @@ def _several(where: Sequence[str]) -> str:
 def last_word(verdict: Verdict) -> str:
     """Summary line: missing judgements, then `2 findings in 1 kernel` or `nothing found in …`."""
     kernels = render.plural(len(verdict.kernels), "kernel")
-    found = render.plural(len(verdict.counted), "finding")
-    parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
-    asked = judgements(verdict.outcomes)
-    rested = len(verdict.findings) - len(verdict.counted)
-    uncounted = _uncounted(verdict)
+    asked, uncounted = judgements(verdict.outcomes), _uncounted(verdict)
+    parts = list(filter(None, [missing(verdict)]))
+    if verdict.problems:
+        parts.append(f"not everything was done ({_first(verdict.problems, 'problem')})")
     if verdict.counted:
         where = f" in {kernels}" if verdict.kernels else "; no kernel was judged"
-        parts.append(f"{found}{where}" + (f"; {uncounted}" if rested else ""))
-    elif rested:
-        parts += [uncounted, f"nothing else found in {kernels}"]
+        parts += [f"{render.plural(len(verdict.counted), 'finding')}{where}", *uncounted]
+    elif uncounted:
+        parts += [*uncounted, f"nothing else found in {kernels}"]
     elif verdict.unjudged and len(verdict.unjudged) >= len(asked):
         parts.append("nothing is known about its kernels")
-    elif verdict.unjudged:
-        parts.append("nothing found by the rest")
     else:
-        parts.append(f"nothing found in {kernels}")
+        parts.append(f"nothing found {'by the rest' if verdict.unjudged else f'in {kernels}'}")
     limits = [o for o in verdict.outcomes if o.status == "unsupported"]
     if limits and not verdict.findings:
         columns = ", ".join(dict.fromkeys(o.column for o in limits))
@@ -167,43 +164,32 @@ def last_word(verdict: Verdict) -> str:
     return f"{render.one_line(verdict.name)}: {'; '.join(parts)}"
 
 
-def _uncounted(verdict: Verdict) -> str:
+def _uncounted(verdict: Verdict) -> list[str]:
     """`1 finding on made-up values, not counted`; empty if all findings count."""
     made_up = sum(bool(finding.made_up) for finding in verdict.findings)
     rest = sum(not finding.counts and not finding.made_up for finding in verdict.findings)
     kinds = [(made_up, "on made-up values"), (rest, "on an unknown condition")]
     parts = [f"{render.plural(count, 'finding')} {kind}" for count, kind in kinds if count]
-    return f"{' and '.join(parts)}, not counted"
+    return [f"{' and '.join(parts)}, not counted"] if parts else []
 
 
 def missing(verdict: Verdict) -> str:
     """`2 of 5 judgements not made (v6e: the disk is full; …)`; empty if all were made."""
-    if not verdict.unjudged:
-        return ""
     reasons: dict[str, list[str]] = {}
     for outcome in verdict.unjudged:
         reasons.setdefault(outcome.reason or outcome.status, []).append(outcome.column)
-    first, columns = next(iter(reasons.items()))
-    more = len(reasons) - 1
-    others = f"; and {render.plural(more, 'other reason')}" if more else ""
+    if not reasons:
+        return ""
+    columns = ", ".join(dict.fromkeys(next(iter(reasons.values()))))
+    why = f"({columns}: {_first(list(reasons), 'reason')})"
     count = len(judgements(verdict.outcomes))
     if not count:
-        return f"nothing was judged ({', '.join(dict.fromkeys(columns))}: {_short(first)}{others})"
-    asked = render.plural(count, "judgement")
-    return (
-        f"{len(verdict.unjudged)} of {asked} not made "
-        f"({', '.join(dict.fromkeys(columns))}: {_short(first)}{others})"
-    )
+        return f"nothing was judged {why}"
+    return f"{len(verdict.unjudged)} of {render.plural(count, 'judgement')} not made {why}"
 
 
-def _not_done(verdict: Verdict) -> str:
-    if not verdict.problems:
-        return ""
-    more = len(verdict.problems) - 1
-    others = f"; and {render.plural(more, 'other problem')}" if more else ""
-    return f"not everything was done ({_short(verdict.problems[0])}{others})"
-
-
-def _short(reason: str) -> str:
-    line = render.one_line(reason.partition("\n")[0]).removesuffix(".")
-    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
+def _first(texts: Sequence[str], what: str) -> str:
+    """The first of several texts on one line, and how many others there are."""
+    line = render.one_line(texts[0].partition("\n")[0]).removesuffix(".")
+    line = line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
+    return line + (f"; and {render.plural(len(texts) - 1, f'other {what}')}" if texts[1:] else "")
