@@ -240,7 +240,7 @@ def _finding(
         element=element,
         value=text(pair.actual, element),
         expected=text(pair.expected, element),
-        absolute=pair.largest_absolute(),
+        absolute=pair.largest_absolute()[0],
         relative=pair.largest_relative(),
         allowed="" if pair.allowed is None else str(pair.allowed),
         region=patterns.region(pair.bad),

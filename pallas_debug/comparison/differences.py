@@ -93,8 +93,8 @@ class Differences:
         at = unravel(int(np.argmax(self._errors)), self.bad.shape)
         return self._worst(at, float(self._errors[at])), at
 
-    def largest_relative(self) -> tuple[str, tuple[int, ...]] | None:
-        """Largest error relative to the expected element; None if all of those are zero."""
+    def largest_relative(self) -> str | None:
+        """Largest error relative to the expected element, as text; None if those are all zero."""
         if not self.actual.is_inexact:
             return None
         size = np.abs(self.expected.wide)
@@ -103,7 +103,7 @@ class Differences:
             return None
         errors = np.where(is_known, self._errors / np.where(is_known, size, 1.0), -1.0)
         at = unravel(int(np.argmax(errors)), self.bad.shape)
-        return self._worst(at, float(errors[at])), at
+        return self._worst(at, float(errors[at]))
 
     def _worst(self, at: tuple[int, ...], error: float) -> str:
         if np.isfinite(error):

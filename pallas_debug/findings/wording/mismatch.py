@@ -55,7 +55,7 @@ class Mismatch:
       count, total: number of differing elements, and of all elements.
       element: index of the first differing element.
       value, expected: values of that element.
-      absolute, relative: largest errors, with the elements that have them.
+      absolute, relative: largest errors.
       allowed: the tolerance; empty if elements must be equal.
       region: region of the differing elements.
       special: NaN, infinities and zeros among them.
@@ -73,8 +73,8 @@ class Mismatch:
     element: tuple[int, ...]
     value: str
     expected: str
-    absolute: tuple[str, tuple[int, ...]]
-    relative: tuple[str, tuple[int, ...]] | None
+    absolute: str
+    relative: str | None
     allowed: str
     region: DifferingRegion
     special: tuple[SpecialValues, ...] = ()
@@ -91,10 +91,10 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         "value": found.value,
         "expected": found.expected,
         "differing": f"{found.count} of {found.total}",
-        "largest absolute error": found.absolute[0],
+        "largest absolute error": found.absolute,
     }
     if found.relative is not None:
-        facts["largest relative error"] = found.relative[0]
+        facts["largest relative error"] = found.relative
     facts["pattern"] = pattern(found)
     links: tuple[Link, ...] = ()
     if found.chain is not None:
@@ -131,11 +131,11 @@ def _differs(found: Mismatch, pattern: str) -> str:
     """One line: how many elements differ, which, the first of them, and by how much."""
     of = "its only element differs" if found.total == 1 else f"{found.count:,} of {found.total:,}"
     verb = "" if found.total == 1 else " elements differ" if found.count > 1 else " differs"
-    relative = "" if found.relative is None else f" (relative {found.relative[0]})"
+    relative = "" if found.relative is None else f" (relative {found.relative})"
     allowed = found.allowed or "none, since these are not floats"
     return (
         f"{found.what}, {found.array}: {of}{verb} from `{found.reference}` ({pattern}); first, "
-        f"{_first(found)}; largest error {found.absolute[0]}{relative}, allowed {allowed}"
+        f"{_first(found)}; largest error {found.absolute}{relative}, allowed {allowed}"
     )
 
 
