@@ -16,7 +16,10 @@ from pallas_debug.analysis.coverage import unvisited
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.facts import array_text, block_text
-from pallas_debug.findings.wording import contents, order
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.order import Access, Race
+from pallas_debug.findings.sighting import revisited
+from pallas_debug.findings.wording import contents
 
 MAX_POINTS = 1 << 24
 """Maximum number of grid points over which blocks are enumerated."""
@@ -152,13 +155,14 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
     block = visit.block
     index = _index(visit, other)
     shape = array_text(block.dtype, block.shape)
-    finding = order.data_race(
-        subject.of_block(block, grid_point=other, index=block_text(block.name, index)),
-        what=f"block {index} of {block.name}, {shape},",
-        here=order.Access(writes=True, grid_point=other),
-        there=order.Access(writes=True, grid_point=first),
+    race = Race(
+        here=Access(writes=True, grid_point=other),
+        there=Access(writes=True, grid_point=first),
         axes=grid.numbers(shared or parallel),
     )
+    seen = subject.of_block(block, grid_point=other, index=block_text(block.name, index))
+    what = f"block {index} of {block.name}, {shape},"
+    finding = seen.with_values(race.facts).of(Fault.DATA_RACE, what=what, race=race)
     condition = "the grid points store different values"
     result.findings.append(replace(finding, only_if=condition))
     return True
@@ -210,8 +214,9 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     )
     block = visit.block
     index = _index(visit, again)
-    finding = order.output_revisited(
-        subject.of_block(block, grid_point=again, index=block_text(block.name, index)),
+    seen = subject.of_block(block, grid_point=again, index=block_text(block.name, index))
+    finding = revisited(
+        seen,
         what=f"block {index} of {block.name}",
         first=before,
         last=before,

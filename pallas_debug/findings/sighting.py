@@ -65,6 +65,31 @@ class Sighting:
         )
 
 
+def revisited(
+    seen: Sighting,
+    *,
+    what: str,
+    first: tuple[int, ...],
+    last: tuple[int, ...],
+    again: tuple[int, ...],
+    from_table: bool,
+) -> Finding:
+    """Report an output block that is revisited after another; it was visited `first` to `last`.
+
+    Args:
+      from_table: whether the index map reads scalar prefetch.
+    """
+    visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
+    return seen.with_values({"first visit": str(first), "last visit": str(last)}).of(
+        Fault.OUTPUT_REVISITED,
+        what=what,
+        visits=visits,
+        last=last,
+        again=again,
+        from_table=from_table,
+    )
+
+
 def with_text(line: SourceLine | None) -> SourceLine | None:
     """Add the text of a line if its file can be read; the compiler's locations lack it."""
     if line is None or line.text:

@@ -17,7 +17,7 @@ from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import report
+from pallas_debug.machine.sanitizer import counts, report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
@@ -113,7 +113,7 @@ def run(
     if why.thread is None:
         # The observer of the order knows more about the causes.
         known = [fault for order in orders for fault in order.deadlock()]
-        ends.append(known[-1] if known else report.deadlock(launch, machine.threads))
+        ends.append(known[-1] if known else counts.first_stuck(launch, machine.threads))
     if not ends:
         raise MachineError(f"kernel `{launch.name}` was stopped: {why.reason}") from why
     stopped = ends[-1]

@@ -20,8 +20,8 @@ from pallas_debug.findings.facts import (
 )
 from pallas_debug.findings.facts import number as number
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding
 
 Gone = Literal[

@@ -12,8 +12,8 @@ from typing import Literal
 from pallas_debug.findings.case import Words
 from pallas_debug.findings.facts import GUARD, Point, line_text, listed, number, two_cores
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.order import of_axes
 from pallas_debug.model import Finding, SourceLine
 
 Element = tuple[int, ...]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from pallas_debug.findings.facts import WrittenElement, listed, number
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.order import Access
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording.order import Access
 from pallas_debug.model import Finding
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.facts import line_text, listed
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.order import Amount, Stuck, Tally
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import semaphores
 from pallas_debug.machine.copies import Counter
 from pallas_debug.machine.sanitizer.ordering import senders
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
@@ -18,9 +20,15 @@ from pallas_debug.machine.sanitizer.ordering.ledger import (
     SemaphoreLedger,
     SizeMismatch,
 )
-from pallas_debug.machine.sanitizer.report import BARRIER, shape_text, sighting_of, stuck_wait
-from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding
+from pallas_debug.machine.sanitizer.report import (
+    counter_text,
+    shape_text,
+    sighting,
+    sighting_of,
+    stuck_wait,
+)
+from pallas_debug.machine.threads import Blocked, Thread
+from pallas_debug.model import Finding, SourceLine
 
 CopyOn = tuple[int | None, tuple[str, Any]]
 """Identity of the step that starts a DMA, and the place of the semaphore that it signals."""
@@ -82,33 +90,35 @@ def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
     signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
     device = ledger.buffer.device
     place = (waits or signals)[-1].first
-    values = {"count": str(ledger.near.count), "waits": str(ledger.totals[1])}
-    others = sorted({number for line in signals for number in line.devices} - {device})
-    if others and ledger.name != BARRIER:
-        values[semaphores.SIGNALLED_BY] = ", ".join(f"device {number}" for number in others)
     seen = sighting_of(
         run.launch,
         place,
         grid_point=None,
         operand=ledger.name,
         other=signals[0].first.step.site.line if waits and signals else None,
-        values=values,
+        values={"count": str(ledger.near.count), "waits": str(ledger.totals[1])},
     )
-    return semaphores.semaphore_left_over(
-        seen,
+    raised, lowered = _tallies(signals, device), _tallies(waits, device)
+    # A wait on a branch, which runs less often than the only signal.
+    fewest = min(lowered, key=lambda wait: wait.points, default=None)
+    is_branch = fewest is not None and len(raised) == 1 and raised[0].points > fewest.points
+    return seen.of(
+        Fault.SEMAPHORE_LEFT_OVER,
         semaphore=ledger.name,
+        device=device or None,
         count=ledger.near.count,
-        is_awaited=bool(waits),
-        totals=ledger.totals,
-        device=device,
-        signals=_tallies(signals, device),
-        waits=_tallies(waits, device),
+        sums=ledger.totals,
+        signals=" and ".join(map(str, raised)),
+        waits=" and ".join(map(str, lowered)),
+        fewest=line_text(fewest.line) if fewest is not None and is_branch else None,
+        fewest_points=fewest and fewest.points,
+        signalled_at=Amount(raised[0].points, "grid point") if raised else None,
     )
 
 
-def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
+def _tallies(lines: Iterable[LineSum], device: int) -> list[Tally]:
     return [
-        semaphores.Tally(
+        Tally(
             line=line.first.step.site.line,
             amount=line.amount,
             points=len(line.points),
@@ -128,11 +138,15 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
         values={"semaphore": ledger.name},
     )
     source, destination = found.copy.names
-    return semaphores.wait_size_mismatch(
-        seen,
+    copied, awaited = found.copy.nbytes, found.awaited
+    bytes_of = {"copied bytes": str(copied), "awaited bytes": str(awaited)}
+    return seen.with_values(bytes_of).of(
+        Fault.WAIT_SIZE_MISMATCH,
         semaphore=ledger.name,
-        copied=found.copy.nbytes,
-        awaited=found.awaited,
+        copied=copied,
+        awaited=awaited,
+        rest=copied - awaited,
+        more=awaited - copied,
         source=source,
         destination=destination,
         descriptor=found.descriptor,
@@ -148,14 +162,14 @@ def of_copy(run: OrderTracker, copy: StartedCopy, **facts: Any) -> Sighting:
 
 def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
     source, destination = copy.names
-    return semaphores.copy_not_awaited(
-        of_copy(run, copy, values={"source": source, "destination": destination}),
-        semaphore=ledger.name,
-        source=source,
-        destination=destination,
+    given = {"source": source, "destination": destination, "semaphore": ledger.name}
+    counted = {"starts": str(ledger.starts), "waits": str(ledger.waits)}
+    return of_copy(run, copy, values=given | counted).of(
+        Fault.DMA_NOT_AWAITED,
+        **given,
         left=sum(item.left for item in ledger.copies),
-        starts=ledger.starts,
-        waits=ledger.waits,
+        starts=Amount(ledger.starts, "copy is", "copies are"),
+        waits=Amount(ledger.waits, "is", "are"),
     )
 
 
@@ -183,38 +197,75 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         operand=ledger.name,
         other=signal.step.site.line if signal is not None else None,
     )
-    earlier = ledger.awaited_in
     signals, waits = ledger.totals
-    is_given = ledger.buffer.kind == "input"
-    yield semaphores.deadlock(
+    is_known = not of_copy and ledger.buffer.kind != "input"  # another kernel may signal it, too
+    yield deadlock(
         seen,
-        semaphore=ledger.name,
-        count=blocked.counter.count,
-        needed=blocked.amount,
-        of_copy=of_copy,
+        blocked,
+        ledger.name,
         was_raised=raised,
-        is_given=is_given,
-        totals=None if of_copy or is_given else (signals, waits + blocked.amount),
         device=ledger.buffer.device,
-        others=len(others),
+        core=ledger.buffer.core,
+        signals=signals if is_known else None,
+        waits=waits + blocked.amount if is_known else None,
         stuck=others,
         sender=senders.sender(run, ledger, stuck[1:]),
         elsewhere=senders.elsewhere(run, ledger),
-        on_core=senders.on_other_core(run, ledger),
-        core=ledger.buffer.core,
-        earlier=earlier.step.site.line if of_copy and earlier is not None else None,
+        earlier=ledger.awaited_in,
         unstarted=_never_started(ledger, thread, blocked.step),
-        under_way=senders.under_way(run, ledger) if of_copy else (),
-        axes=()
-        if earlier is None
-        else run.launch.numbers(a for a in run.tasks.axes if earlier.point[a] != thread.point[a]),
+        under_way=senders.under_way(run, ledger) if of_copy else [],
     )
 
 
-def _never_started(
-    ledger: SemaphoreLedger, thread: Thread, step: ir.MachineStep
-) -> tuple[str, tuple[str, ...]] | None:
-    """Destination of a wait that no DMA on its semaphore fills, and those DMAs' destinations.
+def deadlock(
+    seen: Sighting,
+    blocked: Blocked,
+    semaphore: str,
+    *,
+    device: int,
+    core: int,
+    stuck: Sequence[Stuck],
+    sender: tuple[int, SourceLine] | None = None,
+    elsewhere: tuple[str, int] | None = None,
+    earlier: EventPlace | None = None,
+    under_way: Sequence[str] = (),
+    **facts: Any,
+) -> Finding:
+    """Report a wait that never ends.
+
+    Args:
+      stuck: other threads that wait forever.
+      sender: device and line that would end the wait, in a thread that is blocked before it.
+      elsewhere: device or core on which the same semaphore is not zero, and its count there.
+      earlier: wait that took the same copy.
+      under_way: semaphores with copies that nothing has waited for yet.
+    """
+    of_copy = isinstance(blocked.step, ir.CopyWait)
+    unit = ("byte",) if of_copy else ()
+    count, needed = (Amount(n, *unit) for n in (blocked.counter.count, blocked.amount))
+    line = None if earlier is None else earlier.step.site.line
+    return seen.with_values({"count": str(count.number), "awaited": str(needed.number)}).of(
+        Fault.DEADLOCK,
+        semaphore=semaphore,
+        count=count,
+        needed=needed,
+        of_copy=of_copy,
+        device=device or None,
+        core=core or None,
+        stuck="; ".join(map(str, stuck)),
+        sender=sender and (sender[0], line_text(sender[1])),
+        elsewhere=elsewhere and (elsewhere[0], Amount(elsewhere[1], *unit)),
+        act="the copy that it waits for is started" if of_copy else "it is signalled",
+        those="copies" if of_copy else "signals",
+        missing=Amount(needed.number - count.number, "byte is", "bytes are"),
+        earlier=line and line_text(line),
+        under_way=listed(under_way) if under_way else None,
+        **facts,
+    )
+
+
+def _never_started(ledger: SemaphoreLedger, thread: Thread, step: ir.MachineStep) -> str | None:
+    """Destination of a wait that no DMA on its semaphore fills.
 
     A descriptor of a single array only gives the size of a wait.
     """
@@ -223,4 +274,21 @@ def _never_started(
     source, target = thread.ref(step.source), thread.ref(step.destination)
     if source.buffer is target.buffer or target.name in ledger.filled or not ledger.filled:
         return None
-    return target.name, tuple(ledger.filled)
+    return target.name
+
+
+def first_stuck(launch: Launch, threads: Sequence[Thread]) -> Finding:
+    """Report that no thread can run, in a run whose order nothing observed."""
+    first, *rest = [thread for thread in threads if thread.blocked is not None]
+    blocked = first.blocked
+    assert blocked is not None
+    name = counter_text(blocked.counter)
+    return deadlock(
+        sighting(launch, first, blocked.step, operand=name),
+        blocked,
+        name,
+        device=first.device,
+        core=first.core,
+        was_raised=blocked.counter.count > 0,
+        stuck=[stuck_wait(thread, thread.blocked) for thread in rest if thread.blocked is not None],
+    )

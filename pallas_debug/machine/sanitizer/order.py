@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.facts import two_cores
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
-from pallas_debug.findings.wording import order as wording
-from pallas_debug.findings.wording import semaphores
+from pallas_debug.findings.order import Access, Race, of_axes
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array, MemoryBuffer
@@ -144,10 +144,7 @@ def _equal(
 
 
 def _followed(race: Finding, by: Sequence[Finding]) -> Finding:
-    """Add consequences to a race: a wait may be missing for the copy that takes part in it."""
-    unawaited = [f for f in by if f.kind is Fault.DMA_NOT_AWAITED]
-    if unawaited:
-        race = semaphores.of_unawaited_copy(race, unawaited[0])
+    """Add consequences to a race, such as a copy that nothing waits for."""
     return replace(race, consequences=(*race.consequences, *by))
 
 
@@ -185,6 +182,17 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
     region = box_text(name, here.boxes[0] if here.boxes else whole(buffer.content.shape))
     overlap = box_text(name, race.overlap)
     sees_all = here.boxes == (race.overlap,) or len(here.boxes) > 1
+    facts = Race(
+        here=_access(run, here),
+        there=_access(run, there, is_next=there is race.later and there.is_of_pipeline),
+        was_filled=race.earlier.was_unread or race.later.was_unread or race.overtakes,
+        axes=run.launch.numbers(race.axes),
+        overlap=None if sees_all and len(here.boxes) == 1 else overlap,
+        waited=race.waited,
+        alike=race.alike,
+        heard=_heard(run, race),
+        is_gpu=run.launch.is_gpu,
+    )
     seen = sighting_of(
         run.launch,
         None,
@@ -196,21 +204,9 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         index=region,
         shape=shape_text(buffer),
         count=race.count,
+        values=facts.facts,
     )
-    return wording.data_race(
-        seen,
-        what=f"{region}, {shape_text(buffer)},",
-        here=_access(run, here),
-        there=_access(run, there, is_next=there is race.later and there.is_of_pipeline),
-        was_filled=race.earlier.was_unread or race.later.was_unread or race.overtakes,
-        axes=run.launch.numbers(race.axes),
-        overlap=None if sees_all and len(here.boxes) == 1 else overlap,
-        waited=race.waited,
-        alike=race.alike,
-        heard_cores=_heard(run, race),
-        was_empty=_is_onto_nothing(race),
-        is_gpu=run.launch.is_gpu,
-    )
+    return seen.of(Fault.DATA_RACE, what=f"{region}, {shape_text(buffer)},", race=facts)
 
 
 def _first_of_each_wait(worded: Iterable[tuple[RaceFact, Finding]]) -> dict[int, Finding]:
@@ -247,13 +243,6 @@ def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
     return (copy, core) if is_remote else (core, copy)
 
 
-def _is_onto_nothing(race: RaceFact) -> bool:
-    """Return whether a DMA writes to scratch that is still unwritten, as far as is known."""
-    arrives = race.later if race.later.writes else race.earlier
-    is_empty = arrives.buffer.kind in ("scratch", "scoped") and not is_far(arrives.buffer)
-    return is_empty and not arrives.was_filled
-
-
 def _between_cores(race: RaceFact, buffer: MemoryBuffer) -> bool:
     """Return whether two threads access memory that the cores of a device share."""
     return race.earlier.thread != race.later.thread and is_far(buffer)
@@ -268,7 +257,7 @@ def _heard(run: OrderTracker, race: RaceFact) -> frozenset[int] | None:
     return frozenset(threads[n].thread.core for n in race.heard if n in threads)
 
 
-def _access(run: OrderTracker, access: MemoryAccess, *, is_next: bool = False) -> wording.Access:
+def _access(run: OrderTracker, access: MemoryAccess, *, is_next: bool = False) -> Access:
     thread = run.tasks.threads[access.thread].thread
     buffer = access.buffer
     names, semaphore, sender = access.names, None, None
@@ -283,7 +272,7 @@ def _access(run: OrderTracker, access: MemoryAccess, *, is_next: bool = False) -
         block = f"block {access.block}"
         to_window = access.writes == (buffer.kind == "window")
         names = (block, window) if to_window else (window, block)
-    return wording.Access(
+    return Access(
         writes=access.writes,
         grid_point=access.point,
         loop=access.iterations,
@@ -344,37 +333,42 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
             count=sum(len(found) - 1 for found in blocks),
         )
         point = there.point if there else earlier.point
-        finding = wording.data_race(
-            seen,
-            what=f"block {later.block} of {name}, {shape},",
+        race = Race(
             here=access_of(later.store),
-            there=wording.Access(writes=True, grid_point=point, is_stored=there is not None),
+            there=Access(writes=True, grid_point=point, is_stored=there is not None),
             axes=run.launch.numbers(a for a in axes if later.store.point[a] != point[a]),
         )
+        what = f"block {later.block} of {name}, {shape},"
+        finding = seen.with_values(race.facts).of(Fault.DATA_RACE, what=what, race=race)
         yield later.when, finding
 
 
 def _overlapping(run: OrderTracker, found: OverlappingCopy) -> Finding:
     copy = found.copy
-    return semaphores.overlapping_copy(
-        of_copy(run, copy, count=found.count),
-        copy=copy.names,
-        overlap=box_text(copy.operand, found.overlap),
-    )
+    overlap = box_text(copy.operand, found.overlap)
+    source, destination = copy.names
+    seen = of_copy(run, copy, count=found.count, values={"overlap": overlap})
+    return seen.of(Fault.DATA_RACE, source=source, destination=destination, overlap=overlap)
 
 
 def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
     copy = early.copy
     sender, receiver = copy.place.device, copy.destination.device
-    return semaphores.remote_copy_too_early(
-        of_copy(run, copy, count=early.count),
-        copy=copy.names,
+    devices = {"sender": f"device {sender}", "receiver": f"device {receiver}"}
+    others = [str(device) for device in early.heard if device != receiver]
+    unheard = _unheard(run, sender, receiver)
+    heard = f"only for signals from device {', '.join(others)}" if others else "for no other device"
+    if unheard is not None:
+        heard += f", although device {receiver} signals it"
+    return of_copy(run, copy, count=early.count, values=devices).of(
+        Fault.DATA_RACE,
+        source=copy.names[0],
         what=f"{copy.names[1]}, {shape_text(copy.destination)},",
         sender=sender,
         receiver=receiver,
-        heard_from=early.heard,
+        heard=heard,
         has_barrier=run.has_barrier,
-        unheard=_unheard(run, sender, receiver),
+        unheard=unheard,
     )
 
 
@@ -388,8 +382,17 @@ def _unheard(run: OrderTracker, sender: int, receiver: int) -> tuple[int, int] |
 
 def _of_lanes(run: OrderTracker, wait: LaneWait) -> Finding:
     line = wait.source.step.site.line
-    seen = sighting_of(run.launch, wait.wait, operand=wait.semaphore, other=line, count=wait.count)
-    return semaphores.deadlock_of_lanes(
-        seen, semaphore=wait.semaphore, source=wait.source.point,
-        axes=run.launch.numbers(wait.axes), of_copy=wait.of_copy,
+    axes = run.launch.numbers(wait.axes)
+    dimensions = " and ".join(map(str, axes))
+    seen = sighting_of(
+        run.launch, wait.wait, operand=wait.semaphore, other=line, count=wait.count,
+        values=of_axes(axes),
     )  # fmt: skip
+    return seen.of(
+        Fault.DEADLOCK,
+        semaphore=wait.semaphore,
+        started=wait.source.point,
+        done="the copy that it waits for was started" if wait.of_copy else "it was signalled",
+        axes=dimensions,
+        cores=two_cores(dimensions),
+    )

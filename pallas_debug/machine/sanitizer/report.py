@@ -11,9 +11,9 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.order import Access, Stuck
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import bounds, semaphores
-from pallas_debug.findings.wording.order import Access
+from pallas_debug.findings.wording import bounds
 from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
@@ -342,29 +342,8 @@ def _are_offsets(
     )
 
 
-def deadlock(launch: Launch, threads: Sequence[Thread]) -> Finding:
-    """Report that no thread can run, and the blocked waits; its line is that of the first."""
-    waiting = [thread for thread in threads if thread.blocked is not None]
-    first, *rest = waiting
-    blocked = first.blocked
-    assert blocked is not None
-    name = counter_text(blocked.counter)
-    count = blocked.counter.count
-    return semaphores.deadlock(
-        sighting(launch, first, blocked.step, operand=name),
-        semaphore=name,
-        count=count,
-        needed=blocked.amount,
-        of_copy=isinstance(blocked.step, ir.CopyWait),
-        was_raised=count > 0,
-        is_given=blocked.counter.buffer.kind == "input",
-        device=first.device,
-        stuck=[stuck_wait(thread, thread.blocked) for thread in rest if thread.blocked is not None],
-    )
-
-
-def stuck_wait(thread: Thread, blocked: Blocked) -> semaphores.Stuck:
-    return semaphores.Stuck(
+def stuck_wait(thread: Thread, blocked: Blocked) -> Stuck:
+    return Stuck(
         semaphore=counter_text(blocked.counter),
         count=blocked.counter.count,
         needed=blocked.amount,

@@ -211,8 +211,6 @@ def test_the_semaphore_that_a_race_lacks_is_named_of_those_that_a_line_leaves() 
     (left,) = (one for one in finding.consequences if one.kind is Fault.DMA_NOT_AWAITED)
     semaphore = finding.values["other semaphore"]
     assert (semaphore, left.values["semaphore"]) == ("arrived[1, 0]",) * 2
-    assert finding.cause is not None
-    assert finding.cause.startswith("nothing waits for arrived[1, 0]")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
-from pallas_debug.findings.wording import order
+from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.machine import Stopped
 from pallas_debug.machine.observer import MachineObserver, max_iterations
 from pallas_debug.machine.sanitizer.report import sighting
@@ -111,8 +111,13 @@ class LoopObserver(MachineObserver):
         }
         seen = sighting(self._launch, thread, step, values=shown)
         self._findings.append(
-            order.endless_loop(
-                seen, count=iteration, values=shown, since=since, unchanged=condition.unchanged
+            seen.of(
+                Fault.ENDLESS_LOOP,
+                count=iteration,
+                since=since,
+                state=", ".join(f"{name} = {value}" for name, value in shown.items()),
+                names=", ".join(shown) or "the values it reads",
+                unchanged=list(condition.unchanged),
             )
         )
         raise Stopped("endless loop", thread)

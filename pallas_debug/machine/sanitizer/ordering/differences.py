@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pallas_debug.findings.facts import WrittenElement, number
-from pallas_debug.findings.wording import order as wording
+from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import UndecidedOrder
@@ -42,11 +42,12 @@ def _finding(
     if _came_first(fact, other):
         values.reverse()
     shape = f"{a.dtype}{list(a.shape)}"
-    return wording.nondeterministic_result(
-        sighting_of(run.launch, fact.place, operand=name, shape=shape, values=on),
+    orders = {"one order": values[0], "other order": values[1]}
+    return sighting_of(run.launch, fact.place, operand=name, shape=shape, values=on | orders).of(
+        Fault.NONDETERMINISTIC_RESULT,
         element=WrittenElement(index=index).name(name),
         one=values[0],
-        other=values[1],
+        other_value=values[1],
         first=fact.first,
         second=fact.second,
         differ=int(differs.sum()),

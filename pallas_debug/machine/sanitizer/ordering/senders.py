@@ -14,17 +14,20 @@ from pallas_debug.machine.threads import ProgramFrame, Thread
 from pallas_debug.model import SourceLine
 
 
-def elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """Return a device on which the same semaphore is not zero, and its count there.
+def elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[str, int] | None:
+    """Return another device or core on which the same semaphore is not zero, and its count there.
 
-    A device that also waits for more of the semaphore is skipped: its count was meant for it.
+    One that also waits for more of the semaphore is skipped: its count was meant for it.
     """
     awaited = {id(run.ledger_of(blocked)) for blocked in run.blocked.values()}
+    here = ledger.buffer
     for other in run.ledgers.values():
-        is_twin = other.buffer.name == ledger.buffer.name and other.entry == ledger.entry
-        is_away = is_twin and other.buffer.device != ledger.buffer.device
-        if is_away and other.near.count and id(other) not in awaited:
-            return other.buffer.device, other.near.count
+        there = other.buffer
+        is_same = there.name == here.name and other.entry == ledger.entry and other is not ledger
+        if is_same and other.near.count and id(other) not in awaited:
+            if there.device != here.device:
+                return f"device {there.device}", other.near.count
+            return f"core {there.core}", other.near.count
     return None
 
 
@@ -37,16 +40,6 @@ def under_way(run: OrderTracker, ledger: SemaphoreLedger) -> list[str]:
         if other.copies and (other.buffer.device, other.buffer.core) == (own.device, own.core)
         if other is not ledger
     ]
-
-
-def on_other_core(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
-    """Return a core on which the same semaphore is not zero, and its count there."""
-    for other in run.ledgers.values():
-        one, twin = ledger.buffer, other.buffer
-        is_twin = (twin.name, twin.device, other.entry) == (one.name, one.device, ledger.entry)
-        if is_twin and twin.core != one.core and other.near.count:
-            return twin.core, other.near.count
-    return None
 
 
 def sender(

@@ -19,8 +19,9 @@ from pallas_debug.findings.facts import (
     block_text,
     left_unwritten,
 )
-from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents, order, writers
+from pallas_debug.findings.order import Access
+from pallas_debug.findings.sighting import Sighting, revisited
+from pallas_debug.findings.wording import contents, writers
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
@@ -198,7 +199,7 @@ class MemoryWording:
         window = read.block.window
         name = window.operand.name
         record = self._run.writes.get(int(read.block.numbers[read.element]))
-        writer = order.Access(writes=True)
+        writer = Access(writes=True)
         if record is not None:
             writer = access_of(record, record.copy)
         seen = self._seen(
@@ -251,7 +252,7 @@ class MemoryWording:
             index=block_text(name, back.block),
             shape=shape_text(back.window.array),
         )
-        return order.output_revisited(
+        return revisited(
             seen,
             what=f"block {back.block} of {name}",
             first=back.first,
