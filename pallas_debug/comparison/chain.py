@@ -96,7 +96,7 @@ def _run(compared: ComparedFunction, path: Point, observer: WriteObserver, deadl
         is_last = called.path == path
         decoded = _decoded(called)
         watching = observer if is_last else Deadline(deadline)
-        machine = Machine(decoded, [arrays(called.operands)], observer=watching, stray="nearest")
+        machine = Machine(decoded, [arrays(called.operands)], observer=watching, outside="nearest")
         with evaluating(enable_x64=decoded.enable_x64):
             (results,) = machine.run()
         if is_last:

@@ -41,11 +41,11 @@ def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadSte
     try:
         region = access(frame.registers, step.place)
     except OutOfBounds as error:
-        value = _stray(machine, thread, error)
+        value = _outside_value(machine, thread, error)
         if value is None:
             raise
         if machine.observer is not None:
-            machine.observer.strays(thread, step, error)
+            machine.observer.reads_outside(thread, step, error)
         registers[step.output.number] = value
         return
     value = region.read()
@@ -54,9 +54,9 @@ def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadSte
     registers[step.output.number] = value[()] if value.ndim == 0 else value
 
 
-def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
+def _outside_value(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
     """Value of a scalar read outside its table; None if the run cannot continue."""
-    if machine.stray is None or thread.index_map_of or error.recast:
+    if machine.outside is None or thread.index_map_of or error.recast:
         return None
     content = error.buffer.content
     if error.buffer.type.space != "smem" or error.shape != content.shape or not content.size:
@@ -64,12 +64,12 @@ def _stray(machine: Machine, thread: Thread, error: OutOfBounds) -> Any:
     if not all(isinstance(entry, int) for entry in error.index):
         return None
     place = error.buffer.number, *(int(entry) for entry in error.index)  # type: ignore[arg-type]
-    number = machine.strays.setdefault(place, len(machine.strays) + 1)
-    if machine.stray == "zero":
+    number = machine.outside_reads.setdefault(place, len(machine.outside_reads) + 1)
+    if machine.outside == "zero":
         return content.dtype.type(0)
-    if machine.stray == "count":
+    if machine.outside == "count":
         return np.asarray(number % 127).astype(content.dtype)[()]
-    if machine.stray == "number":
+    if machine.outside == "number":
         return unwritten.memory((), content.dtype, "number")[()]
     limits = zip(error.index, error.shape, strict=True)
     return content[tuple(min(max(int(at), 0), n - 1) for at, n in limits)]  # type: ignore[arg-type]

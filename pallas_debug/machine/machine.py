@@ -71,17 +71,15 @@ class Machine:
 
     Attributes:
       fill: contents of unwritten memory: "nan", "number", or "mark", a NaN that
-        `stepping.unwritten`
-        recognises.
+        `stepping.unwritten` recognises.
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
       backwards: whether threads, and the DMAs in flight at a wait, run in reverse order.
       buffers: allocated memory; `num_buffers` counts all buffers ever allocated.
-      stray: value of a scalar read whose index is outside its table in SMEM: "nearest" for the
+      outside: value of a scalar read whose index is outside its table in SMEM: "nearest" for the
         element at the nearest index, "number" for another value, "zero", or "count" for a small
-        number that differs from place to place; None stops the run.
-          Kernels read such tables speculatively, and discard the value:
-        `jnp.where(i >= 0, table[i], 0)`.
-      strays: places of such reads in order of first occurrence, and their numbers.
+        number that differs from place to place; None stops the run. Kernels read such tables
+        speculatively, and discard the value: `jnp.where(i >= 0, table[i], 0)`.
+      outside_reads: places of such reads in order of first occurrence, and their numbers.
       calls_back: whether host callbacks are called; a second run of a call should not call them.
       compiles_loops: whether long loops may run compiled, which may round differently;
         `num_chunks` counts the times that some iterations of one did, and `loops` has a record of
@@ -98,7 +96,7 @@ class Machine:
         fill: str = "nan",
         eager: bool = False,
         backwards: bool = False,
-        stray: str | None = None,
+        outside: str | None = None,
         calls_back: bool = True,
         compiles_loops: bool = True,
         first: int = 0,
@@ -114,8 +112,8 @@ class Machine:
         self.fill = fill
         self.eager = eager
         self.backwards = backwards
-        self.stray = stray
-        self.strays: dict[tuple[Any, ...], int] = {}
+        self.outside = outside
+        self.outside_reads: dict[tuple[Any, ...], int] = {}
         self.interrupts = interrupts.count()
         self.calls_back = calls_back
         self.compiles_loops = compiles_loops

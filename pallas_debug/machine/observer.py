@@ -135,7 +135,7 @@ class MachineObserver:
     def sizes_differ(self, thread: Thread, step: ir.MachineStep, error: SizesDiffer) -> None:
         """Handle a copy between slices of different sizes. The machine stops after this."""
 
-    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+    def reads_outside(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         """Handle a scalar read outside its table; the run continues with some value."""
 
     def block_leaves(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:

@@ -73,7 +73,7 @@ def run(
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
     group = ObserverGroup([*observers, *stopping])
-    machine = Machine(launch, arrays, observer=group, first=first, stray="nearest", fill=fill)
+    machine = Machine(launch, arrays, observer=group, first=first, outside="nearest", fill=fill)
     why = None
     try:
         machine.run()
@@ -86,24 +86,24 @@ def run(
     if launch.meshes:
         found = _under_races(found)
     results = machine.results()
-    is_compared = bool(machine.strays) or any(order.undecided for order in orders)
+    is_compared = bool(machine.outside_reads) or any(order.undecided for order in orders)
     if machine.num_chunks and why is None and is_compared:
         # Other runs are compared with this one bit by bit; compiled loops may round differently.
         results = _again(launch, arrays, first, again, "nearest") or results
-    if machine.strays:
-        is_used = why is not None or _strays_matter(launch, arrays, results, first, again)
-        strayed = bounds.strayed(is_discarded=not is_used)
+    if machine.outside_reads:
+        is_used = why is not None or _outside_reads_matter(launch, arrays, results, first, again)
+        reads = bounds.outside_reads(is_discarded=not is_used)
         if is_used:
             # Later events are consequences of the values that the machine gave the kernel to read.
-            found = [one for one in found if not _is_not_before(one, strayed[0])]
+            found = [one for one in found if not _is_not_before(one, reads[0])]
             return MachineRun(
                 results=machine.results(),
-                findings=(*strayed, *found),
+                findings=(*reads, *found),
                 hints=hints,
-                stopped=strayed[0],
+                stopped=reads[0],
             )
         if orders:  # the kernel is sanitized, not only run
-            found = [*strayed, *found]
+            found = [*reads, *found]
     if why is None:
         for order in orders:
             found += order.compared(arrays, results, first=first, beside=again)
@@ -177,7 +177,7 @@ def _clocks() -> tuple[float, float]:
     return time.monotonic(), time.process_time()
 
 
-def _strays_matter(
+def _outside_reads_matter(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
     beside: Sequence[MachineObserver],
 ) -> bool:  # fmt: skip
@@ -186,15 +186,15 @@ def _strays_matter(
     Several values are tried: a large number may set the same flags as the nearest one, while
     zero does not. The size of a slice may be negative or zero, which selects nothing.
     """
-    strays = ("number", "zero", "count")
-    return any(_differ(launch, arrays, results, first, beside, stray) for stray in strays)
+    values = ("number", "zero", "count")
+    return any(_differ(launch, arrays, results, first, beside, value) for value in values)
 
 
 def _differ(
     launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
-    beside: Sequence[MachineObserver], stray: str,
+    beside: Sequence[MachineObserver], outside: str,
 ) -> bool:  # fmt: skip
-    again = _again(launch, arrays, first, beside, stray)
+    again = _again(launch, arrays, first, beside, outside)
     return again is None or any(
         bool(differing(one, two).any())
         for mine, others in zip(results, again, strict=True)
@@ -204,13 +204,13 @@ def _differ(
 
 def _again(
     launch: Launch, arrays: Sequence[Sequence[Any]], first: int, beside: Sequence[MachineObserver],
-    stray: str,
+    outside: str,
 ) -> list[list[Array]] | None:  # fmt: skip
     """Return the results of a run without compiled loops; None if it does not end."""
     group = ObserverGroup([LoopObserver(launch), *beside])
     machine = Machine(
         launch, arrays, observer=group, calls_back=False, compiles_loops=False, first=first,
-        stray=stray,
+        outside=outside,
     )  # fmt: skip
     try:
         return machine.run()
@@ -233,14 +233,14 @@ def _under_races(found: list[Finding]) -> list[Finding]:
     return kept
 
 
-def _is_not_before(finding: Finding, stray: Finding) -> bool:
-    """Return whether a finding is at the grid point of a stray read or later, or it is unknown."""
-    at, before = finding.grid_point, stray.grid_point
+def _is_not_before(finding: Finding, read: Finding) -> bool:
+    """Return whether a finding is of the time of a read or later, or its place is unknown."""
+    at, before = finding.grid_point, read.grid_point
     if at is None or before is None or len(at) != len(before):
         return True
-    if before != at or len(finding.loop) != len(stray.loop):
+    if before != at or len(finding.loop) != len(read.loop):
         return before <= at
-    return stray.loop <= finding.loop
+    return read.loop <= finding.loop
 
 
 def _findings(observer: MachineObserver) -> Sequence[Finding]:

@@ -48,7 +48,7 @@ class KernelCall:
         machine = Machine(
             self.launch, self.arrays, observer=ObserverGroup(observers), calls_back=False,
             compiles_loops=False,
-            **{"stray": "nearest", **self.options},
+            **{"outside": "nearest", **self.options},
         )  # fmt: skip
         with contextlib.suppress(Stopped, MachineError):
             machine.run()

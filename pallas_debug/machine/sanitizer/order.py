@@ -115,7 +115,7 @@ class OrderSanitizer(OrderTracker):
             other = OrderSanitizer(self.launch, devices=len(arrays))
             machine = Machine(
                 self.launch, arrays, observer=ObserverGroup([other, *beside]), first=first,
-                eager=not backwards, backwards=backwards, compiles_loops=False, stray="nearest",
+                eager=not backwards, backwards=backwards, compiles_loops=False, outside="nearest",
             )  # fmt: skip
             try:
                 found = differences.found(self, other, results, machine.run())

@@ -127,27 +127,27 @@ class BoundsObserver(MachineObserver):
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._findings: list[Finding] = []
-        self._strays: dict[int, Finding] = {}
+        self._outside: dict[int, Finding] = {}
 
     def findings(self) -> list[Finding]:
         return self._findings
 
-    def strayed(self, *, is_discarded: bool) -> list[Finding]:
+    def outside_reads(self, *, is_discarded: bool) -> list[Finding]:
         """Return the scalar reads outside their tables, one per line of code.
 
         Args:
           is_discarded: whether no result depends on the values read.
         """
-        found = list(self._strays.values())
+        found = list(self._outside.values())
         return [bounds.discarded(one) for one in found] if is_discarded else found
 
-    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        known = self._strays.get(id(step))
+    def reads_outside(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+        known = self._outside.get(id(step))
         if known is None:
             dim, start, _, _ = _first_outside(error.index, error.shape)
-            self._strays[id(step)] = self._access(thread, step, error, dim, start)
+            self._outside[id(step)] = self._access(thread, step, error, dim, start)
         else:
-            self._strays[id(step)] = replace(known, count=known.count + 1)
+            self._outside[id(step)] = replace(known, count=known.count + 1)
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         dim, start, size, stride = _first_outside(error.index, error.shape)

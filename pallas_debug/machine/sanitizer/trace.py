@@ -55,7 +55,7 @@ class ControlTrace(MachineObserver):
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         self.trace = hash((self.trace, id(step), str(error.index)))
 
-    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+    def reads_outside(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         self.trace = hash((self.trace, id(step), str(error.index)))
 
     def _is_dynamic(self, step: ir.MachineStep) -> bool:
