@@ -28,11 +28,10 @@ NOT_KNOWN_WHOSE = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expected:
-    """A reference and its results."""
+    """The results of a reference, and the comparison with it."""
 
-    function: Callable[..., Any]
+    compared: ComparedFunction
     result: Any
-    tolerance: Tolerance
 
 
 def expect(
@@ -55,29 +54,23 @@ def expect(
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)
         session.wait_for_runs()
-    expected = Expected(function=function, result=result, tolerance=tolerance)
-    theirs = compare.leaves(result, reference.name_of(function))
-    shapes = None
-    with contextlib.suppress(Exception):  # a call that cannot be traced is a finding of `trace`
-        shapes = trace.result_shapes(call.function, args, kwargs, target)
-    if shapes is not None:
-        ours = compare.abstract_leaves(shapes)
-        compare.check_alike(ours, theirs, _judged(call, expected, target))
-    return expected
-
-
-def _judged(call: Call, expected: Expected, target: Target) -> ComparedFunction:
-    args, kwargs = call.values.args, call.values.kwargs
-    return ComparedFunction(
+    compared = ComparedFunction(
         function=call.function,
         args=args,
         kwargs=kwargs,
         target=target,
         name=reference.name_of(call.function),
-        reference=reference.name_of(expected.function),
-        tolerance=expected.tolerance,
-        other=expected.function,
+        reference=reference.name_of(function),
+        tolerance=tolerance,
+        other=function,
     )
+    theirs = compare.leaves(result, compared.reference)
+    shapes = None
+    with contextlib.suppress(Exception):  # a call that cannot be traced is a finding of `trace`
+        shapes = trace.result_shapes(call.function, args, kwargs, target)
+    if shapes is not None:
+        compare.check_alike(compare.abstract_leaves(shapes), theirs, compared)
+    return Expected(compared=compared, result=result)
 
 
 def judged(
@@ -114,7 +107,7 @@ def judged(
     only: dict[str, Any] = {}  # of the function's kernel, if it calls only one
     if len(kernels) == 1:
         only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
-    judged = _judged(call, expected, target)
+    judged = replace(expected.compared, target=target)
     results = compare.compare(judged, ran.result, expected.result)
     left_out: list[str] = []
     if not results.findings:

@@ -21,7 +21,7 @@ from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.inputs.made_up import filled
-from pallas_debug.model import Finding, Hint, Target
+from pallas_debug.model import Finding, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, another_path, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -38,7 +38,7 @@ from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.interpreted import session_problems
-from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict, outcome_of
+from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Verdict, outcome_of
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 _RUN: tuple[Engine, ...] = ("machine", "values")
@@ -347,7 +347,19 @@ def conclude(
     found, problems = (found, []) if mark is None else mark(found)
     found, suppressed, idle = suppressions.apply(_with_lines(found, captures), request.left_out)
     hints = dict.fromkeys(h for one in seen for h in one.hints if request.shows_hints)
-    _record(name, session, captures, filled, found, tuple(hints))
+    judged: dict[str, list[str]] = {}
+    for outcome in filled:
+        if outcome.status in JUDGED and outcome.digest:
+            judged.setdefault(outcome.digest, []).append(outcome.column)
+    session.record_run(
+        name,
+        [captured.kernel for captured in captures],
+        prints=session.observer.records,
+        findings=found,
+        hints=hints,
+        gaps=[gap for outcome in filled for gap in outcome.all_gaps],
+        judged=judged,
+    )
     plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
     known = [issue for captured in captures for issue in ask.known_issues(captured)]
     notes = [*(note for one in seen for note in one.notes), *plugins, *unused, *known]
@@ -380,30 +392,6 @@ def _with_lines(findings: Sequence[Finding], captures: Sequence[Capture]) -> lis
         )
         for finding in findings
     ]
-
-
-def _record(
-    name: str,
-    session: Session,
-    captures: Sequence[Capture],
-    outcomes: Sequence[Outcome],
-    findings: Sequence[Finding],
-    hints: Sequence[Hint],
-) -> None:
-    """Record the counted findings, the hints and the gaps, for `report` and `browse`."""
-    judged: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        if outcome.status in JUDGED and outcome.digest:
-            judged.setdefault(outcome.digest, []).append(outcome.column)
-    session.record_run(
-        name,
-        [captured.kernel for captured in captures],
-        prints=session.observer.records,
-        findings=findings,
-        hints=hints,
-        gaps=[gap for outcome in outcomes for gap in outcome.all_gaps],
-        judged=judged,
-    )
 
 
 def _ask(
