@@ -96,11 +96,6 @@ def test_a_mark_stands_in_every_message() -> None:
     assert_each((row(m), any(mark in m.text for mark in marks[m.entry])) for m in ALL)
 
 
-def test_every_source_says_where_its_message_is_from() -> None:
-    known = ("jax 0.", "thread ", "thread, ", "documentation, ", "source of ")
-    assert_each((row(m), m.source.startswith(known) and m.text.strip() != "") for m in ALL)
-
-
 VERSIONS = re.compile(r"\b(jax|libtpu) 0\.\d+\.\d+")
 
 
@@ -175,20 +170,13 @@ OTHERS = (
     "ModuleNotFoundError: No module named 'numpy'",
     "TypeError: f() takes 1 positional argument but 2 were given",
     "TypeError: <lambda>() takes 1 positional argument but 2 were given",
-    "RecursionError: maximum recursion depth exceeded",
-    "IndexError: list index out of range",
     "AssertionError: ",
-    "MemoryError",
     "kernel.c:12:5: error: 'x' undeclared (first use in this function)",
-    "collect2: error: ld returned 1 exit status",
     "src/a.py:1:0: E1001: Use of super on an old style class (super-on-old-class)",
-    "src/a.py:3:0: E0102: function already defined line 1 (function-redefined)",
     "src/a.py:3:0: E0001: Parsing failed: 'invalid syntax'",
     "E2003 undefined name",
     "RuntimeError: CUDA error: device-side assert triggered",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
-    "RuntimeError: Expected all tensors to be on the same device",
-    "nvcc fatal   : Unsupported gpu architecture 'compute_12'",
     "triton.compiler.errors.CompilationError: at 5:8: failed to legalize operation 'tt.dot'",
     "error: failed to legalize operation 'arith.addf'",
     "F0101 12:00:00.000000 17 main.cc:12] Check failed: x > 0 (0 vs. 0)",
@@ -233,20 +221,11 @@ def test_of_two_errors_the_last_is_meant_and_a_general_entry_comes_after_all_oth
 
 NAMED = (
     (
-        "Mosaic failed to compile TPU kernel with MLIR module name `rows` HLO name `kernel.1`: "
-        "Invalid vector type for load",
+        "TPU kernel with MLIR module name `rows` HLO name `k.1`: Invalid vector type for load",
         "rows",
     ),
-    (
-        "The kernel function in the pallas_call scale at a.py:19 captures constants [f32[128]]. "
-        "You should pass them as inputs.",
-        "scale",
-    ),
-    (
-        "Block spec for args[0] in pallas_call double at a.py:91 has block shape (4, 128): "
-        "requires that rank 1 block shapes",
-        "double",
-    ),
+    ("The kernel function in the pallas_call scale at a.py:19 captures constants", "scale"),
+    ("args[0] in pallas_call double at a.py:91: requires that rank 1 block shapes", "double"),
     ("exceeded scoped vmem limit by 1M, allocating on stack for %tpu_custom_call.1 = f32", None),
     ("exceeded scoped vmem limit by 1M, allocating on stack for %softmax.3 = f32", "softmax"),
     (
@@ -281,23 +260,12 @@ def test_an_entry_in_words() -> None:
     assert (brief[1], brief[2][:5]) == (lines[2].strip(), "try: ")
 
 
-def test_a_primitive_is_named_with_what_to_write_instead() -> None:
-    found = explain.explain("Unimplemented primitive in Pallas TPU lowering for tc: cumsum. Please")
-    assert found is not None
-    assert found.details == (
-        "for cumsum: multiply by a triangular matrix of ones: x @ jnp.triu(jnp.ones((n, n)))",
-    )
-
-
-UNKNOWN = (
-    ("E9999", "unknown code E9999; the known ones are E0100, E0101,"),
-    ("scoped-vmem", "there is no entry 'scoped-vmem'; did you mean scoped-vmem-overflow"),
-    ("zzzzzz", "there is no entry 'zzzzzz'; `pallas-debug explain --list` lists all of them"),
-)
-
-
 def test_an_unknown_name() -> None:
-    for name, message in UNKNOWN:
+    for name, message in (
+        ("E9999", "unknown code E9999; the known ones are E0100, E0101,"),
+        ("scoped-vmem", "there is no entry 'scoped-vmem'; did you mean scoped-vmem-overflow"),
+        ("zzzzzz", "there is no entry 'zzzzzz'; `pallas-debug explain --list` lists all of them"),
+    ):
         with pytest.raises(UsageError, match=re.escape(message)):
             explain.entry(name)
 

@@ -192,22 +192,6 @@ def test_names_that_are_gone_and_a_cpu() -> None:
     assert ids == ["removed-name", "only-interpret"]
 
 
-@pytest.mark.slow
-def test_the_table_of_an_overflow_has_the_operands(session: Session) -> None:
-    (case,) = (case for case in kernels.REFUSED if case.entry == "vmem-capacity")
-    failure, kernel = refused(session, case.call, case.args, "v4")
-    assert failure is not None
-    assert kernel is not None
-    overflow = memory.overflow(failure.message, kernel)
-    assert overflow is not None
-    assert (overflow.space, overflow.used, overflow.limit) == ("vmem", 40 << 20, 16 << 20)
-    assert [(a.what, a.bytes, a.block, a.buffers) for a in overflow.allocations] == [
-        ("x_ref", 16 << 20, "f32[1024,2048]", 2),
-        ("o_ref", 16 << 20, "f32[1024,2048]", 2),
-        ("y_ref", 8 << 20, "bf16[1024,2048]", 2),
-    ]
-
-
 def test_an_estimate_is_the_compilers_own_figure(session: Session) -> None:
     """Where the compiler gives sums alone, the kernel's blocks make the table."""
     kernel_of = broken("blocks_over_the_limit")
