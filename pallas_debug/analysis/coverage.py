@@ -17,7 +17,8 @@ from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.bridge.walk.operations import operations
-from pallas_debug.findings.wording import contents
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.memory import UnwrittenPart, WhyUnwritten, some
 from pallas_debug.model import Finding, SourceLine
 
 MAX_ELEMENTS = 1 << 22
@@ -61,17 +62,17 @@ def _partly(subject: Subject, block: Block, events: list[Event], result: Result)
     if part is None:
         return
     conditional = all(event.where.size > 1 or not event.certain for event in events)
-    finding = contents.output_not_written(
-        subject.of_block(
-            block,
-            source=events[0].source,
-            index=part.text,
-            values={"elements": f"{part.elements} of {part.of}"},
-        ),
-        what=part.text,
+    seen = subject.of_block(
+        block,
+        source=events[0].source,
+        index=part.text,
+        values={"elements": f"{part.elements} of {part.of}"},
+    )
+    finding = seen.of(
+        Fault.OUTPUT_NOT_WRITTEN,
+        part=UnwrittenPart(part.text, part.regions > 1),
         why="condition" if conditional and not _is_partial(events) else "stores",
-        elements=(part.elements, part.of),
-        is_several=part.regions > 1,
+        count=some(part.elements, part.of),
     )
     result.findings.append(finding)
 
@@ -83,7 +84,7 @@ def _without_stores(subject: Subject, block: Block, result: Result) -> None:
         for operation in operations(subject.captured)
         if operation.name in ("swap", "addupdate") and operation.ref == block.name
     ]
-    why: contents.Gone = "condition" if lines else "no store"
+    why: WhyUnwritten = "condition" if lines else "no store"
     result.findings.append(_whole(subject, block, why, lines[-1] if lines else None))
 
 
@@ -112,12 +113,10 @@ def _without_points(subject: Subject, result: Result) -> None:
             result.findings.append(_whole(subject, block, "no points", line))
 
 
-def _whole(
-    subject: Subject, block: Block, why: contents.Gone, source: SourceLine | None
-) -> Finding:
+def _whole(subject: Subject, block: Block, why: WhyUnwritten, source: SourceLine | None) -> Finding:
     index = f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
     seen = subject.of_block(block, source=source, index=index)
-    return contents.output_not_written(seen, what=index, why=why)
+    return seen.of(Fault.OUTPUT_NOT_WRITTEN, part=UnwrittenPart(index), why=why)
 
 
 def _is_partial(events: list[Event]) -> bool:

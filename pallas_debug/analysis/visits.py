@@ -17,9 +17,9 @@ from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.facts import array_text, block_text
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.memory import Count, UnwrittenPart, WhyUnwritten
 from pallas_debug.findings.order import Access, Race
 from pallas_debug.findings.sighting import revisited
-from pallas_debug.findings.wording import contents
 
 MAX_POINTS = 1 << 24
 """Maximum number of grid points over which blocks are enumerated."""
@@ -118,23 +118,25 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
         return
     first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
     source = subject.block_line(block)
-    why: contents.Gone = "left out"
+    why: WhyUnwritten = "left out"
     for dim, axis in zip(block.dims, block.passed, strict=True):
         steps = None if axis is None else subject.grid.sizes[axis]
         if axis is not None and dim.bound % dim.size and steps == dim.bound // dim.size:
             why = "rounded down"
             source = subject.site.line("grid", subject.grid.number(axis)) or source
             break
-    finding = contents.output_not_written(
-        subject.of_block(
-            block,
-            source=source,
-            index=unvisited(block, seen, visit.counts) or block_text(block.name, first),
-            values={"missing": str(missing), "blocks": str(total)},
-        ),
-        what=f"block {first} of {block.name}, {array_text(block.dtype, block.shape)},",
+    sighting = subject.of_block(
+        block,
+        source=source,
+        index=unvisited(block, seen, visit.counts) or block_text(block.name, first),
+        values={"missing": str(missing), "blocks": str(total)},
+    )
+    what = f"block {first} of {block.name}, {array_text(block.dtype, block.shape)},"
+    finding = sighting.of(
+        Fault.OUTPUT_NOT_WRITTEN,
+        part=UnwrittenPart(what),
         why=why,
-        blocks=(missing, total),
+        count=Count(missing, total, "blocks"),
     )
     result.findings.append(finding)
 

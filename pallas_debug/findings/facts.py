@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -15,24 +14,6 @@ Point = tuple[int, ...]
 
 MAX_NAMES = 4
 """Maximum number of names listed in a sentence."""
-
-WHY = "why"
-"""Name in a witness: why an output is not written (`contents.Gone`), if another finding may follow
-from that."""
-
-SHARES = "shares memory with"
-"""Name in a witness: output that shares memory with the input that is read."""
-
-
-def left_unwritten(name: str, output: str) -> tuple[str, str]:
-    """Return cause and advice, if an input holds what an output's unwritten block has left."""
-    return (
-        f"{name} shares memory with {output}: a block of {output} was written back before the "
-        "kernel had stored to all of it",
-        f"let the index map of {output} return a block only where the kernel stores to all of it, "
-        f"or copy the block of {name} to {output} at the other grid points",
-    )
-
 
 GUARD = (
     "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
@@ -55,6 +36,11 @@ def array_text(dtype: str, shape: Sequence[int]) -> str:
 def block_text(name: str, index: Sequence[int]) -> str:
     """Format a block: `x_ref: block (8, 0)`."""
     return f"{name}: block ({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
+
+
+def element_text(name: str, index: Sequence[int]) -> str:
+    """Format an element: `acc_ref[0, 3]`."""
+    return f"{name}[{', '.join(map(str, index))}]"
 
 
 def line_text(line: SourceLine) -> str:
@@ -102,91 +88,8 @@ def two_cores(dimension: str) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherCore:
-    """Where scratch read at a grid point was written, if that may have been on another core.
-
-    Attributes:
-      axes: parallel grid axes along which the two grid points differ.
-      source: grid point that wrote the scratch, if known.
-      steps: program ids that are 0 where a core begins, i.e. those of the other axes.
-    """
-
-    axes: Sequence[int]
-    source: Point | None = None
-    steps: Sequence[int] = ()
-
-    def wording(self, operand: str | None) -> tuple[str, str]:
-        """Return cause and advice."""
-        dimension = " and ".join(map(str, self.axes))
-        cause = f"{two_cores(dimension)}, and each core has its own scratch"
-        if self.source is not None:
-            cause += f": the data read here was written at grid point {self.source}"
-        arbitrary = f'make grid dimension {dimension} "arbitrary" in dimension_semantics'
-        if not self.steps:
-            return (
-                cause,
-                f"write {operand} at each grid point; if its value should carry over, {arbitrary}",
-            )
-        return cause, (
-            f"write {operand} where each core begins: {when_zero(self.steps)}; if its value "
-            f"should carry over, {arbitrary}"
-        )
-
-
 MAX_POINTS = 3
 """Maximum number of grid points listed in a sentence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenElement:
-    """An affected element of an operand, and the number of affected elements.
-
-    Attributes:
-      index: index of the first affected element within the operand that the kernel sees.
-      value: current value; None if it was not recorded.
-      before: previous value, if it was recorded.
-      affected, total: number of affected elements, and of all accessed elements.
-    """
-
-    index: Point
-    value: object = None
-    before: object = None
-    affected: int = 0
-    total: int = 0
-
-    def name(self, operand: str | None) -> str:
-        """Format the element: `acc_ref[0, 3]`."""
-        return f"{operand}[{', '.join(map(str, self.index))}]"
-
-    def facts(self, operand: str | None) -> dict[str, str]:
-        """Return the facts for a witness."""
-        facts = {}
-        if self.value is not None:
-            facts[self.name(operand)] = number(self.value)
-        if self.before is not None:
-            facts[f"{self.name(operand)} before"] = number(self.before)
-        return facts
-
-    def change(self, operand: str | None) -> str:
-        """Describe a change: `: acc_ref[0, 3] was 1.0, and is 2.0`; empty if it is unknown."""
-        if self.value is None or self.before is None:
-            return ""
-        return f": {self.name(operand)} was {number(self.before)} and is now {number(self.value)}"
-
-    def count(self) -> str:
-        """Format the count, `4 of 8 elements`; empty if all are affected."""
-        if not self.total or self.affected >= self.total:
-            return ""
-        return f"{self.affected:,} of {self.total:,} elements"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reset:
-    """A line that writes a buffer, and the first grid points at which it ran, in their order."""
-
-    line: int
-    points: tuple[Point, ...]
 
 
 def lines_text(lines: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.wording import contents
+from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -91,8 +91,8 @@ class UndefinedElements(MachineObserver):
             count=load.count,
         )
         if load.step.mask is None:
-            return contents.padding_read(seen)
-        return contents.undefined_elements(seen, count=load.undefined, total=load.total)
+            return seen.of(Fault.PADDING_READ)
+        return seen.of(Fault.UNINITIALIZED_READ, undefined=load.undefined, total=load.total)
 
 
 class _Others(MachineObserver):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pallas_debug.findings.facts import WrittenElement, number
+from pallas_debug.findings.facts import element_text, number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
@@ -45,7 +45,7 @@ def _finding(
     orders = {"one order": values[0], "other order": values[1]}
     return sighting_of(run.launch, fact.place, operand=name, shape=shape, values=on | orders).of(
         Fault.NONDETERMINISTIC_RESULT,
-        element=WrittenElement(index=index).name(name),
+        element=element_text(name, index),
         one=values[0],
         other_value=values[1],
         first=fact.first,

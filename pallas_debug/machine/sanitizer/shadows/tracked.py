@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pallas_debug.findings.wording.contents import is_for_other_axes
 from pallas_debug.machine.grid import Window
 
 Point = tuple[int, ...]
@@ -115,8 +115,22 @@ def missing_steps(
         if count in unused:
             unused.remove(count)
     if any(
-        is_for_other_axes(-(-mask.shape[i] // window.spec.unit[i]), int(counts[i]), unused)
+        _is_for_other_axes(-(-mask.shape[i] // window.spec.unit[i]), int(counts[i]), unused)
         for i in short
     ):
         return {}
     return {i: (mask.shape[i] - sizes[i]) / window.spec.unit[i] for i in short}
+
+
+def _is_for_other_axes(blocks: int, steps: int, unused: Sequence[int]) -> bool:
+    """Return whether grid axes that an index map does not use have as many steps as it lacks.
+
+    Args:
+      blocks, steps: blocks along a dimension, and how many of them the map returns.
+      unused: sizes of these axes.
+    """
+    sizes = [size for size in unused if size > 1]
+    groups = itertools.chain.from_iterable(
+        itertools.combinations(sizes, n) for n in range(1, len(sizes) + 1)
+    )
+    return any(math.prod(group) * count == blocks for group in groups for count in (1, steps))

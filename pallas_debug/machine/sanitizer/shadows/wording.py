@@ -11,17 +11,20 @@ import numpy as np
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.facts import (
-    SHARES,
-    OtherCore,
-    Reset,
-    WrittenElement,
-    block_text,
-    left_unwritten,
+from pallas_debug.findings.facts import block_text, element_text, when_zero
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.memory import (
+    Change,
+    FirstElement,
+    GridStep,
+    UnwrittenPart,
+    Visits,
+    WhyUnwritten,
+    Writes,
+    some,
 )
-from pallas_debug.findings.order import Access
+from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import Sighting, revisited
-from pallas_debug.findings.wording import contents, writers
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer import origins
@@ -31,7 +34,7 @@ from pallas_debug.machine.sanitizer.shadows.outputs import BlockReturn, Overwrit
 from pallas_debug.machine.sanitizer.shadows.shadow import SuspectRead, plain_number
 from pallas_debug.machine.sanitizer.shadows.tracked import TrackedThread, missing_steps
 from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
 
 Ordered = tuple[int, Finding]
 """Number of the write that a finding follows, and the finding."""
@@ -112,42 +115,30 @@ class MemoryWording:
             other=None if copy is None else copy.step.site.line,
         )
         affected = int(suspect.mask.sum())
-        element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
+        first = FirstElement(element_text(name, suspect.element), some(affected, suspect.total))
         if suspect.kind == "padding":
             array = None if copy is None else copy.source.buffer
             copied = None if array is None else f"{array.name}, {shape_text(array)}"
-            return contents.padding_read(
-                seen,
-                element=element,
-                copied=copied,
-                side=self._side(suspect),
-            )
+            return seen.of(Fault.PADDING_READ, first=first, copied=copied, side=self._side(suspect))
         if isinstance(suspect.step, ir.CopyStart) and suspect.step.of_pipeline:
             assert suspect.copy is not None
-            output = suspect.copy.destination.buffer
-            return writers.window_not_written(
-                seen.at(operand=output.name, index=None, shape=shape_text(output)),
-                elements=(affected, suspect.total),
-            )
-        before: contents.Before = "none"
-        line = suspect.step.site.line
+            target = suspect.copy.destination.buffer
+            seen = seen.at(operand=target.name, index=None, shape=shape_text(target))
+            return seen.of(Fault.OUTPUT_NOT_WRITTEN, missing=affected, total=suspect.total)
+        output = shared_by(self._run.launch).get(name)
+        if other_core:
+            return self._on_other_core(suspect, seen, output)
+        line, is_array = suspect.step.site.line, suspect.buffer.kind == "output"
         sites = [s for s in self._stores if s.operand == name and s.step.site.line != line]
-        if sites and all(site.conditions for site in sites):
-            before = "branches"
-        left = None
-        if (shared := shared_by(self._run.launch).get(name)) is not None:
-            seen = seen.at(values={**seen.witness.values, SHARES: shared})
-            left = left_unwritten(name, shared)
-        return contents.uninitialized_read(
-            seen,
-            reaches_output=True,
-            other_core=self._other_core(suspect) if other_core else None,
-            left=left,
-            before=before,
-            stays=suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name),
-            is_array=suspect.buffer.kind == "output",
-            element=None if other_core else element,
-            writes=() if other_core else self._writes(name),
+        stays = suspect.operand != "scoped" and self._run.threads[suspect.thread].keeps(name)
+        return seen.of(
+            Fault.UNINITIALIZED_READ,
+            output=output,
+            first=first,
+            writes=self._writes(name, line),
+            is_conditional=bool(sites) and all(site.conditions for site in sites),
+            stays=stays and not is_array,
+            is_array=is_array,
         )
 
     def _side(self, suspect: SuspectRead) -> Literal["start", "end", "either"]:
@@ -156,33 +147,33 @@ class MemoryWording:
             return "end"
         return "start" if suspect.count == 1 else "either"
 
-    def _other_core(self, suspect: SuspectRead) -> OtherCore:
-        """Return where a core may begin that reads what a grid point on another core has left."""
+    def _on_other_core(self, suspect: SuspectRead, seen: Sighting, output: str | None) -> Finding:
+        """Report a read of what a grid point on another core may have left."""
         writer, launch = suspect.writer, self._run.launch
         assert writer is not None
-        points = zip(suspect.point, writer.point, strict=True)
-        return OtherCore(
-            axes=launch.numbers(
-                axis
-                for axis, (here, there) in enumerate(points)
-                if launch.parallel[axis] and here != there
-            ),
-            source=writer.point,
-            steps=launch.numbers(
-                axis
-                for axis, size in enumerate(launch.grid)
-                if not launch.parallel[axis] and size != 1
-            ),
+        differs = [a != b for a, b in zip(suspect.point, writer.point, strict=True)]
+        axes = range(len(launch.grid))
+        parallel = launch.numbers(a for a in axes if launch.parallel[a] and differs[a])
+        others = (a for a in axes if not launch.parallel[a] and launch.grid[a] != 1)
+        begin = launch.numbers(others)
+        return seen.with_values(of_axes(parallel)).of(
+            Fault.UNINITIALIZED_READ,
+            output=output,
+            parallel=list(parallel),
+            written_at=writer.point,
+            begin=when_zero(begin) if begin else None,
         )
 
-    def _writes(self, name: str) -> tuple[Reset, ...]:
-        """Lines that have written a buffer, with the first grid points at which they did."""
-        written = self._run.stored.get(name, {}).values()
-        return tuple(
-            Reset(line=one.step.site.line.line, points=tuple(one.points))
-            for one in written
-            if one.step.site.line is not None
-        )
+    def _writes(self, name: str, reader: SourceLine | None) -> Writes | None:
+        """Lines other than the reader's that have written a buffer; None if there are none."""
+        written = [
+            (line.line, one.points)
+            for one in self._run.stored.get(name, {}).values()
+            if (line := one.step.site.line) is not None
+            and (reader is None or line.line != reader.line)
+        ]
+        points = dict.fromkeys(point for _, points in written for point in points)
+        return Writes(sorted({line for line, _ in written}), list(points)) if written else None
 
     # Arrays
 
@@ -199,30 +190,35 @@ class MemoryWording:
         window = read.block.window
         name = window.operand.name
         record = self._run.writes.get(int(read.block.numbers[read.element]))
-        writer = Access(writes=True)
-        if record is not None:
-            writer = access_of(record, record.copy)
         seen = self._seen(
             read,
             read.region.buffer,
             index=part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
         )
-        finding = writers.overwritten_read(
-            seen,
+        change, writer = self._change(read), "another grid point"
+        values = {} if change is None else change.values
+        if record is not None:
+            writer = str(GridStep(record.point, record.iterations))
+            values |= {f"other {n}": v for n, v in access_of(record, record.copy).facts.items()}
+        finding = seen.with_values(values).of(
+            Fault.OVERWRITTEN_READ,
+            part=seen.witness.index or name,
             output=self._run.arrays.output_of(window.array),
-            reader=access_of(read, writes=False),
+            reader=GridStep(read.point, read.iterations),
             writer=writer,
-            element=WrittenElement(
-                index=read.element,
-                value=None if read.block.is_under_way else plain_number(read.value),
-                before=None if read.block.is_under_way else self._original(read),
-                affected=read.affected,
-                total=read.total,
-            ),
+            change=change,
             is_under_way=read.block.is_under_way,
+            by_copy=record is not None and record.copy is not None,
         )
         return (0 if record is None else record.number + 1), finding
+
+    def _change(self, read: OverwrittenRead) -> Change | None:
+        """Values of the first element before and after; None while a write-back is under way."""
+        if read.block.is_under_way:
+            return None
+        name = element_text(read.block.window.operand.name, read.element)
+        return Change(name, self._original(read), plain_number(read.value))
 
     def _original(self, read: OverwrittenRead) -> Any:
         """Original values of the call, where they have been overwritten."""
@@ -291,7 +287,7 @@ class MemoryWording:
         sites = [site for site in self._stores if site.operand == name]
         visits = [] if thread is None or window is None else thread.visits(window, element)
         source = sites[-1].step.site.line if sites else None
-        why: contents.Gone = "stores"
+        why: WhyUnwritten = "stores"
         if not any(one.points for one in self._run.threads.values()):
             why = "no points"
         elif window is not None and not visits:
@@ -318,14 +314,14 @@ class MemoryWording:
             shape=shape_text(buffer),
             values={"elements": f"{part.elements} of {part.of}"},
         )
-        return contents.output_not_written(
-            seen,
-            what=part.text + (f" on device {buffer.device}" if len(self._arrays) > 1 else ""),
+        what = part.text + (f" on device {buffer.device}" if len(self._arrays) > 1 else "")
+        is_one_block = not thread or not window or thread.is_in_one_block(window, mask)
+        return seen.of(
+            Fault.OUTPUT_NOT_WRITTEN,
+            part=UnwrittenPart(what, part.regions > 1),
             why=why,
-            elements=(part.elements, part.of),
-            is_several=part.regions > 1,
-            visits=visits,
-            is_one_block=not thread or not window or thread.is_in_one_block(window, mask),
+            count=some(part.elements, part.of),
+            visits=Visits(visits, is_one_block) if any(visits) else None,
             is_aliased=buffer.kind != "output",
         )
 
