@@ -8,7 +8,8 @@ import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.events import Dim, Event, View
-from pallas_debug.findings.wording import bounds
+from pallas_debug.findings.bounds import Computed, Outside
+from pallas_debug.findings.faults import Fault
 
 
 def look(subject: Subject) -> Result:
@@ -49,30 +50,33 @@ def _access(subject: Subject, event: Event, view: View | None, what: str, result
     start = at(dim.start, spot) if dim.start is not None else 0
     name = view.buffer.name
     earlier = "".join(f".at[{_text(dims, spot)}]" for dims in view.levels[:level])
-    finding = bounds.out_of_bounds(
-        subject.sighting(
-            source=event.source,
-            grid_point=point,
-            loop=loops,
-            operand=name,
-            index=f"{name}{earlier}[{_text(dims, spot)}]",
-            shape=str(view.buffer),
-            values={"start": str(start)},
-            count=points_of(bad, subject.grid.sizes),
+    seen = subject.sighting(
+        source=event.source,
+        grid_point=point,
+        loop=loops,
+        operand=name,
+        index=f"{name}{earlier}[{_text(dims, spot)}]",
+        shape=str(view.buffer),
+        values={"start": str(start)},
+        count=points_of(bad, subject.grid.sizes),
+    )
+    computed = subject.index_lines.of(event.source, number)
+    finding = seen.of(
+        Fault.OUT_OF_BOUNDS_WRITE if what == "write" else Fault.OUT_OF_BOUNDS_READ,
+        slice=Outside(
+            dim=number,
+            start=start,
+            size=dim.size if dim.is_slice else None,
+            bound=dim.bound,
+            stride=dim.stride,
+            scratch=name if view.buffer.kind in ("scratch", "scoped") else None,
         ),
-        writes=what == "write",
-        dim=number,
-        start=start,
-        size=dim.size if dim.is_slice else None,
-        bound=dim.bound,
-        stride=dim.stride,
         follows=None if _reads_scalars(subject, event) else _follows(dim, rank),
         is_block=any(
             subject.position(block) == view.buffer.position and not block.is_whole
             for block in subject.grid.blocks
         ),
-        is_scratch=view.buffer.kind in ("scratch", "scoped"),
-        computed=subject.index_lines.of(event.source, number),
+        computed=None if computed is None else Computed(computed, event.source),
     )
     result.findings.append(finding)
 

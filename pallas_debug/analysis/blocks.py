@@ -7,8 +7,10 @@ import numpy as np
 from pallas_debug.analysis.accesses import outside
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
+from pallas_debug.findings.bounds import BlockIndex, Outside
 from pallas_debug.findings.facts import array_text, block_text
-from pallas_debug.findings.wording import bounds, unsupported
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.wording import unsupported
 
 
 def look(subject: Subject) -> Result:
@@ -80,36 +82,32 @@ def _bounds(
         if not bad.any():
             continue
         point, _ = first_spot(bad, len(sizes))
-        value = at(index, point)
-        finding = bounds.block_out_of_bounds(
-            subject.of_block(
-                block,
-                grid_point=point,
-                index=block_text(block.name, [at(i, point) for i in dims]),
-                values={"index": str(value), "blocks": str(limits[1] + 1)},
-                count=points_of(bad, sizes),
+        value, count = at(index, point), points_of(bad, sizes)
+        seen = subject.of_block(
+            block,
+            grid_point=point,
+            index=block_text(block.name, [at(i, point) for i in dims]),
+            values={"index": str(value), "blocks": str(limits[1] + 1)},
+            count=count,
+        )
+        finding = seen.of(
+            Fault.BLOCK_OUT_OF_BOUNDS,
+            block=BlockIndex(
+                dim=number,
+                value=value,
+                first=limits[0],
+                last=limits[1],
+                size=dim.size,
+                is_element=dim.kind == "element",
+                point=point,
             ),
-            dim=number,
-            value=value,
-            first=limits[0],
-            last=limits[1],
             array=array_text(block.dtype, block.shape),
-            block_size=dim.size,
-            by_element=dim.kind == "element",
-            is_offset=_is_offset(dim, index),
-            from_table=number in indices.from_tables,
+            is_from_table=number in indices.from_tables,
+            count=count,
             points=subject.grid.points,
         )
         result.findings.append(finding)
         return
-
-
-def _is_offset(dim: BlockDim, index: np.ndarray) -> bool:
-    """Return whether the indices look like element offsets of the array's blocks."""
-    if dim.kind != "blocked" or dim.size < 2 or index.size < 2:
-        return False
-    inside = (index >= 0) & (index < dim.bound)
-    return bool((index % dim.size == 0).all() and inside.all())
 
 
 def _table_reads(subject: Subject, block: Block, indices: Indices, result: Result) -> None:
@@ -122,18 +120,17 @@ def _table_reads(subject: Subject, block: Block, indices: Indices, result: Resul
         dim, table = event.view.levels[0][number], event.view.buffer
         point, loops = first_spot(bad, len(subject.grid.sizes))
         value = at(dim.start, (*reversed(loops), *point)) if dim.start is not None else 0
-        finding = bounds.table_out_of_bounds(
-            subject.sighting(
-                source=subject.block_line(block),
-                grid_point=point,
-                operand=table.name,
-                index=f"{table.name}[{value}]",
-                shape=str(table),
-            ),
+        seen = subject.sighting(
+            source=subject.block_line(block),
+            grid_point=point,
+            operand=table.name,
+            index=f"{table.name}[{value}]",
+            shape=str(table),
+        )
+        finding = seen.of(
+            Fault.OUT_OF_BOUNDS_READ,
             map_of=block.name,
-            dim=number,
-            value=value,
-            bound=dim.bound,
+            slice=Outside(dim=number, start=value, size=None, bound=dim.bound),
             is_small=any(size > dim.bound for size in subject.grid.sizes),
         )
         result.findings.append(finding)

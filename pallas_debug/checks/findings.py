@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
-from typing import Any
 
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import SiteFailure, slice_text
-from pallas_debug.findings.facts import array_text
+from pallas_debug.findings.bounds import BlockIndex, Computed, Outside
+from pallas_debug.findings.facts import array_text, number
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.numbers import Operation
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import bounds, contents, numbers
 from pallas_debug.model import Finding, Witness
 
 
@@ -44,20 +46,23 @@ def _sighting(kernel: str, failure: SiteFailure) -> Sighting:
 
 
 def _user(seen: Sighting, failure: SiteFailure) -> Finding:
-    message = checkify_errors.message(failure.site, failure.values)
-    return contents.check_failed(seen, message=message)
+    return seen.of(
+        Fault.CHECK_FAILED, message=checkify_errors.message(failure.site, failure.values)
+    )
 
 
-def _not_finite(seen: Sighting, failure: SiteFailure, found: Callable[..., Finding]) -> Finding:
+def _not_finite(seen: Sighting, failure: SiteFailure) -> Finding:
     site = failure.site
     if failure.values:
-        operands = ", ".join(map(contents.number, failure.values))
-        seen = seen.at(values={**seen.witness.values, "operands": operands})
-    return found(
-        seen.at(shape=site.details["shape"]),
-        operation=site.operation,
-        values=list(failure.values),
-        operands=site.details["operands"],
+        seen = seen.with_values({"operands": ", ".join(map(number, failure.values))})
+    return seen.at(shape=site.details["shape"]).of(
+        Fault.NAN_PRODUCED if site.check == "nan" else Fault.INFINITY_PRODUCED,
+        operation=Operation(
+            name=site.operation,
+            result=site.details["shape"],
+            values=failure.values,
+            operands=site.details["operands"],
+        ),
     )
 
 
@@ -65,24 +70,19 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
     if failure.site.operation == "block":
         return _block(seen, failure)
     site, (start, *_) = failure.site, failure.values
-    details = site.details
+    details, computed = site.details, site.details.get("computed")
     size, dim, stride = details["size"], details["dim"], details.get("stride", 1)
     name = (site.operand or "the array") + details.get("view", "")
     dims = list(details["dims"])
     dims[dim] = slice_text(start, size, stride) if size is not None else f"{start}"
     where = f" in {details['space'].upper()}" if details["space"] else ""
-    return bounds.out_of_bounds(
-        seen.at(
-            index=f"{name}[{', '.join(dims)}]",
-            shape=f"{array_text(details['dtype'], details['shape'])}{where}",
-        ),
-        writes=site.operation == "write",
-        dim=dim,
-        start=start,
-        size=size,
-        bound=details["bound"],
-        stride=stride,
-        computed=details.get("computed"),
+    return seen.at(
+        index=f"{name}[{', '.join(dims)}]",
+        shape=f"{array_text(details['dtype'], details['shape'])}{where}",
+    ).of(
+        Fault.OUT_OF_BOUNDS_WRITE if site.operation == "write" else Fault.OUT_OF_BOUNDS_READ,
+        slice=Outside(dim=dim, start=start, size=size, bound=details["bound"], stride=stride),
+        computed=None if computed is None else Computed(computed, site.source),
         is_masked=details.get("masked", False),
     )
 
@@ -90,47 +90,47 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
 def _block(seen: Sighting, failure: SiteFailure) -> Finding:
     site, (index, *_) = failure.site, failure.values
     details = site.details
-    size, bound, dim = details["size"] or 1, details["bound"], details["dim"]
     array = array_text(details["dtype"], details["shape"])
-    by_element = details["element"]
-    unit = "element" if by_element else "block"
-    may_be_offset = not by_element and size > 1 and index > 0
-    return bounds.block_out_of_bounds(
-        seen.at(index=f"{site.operand}: {unit} {index} of dimension {dim}", shape=array),
-        dim=dim,
+    block = BlockIndex(
+        dim=details["dim"],
         value=index,
-        first=0,
         last=details["blocks"] - 1,
-        array=array,
-        block_size=size,
-        by_element=by_element,
-        is_offset=may_be_offset and index % size == 0 and index // size < bound,
+        size=details["size"] or 1,
+        is_element=details["element"],
+        point=failure.grid_point,
     )
+    return seen.at(
+        index=f"{site.operand}: {block.unit} {index} of dimension {block.dim}", shape=array
+    ).of(Fault.BLOCK_OUT_OF_BOUNDS, block=block, array=array)
 
 
 def _division(seen: Sighting, failure: SiteFailure) -> Finding:
-    dividend: Any = next(iter(failure.values), None)
-    return numbers.division_by_zero(
-        seen,
-        is_float=failure.site.details["float"],
-        is_remainder=failure.site.operation == "rem",
-        dividend=dividend,
-        element=None,
+    is_float = failure.site.details["float"]
+    return seen.of(
+        Fault.DIVISION_BY_ZERO,
+        dtype="float" if is_float else "integer",
+        is_integer=not is_float,
+        operation="remainder" if failure.site.operation == "rem" else "division",
+        dividend=next(iter(failure.values), None),
         divisor=failure.site.details["shape"],
     )
 
 
 def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
     (value, *_), details = failure.values, failure.site.details
-    return numbers.false_hint(
-        seen, value=value, divisor=details["divisor"], of_pipeline=details["of_pipeline"]
+    return seen.of(
+        Fault.FALSE_HINT,
+        value=value,
+        divisor=details["divisor"],
+        gcd=math.gcd(value, details["divisor"]),
+        of_pipeline=details["of_pipeline"],
     )
 
 
 _FOUND: dict[str, Callable[[Sighting, SiteFailure], Finding]] = {
     "user": _user,
-    "nan": lambda seen, failure: _not_finite(seen, failure, contents.nan_produced),
-    "inf": lambda seen, failure: _not_finite(seen, failure, contents.infinity_produced),
+    "nan": _not_finite,
+    "inf": _not_finite,
     "index": _index,
     "div": _division,
     "hint": _hint,

@@ -26,8 +26,9 @@ from pallas_debug.comparison.compare import leaves, output_name
 from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.numbers import Products
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import numbers
 from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.model import Finding, Witness
 
@@ -158,15 +159,22 @@ def _finding(
             operand=what,
         ),
     )
-    return numbers.low_precision_product(
-        seen,
+    rounded, without, expected = (
+        text(leaf, element) for leaf in (pair.actual, exact, pair.expected)
+    )
+    values = {"value": rounded, "without rounding": without, "expected": expected}
+    return seen.with_values({"element": str(list(element)), **values}).of(
+        Fault.LOW_PRECISION_PRODUCT,
         what=f"{what}, {pair.actual}",
+        count=pair.count,
+        total=pair.bad.size,
         reference=compared.reference,
-        differing=(pair.count, pair.bad.size),
-        element=element,
-        values=(text(pair.actual, element), text(exact, element), text(pair.expected, element)),
+        products=Products(lines),
+        element=str(list(element)) if element else "it",
+        rounded=rounded,
+        exact=without,
+        expected=expected,
         error=f"{error} at {list(at)}" if at else error,
-        allowed="" if pair.allowed is None else str(pair.allowed),
-        lines=lines,
+        allowed="none, since these are not floats" if pair.allowed is None else pair.allowed,
         cures=cures,
     )

@@ -15,13 +15,6 @@ Point = tuple[int, ...]
 MAX_NAMES = 4
 """Maximum number of names listed in a sentence."""
 
-GUARD = (
-    "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
-    "jnp.where(d == 0, 1, d)"
-)
-"""Advice about a zero that is a divisor, or the argument of a logarithm. A guard alone would hide
-that the zero is wrong."""
-
 
 def number(value: object) -> str:
     """Format a value for a message: floats with six digits."""
@@ -109,9 +102,11 @@ def points_text(points: Sequence[Point]) -> str:
 
 
 def text_of(fact: object) -> str:
-    """Text of a fact: sequences as a list, whole numbers with separators, others as they are."""
+    """Text of a fact: lists joined, whole numbers with separators, floats with six digits."""
     if fact is None or fact is True:
         return ""
+    if isinstance(fact, float):
+        return number(fact)
     if isinstance(fact, int):
         return f"{fact:,}"
     if isinstance(fact, (list, frozenset)):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pallas_debug.findings import memory, order, refused
+from pallas_debug.findings import bounds, memory, numbers, order, refused
 from pallas_debug.findings.case import Case
 from pallas_debug.findings.faults import Fault
 
-TABLE: Mapping[Fault, Sequence[Case]] = {**refused.CASES, **memory.CASES, **order.CASES}
+TABLE: Mapping[Fault, Sequence[Case]] = {
+    **refused.CASES,
+    **bounds.CASES,
+    **numbers.CASES,
+    **memory.CASES,
+    **order.CASES,
+}

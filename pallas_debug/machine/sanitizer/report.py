@@ -11,9 +11,11 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.bounds import BlockIndex, Computed, CopyOf, Outside
+from pallas_debug.findings.facts import array_text
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.order import Access, Stuck
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import bounds
 from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
@@ -127,7 +129,7 @@ class BoundsObserver(MachineObserver):
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._findings: list[Finding] = []
-        self._outside: dict[int, Finding] = {}
+        self._outside: dict[int, tuple[Sighting, dict[str, Any]]] = {}
 
     def findings(self) -> list[Finding]:
         return self._findings
@@ -138,32 +140,39 @@ class BoundsObserver(MachineObserver):
         Args:
           is_discarded: whether no result depends on the values read.
         """
-        found = list(self._outside.values())
-        return [bounds.discarded(one) for one in found] if is_discarded else found
+        return [
+            seen.of(Fault.OUT_OF_BOUNDS_READ, is_discarded=is_discarded, **facts)
+            for seen, facts in self._outside.values()
+        ]
 
     def reads_outside(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        known = self._outside.get(id(step))
-        if known is None:
-            dim, start, _, _ = _first_outside(error.index, error.shape)
-            self._outside[id(step)] = self._access(thread, step, error, dim, start)
+        if id(step) in self._outside:
+            seen, facts = self._outside[id(step)]
+            self._outside[id(step)] = replace(seen, count=seen.count + 1), facts
         else:
-            self._outside[id(step)] = replace(known, count=known.count + 1)
+            dim, start, _, _ = _first_outside(error.index, error.shape)
+            outside = Outside(dim=dim, start=start, size=None, bound=error.shape[dim])
+            self._outside[id(step)] = self._access(thread, step, error, outside)
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         dim, start, size, stride = _first_outside(error.index, error.shape)
+        outside = Outside(dim=dim, start=start, size=size, bound=error.shape[dim], stride=stride)
         window = self._window_of(thread, error)
         if window is not None and window.block is not None and not window.has(window.block):
             self.block_leaves(thread, window, window.block)
         elif thread.index_map_of:
-            self._findings.append(self._table(thread, step, error, dim, start))
+            self._findings.append(self._table(thread, step, error, outside))
         else:
-            self._findings.append(self._access(thread, step, error, dim, start, size, stride))
+            seen, facts = self._access(thread, step, error, outside)
+            writes = _writes(step, error)
+            kind = Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ
+            self._findings.append(seen.of(kind, **facts))
 
     def _access(
-        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int, start: int,
-        size: int | None = None, stride: int = 1,
-    ) -> Finding:  # fmt: skip
-        buffer = error.buffer
+        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, outside: Outside
+    ) -> tuple[Sighting, dict[str, Any]]:
+        """Return a sighting of the access, and the facts of its finding."""
+        buffer, dim, start = error.buffer, outside.dim, outside.start
         name = buffer.name if error.place is None else thread.ref(error.place).name
         seen = sighting(
             self._launch,
@@ -173,32 +182,28 @@ class BoundsObserver(MachineObserver):
             index=index_text(name + error.recast, error.index),
             shape=shape_text(buffer, error.shape),
         )
-        copy, is_rounded, is_fetched = None, False, False
+        if tables := origins.tables_of_index(thread, error, dim):
+            seen = seen.with_values({"index from": ", ".join(tables)})
+        facts: dict[str, Any] = {}
         if isinstance(step, ir.CopyStart):
-            is_fetched = not (step.of_pipeline or _writes(step, error)) and start > 0
-            is_rounded = step.of_pipeline and size is not None and 0 <= start < error.shape[dim]
-            copy = thread.ref(step.source).name, thread.ref(step.destination).name
-        entries = origins.of_index(thread, error, dim)
-        return bounds.out_of_bounds(
-            seen,
-            writes=_writes(step, error),
-            dim=dim,
-            start=start,
-            size=size,
-            bound=error.shape[dim],
-            stride=stride,
-            is_block=buffer.kind == "window" and self._is_part(buffer),
-            is_scratch=buffer.kind in ("scratch", "scoped"),
-            copy=copy,
-            is_rounded=is_rounded,
-            is_fetched=is_fetched,
-            entry=entries[0] if len(entries) == 1 else None,
-            entries=entries,
-            tables=origins.tables_of_index(thread, error, dim),
-            computed=self._launch.index_lines.of(step.site.line, dim),
-            is_masked=self._launch.is_gpu and getattr(step, "mask", None) is not None,
-            is_ragged=self._window_of(thread, error) is not None,
-        )
+            copy = CopyOf(thread.ref(step.source).name, thread.ref(step.destination).name)
+            is_within = outside.size is not None and 0 <= start < outside.bound
+            facts = {
+                "copy": copy,
+                "is_fetched": not (step.of_pipeline or _writes(step, error)) and start > 0,
+                "is_rounded": step.of_pipeline and is_within,
+            }
+        is_scratch = buffer.kind in ("scratch", "scoped")
+        computed = self._launch.index_lines.of(step.site.line, dim)
+        return seen, {
+            **facts,
+            "slice": replace(outside, scratch=name if is_scratch else None),
+            "is_block": buffer.kind == "window" and self._is_part(buffer),
+            "origin": ", and from ".join(origins.of_index(thread, error, dim)),
+            "computed": None if computed is None else Computed(computed, step.site.line),
+            "is_masked": self._launch.is_gpu and getattr(step, "mask", None) is not None,
+            "is_ragged": self._window_of(thread, error) is not None,
+        }
 
     def _window_of(self, thread: Thread, error: OutOfBounds) -> Window | None:
         """The operand of a GPU's kernel whose block does not fit into its array."""
@@ -216,7 +221,7 @@ class BoundsObserver(MachineObserver):
         return window.content.size < math.prod(operand.array)
 
     def _table(
-        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int, value: int
+        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, outside: Outside
     ) -> Finding:
         """Report an index map that reads scalar prefetch past its end."""
         name = error.buffer.name
@@ -228,31 +233,31 @@ class BoundsObserver(MachineObserver):
             index=index_text(name, error.index),
             shape=shape_text(error.buffer, error.shape),
         )
-        return bounds.table_out_of_bounds(
-            seen,
+        return seen.of(
+            Fault.OUT_OF_BOUNDS_READ,
             map_of=thread.index_map_of,
-            dim=dim,
-            value=value,
-            bound=error.shape[dim],
-            is_small=any(size > error.shape[dim] for size in thread.grid),
+            slice=outside,
+            is_small=any(size > outside.bound for size in thread.grid),
         )
 
     def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
         copy = None
         if isinstance(step, ir.CopyStart):
-            copy = thread.ref(step.source).name, thread.ref(step.destination).name
-            operand = copy[1]
+            copy = CopyOf(thread.ref(step.source).name, thread.ref(step.destination).name)
+            operand = copy.destination
         else:
             assert isinstance(step, ir.SemaphoreSignal)
             operand = counter_text(Counter(thread.ref(step.semaphore).buffer, ()))
         self._findings.append(
-            bounds.no_such_device(
-                sighting(self._launch, thread, step, operand=operand),
-                value=error.value,
-                count=error.count,
-                axis=error.axis,
-                is_core=error.is_core,
+            sighting(self._launch, thread, step, operand=operand).of(
+                Fault.OUT_OF_BOUNDS_WRITE,
                 copy=copy,
+                signal=None if copy else operand,
+                unit="core" if error.is_core else "device",
+                value=error.value,
+                axis=error.axis,
+                total=error.count,
+                last=error.count - 1,
             )
         )
 
@@ -262,17 +267,20 @@ class BoundsObserver(MachineObserver):
         regions = error.source, error.destination
         pairs = zip(error.source.shape, error.destination.shape, strict=False)
         dim = next((i for i, (one, other) in enumerate(pairs) if one != other), 0)
-        places = step.source, step.destination
+        taken, room = (region.shape[dim] if region.shape else 1 for region in regions)
+        entries = [origins.of_sizes(thread, place) for place in (step.source, step.destination)]
+        slices = (
+            index_text(name, region.index or ())
+            for name, region in zip(names, regions, strict=True)
+        )
         self._findings.append(
-            bounds.copy_sizes_differ(
-                sighting(self._launch, thread, step, operand=names[1]),
-                slices=[
-                    index_text(name, region.index or ())
-                    for name, region in zip(names, regions, strict=True)
-                ],
-                sizes=[region.shape[dim] if region.shape else 1 for region in regions],
+            sighting(self._launch, thread, step, operand=names[1]).of(
+                Fault.OUT_OF_BOUNDS_WRITE if taken > room else Fault.OUT_OF_BOUNDS_READ,
+                copy=CopyOf(*slices),
                 dim=dim,
-                entries=[origins.of_sizes(thread, place) for place in places],
+                taken=taken,
+                room=room,
+                origin=", and from ".join(entry for entry in entries if entry is not None),
             )
         )
 
@@ -280,28 +288,29 @@ class BoundsObserver(MachineObserver):
         spec, shape = window.spec, window.array.content.shape
         counts = [-(-n // unit) for n, unit in zip(shape, spec.unit, strict=True)]
         dim = next((i for i, n in enumerate(block) if not 0 <= n < counts[i]), 0)
-        size, by_element = spec.sizes[dim], spec.unit[dim] != spec.sizes[dim]
-        name = window.operand.name
         seen = sighting(
             self._launch,
             thread,
-            operand=name,
+            operand=window.operand.name,
             shape=shape_text(window.array),
             source=self._launch.block_line(window.operand),
         )
         self._findings.append(
-            bounds.block_out_of_bounds(
-                seen,
-                dim=dim,
-                value=block[dim],
-                first=0,
-                last=counts[dim] - 1,
-                array=f"{window.array.type.dtype}{list(shape)}",
-                block_size=size,
-                by_element=by_element,
-                is_offset=_are_offsets(block, counts, spec.sizes, shape),
-                from_table=origins.is_of_table(spec.index_map, spec.index_map.outputs[dim].number),
-                entry=origins.of_block(window.failed, dim),
+            seen.of(
+                Fault.BLOCK_OUT_OF_BOUNDS,
+                block=BlockIndex(
+                    dim=dim,
+                    value=block[dim],
+                    last=counts[dim] - 1,
+                    size=spec.sizes[dim],
+                    is_element=spec.unit[dim] != spec.sizes[dim],
+                    point=thread.point,
+                ),
+                array=array_text(str(window.array.type.dtype), shape),
+                is_from_table=origins.is_of_table(
+                    spec.index_map, spec.index_map.outputs[dim].number
+                ),
+                origin=origins.of_block(window.failed, dim),
             )
         )
 
@@ -330,16 +339,6 @@ def _writes(step: ir.MachineStep, error: OutOfBounds) -> bool:
     if isinstance(step, ir.CopyStart):
         return error.place is step.destination
     return isinstance(step, ir.StoreStep | ir.AtomicStep)
-
-
-def _are_offsets(
-    block: Sequence[int], counts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
-) -> bool:
-    """Return whether block indices look like element offsets: multiples of blocks, in bounds."""
-    return all(
-        0 <= at < n and (at < count or (size > 1 and at % size == 0))
-        for at, count, size, n in zip(block, counts, sizes, shape, strict=True)
-    )
 
 
 def stuck_wait(thread: Thread, blocked: Blocked) -> Stuck:

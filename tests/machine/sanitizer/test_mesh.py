@@ -219,20 +219,20 @@ def test_the_semaphore_that_a_race_lacks_is_named_of_those_that_a_line_leaves() 
     [
         (
             {"target": lambda i: i + 1},
-            "the copy of slots to slots goes to device 4 along mesh axis 'x', which has devices 0 "
+            "the copy of slots to slots goes to device 4 along mesh axis 'x'; there are devices 0 "
             "to 3",
             "wrap the position around, as in `lax.rem(i + 1, 4)`",
         ),
         pytest.param(
             {"source": lambda i: lax.rem(i - 1, N)},
-            "the signal of room goes to device -1 along mesh axis 'x', which has devices 0 to 3",
+            "the signal of room goes to device -1 along mesh axis 'x'; there are devices 0 to 3",
             "wrap the position around before it becomes negative, as in `lax.rem(i + 3, 4)` for "
             "the one before `i`: `lax.rem` of a negative number is negative",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             {"target": lambda i: i + 1, "by_number": True},
-            "the copy of slots to slots goes to device 4, and the mesh has devices 0 to 3",
+            "the copy of slots to slots goes to device 4; there are devices 0 to 3",
             "wrap the position around, as in `lax.rem(i + 1, 4)`",
             marks=[
                 pytest.mark.slow,

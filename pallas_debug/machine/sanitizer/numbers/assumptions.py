@@ -14,8 +14,8 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import numbers
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import shape_text, sighting
@@ -62,7 +62,7 @@ class AssumptionsObserver(MachineObserver):
     def findings(self) -> list[Finding]:
         """Return the findings, one per line of code, in the order in which they were first seen."""
         return [
-            numbers.false_assumption(seen, assumption=name, store=store)
+            seen.at(other=store.witness.source).of(Fault.FALSE_HINT, assumption=name)
             for (name, _), (seen, store) in self._found.items()
         ]
 

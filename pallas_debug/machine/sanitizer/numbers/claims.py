@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.facts import number
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents, numbers
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -28,11 +28,11 @@ class ClaimsObserver(MachineObserver):
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._found: dict[tuple[int, int], tuple[Sighting, Callable[[Sighting], Finding]]] = {}
+        self._found: dict[tuple[int, int], tuple[Sighting, Fault, dict[str, Any]]] = {}
 
     def findings(self) -> list[Finding]:
         """Return the findings, one per line of code, in the order in which they were first seen."""
-        return [worded(seen) for seen, worded in self._found.values()]
+        return [seen.of(kind, **facts) for seen, kind, facts in self._found.values()]
 
     def multiple_of(self, thread: Thread, step: ir.MultipleOf, value: Any) -> None:
         given = np.asarray(value)
@@ -43,12 +43,11 @@ class ClaimsObserver(MachineObserver):
                 self._note(
                     sighting(self._launch, thread, step),
                     (id(step), divisor),
-                    functools.partial(
-                        numbers.false_hint,
-                        value=first,
-                        divisor=divisor,
-                        of_pipeline=step.of_pipeline,
-                    ),
+                    Fault.FALSE_HINT,
+                    value=first,
+                    divisor=divisor,
+                    gcd=math.gcd(first, divisor),
+                    of_pipeline=step.of_pipeline,
                 )
 
     def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:
@@ -56,29 +55,19 @@ class ClaimsObserver(MachineObserver):
         if message is None:
             return
         seen = sighting(self._launch, thread, step)
-        message = message.removesuffix(" (`check` failed)")
+        facts = {"message": message.removesuffix(" (`check` failed)")}
         compared = _compared(thread.frames[-1], step)
-        if compared is None:
-            self._note(
-                seen, (id(step), 0), lambda seen: contents.check_failed(seen, message=message)
-            )
-            return
-        left, right = number(compared.left.item()), number(compared.right.item())
-        condition, element = f"{left} {compared.sign} {right}", compared.element or None
-        self._note(
-            seen,
-            (id(step), 0),
-            lambda seen: contents.check_failed(
-                seen, message=message, condition=condition, element=element
-            ),
-        )
+        if compared is not None:
+            left, right = number(compared.left.item()), number(compared.right.item())
+            false = {"condition": f"{left} {compared.sign} {right}"}
+            if compared.element:
+                false["element"] = str(list(compared.element))
+            seen, facts = seen.with_values(false), facts | false
+        self._note(seen, (id(step), 0), Fault.CHECK_FAILED, **facts)
 
-    def _note(
-        self, seen: Sighting, place: tuple[int, int], worded: Callable[[Sighting], Finding]
-    ) -> None:
-        first = self._found.get(place, (seen, worded))
-        count = first[0].count + (place in self._found)
-        self._found[place] = replace(first[0], count=count), first[1]
+    def _note(self, seen: Sighting, place: tuple[int, int], kind: Fault, **facts: Any) -> None:
+        first, *_, facts = self._found.get(place, (replace(seen, count=0), kind, facts))
+        self._found[place] = replace(first, count=first.count + 1), kind, facts
 
 
 def _compared(frame: ProgramFrame, step: ir.CheckStep) -> units.FalseComparison | None:

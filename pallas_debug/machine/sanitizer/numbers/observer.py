@@ -20,10 +20,10 @@ from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, wr
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.facts import number
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
+from pallas_debug.findings.numbers import Operation, Range
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents
-from pallas_debug.findings.wording import numbers as wording
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
@@ -83,59 +83,63 @@ class ArithmeticReport:
         """True if it is a fault only where more than values depend on it."""
         return self.fault.trouble in ("overflow", "narrowing")
 
-    def finding(self) -> Finding:
+    def finding(self, *, reaches: bool = False) -> Finding:
+        """Create the finding; `reaches` if more than values depend on a wrapped number."""
         fault, seen = self.fault, replace(self.seen, count=self.count)
         facts = {"element": str(list(fault.element))} if fault.element else {}
         facts |= {f"operand {i}": number(value) for i, value in enumerate(fault.values)}
         if not fault.values:
             for i, (least, greatest) in enumerate(fault.ranges):
                 facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
-        return _worded(seen.at(shape=fault.result_type).with_values(facts), fault)
+        seen = seen.at(shape=fault.result_type).with_values(facts)
+        if fault.trouble in ("nan", "infinity"):
+            return _not_finite(seen, fault)
+        common: dict[str, Any] = {"element": facts.get("element"), "result": fault.result}
+        dtype = fault.result_type.partition("[")[0]
+        if fault.trouble == "division":
+            return seen.of(
+                Fault.DIVISION_BY_ZERO,
+                **common,
+                dtype="integer",
+                is_integer=True,
+                operation="remainder" if fault.operation == "rem" else "division",
+                dividend=fault.values[0] if fault.values else None,
+                divisor=fault.operands[1],
+            )
+        common |= {"range": Range.of(dtype), "reaches": reaches}
+        if fault.trouble == "overflow":
+            return seen.of(
+                Fault.INTEGER_OVERFLOW,
+                **common,
+                operation=fault.operation,
+                dtype=dtype,
+                values=list(fault.values),
+                exact=fault.exact,
+                terms=fault.terms,
+            )
+        return seen.of(
+            Fault.NARROWING_LOSS,
+            **common,
+            old=fault.operands[0].partition("[")[0],
+            new=dtype,
+            value=fault.values[0],
+        )
 
 
-def _worded(seen: Sighting, fault: NumericFault) -> Finding:
-    element = fault.element or None
-    dtype = fault.result_type.partition("[")[0]
-    if fault.trouble in ("nan", "infinity"):
-        facts: dict[str, Any] = {
-            "operation": fault.operation,
-            "values": fault.values,
-            "operands": fault.operands,
-            "ranges": fault.ranges,
-            "element": element,
-        }
-        if fault.trouble == "infinity":
-            return contents.infinity_produced(seen, **facts)
-        return contents.nan_produced(seen, **facts)
-    if fault.trouble == "division":
-        return wording.division_by_zero(
-            seen,
-            is_float=False,
-            is_remainder=fault.operation == "rem",
-            dividend=fault.values[0] if fault.values else None,
-            divisor=fault.operands[1],
-            element=element,
-        )
-    if fault.trouble == "overflow":
-        assert fault.exact is not None
-        return wording.integer_overflow(
-            seen,
-            operation=fault.operation,
-            dtype=dtype,
-            values=[int(value) for value in fault.values],
-            exact=int(fault.exact),
-            result=int(fault.result),
-            element=fault.element,
-            terms=fault.terms,
-        )
-    return wording.narrowing_loss(
-        seen,
-        source=fault.operands[0].partition("[")[0],
-        target=dtype,
-        value=fault.values[0],
-        result=fault.result,
+def _not_finite(seen: Sighting, fault: NumericFault) -> Finding:
+    operation = Operation(
+        name=fault.operation,
+        result=fault.result_type,
+        values=fault.values,
+        operands=fault.operands,
+        ranges=fault.ranges,
         element=fault.element,
     )
+    is_nan = fault.trouble == "nan"
+    kind = Fault.NAN_PRODUCED if is_nan else Fault.INFINITY_PRODUCED
+    found = seen.of(kind, operation=operation)
+    comes_of = (Fault.DIVISION_BY_ZERO,) if operation.divides_by_zero else ()
+    return replace(found, comes_of=comes_of)
 
 
 @dataclass(eq=False)
@@ -192,7 +196,7 @@ class NumbersObserver(MachineObserver):
         reports = sorted(self._found, key=lambda r: r.number)
         reaching = {id(report) for report in self._reaching}
         return [
-            wording.reaching(report.finding()) if report.wraps else report.finding()
+            report.finding(reaches=report.wraps)
             for report in reports
             if not report.wraps or id(report) in reaching
         ]

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.facts import two_cores
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
+from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import numbers as wording
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import Thread
@@ -67,10 +69,18 @@ class RandomBitsObserver(MachineObserver):
     def findings(self) -> list[Finding]:
         """Return the findings, one per line of code, in the order in which they were first seen."""
         found = [self._before_seeding(*noted) for noted in self._unseeded.values()]
-        found += [
-            wording.unseeded_lane(seen.at(other=by.line), source=by.point, axes=axes)
-            for seen, by, axes in self._seeded_elsewhere.values()
-        ]
+        for seen, by, axes in self._seeded_elsewhere.values():
+            finding = seen.at(other=by.line).with_values(of_axes(axes))
+            dimension = " and ".join(map(str, axes))
+            found.append(
+                finding.of(
+                    Fault.UNSEEDED_RANDOM_BITS,
+                    seeded_at=by.point,
+                    axes=dimension,
+                    axis=axes[0],
+                    two_cores=two_cores(dimension),
+                )
+            )
         return found
 
     def hints(self) -> list[Hint]:
@@ -84,8 +94,8 @@ class RandomBitsObserver(MachineObserver):
     def _before_seeding(self, seen: Sighting, thread: int) -> Finding:
         own = self._first.get(thread)
         if own is None:
-            return wording.unseeded(seen, is_elsewhere=bool(self._first))
-        return wording.unseeded(seen.at(other=own.line), later=own.point)
+            return seen.of(Fault.UNSEEDED_RANDOM_BITS, other_cores=bool(self._first))
+        return seen.at(other=own.line).of(Fault.UNSEEDED_RANDOM_BITS, later=own.point)
 
     def _repeated(self, draws: _Draws) -> Hint:
         seed = ", ".join(map(str, draws.state[0]))
