@@ -112,7 +112,7 @@ class MachineObserver:
         """Handle a thread that has to wait."""
 
     def seeds(self, thread: Thread, step: ir.Seed, numbers: Sequence[int]) -> None:
-        """Handle the seeding of the core's random number generator with these words."""
+        """Handle the seeding of the core's random number generator with these numbers."""
 
     def draws(self, thread: Thread, step: ir.RandomBits) -> None:
         """Handle a draw of random bits."""

@@ -88,8 +88,8 @@ def _elsewhere(
     machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int, core: int
 ) -> MemoryRegion:
     ref = frame.registers[place.ref.number]
-    twin = Ref(places.elsewhere(machine, ref.buffer, device, core), ref.view)
-    return resolve(twin, place.view, frame.registers, copies=True)
+    remote = Ref(places.elsewhere(machine, ref.buffer, device, core), ref.view)
+    return resolve(remote, place.view, frame.registers, copies=True)
 
 
 def copy_wait(
