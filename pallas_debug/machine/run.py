@@ -17,7 +17,8 @@ from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import counts, report
+from pallas_debug.machine.sanitizer import consequences, counts, report
+from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
@@ -67,6 +68,17 @@ def run(
     Raises:
       MachineError: the machine has no rule for what the kernel does.
     """
+    done = _run(launch, arrays, first, observers, stop_after, fill)
+    if any(isinstance(observer, OrderSanitizer) for observer in observers):
+        found = consequences.folded(KernelCall(launch, arrays, {"first": first}), done.findings)
+        return replace(done, findings=found)
+    return done
+
+
+def _run(
+    launch: Launch, arrays: Sequence[Sequence[Any]], first: int,
+    observers: Sequence[MachineObserver], stop_after: float | None, fill: str,
+) -> MachineRun:  # fmt: skip
     bounds, loops = report.BoundsObserver(launch), LoopObserver(launch)
     limits = () if stop_after is None else (_TimeLimit(launch, stop_after),)
     stopping = bounds, loops, *limits
