@@ -28,15 +28,9 @@ from pallas_debug.comparison.writes import (
     WriteObserver,
 )
 from pallas_debug.errors import MachineError
-from pallas_debug.findings.wording.chain import (
-    ChainCause,
-    ChainPlace,
-    Verb,
-    WriterChain,
-    WriterLink,
-)
+from pallas_debug.findings.mismatch import ChainCause, ChainPlace, Verb, WriterChain, action
 from pallas_debug.machine.machine import Machine, Stopped
-from pallas_debug.model import SourceLine
+from pallas_debug.model import Link, SourceLine
 
 SECONDS = 30.0
 """Time limit in seconds for a run on the machine that looks for the writes to an element."""
@@ -50,16 +44,14 @@ MAX_SCANNED = 1 << 14
 Point = tuple[int, ...]
 
 
-def find(
-    compared: ComparedFunction, origin: KernelOrigin, bad: np.ndarray
-) -> tuple[WriterChain | None, str]:
+def find(compared: ComparedFunction, origin: KernelOrigin, bad: np.ndarray) -> WriterChain:
     """Find the chain of writers behind the first wrong element of a kernel's output.
 
     Args:
       bad: mask of the wrong elements.
 
     Returns:
-      The chain; or None, and why it is unknown, as the end of a sentence.
+      The chain; if it is unknown, it says why.
     """
     assert origin.captured is not None
     deadline = time.monotonic() + SECONDS
@@ -67,13 +59,13 @@ def find(
     try:
         _run(compared, origin.path, observer, deadline)
     except OutOfTime:
-        return None, f"a run on the kernel machine takes more than {SECONDS:g} s"
+        return WriterChain(unknown=f"a run on the kernel machine takes more than {SECONDS:g} s")
     except MachineError as error:
-        return None, str(error)
+        return WriterChain(unknown=str(error))
     except Stopped as error:
-        return None, f"the kernel machine stops at a fault: {error.reason}"
+        return WriterChain(unknown=f"the kernel machine stops at a fault: {error.reason}")
     name = origin.captured.kernel.of_kind("output")[origin.output].name
-    return _Chain(observer, name, bad).found(), ""
+    return _Chain(observer, name, bad).found()
 
 
 def _position(origin: KernelOrigin) -> int:
@@ -170,7 +162,7 @@ class _Chain:
     def found(self) -> WriterChain:
         array = self._observer.array
         element = self._first(() if array is None else self._writes[array.number])
-        chain = WriterChain(output=self._output, element=element)
+        chain = WriterChain(element=element)
         if array is None:
             return chain
         history = self._history(array, Area.of_element(element))
@@ -265,35 +257,37 @@ class _Chain:
 
     # Links
 
-    def _links(self, histories: Sequence[_History]) -> Iterator[WriterLink]:
+    def _links(self, histories: Sequence[_History]) -> Iterator[Link]:
         for history in histories:
             read = history.read
             is_apart = read is not None and read.line not in (None, history.reader)
             if read is not None and is_apart and history.stored:
-                yield WriterLink(buffer=history.buffer.name, verb="reads", place=_place(read))
+                name = history.buffer.name
+                yield _link(_place(read), name, action("reads", name))
             for _, same in itertools.groupby(
                 history.stored, key=lambda w: (w.line, w.kind, self._is_other(w))
             ):
-                yield self._link(history, list(same))
+                yield self._written(history, list(same))
 
-    def _link(self, history: _History, group: Sequence[LoggedWrite]) -> WriterLink:
+    def _written(self, history: _History, group: Sequence[LoggedWrite]) -> Link:
         newest, oldest = group[0], group[-1]
         is_update = newest.keeps or bool(self._own(newest, history.area))
         verb: Verb = "updates" if is_update else "sets"
-        names = dict.fromkeys(r.buffer.name for r, _ in newest.sources if r.buffer != newest.buffer)
+        names = [r.buffer.name for r, _ in newest.sources if r.buffer != newest.buffer]
         if newest.kind == "copy":
             read, _ = newest.sources[0]
-            verb, names = "copies to", {index_text(read.buffer.name, read.index): None}
-        return WriterLink(
-            buffer=history.buffer.name,
-            verb=verb,
-            place=_place(newest),
-            since=oldest.point if oldest.point != newest.point else None,
-            count=len(group),
-            names=tuple(names),
+            verb, names = "copies to", [index_text(read.buffer.name, read.index)]
+        names = list(dict.fromkeys(names))
+        text = action(
+            verb,
+            history.buffer.name,
+            names,
             is_constant=not newest.sources,
-            of_other_block=self._is_other(newest),
+            count=len(group),
+            output=self._output if self._is_other(newest) else "",
         )
+        found = _link(_place(newest), history.buffer.name, text, names)
+        return replace(found, since=oldest.point if oldest.point != newest.point else None)
 
     # Causes
 
@@ -339,7 +333,7 @@ class _Chain:
         old = _place(stored[first])
         own = self._own(stored[first - 1], history.area) if first else []
         if own:
-            place = replace(_place(stored[first - 1]), line=own[0].line)
+            place = _place(stored[first - 1])._replace(line=own[0].line)
             return ChainCause(kind="not reset", place=place, other=old, begun=_place(stored[-1]))
         if read is None or read.line is None:
             return None
@@ -362,3 +356,14 @@ class _Chain:
 def _place(event: LoggedRead | LoggedWrite) -> ChainPlace:
     iterations = event.iterations if isinstance(event, LoggedWrite) else ()
     return ChainPlace(line=event.line, point=event.point, iterations=iterations)
+
+
+def _link(at: ChainPlace, buffer: str, text: str, names: Sequence[str] = ()) -> Link:
+    return Link(
+        buffer=buffer,
+        action=text,
+        sources=tuple(name.partition("[")[0] for name in names),
+        source=at.line,
+        grid_point=at.point or None,
+        loop=at.iterations,
+    )

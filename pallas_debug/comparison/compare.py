@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from pallas_debug.comparison.compared import ComparedFunction
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.facts import array_text
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.mismatch import Differing, Pattern, RoundingError, WriterChain
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import mismatch
-from pallas_debug.findings.wording.mismatch import Mismatch, RoundingError
 from pallas_debug.model import Finding, Gap, Witness
 
 
@@ -186,16 +186,22 @@ def compare(compared: ComparedFunction, result: Any, expected: Any) -> Results:
 
 
 def _reference_nan(pair: Differences, compared: ComparedFunction) -> Gap:
-    reason = mismatch.reference_nan(
-        what=output_name(pair.actual.path),
-        array=str(pair.expected),
-        reference=compared.reference,
-        count=int(pair.unjudged.sum()),
-        total=pair.unjudged.size,
-        first=unravel(int(np.argmax(pair.unjudged)), pair.unjudged.shape),
-        same=int((pair.unjudged & np.isnan(pair.actual.wide)).sum()),
+    both = int((pair.unjudged & np.isnan(pair.actual.wide)).sum())
+    count = int(pair.unjudged.sum())
+    first = _place(unravel(int(np.argmax(pair.unjudged)), pair.unjudged.shape))
+    also = "all" if both == count else f"{both:,}" if both else "none"
+    reason = (
+        f"{output_name(pair.actual.path)}, {pair.expected}: `{compared.reference}` is NaN at "
+        f"{count:,} of {pair.unjudged.size:,} elements, first at {first}, and the function is NaN "
+        f"at {also} of these: they were not judged. Is the reference correct and defined for these "
+        "arguments?"
     )
     return Gap(kernel="", engine="values", reason=reason, is_limit=True, is_partial=True)
+
+
+def _place(element: Sequence[int]) -> str:
+    """Format an element's index: `[3, 0]`, or `the scalar`."""
+    return str([*element]) if element else "the scalar"
 
 
 UNTRACED = "the function could not be traced once more"
@@ -214,9 +220,9 @@ def _finding(
     origin: KernelOrigin,
     problems: list[PallasDebugError],
 ) -> tuple[Finding, str | None]:
-    what, element, unknown = output_name(pair.actual.path), pair.first, origin.reason
+    what, element = output_name(pair.actual.path), pair.first
     seen = Sighting(kernel=compared.name, engine="reference", witness=Witness(operand=what))
-    found, digest = None, None
+    found, digest = WriterChain(unknown=origin.reason), None
     if origin.captured is not None:
         kernel = origin.captured.kernel
         operand = kernel.of_kind("output")[origin.output]
@@ -225,32 +231,47 @@ def _finding(
         witness = Witness(source=kernel.source, operand=operand.name, shape=array)
         seen = Sighting(kernel=kernel.name, engine="reference", witness=witness)
         bad = _of_kernel(origin, pair.bad, operand.shape)
-        unknown = "the elements that differ do not come from the kernel"
+        found = WriterChain(unknown="the elements that differ do not come from the kernel")
         if bad.any():
             with guards.guarded("engine", "looking for what wrote an element", problems.append):
-                found, unknown = chain.find(compared, origin, bad)
-        if found is not None:
+                found = chain.find(compared, origin, bad)
+        if not found.unknown:
             element = _of_result(origin, found.element, operand.shape, pair.bad) or element
-    facts = Mismatch(
-        what=what,
-        array=str(pair.actual),
-        reference=compared.reference,
-        count=pair.count,
-        total=pair.bad.size,
-        element=element,
-        value=text(pair.actual, element),
-        expected=text(pair.expected, element),
-        absolute=pair.largest_absolute()[0],
-        relative=pair.largest_relative(),
-        allowed="" if pair.allowed is None else str(pair.allowed),
-        region=patterns.region(pair.bad),
-        special=patterns.special(pair.actual.wide, pair.bad),
-        chain=found,
-        unknown=unknown,
-        unjudged=int(pair.unjudged.sum()),
-        rounding=_rounding(pair, compared, origin),
+    facts = {
+        "element": _place(element),
+        "value": text(pair.actual, element),
+        "expected": text(pair.expected, element),
+    }
+    absolute, relative = pair.largest_absolute()[0], pair.largest_relative()
+    pattern = Pattern(patterns.region(pair.bad), patterns.special(pair.actual.wide, pair.bad))
+    values = {
+        **facts,
+        "differing": f"{pair.count} of {pair.bad.size}",
+        "largest absolute error": absolute,
+        **({} if relative is None else {"largest relative error": relative}),
+        "pattern": str(pattern),
+    }
+    finding = (
+        seen.at(**found.witness)
+        .with_values(values)
+        .of(
+            Fault.VALUE_MISMATCH,
+            **facts,
+            what=what,
+            array=pair.actual,
+            reference=compared.reference,
+            differing=Differing(pair.count, pair.bad.size),
+            absolute=absolute,
+            relative=relative,
+            allowed=pair.allowed or "none, since these are not floats",
+            pattern=pattern,
+            unjudged=int(pair.unjudged.sum()) or None,
+            chain=found,
+            because=found.cause,
+            rounding=_rounding(pair, compared, origin),
+        )
     )
-    return mismatch.value_mismatch(seen, facts), digest
+    return replace(finding, chain=found.links), digest
 
 
 def _rounding(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_debug.findings.wording.regions import (
+from pallas_debug.findings.mismatch import (
     DifferingIndices,
     DifferingRegion,
     SpecialKind,
@@ -23,7 +23,7 @@ def region(bad: np.ndarray) -> DifferingRegion:
         dims.append(indices(np.flatnonzero(bad.any(axis=others)), bad.shape[d]))
     size = 1.0
     for one in dims:
-        size *= one.count
+        size *= one.number
     return DifferingRegion(dims=tuple(dims), share=float(bad.sum()) / size)
 
 
@@ -32,7 +32,7 @@ def indices(found: np.ndarray, size: int) -> DifferingIndices:
     steps = np.unique(np.diff(found))
     step = 1 if len(found) == 1 else int(steps[0]) if len(steps) == 1 else None
     return DifferingIndices(
-        size=size, first=int(found[0]), last=int(found[-1]), count=len(found), step=step
+        size=size, first=int(found[0]), last=int(found[-1]), number=len(found), step=step
     )
 
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from pallas_debug.findings.facts import where
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Severity
-from pallas_debug.findings.wording import mismatch
 from pallas_debug.model import Finding, SourceLine
 
 Key = tuple[Fault, str, tuple[str, int] | None, str | None, bool]
@@ -190,7 +190,11 @@ def _mismatches_last(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for i, mismatched in enumerate(wrong):
         before = (f for f in rest if f.kernel == mismatched.kernel and f.counts)
         if (first := next(before, None)) is not None:
-            wrong[i] = mismatch.after_cause(mismatched, first)
+            at = "" if first.source is None else f" at {where(first.source, mismatched.source)}"
+            advice = (
+                f"first fix the {first.kind}{at}, which can change these values, and compare again"
+            )
+            wrong[i] = replace(mismatched, advice=advice)
     return (*rest, *wrong)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pallas_debug.findings import bounds, memory, numbers, order, refused
+from pallas_debug.findings import bounds, memory, mismatch, numbers, order, refused
 from pallas_debug.findings.case import Case
 from pallas_debug.findings.faults import Fault
 
@@ -13,5 +13,6 @@ TABLE: Mapping[Fault, Sequence[Case]] = {
     **bounds.CASES,
     **numbers.CASES,
     **memory.CASES,
+    **mismatch.CASES,
     **order.CASES,
 }

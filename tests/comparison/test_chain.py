@@ -18,7 +18,7 @@ import pallas_debug
 from pallas_debug.comparison import chain
 from pallas_debug.comparison.path import on_path
 from pallas_debug.findings.hints import HintKind
-from pallas_debug.findings.wording.chain import MAX_SHOWN
+from pallas_debug.findings.mismatch import MAX_SHOWN
 from pallas_debug.model import Finding, Hint
 from tests.broken_kernels import broken
 

@@ -11,7 +11,6 @@ import pytest
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import Differences, Leaf
 from pallas_debug.comparison.tolerances import Tolerance
-from pallas_debug.findings.wording.regions import region_text, special_text
 
 RNG = np.random.default_rng(0)
 B = RNG.standard_normal((16, 16))
@@ -27,8 +26,8 @@ def differences(a: Any, b: Any, dtype: str = "float32", **tolerance: float) -> D
 def message(a: Any, b: Any, dtype: str = "float32") -> tuple[str, list[str]]:
     """Where two arrays differ, and how, as messages say it."""
     found = differences(a, b, dtype)
-    where = region_text(patterns.region(found.bad))
-    return where, [special_text(one) for one in patterns.special(found.actual.wide, found.bad)]
+    where = str(patterns.region(found.bad))
+    return where, [str(one) for one in patterns.special(found.actual.wide, found.bad)]
 
 
 def noise(x: np.ndarray, size: float = 1e-6) -> np.ndarray:
