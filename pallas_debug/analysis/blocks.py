@@ -7,7 +7,7 @@ import numpy as np
 from pallas_debug.analysis.accesses import outside
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
-from pallas_debug.findings.bounds import BlockIndex, Outside
+from pallas_debug.findings.bounds import MissingBlock, Outside
 from pallas_debug.findings.facts import array_text, block_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.wording import unsupported
@@ -92,7 +92,7 @@ def _bounds(
         )
         finding = seen.of(
             Fault.BLOCK_OUT_OF_BOUNDS,
-            block=BlockIndex(
+            block=MissingBlock(
                 dim=number,
                 value=value,
                 first=limits[0],

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import SiteFailure, slice_text
-from pallas_debug.findings.bounds import BlockIndex, Computed, Outside
+from pallas_debug.findings.bounds import Computed, MissingBlock, Outside
 from pallas_debug.findings.facts import array_text, number
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.numbers import Operation
+from pallas_debug.findings.numbers import FloatOperation
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Witness
 
@@ -57,7 +57,7 @@ def _not_finite(seen: Sighting, failure: SiteFailure) -> Finding:
         seen = seen.with_values({"operands": ", ".join(map(number, failure.values))})
     return seen.at(shape=site.details["shape"]).of(
         Fault.NAN_PRODUCED if site.check == "nan" else Fault.INFINITY_PRODUCED,
-        operation=Operation(
+        operation=FloatOperation(
             name=site.operation,
             result=site.details["shape"],
             values=failure.values,
@@ -91,7 +91,7 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
     site, (index, *_) = failure.site, failure.values
     details = site.details
     array = array_text(details["dtype"], details["shape"])
-    block = BlockIndex(
+    block = MissingBlock(
         dim=details["dim"],
         value=index,
         last=details["blocks"] - 1,

@@ -85,7 +85,7 @@ class CopyOf(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockIndex:
+class MissingBlock:
     """An index that an index map returns, of a block or element that the array does not have.
 
     Attributes:

@@ -64,7 +64,7 @@ class GridStep(NamedTuple):
         return ", ".join(filter(None, (point, loop)))
 
 
-class Change(NamedTuple):
+class OverwrittenElement(NamedTuple):
     """Values of an element before and after it was overwritten."""
 
     element: str

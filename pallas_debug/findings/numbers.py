@@ -16,7 +16,7 @@ from pallas_debug.model import SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class FloatOperation:
     """An operation that produced a NaN or infinity.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.bounds import BlockIndex, Computed, CopyOf, Outside
+from pallas_debug.findings.bounds import Computed, CopyOf, MissingBlock, Outside
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.order import Access, Stuck
@@ -298,7 +298,7 @@ class BoundsObserver(MachineObserver):
         self._findings.append(
             seen.of(
                 Fault.BLOCK_OUT_OF_BOUNDS,
-                block=BlockIndex(
+                block=MissingBlock(
                     dim=dim,
                     value=block[dim],
                     last=counts[dim] - 1,

@@ -22,7 +22,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.facts import number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
-from pallas_debug.findings.numbers import Operation, Range
+from pallas_debug.findings.numbers import FloatOperation, Range
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
@@ -127,7 +127,7 @@ class ArithmeticReport:
 
 
 def _not_finite(seen: Sighting, fault: NumericFault) -> Finding:
-    operation = Operation(
+    operation = FloatOperation(
         name=fault.operation,
         result=fault.result_type,
         values=fault.values,

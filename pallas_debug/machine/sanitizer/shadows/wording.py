@@ -14,9 +14,9 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.facts import block_text, element_text, when_zero
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.memory import (
-    Change,
     FirstElement,
     GridStep,
+    OverwrittenElement,
     UnwrittenPart,
     Visits,
     WhyUnwritten,
@@ -213,12 +213,12 @@ class MemoryWording:
         )
         return (0 if record is None else record.number + 1), finding
 
-    def _change(self, read: OverwrittenRead) -> Change | None:
+    def _change(self, read: OverwrittenRead) -> OverwrittenElement | None:
         """Values of the first element before and after; None while a write-back is under way."""
         if read.block.is_under_way:
             return None
         name = element_text(read.block.window.operand.name, read.element)
-        return Change(name, self._original(read), plain_number(read.value))
+        return OverwrittenElement(name, self._original(read), plain_number(read.value))
 
     def _original(self, read: OverwrittenRead) -> Any:
         """Original values of the call, where they have been overwritten."""
