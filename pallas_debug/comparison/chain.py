@@ -330,14 +330,13 @@ class _Chain:
         first = next((i for i, write in enumerate(stored) if self._is_other(write)), None)
         if first is None:
             return None
-        old = _place(stored[first])
         own = self._own(stored[first - 1], history.area) if first else []
         if own:
             place = _place(stored[first - 1])._replace(line=own[0].line)
-            return ChainCause(kind="not reset", place=place, other=old, begun=_place(stored[-1]))
+            return ChainCause(kind="not reset", place=place, other=_place(stored[-1]))
         if read is None or read.line is None:
             return None
-        return ChainCause(kind="left over", place=_place(read), other=old)
+        return ChainCause(kind="left over", place=_place(read), other=_place(stored[first]))
 
     def _early(self, history: _History) -> ChainCause | None:
         """An update for this block after its value was stored."""

@@ -19,7 +19,7 @@ from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.mismatch import Differing, Pattern, RoundingError, WriterChain
+from pallas_debug.findings.mismatch import Pattern, RoundingError, WriterChain
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Gap, Witness
 
@@ -260,7 +260,8 @@ def _finding(
             what=what,
             array=pair.actual,
             reference=compared.reference,
-            differing=Differing(pair.count, pair.bad.size),
+            count=pair.count,
+            total=pair.bad.size,
             absolute=absolute,
             relative=relative,
             allowed=pair.allowed or "none, since these are not floats",

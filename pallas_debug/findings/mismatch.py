@@ -41,8 +41,7 @@ class DifferingIndices(NamedTuple):
         if step == 1 or count == 2:
             return f"{names} {first} {'to' if step == 1 else 'and'} {last}{of}"
         if step is not None:
-            every = "other" if step == 2 else _ordinal(step)
-            return f"every {every} {name}{of}, from {first} to {last}"
+            return f"{names} {first} to {last}{of} in steps of {step}"
         return f"{count:,} of {size:,} {names}{of}, from {first} to {last}"
 
 
@@ -78,11 +77,6 @@ def _nouns(dim: int, rank: int) -> tuple[str, ...]:
     return known.get(dim, ("index", "indices", f" of dimension {dim}"))
 
 
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
-
-
 def _percent(share: float) -> str:
     if share > 0.999:
         return "over 99.9%"
@@ -112,19 +106,6 @@ class Pattern(NamedTuple):
 
     def __str__(self) -> str:
         return "; ".join(map(str, [self.region, *self.special]))
-
-
-class Differing(NamedTuple):
-    """Number of differing elements, and of all."""
-
-    number: int
-    total: int
-
-    def __str__(self) -> str:
-        if self.total == 1:
-            return "its only element differs"
-        verb = "differs" if self.number == 1 else "elements differ"
-        return f"{self.number:,} of {self.total:,} {verb}"
 
 
 class RoundingError(NamedTuple):
@@ -173,14 +154,13 @@ class ChainCause:
 
     Attributes:
       place: line to look at: of the write that replaces another, or of the read.
-      other: the other side: the write that is replaced, continued from, read, or comes too late.
-      begun: for a buffer that is not reset, the oldest write that the value continues from.
+      other: the other side: the write that is replaced, that the value began with, that is read,
+        or that comes too late.
     """
 
     kind: CauseKind
     place: ChainPlace
     other: ChainPlace
-    begun: ChainPlace | None = None
     output: str = ""
     buffer: str = ""
 
@@ -238,7 +218,7 @@ class WriterChain:
     def witness(self) -> dict[str, Any]:
         """Facts of a witness: the line that the cause is about, or else that of the last write."""
         if self.cause is not None:
-            at, other = self.cause.place, self.cause.begun or self.cause.other
+            at, other = self.cause.place, self.cause.other
             place = {"source": at.line, "grid_point": at.point, "loop": at.iterations}
             return {**place, "other": other.line}
         if not self.links:
@@ -277,8 +257,8 @@ def action(
 
 def _case(cause: str | None = None, advice: str | None = None, when: Test | None = None) -> Case:
     message = (
-        "{what}, {array}: {differing} from `{reference}` ({pattern}); first, {chain.place}"
-        "{element} is {value}, expected {expected}; largest error {absolute}"
+        "{what}, {array}: {count:,} of {total:,} elements differ from `{reference}` ({pattern}); "
+        "first, {chain.place}{element} is {value}, expected {expected}; largest error {absolute}"
         "{relative: (relative %)}, allowed {allowed}"
         "{unjudged:; not compared: % where the reference is NaN}{chain}"
     )
@@ -318,7 +298,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         ),
         _case(
             "{because.buffer} is not reset where this block begins: it was last set by "
-            "{because.begun.point}, {because.begun}, for another block of {because.output}, and "
+            "{because.other.point}, {because.other}, for another block of {because.output}, and "
             "{because.place} continues from it at {because.place.point}",
             "reset {because.buffer} at the first step of each block of {because.output}, unless it "
             "should carry values from block to block: @pl.when(pl.program_id(axis) == 0), with the "

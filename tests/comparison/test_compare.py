@@ -54,7 +54,7 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
     )
     strict = pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6)
     assert strict.outputs[0].allowed == "1e-06 plus 0.0001 of each element"
-    assert "1 of 2 differs from" in str(strict)
+    assert "1 of 2 elements differ from" in str(strict)
     assert not strict.ok
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 

@@ -51,11 +51,11 @@ def changed(x: np.ndarray, at: Any, change: Callable[[Any], Any] = lambda y: y**
         (np.s_[2:5:2], "rows 2 and 4"),
         (np.s_[:, -4:], "the last 4 columns"),
         (np.s_[:, 3:4], "column 3"),
-        (np.s_[:, 1::2], "every other column, from 1 to 15"),
-        (np.s_[2::4], "every 4th row, from 2 to 14"),
-        (np.s_[2:12:3], "every 3rd row, from 2 to 11"),
+        (np.s_[:, 1::2], "columns 1 to 15 in steps of 2"),
+        (np.s_[2::4], "rows 2 to 14 in steps of 4"),
+        (np.s_[2:12:3], "rows 2 to 11 in steps of 3"),
         (np.s_[[1, 2, 6]], "3 of 16 rows, from 1 to 6"),
-        (np.s_[-8:, ::2], "every other column, from 0 to 14 of the last 8 rows"),
+        (np.s_[-8:, ::2], "columns 0 to 14 in steps of 2 of the last 8 rows"),
         (np.s_[3, 5], "column 5 of row 3"),
     ],
 )
@@ -70,7 +70,7 @@ def test_where_in_three_dimensions_in_one_and_in_none() -> None:
         "the last 4 rows of the last 2 indices of dimension 0"
     )
     line = B[0]
-    assert message(changed(line, np.s_[::2]), line)[0] == "every other element, from 0 to 14"
+    assert message(changed(line, np.s_[::2]), line)[0] == "elements 0 to 14 in steps of 2"
     assert message(3.0, 2.0) == ("the only element", [])
 
 
