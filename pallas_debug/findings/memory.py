@@ -91,17 +91,6 @@ class UnwrittenPart(NamedTuple):
         return f"{self.text} {verbs}"
 
 
-class Visits(NamedTuple):
-    """Grid points that had an unwritten part, or only its first element, in their block."""
-
-    points: Sequence[Point]
-    is_one_block: bool = True
-
-    def __str__(self) -> str:
-        block = "its block" if self.is_one_block else "its first block"
-        return f"{block} belongs to {points_text(self.points)}"
-
-
 WhyUnwritten = Literal[
     "condition", "some conditions", "stores", "copies", "no store", "rounded down", "too few steps",
     "no points", "left out",
@@ -244,9 +233,12 @@ _UNWRITTEN: Mapping[WhyUnwritten, tuple[str, str]] = {
 }
 
 
+_VISITS = "{visits:; its first element is in the block of %}"
+
+
 def _unwritten(cause: str, advice: str, when: Test | None = None) -> Case:
     message = "{part} whatever was in memory before{count:: %}"
-    return Case(message, cause + "{visits:; %}", advice, when)
+    return Case(message, cause + _VISITS, advice, when)
 
 
 def _because(why: WhyUnwritten, *names: str) -> Test:
@@ -285,7 +277,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             Case(
                 "{part} whatever VMEM held before, not the input that shares memory with {operand}"
                 "{count:: %}",
-                cause + "{visits:; %}",
+                cause + _VISITS,
                 "copy the input's block to {operand} wherever nothing else is stored",
                 _because(why, "is_aliased"),
             )

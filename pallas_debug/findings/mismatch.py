@@ -98,7 +98,7 @@ class SpecialValues(NamedTuple):
         return f"{_percent(self.share)} of these are {self.kind}"
 
 
-class Pattern(NamedTuple):
+class DifferingPattern(NamedTuple):
     """Where elements differ, and special values among them."""
 
     region: DifferingRegion

@@ -72,11 +72,6 @@ class TrackedThread:
             return len(self.points) > 1
         return any(one == other for one, other in itertools.pairwise(self.blocks[own]))
 
-    def is_in_one_block(self, window: Window, mask: np.ndarray[Any, Any]) -> bool:
-        """Return whether all masked elements that are in a block of an output share one block."""
-        found = [window.bounds(block)[0] for block in set(self.blocks[self.outputs.index(window)])]
-        return sum(bool(mask[outer].any()) for outer in found) < 2
-
     def visits(self, window: Window, element: Point) -> list[Point]:
         """Grid points whose block of an output contains an element."""
         blocks = self.blocks[self.outputs.index(window)]

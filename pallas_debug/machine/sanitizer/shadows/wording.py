@@ -11,14 +11,13 @@ import numpy as np
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.facts import block_text, element_text, when_zero
+from pallas_debug.findings.facts import block_text, element_text, points_text, when_zero
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.memory import (
     FirstElement,
     GridStep,
     OverwrittenElement,
     UnwrittenPart,
-    Visits,
     WhyUnwritten,
     Writes,
     some,
@@ -315,13 +314,12 @@ class MemoryWording:
             values={"elements": f"{part.elements} of {part.of}"},
         )
         what = part.text + (f" on device {buffer.device}" if len(self._arrays) > 1 else "")
-        is_one_block = not thread or not window or thread.is_in_one_block(window, mask)
         return seen.of(
             Fault.OUTPUT_NOT_WRITTEN,
             part=UnwrittenPart(what, part.regions > 1),
             why=why,
             count=some(part.elements, part.of),
-            visits=Visits(visits, is_one_block) if any(visits) else None,
+            visits=points_text(visits) if any(visits) else None,
             is_aliased=buffer.kind != "output",
         )
 
