@@ -259,41 +259,38 @@ _CHECK = "check the table before the call, or clamp the index in the index map"
 _RETURN = "return {block.allowed}"
 
 
-def _block(cause: str, advice: str = _RETURN, when: Test | None = None) -> Case:
-    return Case(
-        "the index map of {operand} returns {block.unit} {block.value:d} along dimension "
-        "{block.dim} of {array}, which has {block.held}"
-        "{points:; it is out of bounds at {count} of % grid points}",
-        cause,
-        advice,
-        when,
-    )
-
+_BLOCK = (
+    "the index map of {operand} returns {block.unit} {block.value:d} along dimension {block.dim} "
+    "of {array}, which has {block.held}{points:; it is out of bounds at {count} of % grid points}"
+)
 
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.OUT_OF_BOUNDS_READ: [_SIZES, *_TABLES, *map(_discarded, _ACCESSES), *_ACCESSES],
     Fault.OUT_OF_BOUNDS_WRITE: [_SIZES, *_POSITIONS, *_ACCESSES],
     Fault.BLOCK_OUT_OF_BOUNDS: [
-        _block(_FROM, _CHECK, has("origin")),
-        _block(
+        Case(_BLOCK, _FROM, _CHECK, has("origin")),
+        Case(
+            _BLOCK,
             "an index map returns block indices, and this looks like an element offset: "
             "{block.value:d} is {block.times:d} x {block.size:d}",
             f"{_RETURN}: `i` rather than `i * {{block.size:d}}`",
             lambda f: f.block.is_offset,
         ),
-        _block(
+        Case(
+            _BLOCK,
             "the index map takes the block from a scalar-prefetch operand without checking it",
             _CHECK,
             has("is_from_table"),
         ),
-        _block(_NEGATIVE, when=lambda f: f.block.value < 0),
-        _block(
+        Case(_BLOCK, _NEGATIVE, _RETURN, lambda f: f.block.value < 0),
+        Case(
+            _BLOCK,
             "the index equals the grid point along grid dimension {block.axis}, which has more "
             "steps than the array has blocks along this dimension",
             "give dimension {block.axis} of the grid {block.steps}, or return a different index "
             "there",
             lambda f: f.block.axis is not None,
         ),
-        _block("the index map goes past the last {block.unit}"),
+        Case(_BLOCK, "the index map goes past the last {block.unit}", _RETURN),
     ],
 }

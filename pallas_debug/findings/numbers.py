@@ -126,21 +126,15 @@ _NANS = {
 }
 """Cause and advice by operation."""
 
-
-def _nan(cause: str, advice: str, when: Test | None = None) -> Case:
-    return Case("`{operation.name}` produced a NaN {operation}", cause, advice, when)
+_NAN = "`{operation.name}` produced a NaN {operation}"
+_INFINITY = "`{operation.name}` produced an infinity {operation}"
+_LARGE = "the result is larger than its dtype can hold"
+_SCALE = "scale the operands{operation.is_narrow:, or use a wider dtype%}"
 
 
 def _is_of(name: str) -> Test:
     return lambda facts: facts.operation.name == name
 
-
-def _infinity(cause: str, advice: str, when: Test | None = None) -> Case:
-    return Case("`{operation.name}` produced an infinity {operation}", cause, advice, when)
-
-
-_LARGE = "the result is larger than its dtype can hold"
-_SCALE = "scale the operands{operation.is_narrow:, or use a wider dtype%}"
 
 _REACHES = "{reaches:; an index, a size, a condition or a semaphore depends on it%}"
 _SUMS = {
@@ -155,16 +149,10 @@ def _is_narrow(facts: Facts) -> object:
     return facts.range.high < 2**31 - 1
 
 
-def _overflow(cause: str, advice: str, when: Test | None = None) -> Case:
-    return Case(
-        "`{operation}`{values: of %}{terms: over % terms} overflows {dtype}{element: at %}: the "
-        f"exact result is {{exact}}, the actual one {{result}}{_REACHES}",
-        cause,
-        advice,
-        when,
-    )
-
-
+_OVERFLOW = (
+    "`{operation}`{values: of %}{terms: over % terms} overflows {dtype}{element: at %}: the exact "
+    f"result is {{exact}}, the actual one {{result}}{_REACHES}"
+)
 _WRAPS = "{dtype} holds {range}, and values outside this range wrap around"
 
 _HOLDS = "{new} holds {range}"
@@ -179,62 +167,67 @@ def _is_of_float(facts: Facts) -> bool:
     return "float" in facts.old
 
 
-def _unseeded(cause: str, when: Test | None = None) -> Case:
-    return Case(
-        "random bits are drawn before the generator is seeded: their values are undefined",
-        f"{cause} it keeps the state of earlier programs",
-        "seed first, with a different number at each grid point: pltpu.prng_seed(seed, "
-        "pl.program_id(0)); prng_seed takes at most two numbers",
-        when,
-    )
+_UNSEEDED = "random bits are drawn before the generator is seeded: their values are undefined"
+_KEPT = "it keeps the state of earlier programs"
+_SEED = (
+    "seed first, with a different number at each grid point: pltpu.prng_seed(seed, "
+    "pl.program_id(0)); prng_seed takes at most two numbers"
+)
 
 
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.NAN_PRODUCED: [
-        _nan(
+        Case(
+            _NAN,
             "0 / 0: often a sum of weights that is zero for a fully masked row",
             _GUARD,
             lambda f: f.operation.divides_by_zero,
         ),
-        _nan(
+        Case(
+            _NAN,
             "infinity divided by infinity: an earlier operation overflowed, such as exp of a "
             "large number, or divided by zero",
             "find where the infinities come from; subtract the maximum before exp",
             lambda f: f.operation.name == "div" and f.operation.values,
         ),
-        *(_nan(*texts, _is_of(name)) for name, texts in _NANS.items()),
-        _nan("the operation has no finite value for these operands", "look at its operands"),
+        *(Case(_NAN, *texts, _is_of(name)) for name, texts in _NANS.items()),
+        Case(_NAN, "the operation has no finite value for these operands", "look at its operands"),
     ],
     Fault.INFINITY_PRODUCED: [
-        _infinity("the operand is zero here", _GUARD, lambda f: f.operation.is_of_zero),
-        _infinity(
+        Case(_INFINITY, "the operand is zero here", _GUARD, lambda f: f.operation.is_of_zero),
+        Case(
+            _INFINITY,
             _LARGE,
             f"subtract the maximum before {{operation.name}}, or {_SCALE}",
             lambda f: f.operation.name in ("exp", "exp2", "expm1"),
         ),
-        _infinity(_LARGE, _SCALE),
+        Case(_INFINITY, _LARGE, _SCALE),
     ],
     Fault.INTEGER_OVERFLOW: [
         *(
-            _overflow(
+            Case(
+                _OVERFLOW,
                 "the sum is accumulated in {dtype}, which holds {range}",
                 advice,
                 both(is_("operation", name), _is_narrow),
             )
             for name, advice in _SUMS.items()
         ),
-        _overflow(
+        Case(
+            _OVERFLOW,
             _WRAPS,
             "sum in float32, or in parts that fit the dtype",
             lambda f: f.operation in _SUMS,
         ),
-        _overflow(
+        Case(
+            _OVERFLOW,
             "{dtype} ranges from {range}: {range.low} has no positive counterpart",
             "exclude it: jnp.maximum(x, {range.low:d} + 1), or use a wider dtype",
             lambda f: f.operation in ("neg", "abs", "div"),
         ),
-        _overflow(_WRAPS, "widen the operands first: x.astype(jnp.int32)", _is_narrow),
-        _overflow(
+        Case(_OVERFLOW, _WRAPS, "widen the operands first: x.astype(jnp.int32)", _is_narrow),
+        Case(
+            _OVERFLOW,
             _WRAPS,
             "keep the numbers small: index by row and column rather than by a flat offset; if "
             "wrapping is intended, as in a hash, compute in uint32",
@@ -288,14 +281,19 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             'dimension {axes} "arbitrary"',
             has("seeded_at"),
         ),
-        _unseeded(
-            "the generator is seeded only later{later:, at grid point %}; until then",
+        Case(
+            _UNSEEDED,
+            f"the generator is seeded only later{{later:, at grid point %}}; until then {_KEPT}",
+            _SEED,
             lambda f: f.later is not None,
         ),
-        _unseeded(
-            "other cores seed their generators, but nothing seeds this core's:", has("other_cores")
+        Case(
+            _UNSEEDED,
+            f"other cores seed their generators, but nothing seeds this core's: {_KEPT}",
+            _SEED,
+            has("other_cores"),
         ),
-        _unseeded("nothing in the kernel seeds the generator:"),
+        Case(_UNSEEDED, f"nothing in the kernel seeds the generator: {_KEPT}", _SEED),
     ],
     Fault.CHECK_FAILED: [
         Case(
@@ -306,8 +304,8 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         ),
         Case(
             "{message}",
-            "its condition is false, but is not a single comparison, so its values are unknown",
-            "check each comparison separately to see its values",
+            "its condition is false; the values that it was computed from are unknown",
+            "check each comparison separately: the kernel machine shows the values of a single one",
         ),
     ],
     Fault.FALSE_HINT: [
