@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -61,11 +60,6 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > MAX_NAMES:
         return f"{', '.join(shown)} and {len(names) - MAX_NAMES} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
-
-
-def names_in(value: str) -> list[str]:
-    """Split names joined by commas, some of which may have several indices: `sems[0, 1], ready`."""
-    return re.split(r", (?![^\[]*\])", value)
 
 
 def when_zero(axes: Sequence[int]) -> str:
