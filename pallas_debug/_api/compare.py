@@ -14,7 +14,7 @@ from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput
 from pallas_debug.comparison.compare import compare as compare_results
-from pallas_debug.comparison.compared import ComparedFunction
+from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.rounding import compare_rounded
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import UsageError, ValuesDiffer
@@ -222,7 +222,7 @@ class Prepared:
           UsageError, InvalidReference: as for `compare`.
         """
         (target,) = resolve_targets((chip or defaults.CHIP,), plugin_manager())
-        compared = ComparedFunction(
+        compared = ComparedCall(
             function=self.function,
             args=self.given.args,
             kwargs=self.given.kwargs,

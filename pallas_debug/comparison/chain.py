@@ -18,7 +18,7 @@ from pallas_debug.bridge.walk import evaluate
 from pallas_debug.bridge.walk.evaluate import CalledKernel
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison.areas import Area, aligned, index_text
-from pallas_debug.comparison.compared import ComparedFunction
+from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.writes import (
     BufferName,
     Deadline,
@@ -44,7 +44,7 @@ MAX_SCANNED = 1 << 14
 Point = tuple[int, ...]
 
 
-def find(compared: ComparedFunction, origin: KernelOrigin, bad: np.ndarray) -> WriterChain:
+def find(compared: ComparedCall, origin: KernelOrigin, bad: np.ndarray) -> WriterChain:
     """Find the chain of writers behind the first wrong element of a kernel's output.
 
     Args:
@@ -75,7 +75,7 @@ def _position(origin: KernelOrigin) -> int:
     return outputs[origin.output]
 
 
-def _run(compared: ComparedFunction, path: Point, observer: WriteObserver, deadline: float) -> None:
+def _run(compared: ComparedCall, path: Point, observer: WriteObserver, deadline: float) -> None:
     """Run a function up to the end of the kernel that is called at this path."""
     program = evaluate.trace(compared.function, compared.args, compared.kwargs, compared.target)
     calls = program.calls()

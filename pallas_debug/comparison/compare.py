@@ -14,7 +14,7 @@ from pallas_debug.bridge.jaxprs.params import float_dtypes
 from pallas_debug.bridge.walk import origins
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison import chain, patterns, tolerances
-from pallas_debug.comparison.compared import ComparedFunction
+from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.facts import array_text
@@ -102,7 +102,7 @@ def output_name(path: str) -> str:
 
 
 def check_alike(
-    ours: Sequence[Leaf], theirs: Sequence[Leaf], compared: ComparedFunction
+    ours: Sequence[Leaf], theirs: Sequence[Leaf], compared: ComparedCall
 ) -> tuple[str, ...]:
     """Check that two results have the same arrays, apart from wider dtypes of the reference.
 
@@ -141,7 +141,7 @@ def _several(found: Sequence[Leaf]) -> str:
     return f"{len(found)} arrays ({', '.join(parts)}{more})" if len(found) > 1 else str(parts[0])
 
 
-def compare(compared: ComparedFunction, result: Any, expected: Any) -> Results:
+def compare(compared: ComparedCall, result: Any, expected: Any) -> Results:
     """Compare the results of a function and its reference for the same arguments.
 
     Raises:
@@ -168,11 +168,14 @@ def compare(compared: ComparedFunction, result: Any, expected: Any) -> Results:
         if unjudged:
             gaps.append(_reference_nan(pair, compared))
     problems: list[PallasDebugError] = []
-    unknown = [KernelOrigin(reason=UNTRACED)] * len(pairs)
-    sources = _origins(compared, problems) if any(pair.count for pair in pairs) else unknown
+    sources = [KernelOrigin(reason=UNTRACED)] * len(pairs)
+    if any(pair.count for pair in pairs):
+        given = compared.function, compared.args, compared.kwargs, compared.target
+        with guards.guarded("engine", "looking for the kernels behind a result", problems.append):
+            sources = origins.origins(*given)
     found = [
         _finding(pair, compared, origin, problems)
-        for pair, origin in zip(pairs, sources or unknown, strict=True)
+        for pair, origin in zip(pairs, sources, strict=True)
         if pair.count
     ]
     return Results(
@@ -185,7 +188,7 @@ def compare(compared: ComparedFunction, result: Any, expected: Any) -> Results:
     )
 
 
-def _reference_nan(pair: Differences, compared: ComparedFunction) -> Gap:
+def _reference_nan(pair: Differences, compared: ComparedCall) -> Gap:
     both = int((pair.unjudged & np.isnan(pair.actual.wide)).sum())
     count = int(pair.unjudged.sum())
     first = _place(unravel(int(np.argmax(pair.unjudged)), pair.unjudged.shape))
@@ -207,16 +210,9 @@ def _place(element: Sequence[int]) -> str:
 UNTRACED = "the function could not be traced once more"
 
 
-def _origins(compared: ComparedFunction, problems: list[PallasDebugError]) -> list[KernelOrigin]:
-    """Kernels that produce the outputs of a function; none if tracing it fails."""
-    with guards.guarded("engine", "looking for the kernels behind a result", problems.append):
-        return origins.origins(compared.function, compared.args, compared.kwargs, compared.target)
-    return []
-
-
 def _finding(
     pair: Differences,
-    compared: ComparedFunction,
+    compared: ComparedCall,
     origin: KernelOrigin,
     problems: list[PallasDebugError],
 ) -> tuple[Finding, str | None]:
@@ -243,9 +239,8 @@ def _finding(
         "expected": text(pair.expected, element),
     }
     absolute, relative = pair.largest_absolute()[0], pair.largest_relative()
-    pattern = DifferingPattern(
-        patterns.region(pair.bad), patterns.special(pair.actual.wide, pair.bad)
-    )
+    special = patterns.special(pair.actual.wide, pair.bad)
+    pattern = DifferingPattern(patterns.region(pair.bad), special)
     values = {
         **facts,
         "differing": f"{pair.count} of {pair.bad.size}",
@@ -278,7 +273,7 @@ def _finding(
 
 
 def _rounding(
-    pair: Differences, compared: ComparedFunction, origin: KernelOrigin
+    pair: Differences, compared: ComparedCall, origin: KernelOrigin
 ) -> RoundingError | None:
     """The largest error in units of the least precise dtype; None unless all values are finite."""
     if not (pair.actual.is_inexact and pair.expected.is_inexact):

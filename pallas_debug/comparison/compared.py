@@ -11,7 +11,7 @@ from pallas_debug.model import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedFunction:
+class ComparedCall:
     """A function whose result is compared, with the settings of the comparison.
 
     Attributes:

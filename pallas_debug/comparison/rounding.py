@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from pallas_debug.bridge import chip, platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -23,17 +21,14 @@ from pallas_debug.bridge.jaxprs.bfloat16_products import ProductSite
 from pallas_debug.bridge.lowering import hook, raised
 from pallas_debug.comparison import reference
 from pallas_debug.comparison.compare import leaves, output_name
-from pallas_debug.comparison.compared import ComparedFunction
-from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
+from pallas_debug.comparison.compared import ComparedCall
+from pallas_debug.comparison.differences import Differences, Leaf, text
 from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.numbers import Products
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.model import Finding, Witness
-
-MAX_SITES = 8
-"""Maximum number of products that are rounded one at a time, to find those at fault."""
 
 NOT_ROUNDED = (
     "its float32 products as a TPU computes them, with operands rounded to bfloat16: with those, "
@@ -48,7 +43,7 @@ class RoundedResults:
 
     Attributes:
       findings: one for each output that differs.
-      kernels: by finding, digest of the first kernel whose product is at fault.
+      kernels: by finding, digest of the first kernel with such a product.
       left_out: what could not be compared, and why; empty if everything was.
     """
 
@@ -58,7 +53,7 @@ class RoundedResults:
 
 
 def compare_rounded(
-    compared: ComparedFunction, captures: Iterable[Capture], result: Any, expected: Any
+    compared: ComparedCall, captures: Iterable[Capture], result: Any, expected: Any
 ) -> RoundedResults:
     """Compare a function's results, computed with rounded products, with its reference's.
 
@@ -78,16 +73,15 @@ def compare_rounded(
             return RoundedResults()
         if comparison.differing(list(sites)):
             return RoundedResults()  # without rounding too, as if copies race
-        at_fault, cures = comparison.at_fault(list(sites))
     except Exception as error:  # noqa: BLE001 - what a kernel raises is of any class
         return RoundedResults(left_out=f"{NOT_ROUNDED}: {raised.in_a_line(error)}")
     exact = leaves(result, compared.name)
-    findings = [_finding(compared, pair, exact[i], at_fault, cures) for i, pair in differing]
-    digest = sites[at_fault[0]]
-    return RoundedResults(findings=tuple(findings), kernels=(digest,) * len(findings))
+    findings = [_finding(compared, pair, exact[i], list(sites)) for i, pair in differing]
+    digests = (next(iter(sites.values())),) * len(findings)
+    return RoundedResults(findings=tuple(findings), kernels=digests)
 
 
-def _tolerance(compared: ComparedFunction, actual: Leaf, expected: Leaf) -> Tolerance:
+def _tolerance(compared: ComparedCall, actual: Leaf, expected: Leaf) -> Tolerance:
     """Tolerance of one output: as requested, and at least the default of bfloat16."""
     dtypes, values = (actual.dtype, expected.dtype), expected.wide
     asked = compared.tolerance
@@ -99,7 +93,7 @@ def _tolerance(compared: ComparedFunction, actual: Leaf, expected: Leaf) -> Tole
 
 
 class _Comparison:
-    def __init__(self, compared: ComparedFunction, expected: Any) -> None:
+    def __init__(self, compared: ComparedCall, expected: Any) -> None:
         self._compared = compared
         self._expected = leaves(expected, compared.reference)
 
@@ -117,21 +111,12 @@ class _Comparison:
         except Exception:  # noqa: BLE001 - one that computes with numpy cannot be traced
             return bool(self._pairs(bfloat16_products.of_rounded_arguments(function)))
 
-    def at_fault(self, sites: Sequence[ProductSite]) -> tuple[list[ProductSite], bool]:
-        """Products that alone make a result differ, or all; and whether exact products fix it."""
-        if 1 < len(sites) <= MAX_SITES:
-            alone = [s for s in sites if self.differing([o for o in sites if o != s])]
-            if alone and len(alone) < len(sites):
-                return alone, not self.differing(alone)
-        return list(sites), True
-
     def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, Differences]]:
         compared = self._compared
         host = MachineHost(Unobserved())
         with chip.answering(compared.target), hosted.hosting(host), hook.unannounced():
-            found = leaves(
-                reference.result(function, compared.args, compared.kwargs), compared.name
-            )
+            result = reference.result(function, compared.args, compared.kwargs)
+        found = leaves(result, compared.name)
         pairs = [
             Differences(a, b, _tolerance(compared, a, b))
             for a, b in zip(found, self._expected, strict=True)
@@ -140,23 +125,16 @@ class _Comparison:
 
 
 def _finding(
-    compared: ComparedFunction,
-    pair: Differences,
-    exact: Leaf,
-    sites: Sequence[ProductSite],
-    cures: bool,
+    compared: ComparedCall, pair: Differences, exact: Leaf, sites: Sequence[ProductSite]
 ) -> Finding:
     lines = [site.line for site in sites if site.line is not None]
-    element = unravel(int(np.argmax(pair.bad)), pair.bad.shape)
+    element, what = pair.first, output_name(pair.actual.path)
     error, at = pair.largest_absolute()
-    what = output_name(pair.actual.path)
     seen = Sighting(
         kernel=sites[0].kernel,
         engine="reference",
         witness=Witness(
-            source=lines[0] if lines else None,
-            other=lines[1] if len(lines) > 1 else None,
-            operand=what,
+            source=next(iter(lines), None), other=next(iter(lines[1:]), None), operand=what
         ),
     )
     rounded, without, expected = (
@@ -176,5 +154,4 @@ def _finding(
         expected=expected,
         error=f"{error} at {list(at)}" if at else error,
         allowed="none, since these are not floats" if pair.allowed is None else pair.allowed,
-        cures=cures,
     )

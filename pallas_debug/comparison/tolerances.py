@@ -96,10 +96,8 @@ class Tolerance:
         if self.atol is not None:
             return Allowed(rtol=rtol, atol=float(self.atol))
         sizes = np.abs(expected[np.isfinite(expected)])
-        rest = _without_masks(sizes)
-        size = float(rest.max(initial=largest))
-        has_masks = rest.size < sizes.size
-        return Allowed(rtol=rtol, atol=rtol * size, is_of_largest=True, has_masks=has_masks)
+        size = float(_without_masks(sizes).max(initial=largest))
+        return Allowed(rtol=rtol, atol=rtol * size, is_of_largest=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +105,12 @@ class Allowed:
     """Error allowed in one output: `atol` plus `rtol` times the expected element.
 
     Attributes:
-      is_of_largest: whether `atol` is `rtol` times the largest element.
-      has_masks: whether that is the largest element apart from masks.
+      is_of_largest: whether `atol` is `rtol` times the largest element apart from masks.
     """
 
     rtol: float
     atol: float
     is_of_largest: bool = False
-    has_masks: bool = False
 
     def at(self, expected: np.ndarray) -> np.ndarray:
         """Allowed error of each element."""
@@ -122,8 +118,7 @@ class Allowed:
         return self.atol + self.rtol * np.where(np.isfinite(size), size, 0.0)
 
     def __str__(self) -> str:
-        rest = " below the masks" if self.has_masks else ""
-        largest = f" ({self.rtol:.3g} of the largest element{rest})" if self.is_of_largest else ""
+        largest = f" ({self.rtol:.3g} of the largest element)" if self.is_of_largest else ""
         return f"{self.atol:.3g}{largest} plus {self.rtol:.3g} of each element"
 
 

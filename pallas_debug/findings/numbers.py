@@ -268,7 +268,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "at default precision, the MXU multiplies float32 in one pass, rounded to bfloat16, "
             "which keeps 8 bits; on a CPU the same product is exact to float32",
             "pass precision=jax.lax.Precision.HIGHEST to {products.given} (six passes instead of "
-            "one){cures:%: the result then agrees}",
+            "one): the result then agrees",
         )
     ],
     Fault.UNSEEDED_RANDOM_BITS: [

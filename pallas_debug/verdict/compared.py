@@ -11,7 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import compare, reference, rounding
 from pallas_debug.comparison.compare import Results
-from pallas_debug.comparison.compared import ComparedFunction
+from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Kernel, Target
@@ -30,7 +30,7 @@ NOT_KNOWN_WHOSE = (
 class Expected:
     """The results of a reference, and the comparison with it."""
 
-    compared: ComparedFunction
+    compared: ComparedCall
     result: Any
 
 
@@ -54,7 +54,7 @@ def expect(
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)
         session.wait_for_runs()
-    compared = ComparedFunction(
+    compared = ComparedCall(
         function=call.function,
         args=args,
         kwargs=kwargs,

@@ -65,8 +65,6 @@ def test_masks_are_no_scale_for_the_error_of_other_elements(mask: float, is_apar
     off = jnp.array([0.0, 0.0, 2.0])
     report = pallas_debug.compare(lambda x: x + off, lambda x: x, x)
     assert report.ok != is_apart
-    scale = "largest element below the masks" if is_apart else "largest element"
-    assert f"(0.0001 of the {scale}) plus" in str(report.outputs[0].allowed)
 
 
 @pytest.mark.slow
