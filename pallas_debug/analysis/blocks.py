@@ -10,7 +10,6 @@ from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
 from pallas_debug.findings.bounds import MissingBlock, Outside
 from pallas_debug.findings.facts import array_text, block_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.wording import unsupported
 
 
 def look(subject: Subject) -> Result:
@@ -19,7 +18,7 @@ def look(subject: Subject) -> Result:
     _wide_maps(subject, result)
     for block, indices in zip(subject.grid.blocks, subject.indices, strict=True):
         if 0 in block.shape:
-            result.findings.append(unsupported.zero_size_operand(subject.of_block(block)))
+            result.findings.append(subject.of_block(block).of(Fault.ZERO_SIZE_OPERAND))
             continue
         if block.is_whole:
             continue
@@ -36,12 +35,13 @@ def _wide_maps(subject: Subject, result: Result) -> None:
     wide = [block for block in subject.grid.blocks if _is_wide(subject, block)]
     if made := [block for block in wide if block.source is None]:
         seen = subject.of_block(made[0]).at(source=subject.site.line())
-        finding = unsupported.x64_default_map(seen, operands=[block.name for block in made])
-        result.findings.append(finding)
+        names = [block.name for block in made]
+        result.findings.append(seen.of(Fault.X64_INDEX_MAP, made=names))
     for block in wide:
         if block.source is not None:
             dim = block.index_dtypes.index("int64")
-            result.findings.append(unsupported.x64_index_map(subject.of_block(block), dim=dim))
+            seen = subject.of_block(block, values={"dimension": str(dim)})
+            result.findings.append(seen.of(Fault.X64_INDEX_MAP, dim=dim))
 
 
 def _is_wide(subject: Subject, block: Block) -> bool:

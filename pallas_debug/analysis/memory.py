@@ -16,11 +16,11 @@ from pallas_debug.analysis.tiling import LANES, padded
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import Block, NotReadable, Table
 from pallas_debug.findings.facts import array_text
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.refused import by_size, mib
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import tiles
-from pallas_debug.findings.wording.tiles import MIB, mib
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
-from pallas_debug.profile.chips import CHIPS
+from pallas_debug.profile.chips import CHIPS, MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +172,16 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
         capacity = min(use.vmem_capacity for use in over if use not in full)
         room = capacity if over[0].vmem < capacity else None
     parts = [part for part in over[0].parts if part.space == "vmem"]
-    finding = tiles.vmem_overflow(
-        _sighting(subject, over, parts[0], {"vmem": str(over[0].vmem)}),
-        used=over[0].vmem,
-        limits={use.target: use.vmem_limit for use in over},
-        parts=[str(part) for part in parts],
-        capacities={u.target: u.vmem_capacity for u in full} if len(full) == len(over) else {},
-        room=room,
+    seen = _sighting(subject, over, parts[0], {"vmem": str(over[0].vmem)})
+    finding = seen.of(
+        Fault.VMEM_OVERFLOW,
+        used=mib(over[0].vmem),
+        limits=by_size({use.target: use.vmem_limit for use in over}),
+        parts=parts,
+        capacities=by_size({use.target: use.vmem_capacity for use in full})
+        if len(full) == len(over)
+        else None,
+        room=mib(room) if room is not None else None,
     )
     result.findings.append(finding)
 
@@ -188,13 +191,10 @@ def _smem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     if not over:
         return
     parts = [part for part in over[0].parts if part.space == "smem"]
-    finding = tiles.smem_overflow(
-        _sighting(subject, over, parts[0], {"smem": str(over[0].smem)}),
-        used=over[0].smem,
-        limits={use.target: use.smem_capacity for use in over},
-        parts=[str(part) for part in parts],
-    )
-    result.findings.append(finding)
+    seen = _sighting(subject, over, parts[0], {"smem": str(over[0].smem)})
+    limits = by_size({use.target: use.smem_capacity for use in over})
+    used = mib(over[0].smem)
+    result.findings.append(seen.of(Fault.SMEM_OVERFLOW, used=used, limits=limits, parts=parts))
 
 
 def _sighting(

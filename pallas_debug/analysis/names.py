@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.walk import names
-from pallas_debug.findings.faults import NO_KERNEL
+from pallas_debug.findings.faults import NO_KERNEL, Fault
+from pallas_debug.findings.refused import REPLACEMENTS, UNKNOWN_NAME
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Witness
 
 
@@ -31,19 +31,20 @@ def look(file: str | Path, at: int | None = None) -> list[Finding]:
     source = _source("".join(linecache.getlines(str(file))))
     if source is None:
         return []
-    found: dict[int, dict[str, tuple[str, str | None]]] = {}
+    found: dict[int, dict[str, tuple[str, str]]] = {}
     for module, name, line in (use for part in source.parts(at) for use in source.used(part)):
         message = None if name in source.handled else names.missing(module, name)
         if message is not None:
             today = names.replacement(module, name)
-            instead = unsupported.REPLACEMENTS.get(name) or (today and f"write {today}")
+            instead = REPLACEMENTS.get(name) or (f"write {today}" if today else UNKNOWN_NAME)
             found.setdefault(line, {})[name] = (message, instead)
     findings = []
     for line, used in sorted(found.items()):
         witness = Witness(source=lines.line_of(str(file), line))
         seen = Sighting(kernel=NO_KERNEL, engine="static", witness=witness)
         messages, advice = zip(*used.values(), strict=True)
-        findings.append(unsupported.removed_names(seen, messages=messages, instead=advice))
+        text, instead = "\n".join(messages), "; ".join(dict.fromkeys(advice))
+        findings.append(seen.of(Fault.REMOVED_NAME, messages=text, instead=instead))
     return findings
 
 

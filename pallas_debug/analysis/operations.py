@@ -9,9 +9,9 @@ from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
+from pallas_debug.explain.formulas import INSTEAD
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Target
 
 _ACCESSES = ("get", "swap", "addupdate", "masked_load", "masked_swap")
@@ -40,7 +40,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
                     seen = subject.sighting(
                         source=event.source, operand=buffer.name, shape=str(buffer)
                     )
-                    add(unsupported.unaligned_dma(seen, columns=dim.size, of=dim.bound))
+                    add(seen.of(Fault.UNALIGNED_DMA, columns=dim.size, of=dim.bound))
     return result
 
 
@@ -53,7 +53,7 @@ def _of_operation(
         shape=str(operation.inputs[0]) if operation.inputs else None,
     )
     if operation.float_index:
-        return unsupported.float_index(seen, dtype=operation.float_index)
+        return seen.of(Fault.INVALID_OPERATION, index_dtype=operation.float_index)
     return (
         _memory(seen, operation)
         or _complex(seen, operation)
@@ -70,10 +70,10 @@ def _memory(seen: Sighting, operation: Equation) -> Finding | None:
         return None
     ref = operation.inputs[0]
     if ref.space in ("any", "hbm"):
-        return unsupported.direct_hbm_access(seen.at(shape=f"{ref} in {ref.space.upper()}"))
+        return seen.at(shape=f"{ref} in {ref.space.upper()}").of(Fault.DIRECT_HBM_ACCESS)
     stores_scalar = operation.name == "swap" and operation.inputs[1].shape == ()
     if stores_scalar and ref.space == "vmem":
-        return unsupported.scalar_store_to_vmem(seen, ref=str(ref))
+        return seen.of(Fault.SCALAR_STORE_TO_VMEM)
     return None
 
 
@@ -82,21 +82,22 @@ def _complex(seen: Sighting, operation: Equation) -> Finding | None:
     for value in (*operation.inputs, *operation.outputs):
         if value.dtype.startswith("complex"):
             named = f"{operation.ref}: {value}" if operation.ref and value.is_ref else str(value)
-            return unsupported.complex_numbers(seen, value=named)
+            return seen.of(Fault.UNSUPPORTED_DTYPE, complex=named)
     return None
 
 
 def _rule(seen: Sighting, operation: Equation) -> Finding | None:
     """Report primitives without a lowering rule, and unsupported uses of some that have one."""
     if operation.name == "check" and not operation.is_debug:
-        return unsupported.unsupported_check(seen)
+        return seen.of(Fault.UNSUPPORTED_CHECK)
     if operation.stacked:
-        return unsupported.stacked_scan(seen, outputs=operation.stacked)
+        return seen.of(Fault.UNSUPPORTED_PRIMITIVE, stacked=operation.stacked)
     if operation.name == "gather" and not _is_along_axis(operation):
         values, indices = map(str, operation.inputs[:2])
-        return unsupported.unsupported_gather(seen, values=values, indices=indices)
+        return seen.of(Fault.UNSUPPORTED_GATHER, values=values, indices=indices)
     if not operation.has_rule:
-        return unsupported.unsupported_primitive(seen, name=operation.name)
+        instead = INSTEAD.get(operation.name)
+        return seen.of(Fault.UNSUPPORTED_PRIMITIVE, name=operation.name, instead=instead)
     return None
 
 
@@ -109,16 +110,16 @@ def _is_along_axis(operation: Equation) -> bool:
 def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
     """Report float16 loads, float iotas, unsupported casts, and bool rows that become a column."""
     if operation.name == "get" and operation.inputs[0].dtype == "float16":
-        return unsupported.float16_load(seen)
+        return seen.of(Fault.UNSUPPORTED_DTYPE)
     if operation.name == "convert_element_type":
         old, new = operation.inputs[0].dtype, operation.outputs[0].dtype
         if {old, new} == {"bfloat16", "float16"}:
             return seen.of(Fault.UNSUPPORTED_CAST, old=old, new=new)
     if operation.name == "iota" and operation.outputs[0].dtype.startswith(("float", "bfloat")):
-        return unsupported.float_iota(seen, result=str(operation.outputs[0]))
+        return seen.of(Fault.INVALID_OPERATION, iota=str(operation.outputs[0]))
     if operation.turns_lanes:
         old, new = str(operation.inputs[0]), str(operation.outputs[0])
-        return unsupported.bool_column(seen, old=old, new=new)
+        return seen.of(Fault.UNSUPPORTED_SHAPE_CAST, old=old, new=new)
     return None
 
 
@@ -129,13 +130,16 @@ def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> F
     dtypes = [value.dtype for value in operation.inputs[:2]]
     unsigned = next((d for d in dtypes if d.startswith("uint")), None)
     if unsigned is not None:
-        return unsupported.unsigned_matmul(seen, dtype=unsigned)
+        return seen.of(Fault.UNSUPPORTED_DTYPE, unsigned=unsigned)
     names = tuple(
         target.name
         for target in targets
         if any(d.startswith(_NO_NARROW_MATMUL.get(target.device_kind or "", ())) for d in dtypes)
     )
-    return unsupported.narrow_matmul(replace(seen, targets=names), dtypes=dtypes) if names else None
+    if not names:
+        return None
+    narrow = list(dict.fromkeys(dtypes))
+    return replace(seen, targets=names).of(Fault.UNSUPPORTED_DTYPE, narrow=narrow)
 
 
 def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
@@ -143,7 +147,8 @@ def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
     multiple = operation.lane_start
     if not multiple or multiple % LANES == 0 or operation.inputs[0].space != "vmem":
         return None
-    return unsupported.unproven_alignment(seen, columns=operation.lane_size, multiple=multiple)
+    known = multiple if multiple > 1 else None
+    return seen.of(Fault.UNPROVEN_ALIGNMENT, columns=operation.lane_size, multiple=known)
 
 
 def _partial_lanes(view: View) -> Dim | None:

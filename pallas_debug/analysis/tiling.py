@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pallas_debug.analysis.subject import Result, Subject
-from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.bridge.walk.index_maps import Block, BlockDim
 from pallas_debug.findings.facts import array_text
-from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import tiles
-from pallas_debug.findings.wording.unsupported import LANES as LANES
-from pallas_debug.findings.wording.unsupported import SUBLANES as SUBLANES
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
+
+LANES = 128
+SUBLANES = 8
 
 NARROW_SINCE = (0, 0, 50)
 """First libtpu release that accepts blocks of 8-bit numbers with fewer rows than a tile."""
@@ -42,37 +43,50 @@ def _is_looked_at(block: Block) -> bool:
 
 
 def _problem(subject: Subject, block: Block) -> Finding | None:
-    array = array_text(block.dtype, block.shape)
-    cut = tiles.Blocks(operand=block.name, shape=block.block_shape, array=array)
+    facts = _facts(subject, block)
+    if facts is None:
+        return None
     seen = subject.of_block(block, values={"block": str(block.block_shape)})
+    array = array_text(block.dtype, block.shape)
+    facts |= {"array": array, "block": block.block_shape, "dtype": block.dtype}
+    return seen.of(Fault.BLOCK_SHAPE_TILING, **facts)
+
+
+def _facts(subject: Subject, block: Block) -> dict[str, Any] | None:
+    """Return facts about a block whose shape is rejected."""
     if not block.shape:
-        return tiles.no_dimension(seen, cut)
+        return {}
     if block.space in ("any", "hbm"):
-        return None if block.is_whole else tiles.in_hbm(seen, cut, space=block.space)
+        return None if block.is_whole else {"space": block.space.upper()}
     if len(block.shape) == 1:
-        return _vector(seen, cut, block)
+        return _vector(block)
     rows, columns = block.dims[-2:]
     if columns.size != columns.bound and columns.size % LANES:
-        best = min(_rounded(columns.size, LANES), columns.bound)
-        return tiles.columns(seen, cut, size=columns.size, best=best, bound=columns.bound)
+        return _partial(columns, LANES, "columns")
     if rows.size != rows.bound and rows.size % SUBLANES:
-        best = min(_rounded(rows.size, SUBLANES), rows.bound)
-        return tiles.rows(seen, cut, size=rows.size, best=best, bound=rows.bound)
-    return _narrow(seen, cut, subject, block)
+        return _partial(rows, SUBLANES, "rows") | {"is_rows": True}
+    return _narrow(subject, block)
 
 
-def _vector(seen: Sighting, cut: tiles.Blocks, block: Block) -> Finding | None:
+def _partial(dim: BlockDim, unit: int, name: str) -> dict[str, Any]:
+    best = _rounded(dim.size, unit)
+    whole = f"all {dim.bound}"
+    choice = f"{best} {name} or {whole}" if best < dim.bound else f"{whole} {name}"
+    return {"size": dim.size, "unit": unit, "best": choice}
+
+
+def _vector(block: Block) -> dict[str, Any] | None:
     (dim,) = block.dims
     least = LANES * (32 // max(block.bits, 1))
     is_power = dim.size >= least and dim.size & (dim.size - 1) == 0
     if dim.size == dim.bound or dim.size % (LANES * SUBLANES) == 0 or is_power:
         return None
     best = min(max(least, 1 << (dim.size - 1).bit_length()), dim.bound)
-    return tiles.vector(seen, cut, dtype=block.dtype, size=dim.size, least=least, best=best)
+    return {"elements": dim.size, "least": least, "best": best}
 
 
-def _narrow(seen: Sighting, cut: tiles.Blocks, subject: Subject, block: Block) -> Finding | None:
-    """Report 8-bit blocks of partial tiles, which older compilers reject (tiles have 32 rows)."""
+def _narrow(subject: Subject, block: Block) -> dict[str, Any] | None:
+    """Facts about 8-bit blocks of partial tiles, which older compilers reject (of 32 rows)."""
     rows = block.dims[-2]
     tile = SUBLANES * 32 // max(block.bits, 1)
     libtpu = subject.captured.kernel.versions.get("libtpu", "")
@@ -81,16 +95,9 @@ def _narrow(seen: Sighting, cut: tiles.Blocks, subject: Subject, block: Block) -
         return None
     if rows.size == rows.bound or rows.size % tile == 0 or rows.bound % tile:
         return None
-    return tiles.narrow(
-        seen,
-        cut,
-        dtype=block.dtype,
-        size=rows.size,
-        tile=tile,
-        best=_rounded(rows.size, tile),
-        libtpu=libtpu,
-        since=".".join(map(str, NARROW_SINCE)),
-    )
+    since = ".".join(map(str, NARROW_SINCE))
+    best = _rounded(rows.size, tile)
+    return {"narrow": rows.size, "tile": tile, "best": best, "libtpu": libtpu, "since": since}
 
 
 def _rounded(size: int, unit: int) -> int:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from pallas_debug.explain import memory
-from pallas_debug.explain.formulas import FORMULAS
+from pallas_debug.explain.formulas import INSTEAD
 from pallas_debug.model import Explanation, Kernel
 
 _KERNEL = re.compile(
@@ -22,17 +22,6 @@ _GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymou
 """Names that messages use for a kernel without a name of its own."""
 
 _PRIMITIVE = re.compile(r"Pallas TPU lowering(?: for \S+)?: (?P<name>\w+)")
-_INSTEAD = {
-    **{name: f"write {formula}" for name, formula in FORMULAS.items()},
-    "rev": "multiply by a reversed identity matrix, or let the index map count the blocks down",
-    "cumsum": "multiply by a triangular matrix of ones: x @ jnp.triu(jnp.ones((n, n)))",
-    "cumprod": "exponentiate a cumulative sum of logarithms, or loop over the rows",
-    "dynamic_slice": "index the reference: ref[pl.ds(start, size), :]",
-    "dynamic_update_slice": "store to the reference: ref[pl.ds(start, size), :] = value",
-    "sort": "sort before the call; for the few largest elements, use jnp.max and a mask in a loop",
-    "scatter": "multiply by a one-hot matrix, or store row by row with ref[pl.ds(i, 1), :]",
-    "cos": "compute the sine and cosine of the operand before the call",
-}
 _WIDE = re.compile(r"Ref dtype: (?P<wide>(?P<kind>float|u?int)64)\. Value dtype: \w+32\b")
 _MISMATCH = re.compile(r"^\s+\* (.+)$", re.MULTILINE)
 _CARRIES = re.compile(
@@ -73,7 +62,7 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
     if id == "unimplemented-primitive":
         match = _PRIMITIVE.search(text)
         name = match["name"] if match else ""
-        return [f"for {name}: {_INSTEAD[name]}"] if name in _INSTEAD else []
+        return [f"for {name}: {INSTEAD[name]}"] if name in INSTEAD else []
     if id == "store-dtype" and (match := _WIDE.search(text)):
         return [f"here: jax computes in 32 bits: declare {match['kind']}32, not {match['wide']}"]
     if id == "specs-mismatch":

@@ -1,4 +1,4 @@
-"""Formulas for functions of numbers that jax does not lower in kernels."""
+"""Replacements of primitives that jax does not lower in kernels."""
 
 from __future__ import annotations
 
@@ -14,4 +14,18 @@ FORMULAS = {
     "expm1": "jnp.exp(x) - 1",
     "sinh": "(jnp.exp(x) - jnp.exp(-x)) / 2",
 }
-"""What to write instead, by the name of the primitive."""
+"""Functions of numbers, by the name of the primitive."""
+
+INSTEAD = {
+    **{name: f"write {formula}" for name, formula in FORMULAS.items()},
+    "rev": "multiply by a reversed identity matrix, or let the index map count the blocks down",
+    "cumsum": "multiply by a triangular matrix of ones: x @ jnp.triu(jnp.ones((n, n)))",
+    "cumprod": "exponentiate a cumulative sum of logarithms, or loop over the rows",
+    "dynamic_slice": "index the ref: ref[pl.ds(start, size), :]",
+    "dynamic_update_slice": "store to the ref: ref[pl.ds(start, size), :] = value",
+    "sort": "sort before the call; for the few largest elements, use jnp.max and a mask in a loop",
+    "scatter": "multiply by a one-hot matrix, or store row by row with ref[pl.ds(i, 1), :]",
+    "scatter-add": "multiply by a one-hot matrix, or add row by row with ref[pl.ds(i, 1), :]",
+    "cos": "compute the sine and cosine of the operand before the call",
+}
+"""What to do instead, by the name of the primitive."""

@@ -42,7 +42,8 @@ class Sighting:
         """
         at = self.witness
         known = {name: getattr(at, name) for name in _OF_WITNESS}
-        given = {**known, "kernel": self.kernel, "targets": list(self.targets), **facts}
+        known |= {"kernel": self.kernel, "ref": at.operand or "a ref"}
+        given = {**known, "targets": list(self.targets), **facts}
         return self.found(kind, *words(TABLE[kind], given))
 
     def found(

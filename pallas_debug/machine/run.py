@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.findings.wording import unsupported
+from pallas_debug.findings.refused import progress
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import consequences, counts, report
@@ -179,10 +180,19 @@ class _TimeLimit(MachineObserver):
             return
         seen = report.sighting(self._launch, thread, step)
         calls = sum(self._executed.values())
+        facts = {"seconds": spent[0], "calls": calls, "pace": calls / spent[0]}
         self._findings.append(
-            unsupported.too_slow(seen, grid=thread.grid, seconds=spent[0], calls=calls)
+            seen.of(Fault.INTERPRET_ERROR, **facts, progress=_progress(thread, spent[0]))
         )
         raise Stopped("too slow", thread)
+
+
+def _progress(thread: Thread, seconds: float) -> str:
+    """Format the progress along the grid; empty if there is none, or before its first point."""
+    if not thread.grid or len(thread.point) != len(thread.grid):
+        return ""
+    done = int(np.ravel_multi_index(thread.point, thread.grid))
+    return progress(done, math.prod(thread.grid), seconds)
 
 
 def _clocks() -> tuple[float, float]:

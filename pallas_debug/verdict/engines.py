@@ -24,12 +24,12 @@ from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.compile import needs_others
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.failure import failed
 from pallas_debug.findings.faults import NO_KERNEL
 from pallas_debug.findings.outputs import Dropped
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import unsupported
 from pallas_debug.inputs.made_up import Filled
-from pallas_debug.model import Compilation, Finding, Gap, Hint, Kernel, Target, Witness
+from pallas_debug.model import Compilation, Failure, Finding, Gap, Hint, Kernel, Target
 from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status, outcome_of
 
@@ -261,14 +261,20 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     if failure is None:
         return Seen(outcomes=(outcome,))
     seen = Sighting(kernel=kernel.name, engine="compile", targets=(target,))
-    finding = replace(unsupported.failed(seen, failure, kernel), digest=kernel.digest)
+    finding = replace(failed(seen, failure, kernel), digest=kernel.digest)
     return Seen(outcomes=(outcome,), findings=(finding,))
 
 
 def partitioned(kernel: Kernel) -> Seen:
     """Finding for a kernel whose arrays jax partitions, which its lowering for a TPU refuses."""
-    seen = Sighting(kernel=kernel.name, engine="compile", witness=Witness(source=kernel.source))
-    return Seen(findings=(replace(unsupported.partitioned_by_jax(seen), digest=kernel.digest),))
+    failure = Failure(
+        stage="lowering",
+        type="NotImplementedError",
+        message="jax does not lower it for a TPU: Mosaic kernels cannot be automatically "
+        "partitioned. Please wrap the call in a shard_map.",
+    )
+    finding = failed(Sighting(kernel=kernel.name, engine="compile"), failure, kernel)
+    return Seen(findings=(replace(finding, digest=kernel.digest),))
 
 
 def not_compiled(
@@ -364,7 +370,7 @@ def not_traced(error: BaseException) -> Finding:
         failure = replace(failure, message=message)
     seen = Sighting(kernel=raised.kernel_of(error) or NO_KERNEL, engine="trace")
     name = None if (pretended := chip.pretended()) is None else pretended.name
-    return unsupported.failed(seen, failure, raiser=raiser, pretended=name)
+    return failed(seen, failure, raiser=raiser, pretended=name)
 
 
 def known_issues(captured: Capture) -> list[str]:

@@ -446,8 +446,8 @@ def test_an_empty_grid_and_an_empty_operand(captures: Captures) -> None:
     (finding,) = analyze(captured).findings
     assert finding.kind == "ZeroSizeOperand"
     assert finding.message == "y_ref is int32[0], which is empty"
-    assert finding.cause == "the compiler has no layout for an operand without elements"
-    assert finding.advice == ("return early in the caller if a size is 0")
+    assert finding.advice is not None
+    assert finding.advice.startswith("if an operand is empty, return jnp.zeros(shape)")
 
 
 def test_an_output_that_starts_with_an_input_may_be_written_in_part(captures: Captures) -> None:

@@ -122,7 +122,7 @@ def test_a_limit_that_the_kernel_asks_for_counts(captures: Captures) -> None:
     (finding,) = analyze(less, [resolve("v5e")]).findings
     assert finding.message == (
         "the kernel needs at least 4 MiB of VMEM, and may use 1 MiB on v5e: x_ref 2 x float32[64, "
-        "4096] (2 MiB), out_ref 2 x float32[64, 4096] (2 MiB)"
+        "4096] (2 MiB) and out_ref 2 x float32[64, 4096] (2 MiB)"
     )
     assert finding.advice == (
         "use smaller blocks, less scratch or a narrower dtype; or set vmem_limit_bytes to at most "

@@ -16,8 +16,8 @@ from jax.experimental.pallas import tpu as pltpu
 import pallas_debug
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.errors import JaxAssertionError
+from pallas_debug.findings.failure import failed
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import unsupported
 
 UNTRACED = [kernel for kernel in BROKEN if not kernel.is_traced]
 
@@ -294,5 +294,5 @@ def test_a_member_that_an_enum_of_jax_does_not_have() -> None:
     assert failure.message == "type object 'MemorySpace' has no attribute 'ANY'"
     assert failure.explanation is not None
     assert failure.explanation.id == "removed-name"
-    finding = unsupported.failed(Sighting(kernel="", engine="trace"), failure)
+    finding = failed(Sighting(kernel="", engine="trace"), failure)
     assert (finding.kind, finding.advice) == ("RemovedName", "write pl.ANY")

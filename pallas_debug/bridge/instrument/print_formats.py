@@ -20,11 +20,13 @@ from jax._src import debugging
 from jax._src.pallas.mosaic import lowering, sc_core
 
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.findings.case import Words
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import prints
 from pallas_debug.model import Finding, SourceLine, Witness
+from pallas_debug.render import plural
+
+_Facts = Mapping[str, Any]
+"""Facts of a print that a TPU does not support."""
 
 _NEEDS_FLOATS = (0, 0, 42)
 """Last libtpu seen to abort on a scalar other than float32 printed without a placeholder."""
@@ -54,12 +56,12 @@ def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
             engine="print formats",
             witness=Witness(source=source, values={"format": repr(eqn.params["fmt"])}),
         )
-        found.append(seen.found(Fault.PRINT_NOT_SUPPORTED, *problem))
+        found.append(seen.of(Fault.PRINT_NOT_SUPPORTED, fmt=eqn.params["fmt"], **problem))
     return tuple(found)
 
 
-def check(eqn: Any) -> Words | None:
-    """Explain what is wrong with a `debug_print`; None if a TPU supports it."""
+def check(eqn: Any) -> _Facts | None:
+    """Return facts about what is wrong with a `debug_print`; None if a TPU supports it."""
     params = eqn.params
     fmt: str = params["fmt"]
     avals = [v.aval for v in eqn.invars]
@@ -73,77 +75,81 @@ def check(eqn: Any) -> Words | None:
             if avals and avals[0].shape
             else _scalar_problem(fmt, avals)
             if params["has_placeholders"]
-            else _unformatted_problem(fmt, avals)
+            else _unformatted_problem(avals)
         )
     )
 
 
-def _text_problem(fmt: str, *, ordered: bool) -> Words | None:
+def _text_problem(fmt: str, *, ordered: bool) -> _Facts | None:
     if ordered:
-        return prints.ordered()
+        return {"ordered": True}
     try:
         fmt.encode()
     except UnicodeEncodeError as error:
-        return prints.surrogate(fmt, fmt[error.start])
+        return {"surrogate": fmt[error.start]}
     return None
 
 
-def _argument_problem(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Words | None:
+def _argument_problem(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Facts | None:
     if kwargs:
-        return prints.keyword(next(iter(kwargs)))
+        return {"keyword": next(iter(kwargs))}
     others = (arg for arg in args if not isinstance(arg, jax_core.AbstractValue))
-    return next((prints.no_array(arg) for arg in others), None)
+    return next(({"static": repr(arg)} for arg in others), None)
 
 
-def _shape_problem(avals: Sequence[Any]) -> Words | None:
+def _shape_problem(avals: Sequence[Any]) -> _Facts | None:
     if any(type(aval) is not jax_core.ShapedArray for aval in avals):
-        return prints.ref()
+        return {"is_ref": True}
     if len(avals) > 1 and any(aval.shape for aval in avals):
-        return prints.several_arrays([f"{aval.dtype}{list(aval.shape)}" for aval in avals])
+        return {"shapes": [f"{aval.dtype}{list(aval.shape)}" for aval in avals]}
     return None
 
 
-def _vector_problem(fmt: str, aval: Any, has_placeholders: bool) -> Words | None:
+def _vector_problem(fmt: str, aval: Any, has_placeholders: bool) -> _Facts | None:
     if not has_placeholders or not fmt.endswith("{}"):
-        return prints.array_not_last(fmt)
-    return prints.bools(aval.shape) if aval.dtype == np.bool_ else None
+        return {"is_array": True}
+    return {"bools": f"bool{list(aval.shape)}"} if aval.dtype == np.bool_ else None
 
 
-def _scalar_problem(fmt: str, avals: Sequence[Any]) -> Words | None:
+def _scalar_problem(fmt: str, avals: Sequence[Any]) -> _Facts | None:
     try:
         fields = list(string.Formatter().parse(fmt))
     except ValueError as error:
-        return prints.malformed(fmt, error)
-    wrong_type = _type_problem(avals)
+        return {"error": error}
+    if (wrong_type := _type_problem(avals)) is not None:
+        return wrong_type
     for _, name, spec, conversion in fields:
         if spec or conversion:
             written = f"!{conversion}" if conversion else f":{spec}"
-            return prints.format_spec(fmt, written, takes_placeholders=wrong_type is None)
+            return {"spec": written}
         if name:
-            return prints.named_field(fmt, name)
+            return {"field": name}
     wanted = sum(name is not None for _, name, _, _ in fields)
     if wanted != len(avals):
-        return prints.wrong_number(fmt, wanted, len(avals))
+        return {"expected": plural(wanted, "argument"), "given": len(avals)}
     # jax counts a brace as a placeholder, so those behind it get the wrong argument.
     if any(name is None for _, name, _, _ in fields[:wanted]):
-        return prints.brace_first(fmt)
-    return wrong_type
+        return {"has_braces": True}
+    return None
 
 
-def _type_problem(avals: Sequence[Any]) -> Words | None:
-    allowed = ("int32", "uint32", *(("float32",) if _formats_floats() else ()))
+def _type_problem(avals: Sequence[Any]) -> _Facts | None:
+    allowed = ["int32", "uint32", *(("float32",) if _formats_floats() else ())]
     dtypes = (str(aval.dtype) for aval in avals)
-    return next((prints.scalar_dtype(d, allowed) for d in dtypes if d not in allowed), None)
+    dtype = next((d for d in dtypes if d not in allowed), None)
+    facts = {"dtype": dtype, "allowed": allowed, "is_last": "float32" not in allowed}
+    return facts if dtype else None
 
 
-def _unformatted_problem(fmt: str, avals: Sequence[Any]) -> Words | None:
+def _unformatted_problem(avals: Sequence[Any]) -> _Facts | None:
     """Check values printed without placeholders: any dtype works, except that old libtpus abort."""
     version = _libtpu()
     if version is None or version > _NEEDS_FLOATS:
         return None
-    dtypes = (str(aval.dtype) for aval in avals if aval.dtype != np.float32)
+    dtype = next((str(aval.dtype) for aval in avals if aval.dtype != np.float32), None)
     release = ".".join(map(str, version))
-    return next((prints.bare_scalar(fmt, dtype, release) for dtype in dtypes), None)
+    is_int32 = dtype in ("int32", "uint32")
+    return {"dtype": dtype, "libtpu": release, "is_int32": is_int32} if dtype else None
 
 
 def _formats_floats() -> bool:

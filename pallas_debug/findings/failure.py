@@ -1,0 +1,70 @@
+"""Failures of jax or of a compiler as findings."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from pallas_debug import explain
+from pallas_debug.findings.faults import Fault, named
+from pallas_debug.findings.refused import REPLACEMENTS, UNKNOWN_NAME
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.model import Failure, Finding, Kernel
+
+_ASKS = re.compile(
+    r"\b(?:TPUs?|device_kind|default_backend|platform|coords|core_on_chip)\b", re.IGNORECASE
+)
+"""Phrases in a line or its message that may depend on the device."""
+
+_LACKS = re.compile(r"(?:\bmodule '(?P<package>\w+)[\w.]*')? has no attribute '(?P<name>\w+)'")
+
+_STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
+
+
+def failed(
+    seen: Sighting,
+    failure: Failure,
+    kernel: Kernel | None = None,
+    *,
+    raiser: str = "jax",
+    pretended: str | None = None,
+) -> Finding:
+    """Report a call that jax failed to trace, or a kernel that was not compiled.
+
+    Args:
+      raiser: package whose code raised the exception; empty for the user's own.
+      pretended: chip that jax's devices pretended to be.
+    """
+    kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
+    if seen.engine == "trace":
+        kind = Fault.TRACE_ERROR
+    seen = seen.at(source=failure.source or (kernel.source if kernel is not None else None))
+    lacking = _LACKS.search(failure.headline)
+    known = explain.explained(failure, kernel).explanation
+    if known is not None:
+        kind, advice = named(known.kind) or kind, known.advice
+        if kind is Fault.REMOVED_NAME and lacking:
+            advice = REPLACEMENTS.get(lacking["name"], UNKNOWN_NAME)
+        return seen.found(kind, "\n".join([failure.headline, *known.details]), known.cause, advice)
+    text = ((failure.source and failure.source.text) or "").lstrip()
+    return seen.of(
+        kind,
+        headline=failure.headline,
+        is_syntax=failure.type in ("SyntaxError", "IndentationError", "TabError"),
+        is_import=failure.type in ("ImportError", "ModuleNotFoundError"),
+        is_condition=text.startswith(("assert", "raise")),
+        python=".".join(map(str, sys.version_info[:2])),
+        raiser=raiser,
+        chip=_chip(pretended) if _ASKS.search(f"{failure.headline} {text}") else "",
+        **(lacking.groupdict() if lacking else {}),
+    )
+
+
+def _chip(pretended: str | None) -> str:
+    """Advice on an exception that may depend on the chip."""
+    if pretended is None:
+        return "; if the cause is that there is no TPU here, pass --pretend"
+    return (
+        f"; the chip that it queries is {pretended} here: if it needs another one, put that first "
+        "in --target"
+    )
