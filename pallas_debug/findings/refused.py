@@ -184,7 +184,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         ),
     ],
     Fault.DIRECT_HBM_ACCESS: [Case("{ref}, {shape}, is loaded or stored without a copy")],
-    Fault.SCALAR_STORE_TO_VMEM: [Case("a scalar is stored to {ref}, {shape}")],
+    Fault.SCALAR_STORE_TO_VMEM: [Case("a scalar is stored to {ref}, {shape} in VMEM")],
     Fault.UNSUPPORTED_CHECK: [
         Case("checkify.check is called in the kernel, but jax cannot run it there")
     ],

@@ -267,7 +267,7 @@ def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
     assert failure.explanation is not None
     assert failure.explanation.brief() == [
         "print-arguments: libtpu 0.0.42 aborts at that: without a `{}` it takes only float32",
-        "try: write 'row {}'",
+        "try: print `x.astype(jnp.float32)`, or write a `{}` for it, and no other brace",
     ]
     lines = failure.message.splitlines()
     assert lines[:2] == [
