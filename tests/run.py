@@ -1,10 +1,10 @@
 """The suite: static checks, and the tests on the current Python and on a second one, side by side.
 
-`make test` runs every test that is not marked `slow`, and one quarter of those that are: others
+`make test` runs every test that is not marked `slow`, and an eighth of those that are: others
 after each commit, and others on the second Python. The second
 Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
 the oldest that the project supports. It is installed while the first one already tests. It runs
-all unmarked tests and a quarter of the slow ones in the files that say most about jax's internals, an
+all unmarked tests and an eighth of the slow ones in the files that say most about jax's internals, an
 eighth of the other unmarked tests, and one in 32 of the other slow ones.
 
 The first Python has two workers and the second one has one, and the static checks run beside them:
@@ -40,7 +40,7 @@ SECOND_VENV = ROOT / ".venv-newest"
 PACKAGES = ("pallas_debug", "kernels", "pytest_plugin")
 OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
-QUARTERS, PARTS = 4, 32
+EIGHTHS, PARTS = 8, 32
 
 WHOLE = (
     "bridge/interpret/test_primitives.py",
@@ -56,7 +56,7 @@ WHOLE = (
     "verdict/test_traced_errors.py",
     "verdict/test_truth.py",
 )
-"""Files of tests/ of which the second Python runs what the first does, every unmarked test and a quarter
+"""Files of tests/ of which the second Python runs what the first does, every unmarked test and an eighth
 of the slow ones: they depend most on what jax calls things and how it works."""
 
 MAX_SECONDS = 2400
@@ -107,8 +107,8 @@ def main(arguments: list[str]) -> int:
     first: list[str] = []
     other: list[str] = []
     if not is_all:
-        first = quarter(0)
-        other = [*quarter(2), "--sparse", "--whole", ",".join(WHOLE)]
+        first = turn(0)
+        other = [*turn(2), "--sparse", "--whole", ",".join(WHOLE)]
     with ThreadPoolExecutor() as executor:
         second = second_python()
         # Beside the first environment, and then its run, as far as it takes.
@@ -137,13 +137,13 @@ def main(arguments: list[str]) -> int:
     if not is_all:
         turns = [int(first[-1]), int(other[1])]
         print(
-            f"slow tests: quarter {turns[0] % QUARTERS} of 0 to {QUARTERS - 1}; "
+            f"slow tests: eighth {turns[0] % EIGHTHS} of 0 to {EIGHTHS - 1}; "
             "`make test-all` runs all."
         )
         if len(runs) > 1:
             print(
                 f"The second Python ran part {turns[1]} of 0 to {PARTS - 1} of the slow tests, and of "
-                f"the others an eighth; all others, and a quarter of the slow ones, in {', '.join(WHOLE)}."
+                f"the others an eighth; all others, and an eighth of the slow ones, in {', '.join(WHOLE)}."
             )
     print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(done.code for done in runs))
@@ -198,12 +198,12 @@ def is_path(argument: str) -> bool:
     return not argument.startswith("-") and (ROOT / argument.partition("::")[0]).exists()
 
 
-def quarter(offset: int) -> list[str]:
-    """Arguments that choose a quarter of the slow tests: a different one after each commit."""
+def turn(offset: int) -> list[str]:
+    """Arguments that choose an eighth of the slow tests: a different one after each commit."""
     git = [shutil.which("git") or "false", "rev-list", "--count", "HEAD"]
     counted = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     commits = int(counted) if counted.strip().isdigit() else 0  # 0: no git checkout, as in an sdist
-    return ["--quarter", str((commits + offset) % PARTS)]
+    return ["--turn", str((commits + offset) % PARTS)]
 
 
 def suite(python: Path, arguments: list[str], output: IO[str] | None = None) -> Run:

@@ -1,6 +1,6 @@
-"""Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
+"""Tiers of the suite: tests marked `slow` run by eighths, and each folder's CPU time is printed.
 
-`--quarter N` runs every unmarked test and each fourth slow one, starting at number N; without it
+`--turn N` runs every unmarked test and each eighth slow one, starting at number N; without it
 everything runs. For a second Python, `--sparse` takes one in 32 of the slow tests and an eighth
 of the unmarked ones, and in the `--whole` paths what the first Python takes. Unmarked tests with
 `skipif` all run. What a run leaves out is counted in its last lines. CPU time includes that of
@@ -24,8 +24,8 @@ from zlib import crc32
 
 import pytest
 
-QUARTERS, EIGHTHS, PARTS = 4, 8, 32
-PART = {QUARTERS: "a quarter", EIGHTHS: "an eighth", PARTS: "one in 32"}
+EIGHTHS, PARTS = 8, 32
+PART = {EIGHTHS: "an eighth", PARTS: "one in 32"}
 MAX_UNMARKED = 5.0
 """CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
 
@@ -63,7 +63,7 @@ BUDGET = {
     "hooks": 3,
     "render": 3,
 }
-"""CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
+"""CPU seconds that a run with `--turn` may take per folder, on the first Python."""
 
 SUMMARY_FILE = "TIERS_SUMMARY"
 """Environment variable: a JSON file for what tests/run.py repeats in its last lines."""
@@ -100,10 +100,10 @@ with_and_without_xdist = pytest.mark.parametrize(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--quarter",
+        "--turn",
         type=int,
         choices=range(PARTS),
-        help="run one quarter of the tests marked slow (default: all of them)",
+        help="run one eighth of the tests marked slow (default: all of them)",
     )
     parser.addoption(
         "--whole",
@@ -120,7 +120,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
+        "markers", "slow: expensive; `make test` runs an eighth of these, `make test-all` all"
     )
     config.pluginmanager.register(Costs(config), "costs")
 
@@ -130,10 +130,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect the tests whose turn it is not.
 
     They are dealt like cards, table by table, so that each turn gets its share of every table. The
-    tests of a table are shuffled: in order, one quarter would get all rows of a mode.
+    tests of a table are shuffled: in order, one turn would get all rows of a mode.
     """
-    quarter = config.getoption("quarter")
-    if quarter is None:
+    turn = config.getoption("turn")
+    if turn is None:
         return
     tiers: dict[int, list[pytest.Item]] = {}
     for item in items:
@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for of, tier in tiers.items()
         for n, item in enumerate(shuffled(tier))
-        if n % of != quarter % of
+        if n % of != turn % of
     }
     costs = config.pluginmanager.get_plugin("costs")
     assert isinstance(costs, Costs)
@@ -180,7 +180,7 @@ def turns(item: pytest.Item) -> int:
     is_slow = item.get_closest_marker("slow")
     is_sparse = item.config.getoption("sparse") and not is_whole(item)
     if is_slow:
-        return PARTS if is_sparse else QUARTERS
+        return PARTS if is_sparse else EIGHTHS
     # What is skipped on one jax may run on no other.
     return EIGHTHS if is_sparse and not item.get_closest_marker("skipif") else 1
 
@@ -289,7 +289,7 @@ class Costs:
         terminalreporter.section("CPU seconds")
         for folder, (cpu, count) in self.folders().items():
             budget = BUDGET.get(Path(folder).name)
-            of = f" of {budget:4d}" if budget and config.getoption("quarter") is not None else ""
+            of = f" of {budget:4d}" if budget and config.getoption("turn") is not None else ""
             over = "  over its budget" if of and budget and cpu > budget else ""
             write(f"{cpu:7.1f}{of}  {folder} ({count} tests){over}")
         write(f"{sum(self.tests.values()):7.1f}  in all")

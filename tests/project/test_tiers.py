@@ -1,4 +1,4 @@
-"""The suite's own plugin: quarters of slow tests, and CPU time of tests."""
+"""The suite's own plugin: eighths of slow tests, and CPU time of tests."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def ran(pytester: pytest.Pytester, *arguments: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
+def test_the_eighths_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_it=SLOW)
     everything = ran(pytester)
     assert len(everything) == 11
-    quarters = [ran(pytester, "--quarter", str(n)) for n in range(tiers.QUARTERS)]
-    assert all("test_unmarked" in quarter for quarter in quarters)
-    slow = [quarter - {"test_unmarked"} for quarter in quarters]
-    assert sorted(map(len, slow)) == [2, 2, 3, 3]
+    parts = [ran(pytester, "--turn", str(n)) for n in range(tiers.EIGHTHS)]
+    assert all("test_unmarked" in part for part in parts)
+    slow = [part - {"test_unmarked"} for part in parts]
+    assert sorted(map(len, slow)) == [1, 1, 1, 1, 1, 1, 2, 2]
     assert set.union(*slow) == everything - {"test_unmarked"}
-    assert ran(pytester, "--quarter", "0", "-k", "unmarked") == {"test_unmarked"}
+    assert ran(pytester, "--turn", "0", "-k", "unmarked") == {"test_unmarked"}
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_sparse_run_takes_an_eighth(pytester: pytest.Pytester) -> None:
         (folder / f"test_{name}.py").write_text(text)
 
     def counts(*arguments: str) -> dict[str, int]:
-        found = ran(pytester, "--quarter", "5", *arguments)
+        found = ran(pytester, "--turn", "5", *arguments)
         assert sum("only" in name for name in found) == 24
         return {
             room: sum(name.startswith(f"test_{room}") for name in found)
@@ -70,7 +70,7 @@ def test_a_sparse_run_takes_an_eighth(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_a_sparse_run_takes_a_quarter_of_the_slow_tests_of_whole_files(
+def test_a_sparse_run_takes_an_eighth_of_the_slow_tests_of_whole_files(
     pytester: pytest.Pytester,
 ) -> None:
     folder = pytester.path / "tests"
@@ -78,9 +78,9 @@ def test_a_sparse_run_takes_a_quarter_of_the_slow_tests_of_whole_files(
     for name in ("whole", "other"):
         text = SLOW.replace("(10)", "(32)").replace("test_", f"test_{name}_")
         (folder / f"test_{name}.py").write_text(text)
-    found = ran(pytester, "--quarter", "0", "--sparse", "--whole", "test_whole.py")
+    found = ran(pytester, "--turn", "0", "--sparse", "--whole", "test_whole.py")
     slow = [name for name in found if "unmarked" not in name]
-    assert sum("whole" in name for name in slow) == 32 / tiers.QUARTERS
+    assert sum("whole" in name for name in slow) == 32 / tiers.EIGHTHS
     assert sum("other" in name for name in slow) == 32 / tiers.PARTS
 
 
@@ -94,7 +94,7 @@ def test_in_as_many_sparse_runs_as_there_are_parts_each_test_has_its_turn(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
-    parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]
+    parts = [ran(pytester, "--sparse", "--turn", str(n)) for n in range(tiers.PARTS)]
     assert {len(part - {"test_unmarked"}) for part in parts} == {1}
     assert sum("test_unmarked" in part for part in parts) == tiers.PARTS / tiers.EIGHTHS
     assert len(set.union(*parts)) == 33
@@ -151,7 +151,7 @@ def test_what_was_left_out_is_counted_by_workers_too(
 ) -> None:
     monkeypatch.setenv(tiers.SUMMARY_FILE, str(tmp_path / "summary"))
     pytester.makepyfile(test_it=SLOW)
-    done = pytester.runpytest_inprocess(*PLUGINS, "--quarter", "3", "-n", "1")
-    done.stdout.fnmatch_lines(["left out: 8 tests of those of which a quarter runs"])
+    done = pytester.runpytest_inprocess(*PLUGINS, "--turn", "3", "-n", "1")
+    done.stdout.fnmatch_lines(["left out: 9 tests of those of which an eighth runs"])
     summary = json.loads((tmp_path / "summary").read_text())
-    assert (summary["ran"], summary["left_out"]) == (4, {"a quarter": 8})
+    assert (summary["ran"], summary["left_out"]) == (3, {"an eighth": 9})

@@ -92,19 +92,6 @@ def _selects(entry: slice | int, position: int) -> bool:
     return position in range(entry.start, entry.stop, entry.step or 1)
 
 
-def in_buffer(region: MemoryRegion, element: Sequence[int]) -> tuple[int, ...] | None:
-    """Index in the buffer of an element of a region's value; None if it is no plain slice."""
-    places, found = iter(element), []
-    for entry in region.index if region.index is not None else (None,):
-        if isinstance(entry, slice):
-            found.append(int(entry.start + next(places) * (entry.step or 1)))
-        elif entry is None or isinstance(entry, np.ndarray):
-            return None
-        else:
-            found.append(int(entry))
-    return tuple(found)
-
-
 def meet(a: Box, b: Box) -> Box | None:
     """Intersect two boxes; None if they are disjoint."""
     found = []
