@@ -166,10 +166,18 @@ class Race:
     @property
     def known_signals(self) -> str:
         """Signals that the core of `here` has waited for, as a clause."""
-        if self.there.core in (self.heard or ()):
-            return f"the signal of core {self.there.core} that it waited for does not follow this"
-        cores = " and ".join(map(str, sorted(self.heard or ())))
-        return f"it has waited only for signals of core {cores}" if cores else "it has not waited"
+        heard = self.heard or frozenset()
+        if self.there.core in heard:
+            return (
+                f"the signal of core {self.there.core} that it has waited for does not follow this "
+                "write"
+            )
+        if heard == {self.here.core}:
+            return "it has waited only for its own signal"
+        cores = " and ".join(map(str, sorted(heard - {self.here.core})))
+        if cores:
+            return f"it has waited only for signals from core {cores}"
+        return "it has not waited for any signal"
 
     @property
     def facts(self) -> dict[str, str]:
@@ -442,6 +450,11 @@ _DEADLOCKS = [
         "pass the device and core that wait (device_id, core_index), or wait on each for as many "
         "{those} as are sent to it",
         has("elsewhere"),
+    ),
+    _stuck(
+        "the {those} on it, here and in the kernel that returned it, add up to less than the waits",
+        "{each} for every wait, in one of these kernels",
+        has("is_given"),
     ),
     _stuck(
         "{missing} missing: its copies transfer less than its waits take" + _UNDER_WAY,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -70,7 +69,7 @@ class Request:
         """True if engines were requested by name; each of them must then judge every kernel."""
         return self.engines is not None
 
-    @functools.cached_property
+    @property
     def asked(self) -> tuple[Engine, ...]:
         """Engines to run, in order; `values` if there is a reference."""
         added: set[str] = set() if self.reference is None else {"values"}
@@ -103,7 +102,7 @@ class Request:
     def shows_hints(self) -> bool:
         return self.hints in (True, "on")
 
-    @functools.cached_property
+    @property
     def chips(self) -> tuple[str, ...]:
         """Names of the targets."""
         chips = targets_by_name(self.targets, defaults.VERIFY_TARGETS)
@@ -114,7 +113,7 @@ class Request:
             )
         return chips
 
-    @functools.cached_property
+    @property
     def left_out(self) -> tuple[suppressions.Suppression, ...]:
         """Suppressions, read from the file."""
         return suppressions.read(Path(self.suppress)) if self.suppress is not None else ()

@@ -161,8 +161,10 @@ def test_a_signal_to_the_wrong_core() -> None:
         (finding,), _ = judged(lambda x: handed_over(x, 0))
         assert str(finding.kind) == "Deadlock"
         assert finding.message.startswith("sem on core 1 is at 0, but the wait needs 1")
-        assert finding.cause == "on core 0 it is at 1: the signals went there"
-        assert finding.advice == "pass the waiting core to the signal: core_index=1"
+        assert finding.cause == (
+            "on core 0 it is at 1, which nothing has waited for: the signals went there"
+        )
+        assert "pass the device and core that wait (device_id, core_index)" in finding.advice
 
 
 def test_kernels_that_signal_other_cores_have_digests_of_their_own() -> None:

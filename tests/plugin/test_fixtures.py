@@ -115,7 +115,7 @@ def test_wrong(pallas):
     assert not report.ok
 
 def test_expected(pallas):
-    with pallas.expect("ValueMismatch", kernel="log", match="is 1.098612 where 2.197225 is expected"):
+    with pallas.expect("ValueMismatch", kernel="log", match="is 1.098612, expected 2.197225"):
         pallas.compare(log, twice, GOOD * 3)
     assert pallas.compare(log, twice, GOOD * 3, rtol=1.0).ok
 

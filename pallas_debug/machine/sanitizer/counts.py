@@ -257,6 +257,8 @@ def deadlock(
         elsewhere=elsewhere and (elsewhere[0], Amount(elsewhere[1], *unit)),
         act="the copy that it waits for is started" if of_copy else "it is signalled",
         those="copies" if of_copy else "signals",
+        each="start a copy of the same slices" if of_copy else "signal it once",
+        is_given=blocked.counter.buffer.kind == "input",
         missing=Amount(needed.number - count.number, "byte is", "bytes are"),
         earlier=line and line_text(line),
         under_way=listed(under_way) if under_way else None,
