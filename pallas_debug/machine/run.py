@@ -71,7 +71,8 @@ def run(
     """
     done = _run(launch, arrays, first, observers, stop_after, fill)
     if any(isinstance(observer, OrderSanitizer) for observer in observers):
-        found = consequences.folded(KernelCall(launch, arrays, {"first": first}), done.findings)
+        call = KernelCall(launch, arrays, {"first": first})
+        found = consequences.folded(call, done.findings, _limits(launch, stop_after))
         return replace(done, findings=found)
     return done
 
@@ -80,9 +81,9 @@ def _run(
     launch: Launch, arrays: Sequence[Sequence[Any]], first: int,
     observers: Sequence[MachineObserver], stop_after: float | None, fill: str,
 ) -> MachineRun:  # fmt: skip
-    bounds, loops = report.BoundsObserver(launch), LoopObserver(launch)
-    limits = () if stop_after is None else (_TimeLimit(launch, stop_after),)
-    stopping = bounds, loops, *limits
+    bounds = report.BoundsObserver(launch)
+    loops, limits = LoopObserver(launch), _limits(launch, stop_after)
+    stopping: list[report.BoundsObserver | LoopObserver | _TimeLimit] = [bounds, loops, *limits]
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
     group = ObserverGroup([*observers, *stopping])
@@ -141,6 +142,10 @@ def _run(
     return MachineRun(
         results=machine.results(), findings=tuple(found), hints=hints, stopped=stopped
     )
+
+
+def _limits(launch: Launch, stop_after: float | None) -> list[_TimeLimit]:
+    return [] if stop_after is None else [_TimeLimit(launch, stop_after)]
 
 
 class _TimeLimit(MachineObserver):

@@ -36,14 +36,14 @@ class KernelCall:
     options: Mapping[str, Any] = field(default_factory=dict)
     watched: WatchedPoints | None = None
 
-    def run(self, observer: MachineObserver) -> list[list[Array]]:
+    def run(self, *observing: MachineObserver) -> list[list[Array]]:
         """Run the kernel to its end, or until a fault stops it, which altered values may cause.
 
         Returns:
           Each device's results, incomplete if the run was stopped.
         """
-        observers = [observer, LoopObserver(self.launch)]
-        if not observer.evaluates:
+        observers = [*observing, LoopObserver(self.launch)]
+        if not any(observer.evaluates for observer in observing):
             observers.append(RepeatedArithmetic(self.watched))
         machine = Machine(
             self.launch, self.arrays, observer=ObserverGroup(observers), calls_back=False,

@@ -32,12 +32,19 @@ Place = tuple[tuple[str, int], Point, Point]
 """File and line, grid point, and loop iterations."""
 
 
-def folded(call: KernelCall, found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Attach faults to those that they follow from."""
+def folded(
+    call: KernelCall, found: Sequence[Finding], limits: Sequence[MachineObserver] = ()
+) -> tuple[Finding, ...]:
+    """Attach faults to the earlier ones that they follow from.
+
+    Args:
+      limits: observers that end the further run if it takes too long; what it has shown until then
+        counts.
+    """
     if len(found) < 2:
         return tuple(found)
     tracker = OriginTracker(found[:MAX_FAULTS])
-    call.run(tracker)
+    call.run(tracker, *limits)
     root = {
         number: min(causes) for number, causes in tracker.causes.items() if min(causes) < number
     }

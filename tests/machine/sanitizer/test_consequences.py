@@ -13,6 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug import verify
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
+from pallas_debug.session import Options, Session
 
 F32, I32 = jnp.float32, jnp.int32
 X = jnp.ones((8, 128), F32)
@@ -59,7 +60,7 @@ def test_an_index_that_was_never_written() -> None:
 
 
 def test_a_fault_through_memory_and_a_loop() -> None:
-    """What the race brought is copied, added up in a loop, and only then is a NaN."""
+    """Racy data are copied and summed in a loop before they produce a NaN."""
 
     def kernel(x_ref: Any, o_ref: Any, tile: Any, other: Any, sem: Any, sem_2: Any) -> None:
         tile[...] = -jnp.ones_like(tile)
@@ -93,3 +94,26 @@ def test_faults_of_other_elements_are_faults_of_their_own(is_clean: bool) -> Non
         kernel, pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA, x=-X, in_specs=[HBM]
     )
     assert kinds(findings) == ["DataRace", "NanProduced"]
+
+
+def test_the_further_run_ends_as_the_first_one_does() -> None:
+    """The time limit of the kernel also ends the run that follows its faults."""
+
+    def kernel(x_ref: Any, o_ref: Any, tile: Any, sem: Any) -> None:
+        pltpu.make_async_copy(x_ref, tile, sem).start()
+        o_ref[...] = tile[...]
+        pltpu.make_async_copy(x_ref, tile, sem).wait()
+
+        def copied(_i: Any, _: Any) -> None:
+            pltpu.sync_copy(x_ref, tile)
+
+        jax.lax.fori_loop(0, 2_000_000_000, copied, None)
+
+    def call(x: jax.Array) -> Any:
+        scratch = [pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA]
+        return pl.pallas_call(kernel, out_shape=X, in_specs=[HBM], scratch_shapes=scratch)(x)
+
+    options = Options(interpret="machine,sanitize", targets=(), stop_after=0.5)
+    with Session(options) as session, pytest.raises(Exception, match="InterpretError"):
+        jax.block_until_ready(jax.jit(call)(X))
+    assert kinds(session.observer.findings) == ["DataRace", "InterpretError"]
