@@ -40,7 +40,7 @@ WHAT_TO_ATTACH = (
     "versions of jax, jaxlib and libtpu (`pallas-debug doctor --json`), and the target",
     "the kernel's folder of a dump (`pallas-debug dump SCRIPT.py`) with its source, jaxpr and "
     "passes",
-    "whether both interpret modes give the same results",
+    "whether the interpret modes give the same results",
 )
 """Items to attach to a report of an unrecognised error."""
 

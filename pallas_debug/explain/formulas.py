@@ -28,4 +28,4 @@ INSTEAD = {
     "scatter-add": "multiply by a one-hot matrix, or add row by row with ref[pl.ds(i, 1), :]",
     "cos": "compute the sine and cosine of the operand before the call",
 }
-"""What to do instead, by the name of the primitive."""
+"""Replacement of each primitive, by its name."""

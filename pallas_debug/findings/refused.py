@@ -47,7 +47,7 @@ REPLACEMENTS = {
     "TensorCoreMesh": "it needs jax ≥ 0.11; before, pltpu.create_tensorcore_mesh makes the mesh",
     "TPUMemorySpace": "write pltpu.MemorySpace, and pl.ANY for TPUMemorySpace.ANY",
 }
-"""What to write for names that Pallas no longer has, or not yet."""
+"""Replacements of names that the installed Pallas does not have."""
 
 UNKNOWN_NAME = "look for its replacement in the Pallas changelog"
 

@@ -78,7 +78,7 @@ def test_the_smallest_example_is_shown(child: Child, options: list[str]) -> None
 
 @pytest.mark.slow
 def test_the_line_of_the_test_is_named(child: Child) -> None:
-    """By pytest's traceback where an access out of bounds ends the run, else by the finding."""
+    """A fault that stops the run is shown by pytest's traceback; others by their finding."""
     tests = """
     def helper(start):
         return rows(start)

@@ -136,7 +136,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
     result.stdout.fnmatch_lines(
         [
             "broken_kernel-* v5e: failed (lowering): *test_kernels.py:4: Unimplemented primitive*",
-            "  unimplemented-primitive: both interpret modes run any jax operation; *",
+            "  unimplemented-primitive: interpret modes run any jax operation; *",
             "  try: express it with other operations: a cumulative sum as a product with a triangular *",
             "1 kernel for v5e in dumps (1 failed), used by 1 test",
             "next: pallas-debug show dumps/broken_kernel-* error -t v5e",
