@@ -191,9 +191,6 @@ class OriginTracker(MachineObserver):
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         self._at(thread, step)
 
-    def strays(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        self._touch(thread, step, self._at(thread, step))
-
 
 def _numbers(faults: int) -> list[int]:
     return [number for number in range(MAX_FAULTS) if faults >> number & 1]
