@@ -1,4 +1,4 @@
-"""Recorded calls of kernels: which are kept, with which arrays, and replayed on their own."""
+"""Recorded calls of kernels: which are kept, with which arrays, and run again on their own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.lowering import calls, replay
+from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.lowering.calls import CallRecorder
+from pallas_debug.bridge.programs.launch import launch, typed
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer import areas
 from pallas_debug.session import Options, Session
 
 
@@ -41,8 +44,7 @@ def test_a_call_is_made_again_with_its_arrays(dtype: str) -> None:
     for array in operands:  # as before the kernel, which writes to the first
         assert array.dtype == x.dtype
         np.testing.assert_array_equal(array.astype("float32"), x.astype("float32"))
-    with Session(Options(interpret="tpu")):
-        ((out,),) = replay.replay(captured, [(operands,)])()
+    ((out,),) = run.run(launch(captured), [operands]).results
     np.testing.assert_array_equal(out.astype("float32"), (x + x).astype("float32"))
 
 
@@ -62,12 +64,13 @@ def test_a_key_of_the_tpu_is_kept() -> None:
     captured, recorder = recorded(jax.jit(draw), pltpu.to_pallas_key(jax.random.key(3)))
     ((operands,),) = recorder.calls(captured.kernel.digest)
     assert [array.dtype for array in operands] == [np.uint32]
-    with Session(Options(interpret="machine,sanitize"), runs=True) as session:
-        ((out,),) = replay.replay(captured, [(operands,)])()
-        session.wait_for_runs()
+    decoded = launch(captured)
+    arrays = [typed(decoded, operands)]
+    done = run.run(decoded, arrays, observers=areas.observers(decoded, arrays))
+    ((out,),) = done.results
     np.testing.assert_array_equal(out[:8], out[8:])
-    assert session.observer.findings == ()
-    (hint,) = session.observer.hints
+    assert done.findings == ()
+    (hint,) = done.hints
     assert hint.kind == "same random bits"
     assert hint.source is not None
     assert hint.source.text == "o_ref[...] = jax.random.bits(key_ref[...], (8, 128))"
@@ -125,11 +128,8 @@ def test_the_calls_of_all_devices_are_one() -> None:
         np.testing.assert_array_equal(ours, x[8 * device : 8 * device + 8])
         np.testing.assert_array_equal(theirs, ours)
     assert recorder.left_out(captured.kernel.digest) is None
-    with Session(Options(interpret="machine")) as session:
-        ((out,),) = replay.replay(captured, [call])()
-    np.testing.assert_array_equal(out.reshape(32, 128), x + x)
-    (again,) = session.captures
-    assert again.kernel.digest == captured.kernel.digest
+    results = run.run(launch(captured), call).results
+    np.testing.assert_array_equal(np.concatenate([out for (out,) in results]), x + x)
 
 
 def test_a_call_is_kept_once_all_devices_have_made_it() -> None:
