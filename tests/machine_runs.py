@@ -16,7 +16,7 @@ import pallas_debug
 from pallas_debug.bridge.lowering import calls, hook
 from pallas_debug.bridge.programs.launch import Launch, launch
 from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.machine.shadow.memory import MemorySanitizer
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 

@@ -24,8 +24,9 @@ from pallas_debug.findings import stops
 from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import areas, padded, room
+from pallas_debug.machine.sanitizer import areas
 from pallas_debug.machine.sanitizer.idle import IdleLoops
+from pallas_debug.machine.shadow import padded, room
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Hint, PrintRecord, SourceLine
 from pallas_debug.render import finding_text

@@ -16,14 +16,17 @@ from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.findings.refused import progress
+from pallas_debug.machine.bounds.observer import BoundsObserver
 from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.numbers import LoopObserver, NumbersObserver
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import consequences, counts, report
+from pallas_debug.machine.order import counts
+from pallas_debug.machine.order.findings import OrderSanitizer
+from pallas_debug.machine.sanitizer import consequences
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
-from pallas_debug.machine.sanitizer.order import OrderSanitizer
-from pallas_debug.machine.sanitizer.shadows.shadow import differing
+from pallas_debug.machine.shadow.shadow import differing
+from pallas_debug.machine.sightings import sighting
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Hint
 
@@ -81,9 +84,9 @@ def _run(
     launch: Launch, arrays: Sequence[Sequence[Any]], first: int,
     observers: Sequence[MachineObserver], stop_after: float | None, fill: str,
 ) -> MachineRun:  # fmt: skip
-    bounds = report.BoundsObserver(launch)
+    bounds = BoundsObserver(launch)
     loops, limits = LoopObserver(launch), _limits(launch, stop_after)
-    stopping: list[report.BoundsObserver | LoopObserver | _TimeLimit] = [bounds, loops, *limits]
+    stopping: list[BoundsObserver | LoopObserver | _TimeLimit] = [bounds, loops, *limits]
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
     group = ObserverGroup([*observers, *stopping])
@@ -183,7 +186,7 @@ class _TimeLimit(MachineObserver):
         spent = [now - begin for now, begin in zip(_clocks(), self._begin, strict=True)]
         if min(spent) < self._stop_after:
             return
-        seen = report.sighting(self._launch, thread, step)
+        seen = sighting(self._launch, thread, step)
         calls = sum(self._executed.values())
         facts = {"seconds": spent[0], "calls": calls, "pace": calls / spent[0]}
         self._findings.append(

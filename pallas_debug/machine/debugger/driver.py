@@ -14,7 +14,7 @@ from pallas_debug.machine.grid import BlockOutOfBounds, Window
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver, max_iterations
-from pallas_debug.machine.sanitizer.report import index_text, shape_text
+from pallas_debug.machine.sightings import index_text, shape_text
 from pallas_debug.machine.threads import Thread
 
 

@@ -11,8 +11,8 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.sanitizer.report import shape_text, sighting_of
-from pallas_debug.machine.sanitizer.shadows.shadow import differing
+from pallas_debug.machine.shadow.shadow import differing
+from pallas_debug.machine.sightings import shape_text, sighting_of
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
 from pallas_debug.stepping import unwritten

@@ -13,10 +13,10 @@ from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.numbers.loops import LoopObserver
+from pallas_debug.machine.numbers.repeated import RepeatedArithmetic
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
-from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
-from pallas_debug.machine.sanitizer.numbers.repeated import RepeatedArithmetic
 
 Array = np.ndarray[Any, Any]
 

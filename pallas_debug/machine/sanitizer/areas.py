@@ -9,17 +9,17 @@ from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.gpu.undefined import UndefinedElements
-from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.sanitizer.hints import CarriedMemory, LowPrecisionSums, ReplacedWrites
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.machine.sanitizer.numbers import (
+from pallas_debug.machine.hints import CarriedMemory, LowPrecisionSums, ReplacedWrites
+from pallas_debug.machine.numbers import (
     AssumptionsObserver,
     ClaimsObserver,
     NumbersObserver,
     RandomBitsObserver,
 )
-from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.order.findings import OrderSanitizer
+from pallas_debug.machine.sanitizer.again import KernelCall
+from pallas_debug.machine.shadow.memory import MemorySanitizer
 
 Arrays = Sequence[Sequence[Any]]
 

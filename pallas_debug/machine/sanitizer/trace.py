@@ -8,7 +8,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryRegion, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.shadows.shadow import index_key
+from pallas_debug.machine.shadow.shadow import index_key
 from pallas_debug.machine.threads import Thread
 
 

@@ -26,10 +26,10 @@ from tiers import mark_all_but_first
 
 import pallas_debug
 from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.numbers import NumbersObserver
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
-from pallas_debug.machine.sanitizer.numbers import NumbersObserver
-from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.order.findings import OrderSanitizer
+from pallas_debug.machine.shadow.memory import MemorySanitizer
 from pallas_debug.model import Finding
 
 F32, BF16, INT = jnp.float32, jnp.bfloat16, jnp.int32

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded, found, sanitized
 
 from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.machine.shadow.memory import MemorySanitizer
 from pallas_debug.model import Finding
 
 FAULTS = (

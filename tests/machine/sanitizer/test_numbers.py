@@ -20,9 +20,9 @@ import pallas_debug
 from pallas_debug import defaults
 from pallas_debug.errors import KernelFault
 from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.model import Finding, Hint
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32

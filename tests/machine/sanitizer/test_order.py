@@ -16,7 +16,7 @@ from machine_runs import arrays_of, decoded
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.machine import Machine, Stopped
-from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.order.findings import OrderSanitizer
 from pallas_debug.model import Finding
 
 FAULTS = (

@@ -17,7 +17,7 @@ from machine_runs import arrays_of, decoded
 from pallas_debug.findings.faults import Fault
 from pallas_debug.machine import run
 from pallas_debug.machine.machine import Stopped
-from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.order.findings import OrderSanitizer
 from pallas_debug.model import Finding
 
 F32 = jnp.float32

@@ -17,7 +17,7 @@ from machine_runs import decoded
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.machine import Machine
-from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.order.findings import OrderSanitizer
 from pallas_debug.model import Finding
 
 F32 = jnp.float32

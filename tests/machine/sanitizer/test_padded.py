@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import found, passed
 
 from pallas_debug.machine import run
-from pallas_debug.machine.sanitizer import padded
+from pallas_debug.machine.shadow import padded
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 

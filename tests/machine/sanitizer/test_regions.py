@@ -11,9 +11,9 @@ import pytest
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Tasks
 from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref, resolve
-from pallas_debug.machine.sanitizer.ordering import history
-from pallas_debug.machine.sanitizer.ordering.history import AccessHistory, MemoryAccess
-from pallas_debug.machine.sanitizer.ordering.regions import (
+from pallas_debug.machine.order import history
+from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
+from pallas_debug.machine.order.regions import (
     Box,
     box_text,
     boxes,

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 import pallas_debug
 from pallas_debug.bridge.hosted.watch import WatchedPoints, parse
 from pallas_debug.errors import UsageError
-from pallas_debug.machine.sanitizer.shadows.tiles import ShadowRoom, TiledNumbers, tile_sizes
+from pallas_debug.machine.shadow.tiles import ShadowRoom, TiledNumbers, tile_sizes
 from pallas_debug.session import Mode
 
 F32, I32 = jnp.float32, jnp.int32

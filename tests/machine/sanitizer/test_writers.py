@@ -15,7 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import arrays_of, called, decoded, sanitized
 from pallas_debug_kernels import operation
 
-from pallas_debug.machine.sanitizer.shadows import shadow, tracking
+from pallas_debug.machine.shadow import shadow, tracking
 
 TILE = pltpu.VMEM((8, 128), jnp.float32)
 

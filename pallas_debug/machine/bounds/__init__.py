@@ -1,0 +1,1 @@
+"""Bounds: accesses outside of an array, and where their indices come from."""

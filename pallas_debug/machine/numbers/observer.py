@@ -1,0 +1,354 @@
+"""Faults in arithmetic: NaNs, infinities, integer overflow, lossy casts.
+
+Units are evaluated together with cheap tests (`bridge.programs.arithmetic`). A test that fires is
+only a suspicion, and `numeric_faults.explain` decides. That is slow, so a unit whose suspicions are
+never confirmed is explained less and less often. NaNs and infinities are reported if a result
+contains them (`nan_trail`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, wrapping
+from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.facts import number
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.hints import HintKind
+from pallas_debug.findings.numbers import FloatOperation, Range
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.numbers.nan_trail import Facts, NanTrail
+from pallas_debug.machine.numbers.reach import reaching
+from pallas_debug.machine.numbers.repeated import RepeatedArithmetic
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sightings import sighting
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, Hint
+
+Rerun = Callable[[MachineObserver], Any]
+"""Runs the kernel again with an observer."""
+
+ALWAYS_EXPLAINED = 8
+"""Number of a unit's suspicions to explain; of later ones, each whose number is a power of two."""
+
+MAX_HELD = 64 * 2**20
+"""Maximum bytes of operands kept to explain NaNs once a result contains them."""
+
+
+@dataclass(eq=False)
+class _Occasion:
+    """An evaluation of a unit that raised a suspicion.
+
+    Attributes:
+      number: number of the evaluation in the run.
+      seen: grid point, iterations, device and core.
+    """
+
+    number: int
+    seen: Sighting
+    step: ir.Compute
+    values: Sequence[Any]
+
+    def __lt__(self, other: _Occasion) -> bool:
+        return self.number < other.number
+
+
+@dataclass(eq=False)
+class ArithmeticReport:
+    """An arithmetic fault, where it was first seen.
+
+    Attributes:
+      number: number of the event in the run.
+      unit: unit of the operation.
+    """
+
+    number: int
+    seen: Sighting
+    fault: NumericFault
+    unit: Any
+    count: int = 1
+
+    @property
+    def wraps(self) -> bool:
+        """True if it is a fault only where more than values depend on it."""
+        return self.fault.trouble in ("overflow", "narrowing")
+
+    def finding(self, *, reaches: bool = False) -> Finding:
+        """Create the finding; `reaches` if more than values depend on a wrapped number."""
+        fault, seen = self.fault, replace(self.seen, count=self.count)
+        facts = {"element": str(list(fault.element))} if fault.element else {}
+        facts |= {f"operand {i}": number(value) for i, value in enumerate(fault.values)}
+        if not fault.values:
+            for i, (least, greatest) in enumerate(fault.ranges):
+                facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
+        seen = seen.at(shape=fault.result_type).with_values(facts)
+        if fault.trouble in ("nan", "infinity"):
+            return _not_finite(seen, fault)
+        common: dict[str, Any] = {"element": facts.get("element"), "result": fault.result}
+        dtype = fault.result_type.partition("[")[0]
+        if fault.trouble == "division":
+            return seen.of(
+                Fault.DIVISION_BY_ZERO,
+                **common,
+                dtype="integer",
+                is_integer=True,
+                operation="remainder" if fault.operation == "rem" else "division",
+                dividend=fault.values[0] if fault.values else None,
+                divisor=fault.operands[1],
+            )
+        common |= {"range": Range.of(dtype), "reaches": reaches}
+        if fault.trouble == "overflow":
+            return seen.of(
+                Fault.INTEGER_OVERFLOW,
+                **common,
+                operation=fault.operation,
+                dtype=dtype,
+                values=list(fault.values),
+                exact=fault.exact,
+                terms=fault.terms,
+            )
+        return seen.of(
+            Fault.NARROWING_LOSS,
+            **common,
+            old=fault.operands[0].partition("[")[0],
+            new=dtype,
+            value=fault.values[0],
+        )
+
+
+def _not_finite(seen: Sighting, fault: NumericFault) -> Finding:
+    operation = FloatOperation(
+        name=fault.operation,
+        result=fault.result_type,
+        values=fault.values,
+        operands=fault.operands,
+        ranges=fault.ranges,
+        element=fault.element,
+    )
+    is_nan = fault.trouble == "nan"
+    kind = Fault.NAN_PRODUCED if is_nan else Fault.INFINITY_PRODUCED
+    found = seen.of(kind, operation=operation)
+    comes_of = (Fault.DIVISION_BY_ZERO,) if operation.divides_by_zero else ()
+    return replace(found, comes_of=comes_of)
+
+
+@dataclass(eq=False)
+class _UnitRecord:
+    """Facts about a unit: number of suspicions, and its faults by equation."""
+
+    suspicions: int = 0
+    reports: dict[int, ArithmeticReport] = field(default_factory=dict)
+
+    def is_due(self) -> bool:
+        """Count a suspicion; return whether it is to be explained."""
+        self.suspicions += 1
+        count = self.suspicions
+        return count <= ALWAYS_EXPLAINED or count & (count - 1) == 0
+
+
+class NumbersObserver(MachineObserver):
+    """Checks the arithmetic of a kernel."""
+
+    evaluates = True
+
+    @property
+    def follows_loops(self) -> bool:  # type: ignore[override]
+        return self._trail.is_active or self._watched is not None
+
+    def __init__(
+        self, launch: Launch, watched: WatchedPoints | None = None, *, rerun: Rerun | None = None,
+        infinities: bool = False,
+    ) -> None:  # fmt: skip
+        """Set up.
+
+        Args:
+          watched: grid points whose arithmetic is checked; None for all.
+          rerun: runs the kernel again with an observer; without it, integers that wrap around are
+            hints, whatever depends on them.
+          infinities: whether infinities in the results are findings, also without a NaN.
+        """
+        self._launch = launch
+        self._watched = watched
+        self._rerun = rerun
+        self._infinities = infinities
+        self._trail = NanTrail()
+        for program in launch.body.all():
+            wrapping.find_bits(program)
+        self._records: dict[int, _UnitRecord] = {}
+        self._found: list[ArithmeticReport] = []
+        self._count = 0
+        self._held = 0
+
+    def findings(self) -> list[Finding]:
+        """Return the confirmed findings so far, in the order in which they were first seen."""
+        for made in sorted(self._trail.results(infinities=self._infinities), key=min):
+            self._confirm(made)
+        reports = sorted(self._found, key=lambda r: r.number)
+        reaching = {id(report) for report in self._reaching}
+        return [
+            report.finding(reaches=report.wraps)
+            for report in reports
+            if not report.wraps or id(report) in reaching
+        ]
+
+    def hints(self) -> list[Hint]:
+        """Return the integers that wrap around, and on which only values depend."""
+        reaching = {id(report) for report in self._reaching}
+        left = [one.finding() for one in self._found if one.wraps and id(one) not in reaching]
+        return [
+            Hint(
+                kind=HintKind.WRAPPED_INTEGER,
+                kernel=finding.kernel,
+                message=finding.message,
+                source=finding.source,
+                operand=finding.operand,
+                grid_point=finding.grid_point,
+            )
+            for finding in left
+        ]
+
+    @cached_property
+    def _reaching(self) -> list[ArithmeticReport]:
+        """Reports of wrapped integers that reach an index, a size, a condition or a semaphore."""
+        wrapped = [report for report in self._found if report.wraps]
+        if self._rerun is None or not wrapped:
+            return []
+        found = reaching(self._rerun, [(one.unit, one.fault.equation) for one in wrapped])
+        return [one for one in wrapped if (one.unit, one.fault.equation) in found]
+
+    def repeated(self) -> RepeatedArithmetic:
+        """Return an observer that evaluates a further run in the same way."""
+        return RepeatedArithmetic(self._watched)
+
+    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
+        if step.unit is None or not self._watches(thread):
+            return step.evaluate(*values)
+        outputs, suspicions = numerics.watch(step).run(values)
+        made: Facts = frozenset()
+        if self._trail.is_active:
+            made = self._trail.of(thread, step.inputs, values)
+        if suspicions or made:
+            self._suspected(thread, step, values, outputs, suspicions, made)
+        return outputs
+
+    def _watches(self, thread: Thread) -> bool:
+        return self._watched is None or thread.point in self._watched
+
+    def _suspected(
+        self,
+        thread: Thread,
+        step: ir.Compute,
+        values: Sequence[Any],
+        outputs: Sequence[Any],
+        suspicions: Sequence[numerics.Flag],
+        made: Facts,
+    ) -> None:
+        """Check an evaluation at once, or hold it if its outputs contain NaNs.
+
+        Args:
+          made: occasions that produced the NaNs in `values`.
+        """
+        self._count += 1
+        occasion = _Occasion(self._count, sighting(self._launch, thread), step, values)
+        equations = [n for kind, n in suspicions if kind == "equation"]
+        if equations:
+            self._check(occasion, equations)
+        if len(equations) < len(suspicions) and self._keeps(occasion):
+            made |= {occasion}
+        if made:
+            self._trail.follow(thread, made, outputs)
+
+    def _keeps(self, occasion: _Occasion) -> bool:
+        """Return whether there is room for an occasion's operands, counted while it exists."""
+        size = sum(getattr(value, "nbytes", 8) for value in occasion.values)
+        if self._held + size > MAX_HELD:
+            return False
+        self._held += size
+        weakref.finalize(occasion, self._release, size)
+        return True
+
+    def _release(self, size: int) -> None:
+        self._held -= size
+
+    def _check(self, occasion: _Occasion, equations: Sequence[int]) -> None:
+        """Report faults of integers and of casts to them."""
+        record = self._record(occasion.step)
+        known = {record.reports[n] for n in equations if n in record.reports}
+        for report in known:
+            report.count += 1
+        new = [n for n in equations if n not in record.reports]
+        if not new or not record.is_due():
+            return
+        fault = _explain(occasion, "integers", record.reports)
+        if fault is not None:
+            self._report(occasion, fault)
+
+    def _confirm(self, made: Facts) -> None:
+        """Report the first explained occasion that produced a NaN from numbers."""
+        for occasion in sorted(made):
+            if not self._record(occasion.step).is_due():
+                continue
+            fault = _explain(occasion, "nans")
+            if fault is not None and (self._infinities or fault.makes_nan):
+                self._report(occasion, fault)
+                return
+
+    def _report(self, occasion: _Occasion, fault: NumericFault) -> None:
+        record = self._record(occasion.step)
+        if fault.equation not in record.reports:
+            unit = occasion.step.unit
+            seen = occasion.seen.at(source=unit.sites[fault.equation].line)
+            report = ArithmeticReport(occasion.number, seen, fault, unit)
+            record.reports[fault.equation] = report
+            self._found.append(report)
+
+    def _record(self, step: ir.Compute) -> _UnitRecord:
+        return self._records.setdefault(id(step.unit), _UnitRecord())
+
+    # Propagation of followed values
+
+    def point_begins(self, thread: Thread) -> None:
+        self._trail.point_begins(thread)
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        if self._trail.is_active:
+            self._trail.loads(thread, getattr(step, "output", None), region, value)
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        if not isinstance(step, ir.StoreStep):
+            return
+        if self._trail.is_active:
+            self._trail.stores(thread, step, region, value)
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        if self._trail.is_active:
+            self._trail.copy_ends(copy)
+
+    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        if self._trail.is_active:
+            self._trail.fetches(window)
+
+    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        if self._trail.is_active:
+            self._trail.writes_back(window, block)
+
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
+        self._trail.allocated(buffer)
+
+
+def _explain(
+    occasion: _Occasion, kind: numeric_faults.Kind, but: Collection[int] = ()
+) -> NumericFault | None:
+    return numeric_faults.explain(occasion.step.unit, occasion.values, kind=kind, but=but)

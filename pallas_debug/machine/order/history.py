@@ -1,0 +1,175 @@
+"""Accesses of a buffer that may race with later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.clocks import Task
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.gpu import accesses
+from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.order.regions import Box, covers, first_meeting
+
+MAX_ACCESSES = 1 << 14
+"""Maximum number of accesses kept for a buffer; beyond it, the oldest are forgotten."""
+
+FEW = 16
+"""Maximum number of accesses that are examined one by one."""
+
+MAX_FILLS = 256
+"""Maximum number of places in a buffer for which it is recorded whether they have been read."""
+
+
+@dataclass(eq=False, slots=True)
+class MemoryAccess:
+    """An access of a buffer by a core, a DMA or the pipeline.
+
+    Attributes:
+      epoch: epoch of the accessing task.
+      thread: number of the thread that makes the access, or that started the DMA.
+      step: step of the access; None for the pipeline.
+      names: names of the DMA's source and destination.
+      block: block that the pipeline moves.
+      when: number of the event, in the order of the run.
+      was_filled: whether a DMA replaces data that was written before.
+      was_unread: whether that data had not been read since.
+      operand: name of the operand in a kernel for a GPU; None for that of the buffer.
+    """
+
+    buffer: MemoryBuffer
+    boxes: tuple[Box, ...]
+    writes: bool
+    epoch: int
+    thread: int
+    when: int
+    point: tuple[int, ...]
+    iterations: tuple[int, ...] = ()
+    step: ir.MachineStep | None = None
+    copy: DmaCopy | None = None
+    names: tuple[str, str] | None = None
+    block: tuple[int, ...] | None = None
+    lane: tuple[int, ...] = ()
+    was_filled: bool = False
+    was_unread: bool = False
+    operand: str | None = None
+
+    @property
+    def adds(self) -> bool:
+        return self.copy is not None and self.copy.adds and self.writes
+
+    @property
+    def is_atomic(self) -> bool:
+        return self.buffer.type.space == "gmem" and accesses.is_atomic(self.step)
+
+    @property
+    def counter(self) -> Counter:
+        """Semaphore that the DMA signals when it is done with this buffer."""
+        assert self.copy is not None
+        if not self.writes and self.copy.sent is not None:
+            return self.copy.sent
+        return self.copy.received
+
+    @property
+    def is_of_pipeline(self) -> bool:
+        return self.step is None
+
+
+@dataclass(eq=False, slots=True)
+class AccessHistory:
+    """Accesses of one buffer that are not known to precede all later accesses.
+
+    Attributes:
+      drops: whether an access can be forgotten once any task follows it: there is only one thread.
+      fills: places that were written, and whether they have been unread since.
+    """
+
+    drops: bool
+    accesses: list[MemoryAccess] = field(default_factory=list)
+    fills: dict[tuple[Box, ...], bool] = field(default_factory=dict)
+    _bounds: np.ndarray = field(default_factory=lambda: np.zeros((0, 2, 0), np.int64))
+
+    def unordered(self, task: Task, access: MemoryAccess) -> list[tuple[MemoryAccess, Box]]:
+        """Return conflicting accesses that are not ordered before an access of `task`.
+
+        Accesses that it replaces are forgotten: later accesses that follow it also follow them, and
+        later accesses that may race with them may race with it.
+        """
+        found, over = [], []
+        for i in self._candidates(access):
+            other = self.accesses[i]
+            if task.follows(other.epoch):
+                replaces = access.writes or not other.writes
+                # Later atomic updates may race with a plain access, but not with an atomic one.
+                replaces &= other.is_atomic or not access.is_atomic
+                # A DMA follows its own read of its source, and its thread does not.
+                is_over = self.drops and (access.copy is None or access.copy is not other.copy)
+                if is_over or (replaces and covers(access.boxes, other.boxes)):
+                    over.append(i)
+            elif access.writes or other.writes:
+                both = first_meeting(access.boxes, other.boxes)
+                if both is not None:
+                    found.append((other, both))
+        for i in reversed(over):
+            self._forget(i)
+        return found
+
+    def _candidates(self, access: MemoryAccess) -> Sequence[int]:
+        """Positions of accesses that may share elements with this one."""
+        count = len(self.accesses)
+        if self.drops or count <= FEW:
+            return range(count)
+        low, high = _bounds(access)
+        bounds = self._bounds[:count]
+        meets = (bounds[:, 0] < high) & (bounds[:, 1] > low)
+        return [int(i) for i in np.flatnonzero(meets.all(axis=1))]
+
+    def _forget(self, i: int) -> None:
+        last = self.accesses.pop()
+        if i < len(self.accesses):
+            self.accesses[i] = last
+            if not self.drops:
+                self._bounds[i] = self._bounds[len(self.accesses)]
+
+    def keep(self, access: MemoryAccess) -> None:
+        if len(self.accesses) >= MAX_ACCESSES:
+            oldest = MAX_ACCESSES // 4
+            del self.accesses[:oldest]
+            self._bounds = self._bounds[oldest:].copy()
+        if not self.drops:
+            self._bound(access)
+        self.accesses.append(access)
+
+    def _bound(self, access: MemoryAccess) -> None:
+        count = len(self.accesses)
+        if count == len(self._bounds):
+            more = np.zeros((max(2 * count, 16), 2, len(access.boxes[0])), np.int64)
+            more[:count] = self._bounds.reshape(count, *more.shape[1:])
+            self._bounds = more
+        self._bounds[count] = _bounds(access)
+
+    def has_filled(self, boxes: tuple[Box, ...]) -> list[bool]:
+        """Return, for each written place that `boxes` touch, whether it has been unread since."""
+        return [new for place, new in self.fills.items() if first_meeting(boxes, place) is not None]
+
+    def read(self, boxes: tuple[Box, ...]) -> None:
+        for place, new in self.fills.items():
+            if new and first_meeting(boxes, place) is not None:
+                self.fills[place] = False
+
+    def filled(self, boxes: tuple[Box, ...]) -> None:
+        if len(self.fills) >= MAX_FILLS:
+            self.fills.clear()
+        for place in [place for place in self.fills if covers(boxes, place)]:
+            del self.fills[place]
+        self.fills[boxes] = True
+
+
+def _bounds(access: MemoryAccess) -> tuple[list[int], list[int]]:
+    """First and last accessed element in each dimension, the last exclusive."""
+    dims = [[part for part in dim if part] for dim in zip(*access.boxes, strict=True)]
+    low = [min((part.start for part in dim), default=0) for dim in dims]
+    return low, [max((part[-1] + 1 for part in dim), default=0) for dim in dims]

@@ -1,0 +1,205 @@
+"""Races: unordered accesses of the same elements, at least one of them a write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.clocks import Task
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.order.facts import EventPlace, RaceFact, UndecidedOrder
+from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
+from pallas_debug.machine.order.ledger import SemaphoreLedger
+from pallas_debug.machine.order.regions import Box, boxes, masked
+from pallas_debug.machine.order.tasks import OrderedThread, OrderTasks, is_far
+from pallas_debug.machine.shadow.shadow import differing
+from pallas_debug.machine.threads import Thread
+
+
+class RaceDetector:
+    """Accesses that later ones may race with, and the races found.
+
+    A single thread is ordered with itself and with the DMAs that it starts later. So none of its
+    own accesses are kept, only those of DMAs that it has not waited for.
+
+    Attributes:
+      histories: histories by buffer number; accesses of a buffer without one are not recorded.
+      races: races, deduplicated by their common key.
+      equal: unordered stores of equal values, which are no races.
+      undecided: sums by two DMAs, by line.
+      events: number of events so far.
+    """
+
+    def __init__(self, tasks: OrderTasks, ledger: Callable[[Counter], SemaphoreLedger]) -> None:
+        self.tasks = tasks
+        self.histories: dict[int, AccessHistory] = {}
+        self.races: dict[Any, RaceFact] = {}
+        self.equal: dict[Any, tuple[MemoryAccess, MemoryAccess]] = {}
+        self.undecided: dict[Any, UndecidedOrder] = {}
+        self.events = 0
+        self._ledger = ledger
+
+    def next(self) -> int:
+        self.events += 1
+        return self.events
+
+    def allocated(self, buffer: MemoryBuffer) -> None:
+        """Track a buffer from the start if one thread may race with another's past accesses."""
+        if buffer.type.semaphore is not None or buffer.number in self.histories:
+            return
+        if self._is_shared(buffer) and buffer.kind != "prefetch":
+            self.histories[buffer.number] = AccessHistory(drops=False)
+
+    def _is_shared(self, buffer: MemoryBuffer) -> bool:
+        return not self.tasks.is_solo or (bool(self.tasks.axes) and is_far(buffer))
+
+    def by_core(
+        self, own: OrderedThread, step: ir.MachineStep, region: MemoryRegion, *, writes: bool,
+        value: Any = None,
+    ) -> None:  # fmt: skip
+        """Check an access of a buffer with a history; `value` is what a store writes."""
+        buffer, thread = region.buffer, own.thread
+        history = self.histories[buffer.number]
+        mask = step.mask if isinstance(step, (ir.LoadStep, ir.StoreStep)) else None
+        if mask is None or region.is_masked:
+            found = boxes(region)
+        else:
+            found = masked(region, np.asarray(thread.frames[-1].registers[mask.number]))
+        if history.drops and not history.accesses:
+            (history.filled if writes else history.read)(found)
+            return
+        access = MemoryAccess(
+            buffer, found, writes, 0, thread.number, self.next(), thread.point,
+            thread.iterations, step,
+        )  # fmt: skip
+        if buffer.type.space == "gmem" and (place := getattr(step, "place", None)) is not None:
+            access.operand = thread.ref(place).name
+        self.access(
+            own, self.tasks.of(own, buffer), access,
+            changes=not writes or (lambda: changes(own.thread, step, region, value)),
+        )  # fmt: skip
+
+    def by_pipeline(
+        self, own: OrderedThread, task: Task, region: MemoryRegion, block: tuple[int, ...],
+        point: tuple[int, ...], *, writes: bool, goes_on: bool = False,
+    ) -> None:  # fmt: skip
+        """Check a move of a block by the pipeline."""
+        access = MemoryAccess(
+            region.buffer, boxes(region), writes, 0, own.thread.number, self.next(), point,
+            block=block, lane=self.tasks.lane_of(point),
+        )  # fmt: skip
+        self.access(own, task, access, goes_on=goes_on)
+
+    def access(
+        self, own: OrderedThread, task: Task, access: MemoryAccess, *, goes_on: bool = False,
+        changes: bool | Callable[[], bool] = True,
+    ) -> None:  # fmt: skip
+        """Check an access of `task`, and keep it if later accesses may be unordered with it.
+
+        Args:
+          changes: whether a store changes what the memory holds.
+          goes_on: whether the task runs beside its thread.
+        """
+        if not access.boxes:
+            return
+        history = self.histories.get(access.buffer.number)
+        if history is None:
+            drops = not self._is_shared(access.buffer)
+            history = self.histories[access.buffer.number] = AccessHistory(drops)
+        access.epoch = task.epoch
+        for other, both in history.unordered(task, access):
+            are_stores = access.writes and other.writes and other.copy is None
+            if are_stores and callable(changes):
+                changes = changes()
+            if are_stores and not changes and not other.is_of_pipeline:
+                self.equal.setdefault(_key(other, access), (other, access))
+            else:
+                self._conflict(own, other, access, both)
+        if goes_on or not history.drops:
+            history.keep(access)
+        if is_far(access.buffer):
+            return
+        if not access.writes:
+            history.read(access.boxes)
+        else:
+            if access.copy is not None:
+                before = history.has_filled(access.boxes)
+                access.was_filled, access.was_unread = bool(before), any(before)
+            history.filled(access.boxes)
+
+    def _conflict(
+        self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess, both: Box
+    ) -> None:
+        if access.is_atomic and other.is_atomic:
+            return
+        if access.adds and other.adds:
+            self._sums(own, other, access)
+            return
+        is_moved = access.is_of_pipeline and other.is_of_pipeline
+        if is_moved and access.thread == other.thread and access.lane == other.lane:
+            return  # ordered, but possibly a read of replaced data
+        known = self.races.get(key := _key(other, access))
+        if known is not None:
+            known.count += 1
+            return
+        axes: tuple[int, ...] = ()
+        if is_far(access.buffer) and access.thread == other.thread:
+            axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
+        waited, alike = self._waited(other, access)
+        race = RaceFact(other, access, both, axes, waited, alike, access.when)
+        dma = other if access.copy is None else access
+        if waited and dma.copy is not None:
+            race.was_awaited = self._ledger(dma.counter).name in waited
+        race.heard = frozenset(self.tasks.threads[race.second.thread].heard_cores)
+        self.races[key] = race
+
+    def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
+        assert access.step is not None
+        place = EventPlace(access.step, own.thread.device, access.point, access.iterations)
+        names = [side.names for side in (other, access) if side.names is not None]
+        first, second = (f"the copy of {source} to {target}" for source, target in names)
+        fact = UndecidedOrder(place, first, second, of_copies=True)
+        self.undecided.setdefault(("add", access.step.site.line), fact)
+
+    def _waited(
+        self, other: MemoryAccess, access: MemoryAccess
+    ) -> tuple[tuple[str, ...] | None, int]:
+        """Return the waits of a core since a DMA, and how many DMAs the wait may have been for.
+
+        A DMA of another device may be observed late. Then the core's own DMA by the same line
+        counts.
+        """
+        dma, user = (access, other) if other.copy is None else (other, access)
+        if dma.copy is None:
+            return None, 1
+        assert dma.step is not None
+        ledger = self._ledger(dma.counter)
+        own = self.tasks.threads[user.thread]
+        since = dma.when if dma is other else 0
+        if user.thread != dma.thread:
+            starts = own.starts.get(dma.step.site.line, ())
+            since = max(since, *(when for when in starts if when < user.when), 0)
+        names = tuple(dict.fromkeys(name for when, name in own.waits if since < when < user.when))
+        alike = sum(isinstance(release.label, DmaCopy) for release in ledger.near.pending)
+        return names, alike if ledger.name in names and dma is other else 1
+
+
+def changes(thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> bool:
+    """Return whether a store changes any bit of what its region holds, before it."""
+    old = region.read()
+    differs = differing(old, np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype))
+    mask = step.mask if isinstance(step, ir.StoreStep) else None
+    if mask is not None and not region.is_masked:
+        differs = differs & np.asarray(thread.frames[-1].registers[mask.number])
+    return bool(differs.any())
+
+
+def _key(other: MemoryAccess, access: MemoryAccess) -> Any:
+    """Deduplication key of a race: the DMA, or both lines."""
+    copies = [side for side in (other, access) if side.copy is not None]
+    sides = copies if len(copies) == 1 else [other, access]
+    return access.buffer.name, frozenset(side.step and side.step.site.line for side in sides)

@@ -1,0 +1,162 @@
+"""Memory area of the sanitizer: uninitialized reads, padding, revisits, unwritten outputs.
+
+A read of memory that was never written is no fault by itself: the value may be masked. So suspect
+reads are recorded, and if there are any, the kernel is run again with other values for them. A read
+matters if the results differ in any bit, other branches are taken, or other elements are accessed.
+
+Scratch that a grid point on another parallel coordinate has left may be on another core: such a
+read is reported as `UninitializedRead` if it matters.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.loops import LoopChunk
+from pallas_debug.machine.loops import ChunkAccess
+from pallas_debug.machine.order.events import OrderTracker
+from pallas_debug.machine.sanitizer.again import KernelCall
+from pallas_debug.machine.shadow.findings import MemoryWording
+from pallas_debug.machine.shadow.replay import matters
+from pallas_debug.machine.shadow.shadow import ReadKind, SuspectRead
+from pallas_debug.machine.shadow.tracking import MemoryTracker
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding
+
+MAX_REPLAYS = 12
+"""Maximum number of further runs that search for the one of several reads that matters."""
+
+
+class MemorySanitizer(MemoryTracker):
+    """Observes a run; `findings` runs the kernel again if that is needed to judge a read."""
+
+    def __init__(
+        self, launch: Launch, arrays: Sequence[Sequence[Any]], *,
+        order: OrderTracker | None = None, watched: WatchedPoints | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """Set up the shadow.
+
+        Args:
+          arrays: arrays of the call, for each device.
+          order: observer of the same run that detects races; None if there is none.
+          watched: grid points to check; None for all.
+          options: options of the machine, except its observer.
+        """
+        super().__init__(launch, watched=watched)
+        self._call = KernelCall(launch, arrays, options, watched)
+        self._replays = 0
+        self._has_chunks = False
+        self._order = order
+
+    @property
+    def follows_loops(self) -> bool:  # type: ignore[override]
+        return self.watched is not None
+
+    def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
+        """Accept a chunk that reads only what was written before, on this core."""
+        return not any(
+            self.is_suspect(thread, access.region) for access in accesses if not access.writes
+        )
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
+        self._has_chunks = True
+
+    @functools.cached_property
+    def _baseline(self) -> MemoryTracker:
+        """The run to compare with bit by bit: compiled loops may round differently."""
+        if not self._has_chunks:
+            return self
+        run = MemoryTracker(self.launch, watched=self.watched)
+        self._call.run(run)
+        return run
+
+    def findings(self) -> list[Finding]:
+        """Return the faults of the run, in the order in which they happened."""
+        uninitialized = self._uninitialized()
+        for suspect in uninitialized:
+            if suspect.back is not None:  # it reads what the revisit has lost
+                self.arrays.returns.setdefault(suspect.buffer.name, suspect.back)
+        uninitialized = [suspect for suspect in uninitialized if suspect.back is None]
+        carried = self._carried({suspect.buffer.name for suspect in uninitialized})
+        wording = MemoryWording(self, self._call.arrays)
+        found = [
+            *((s.first, wording.uninitialized(s)) for s in uninitialized),
+            *((s.first, wording.uninitialized(s, other_core=True)) for s in carried),
+            *wording.arrays(),
+        ]
+        found.sort(key=lambda one: one[0])
+        return [finding for _, finding in found]
+
+    # Reads of memory that was never written
+
+    def _uninitialized(self) -> list[SuspectRead]:
+        """Return the first read of each buffer that matters."""
+        suspects = [
+            suspect
+            for suspect in self._of_kinds("unwritten", "padding")
+            if not self._is_race(suspect) and not self._is_return(suspect)
+        ]
+        if not suspects or not self._matters(suspects):
+            return []
+        found: dict[tuple[str, ReadKind], SuspectRead] = {}
+        for suspect in suspects:
+            name = suspect.buffer.name, suspect.kind
+            if name not in found and (len(suspects) == 1 or self._matters([suspect])):
+                found[name] = suspect
+        return list(found.values()) or self._needed(suspects)
+
+    def _needed(self, suspects: Sequence[SuspectRead]) -> list[SuspectRead]:
+        """Return the first read of each buffer in the minimal set of reads that matter together.
+
+        Each read hides the effect of the others: a result stays NaN as long as one of them is. A
+          read that the others do not need, such as a read of masked padding, is not in the set.
+        """
+        self._replays = 0
+        needed: dict[tuple[ReadKind, str], list[SuspectRead]] = {}
+        for suspect in suspects:
+            needed.setdefault((suspect.kind, suspect.buffer.name), []).append(suspect)
+        for left_out in sorted(needed):  # padding first
+            rest = [group for key, group in needed.items() if key != left_out]
+            if self._replays >= MAX_REPLAYS:
+                break
+            if rest and self._matters(itertools.chain(*rest)):
+                del needed[left_out]
+        return [group[0] for group in needed.values()]
+
+    def _is_race(self, suspect: SuspectRead) -> bool:
+        """Return whether a read may race with the copy that writes the data it reads."""
+        if suspect.is_early or not suspect.is_sent_later or self._order is None:
+            return suspect.is_early or suspect.is_sent_later
+        races = self._order.detector.races.values()
+        return any(race.earlier.buffer.name == suspect.buffer.name for race in races)
+
+    def _is_return(self, suspect: SuspectRead) -> bool:
+        """Return whether a read is the consequence of a revisited output block."""
+        return suspect.back is not None and suspect.buffer.name in self.arrays.returns
+
+    def _of_kinds(self, *kinds: ReadKind) -> list[SuspectRead]:
+        found = [suspect for suspect in self.suspects.values() if suspect.kind in kinds]
+        return sorted(found, key=lambda suspect: suspect.first)
+
+    def _matters(self, suspects: Iterable[SuspectRead]) -> bool:
+        if self._replays >= MAX_REPLAYS:
+            return False
+        self._replays += 1
+        return matters(self._call, [s.key for s in suspects], self._baseline)
+
+    # Scratch left by other grid points
+
+    def _carried(self, known: set[str]) -> list[SuspectRead]:
+        """Return reads of what may be on another core, the first of each buffer that matters."""
+        found: dict[str, SuspectRead] = {}
+        for suspect in self._of_kinds("parallel"):
+            name = suspect.buffer.name
+            if name not in known and name not in found and self._matters([suspect]):
+                found[name] = suspect
+        return list(found.values())

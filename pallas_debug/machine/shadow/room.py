@@ -1,0 +1,148 @@
+"""Room for shadow memory: which kernels fit, and which grid points to check if one does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pallas_debug import defaults
+from pallas_debug.bridge.hosted.watch import GridWatch, WatchedPoints
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.shadow.memory import MemorySanitizer
+
+SHADOW_BYTES = 4
+"""Bytes of shadow memory per element: the number of the write that the element comes from."""
+
+
+def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
+    """Reject a kernel whose arrays are too large for shadow memory.
+
+    Args:
+      watch: grid points that are watched. Shadows of arrays in HBM are then created on write, so
+        their size is not known in advance.
+
+    Raises:
+      MachineError: the arrays are too large; the message states the sizes and what to do.
+    """
+    devices = math.prod(launch.mesh.values())
+    parts = () if watch is None else watch.of(launch.name, len(launch.grid))
+    elements = _elements(launch) * devices
+    needed = (_kept_whole(launch) * devices if parts else elements) * SHADOW_BYTES
+    if needed <= defaults.MAX_SHADOW_BYTES:
+        return
+    largest = max(launch.operands, key=lambda o: math.prod(o.array or o.type.shape))
+    shape = ", ".join(map(str, largest.array or largest.type.shape))
+    message = (
+        f"kernel `{launch.name}` has {elements:,} elements (`{largest.name}`: "
+        f"{largest.type.dtype}[{shape}]), for which the sanitizer needs up to "
+        f"{needed / (1 << 30):.1f} GiB of shadow memory; its limit is "
+        f"{defaults.MAX_SHADOW_BYTES / (1 << 30):.1f} GiB. Sanitize it on smaller arrays with "
+        "the same blocks"
+    )
+    fits = None if parts else example(launch)
+    if fits is not None:
+        message += (
+            f", or watch only some of its grid points, such as {fits} (`watch={fits!r}`, `--watch "
+            f"'{fits}'`, `--pallas-watch='{fits}'`)"
+        )
+    if watch is not None and not parts:
+        message += (
+            f". The watched grid points {watch.text!r} are not for this kernel, whose grid has "
+            f"{_axes(len(launch.grid))}"
+        )
+    raise MachineError(message)
+
+
+def require_axes(launch: Launch, watch: GridWatch) -> None:
+    """Reject grid points that do not have as many axes as the kernel that they name.
+
+    Raises:
+      MachineError: the numbers differ; the message states both.
+    """
+    axes = len(launch.grid)
+    for part in watch.of(launch.name, axes):
+        if len(part.entries) != axes:
+            grid = ", ".join("?" if n is None else str(n) for n in launch.grid)
+            raise MachineError(
+                f"the grid points to watch in kernel `{launch.name}`, {part.text!r}, have "
+                f"{_axes(len(part.entries))}, but its grid ({grid}) has {axes}"
+            )
+
+
+def watched_points(
+    launch: Launch, arrays: Sequence[Sequence[Any]], watch: GridWatch | None
+) -> WatchedPoints | None:
+    """Return the grid points that are watched in a run; None if all are."""
+    parts = () if watch is None else watch.of(launch.name, len(launch.grid))
+    if not parts:
+        return None
+    sizes = iter(arrays[0])
+    grid = tuple(int(next(sizes)) if n is None else n for n in launch.grid)
+    found = WatchedPoints(
+        grid,
+        tuple(part.text for part in parts),
+        tuple(part.ranges(grid) for part in parts),
+    )
+    return None if found.count == found.total else found
+
+
+def example(launch: Launch) -> str | None:
+    """Name grid points whose writes fit in the room, such as the first along the first axes."""
+    devices = math.prod(launch.mesh.values())
+    room = defaults.MAX_SHADOW_BYTES // SHADOW_BYTES // devices - _kept_whole(launch)
+    sizes = [1 if n is None else n for n in launch.grid]
+    share = max(_elements(launch) - _kept_whole(launch), 1)
+    entries = ["*"] * len(sizes)
+    for axis, size in enumerate(sizes):
+        if size < 2:
+            continue
+        # Use half of the room: blocks may overlap, and tiles extend beyond them.
+        count = room * size // (2 * share)
+        entries[axis] = f"0:{min(count, size - 1)}" if count > 1 else "0"
+        if count:
+            return ",".join(entries)
+        share = -(-share // size)
+    return None
+
+
+def judged_in_part(observers: Sequence[MachineObserver]) -> str | None:
+    """Why a run was not checked at all grid points; None if it was."""
+    for observer in observers:
+        if isinstance(observer, MemorySanitizer) and observer.watched is not None:
+            points = observer.watched
+            message = (
+                f"memory and arithmetic are judged at {points.count:,} of {points.total:,} grid "
+                f"points ({points.text})"
+            )
+            empty = points.empty
+            if empty:
+                grid = ", ".join(map(str, points.grid))
+                message += f", but its grid ({grid}) has no {' or '.join(empty)}"
+            if observer.room.is_exhausted:
+                limit = f"{observer.room.limit / (1 << 30):.1f} GiB"
+                message += (
+                    f", and memory only up to {observer.last_watched}, where the writes of the "
+                    f"watched ones took more than {limit} of shadow memory: watch fewer"
+                )
+            return message
+    return None
+
+
+def _axes(count: int) -> str:
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def _elements(launch: Launch) -> int:
+    return sum(math.prod(o.array or o.type.shape) for o in launch.operands)
+
+
+def _kept_whole(launch: Launch) -> int:
+    """Number of elements shadowed even if few grid points are watched: those not in HBM."""
+    near = (o for o in launch.operands if o.array is None and o.type.space != "hbm")
+    shared = (o for o in launch.operands if o.alias is not None)  # a bit per element takes a byte
+    return sum(math.prod(o.type.shape) for o in near) + sum(
+        math.prod(o.array or ()) // SHADOW_BYTES for o in shared
+    )
