@@ -87,8 +87,14 @@ def analyze(
         kernel = subject.read(captured, tables, deadline)
     except NotReadable as error:
         return Analysis(gaps=_gaps(captured, [str(error)], is_partial=False), is_judged=False)
-    if kernel.grid.is_sparse:
-        return _of_sparse_core(captured, kernel)
+    left_out = []
+    if 0 in kernel.grid.sizes:
+        left_out.append("index maps and accesses: its grid has no points")
+    if kernel.walked.incomplete:
+        left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
+    if kernel.grid.is_sparse:  # over the subcores of a SparseCore
+        left_out.append("memory, tiling and operations of a SparseCore")
+        return _analysis(captured, [accesses.look(kernel)], left_out)
     used, uses = memory.look(kernel, targets)
     results = [
         blocks.look(kernel),
@@ -105,11 +111,6 @@ def analyze(
         if finding.kind in _OF_WHOLE_OUTPUTS
     }
     results.append(coverage.look(kernel, written_elsewhere))
-    left_out = []
-    if 0 in kernel.grid.sizes:
-        left_out.append("index maps and accesses: its grid has no points")
-    if kernel.walked.incomplete:
-        left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
     hints = (*unread.hints(kernel), *_without_effect(captured))
     return _analysis(captured, results, left_out, hints, uses)
 
@@ -153,14 +154,6 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
     results = [tiling.look(kernel), used, operations.look(kernel, targets)]
     left_out = [f"index maps and accesses: {index_maps.UNSIZED}, and it was not given"]
     return _analysis(captured, results, left_out, _without_effect(captured), uses)
-
-
-def _of_sparse_core(captured: Capture, kernel: subject.Subject) -> Analysis:
-    """Analyse a kernel over the subcores of a SparseCore, whose memories and operations differ."""
-    left_out = ["memory, tiling and operations of a SparseCore"]
-    if kernel.walked.incomplete:
-        left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
-    return _analysis(captured, [accesses.look(kernel)], left_out)
 
 
 def _gaps(captured: Capture, reasons: Iterable[str], *, is_partial: bool) -> tuple[Gap, ...]:

@@ -39,17 +39,15 @@ def look(subject: Subject, known: Collection[str]) -> Result:
     """
     result = Result()
     grid = subject.grid
-    if 0 in grid.sizes:
-        _without_points(subject, result)
-    if 0 in grid.sizes or subject.walked.incomplete:
-        return result
     for number, block in enumerate(grid.outputs):
         if number in grid.aliased or block.name in known or 0 in block.shape:
             continue
-        if "sem" in block.dtype:
+        if 0 in grid.sizes:  # the body never runs
+            line = subject.site.line("grid", grid.number(grid.sizes.index(0)))
+            result.findings.append(_whole(subject, block, "no points", line))
+        elif subject.walked.incomplete or "sem" in block.dtype:
             continue
-        events = subject.stores(block)
-        if events:
+        elif events := subject.stores(block):
             _partly(subject, block, events, result)
         else:
             _without_stores(subject, block, result)
@@ -102,15 +100,6 @@ def unvisited(block: Block, seen: np.ndarray, counts: Sequence[int]) -> str | No
         mask = mask.take(range(size), axis)
     part = part_of(block.name, mask)
     return None if part is None else part.text
-
-
-def _without_points(subject: Subject, result: Result) -> None:
-    """Report the outputs of a kernel whose body never runs."""
-    axis = subject.grid.number(subject.grid.sizes.index(0))
-    for number, block in enumerate(subject.grid.outputs):
-        if number not in subject.grid.aliased and 0 not in block.shape:
-            line = subject.site.line("grid", axis)
-            result.findings.append(_whole(subject, block, "no points", line))
 
 
 def _whole(subject: Subject, block: Block, why: WhyUnwritten, source: SourceLine | None) -> Finding:
