@@ -7,7 +7,7 @@ written back after the last of the consecutive grid points that visit it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,12 @@ from pallas_debug.stepping import unwritten
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
     from pallas_debug.machine.threads import Thread
+
+
+BlockBounds = tuple[tuple[slice, ...], tuple[slice, ...]]
+
+MAX_BOUNDS = 64
+"""Maximum number of blocks per operand whose bounds are kept: a step asks several times."""
 
 
 class BlockOutOfBounds(Exception):
@@ -47,6 +53,7 @@ class Window:
       next_block: indices of the prefetched block.
       failed: frame of an index map that returned a nonexistent block.
       filled: number of the most recently fetched slot.
+      is_pointer: whether a block is an address, as on a GPU: only what is accessed has to exist.
     """
 
     operand: LaunchOperand
@@ -57,27 +64,34 @@ class Window:
     next_block: tuple[int, ...] | None = None
     failed: ProgramFrame | None = None
     filled: int = 0
+    spec: OperandBlock = field(init=False)
+    is_pointer: bool = field(init=False)
+    _known: dict[tuple[int, ...], BlockBounds] = field(default_factory=dict, init=False)
+    _unwritten: np.ndarray[Any, Any] | None = field(default=None, init=False)
 
-    @property
-    def spec(self) -> OperandBlock:
+    def __post_init__(self) -> None:
         assert self.operand.block is not None
-        return self.operand.block
+        self.spec = self.operand.block
+        self.is_pointer = self.array.type.space == "gmem"
 
     @property
     def current(self) -> MemoryBuffer:
         return self.slots[self.slot]
 
-    @property
-    def is_pointer(self) -> bool:
-        """True if a block is an address, as on a GPU: only what is accessed has to exist."""
-        return self.array.type.space == "gmem"
-
-    def bounds(self, block: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    def bounds(self, block: tuple[int, ...]) -> BlockBounds:
         """Return the part of the array that a block covers, and its position in the window.
 
         Raises:
           BlockOutOfBounds: no part of the block is inside the array.
         """
+        known = self._known.get(block)
+        if known is None:
+            if len(self._known) >= MAX_BOUNDS:
+                self._known.clear()
+            known = self._known[block] = self._bounds(block)
+        return known
+
+    def _bounds(self, block: tuple[int, ...]) -> BlockBounds:
         spec = self.spec
         outer, inner = [], []
         for index, unit, size, (low, high), n, squeezed in zip(
@@ -109,10 +123,17 @@ class Window:
         part = self.array.content[outer]
         shape = buffer.content.shape
         if math.prod(n.stop - n.start for n in inner) != buffer.content.size:
-            buffer.content[...] = unwritten.memory(shape, buffer.content.dtype, fill)
+            buffer.content[...] = self.unwritten(fill)
             buffer.content[inner] = part.reshape([n.stop - n.start for n in inner])
         else:
             buffer.content[...] = part.reshape(shape)
+
+    def unwritten(self, fill: str) -> np.ndarray[Any, Any]:
+        """Contents of a slot before anything is written to it, made once."""
+        if self._unwritten is None:
+            content = self.current.content
+            self._unwritten = unwritten.memory(content.shape, content.dtype, fill)
+        return self._unwritten
 
     def write_back(self) -> None:
         assert self.block is not None
@@ -161,13 +182,22 @@ class GridWalk:
     position: int = -1
     stop: int | None = None
     start: int = 0
+    _points: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     @property
     def count(self) -> int:
         return math.prod(self.grid) if self.stop is None else self.stop
 
+    def point(self, position: int) -> tuple[int, ...]:
+        """The grid point at a position, kept for the few that a step asks for again."""
+        if position not in self._points:
+            if len(self._points) > 2:
+                self._points.clear()
+            self._points[position] = grid_point(self.grid, position)
+        return self._points[position]
+
     def block(self, machine: Machine, thread: Thread, window: Window, position: int) -> Any:
-        point = grid_point(self.grid, position)
+        point = self.point(position)
         block = _projected(window.spec.projection, point)
         is_known = window.is_pointer or block == window.block
         if block is not None and (is_known or window.has(block)):
@@ -199,7 +229,7 @@ class GridWalk:
         if self.position + 1 >= self.count:
             return None
         self.position += 1
-        thread.point = grid_point(self.grid, self.position)
+        thread.point = self.point(self.position)
         for window in self.windows:
             self._begin(machine, thread, window)
         return [self._ref(machine, thread, item) for item in self.refs]
@@ -227,8 +257,7 @@ class GridWalk:
             window.block = block
             # The first slot has been unwritten since the start, unless another device wrote to it.
             if not is_input and not is_first:
-                content = window.current.content
-                content[...] = unwritten.memory(content.shape, content.dtype, machine.fill)
+                window.current.content[...] = window.unwritten(machine.fill)
                 if machine.observer is not None:
                     machine.observer.allocated(window.current, thread)
             if not is_input and window.spec.revisits:

@@ -14,6 +14,8 @@ from pallas_debug.model import SourceLine
 VARIABLE = "PALLAS_MAX_MEMORY"
 """Environment variable for the limit in GiB."""
 
+_STATM = Path("/proc/self/statm")
+
 
 def require_memory(kernel: str, where: SourceLine | None, needed: int = 0) -> None:
     """Check that the process is below its limit.
@@ -53,5 +55,5 @@ def limit() -> int:
 
 
 def _resident() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
+    with _STATM.open("rb", buffering=0) as statm:  # a third of read_text's time
+        return int(statm.read().split()[1]) * resource.getpagesize()

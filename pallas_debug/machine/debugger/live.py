@@ -17,6 +17,7 @@ from pallas_debug.machine.debugger.snapshots import MAX_BYTES, Snapshot, Snapsho
 from pallas_debug.machine.debugger.writers import covers, written_by
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.memory import MemoryRegion
+from pallas_debug.machine.sightings import index_text
 from pallas_debug.model import SourceLine
 from pallas_debug.stepping.conditions import ConditionFailed, positions
 from pallas_debug.stepping.track import (
@@ -463,13 +464,7 @@ class _Writes(_Events):
 
 def region_text(region: MemoryRegion) -> str:
     """Unparse a region: `k_ref[0:8, 3]`."""
+    name = region.buffer.name
     if region.index is None or region.is_whole:
-        return region.buffer.name if region.is_whole else f"{region.buffer.name} (a view)"
-    entries = []
-    for entry in region.index:
-        if isinstance(entry, slice):
-            step = "" if entry.step in (1, None) else f":{entry.step}"
-            entries.append(f"{entry.start}:{entry.stop}{step}")
-        else:
-            entries.append(str(entry).replace("\n", ""))
-    return f"{region.buffer.name}[{', '.join(entries)}]"
+        return name if region.is_whole else f"{name} (a view)"
+    return index_text(name, region.index)
