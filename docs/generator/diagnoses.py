@@ -57,7 +57,7 @@ def advice() -> str:
 
 def findings() -> str:
     """Every kind of finding, by severity."""
-    from pallas_debug.findings.faults import Fault, Severity, Sure
+    from pallas_debug.findings.faults import GUARANTEES, Fault, Severity, Sure
     from pallas_debug.findings.hints import HintKind
 
     parts = [
@@ -74,7 +74,7 @@ def findings() -> str:
             [
                 f"`{fault}`",
                 fault.summary,
-                ", ".join(f"{engine} ({sure})" for engine, sure in fault.judges.items()),
+                ", ".join(f"{engine} ({GUARANTEES[engine]})" for engine in fault.judges),
             ]
             for fault in faults
         ]

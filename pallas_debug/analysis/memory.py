@@ -167,10 +167,6 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     over = [use for use in uses if use.vmem > use.vmem_limit]
     if not over:
         return
-    room = None
-    if len(full) < len(over):
-        capacity = min(use.vmem_capacity for use in over if use not in full)
-        room = capacity if over[0].vmem < capacity else None
     parts = [part for part in over[0].parts if part.space == "vmem"]
     seen = _sighting(subject, over, parts[0], {"vmem": str(over[0].vmem)})
     finding = seen.of(
@@ -178,10 +174,7 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
         used=mib(over[0].vmem),
         limits=by_size({use.target: use.vmem_limit for use in over}),
         parts=parts,
-        capacities=by_size({use.target: use.vmem_capacity for use in full})
-        if len(full) == len(over)
-        else None,
-        room=mib(room) if room is not None else None,
+        is_full=len(full) == len(over),
     )
     result.findings.append(finding)
 

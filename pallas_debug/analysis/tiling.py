@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pallas_debug.analysis.subject import Result, Subject
-from pallas_debug.bridge.walk.index_maps import Block, BlockDim
+from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
@@ -48,7 +48,7 @@ def _problem(subject: Subject, block: Block) -> Finding | None:
         return None
     seen = subject.of_block(block, values={"block": str(block.block_shape)})
     array = array_text(block.dtype, block.shape)
-    facts |= {"array": array, "block": block.block_shape, "dtype": block.dtype}
+    facts |= {"array": array, "block": block.block_shape}
     return seen.of(Fault.BLOCK_SHAPE_TILING, **facts)
 
 
@@ -62,17 +62,10 @@ def _facts(subject: Subject, block: Block) -> dict[str, Any] | None:
         return _vector(block)
     rows, columns = block.dims[-2:]
     if columns.size != columns.bound and columns.size % LANES:
-        return _partial(columns, LANES, "columns")
+        return {"size": columns.size, "unit": LANES}
     if rows.size != rows.bound and rows.size % SUBLANES:
-        return _partial(rows, SUBLANES, "rows") | {"is_rows": True}
+        return {"size": rows.size, "unit": SUBLANES}
     return _narrow(subject, block)
-
-
-def _partial(dim: BlockDim, unit: int, name: str) -> dict[str, Any]:
-    best = _rounded(dim.size, unit)
-    whole = f"all {dim.bound}"
-    choice = f"{best} {name} or {whole}" if best < dim.bound else f"{whole} {name}"
-    return {"size": dim.size, "unit": unit, "best": choice}
 
 
 def _vector(block: Block) -> dict[str, Any] | None:
@@ -81,8 +74,7 @@ def _vector(block: Block) -> dict[str, Any] | None:
     is_power = dim.size >= least and dim.size & (dim.size - 1) == 0
     if dim.size == dim.bound or dim.size % (LANES * SUBLANES) == 0 or is_power:
         return None
-    best = min(max(least, 1 << (dim.size - 1).bit_length()), dim.bound)
-    return {"elements": dim.size, "least": least, "best": best}
+    return {"elements": dim.size, "least": least}
 
 
 def _narrow(subject: Subject, block: Block) -> dict[str, Any] | None:
@@ -95,9 +87,7 @@ def _narrow(subject: Subject, block: Block) -> dict[str, Any] | None:
         return None
     if rows.size == rows.bound or rows.size % tile == 0 or rows.bound % tile:
         return None
-    since = ".".join(map(str, NARROW_SINCE))
-    best = _rounded(rows.size, tile)
-    return {"narrow": rows.size, "tile": tile, "best": best, "libtpu": libtpu, "since": since}
+    return {"narrow": rows.size, "tile": tile}
 
 
 def _rounded(size: int, unit: int) -> int:

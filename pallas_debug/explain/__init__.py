@@ -1,6 +1,6 @@
 """Explanations of compiler messages, failures and findings.
 
-`explained` is the entry point for engines: it completes a failure or finding when it is created.
+`explained` completes a failure when it is created, and `completed` a finding.
 Floor 1: depends only on text and `model`, and never imports jax. `catalogue/` holds the entries,
 `plugins.py` loads those of other distributions, `recognise.py` finds the entry for a text,
 `details.py` and `memory.py` extract facts from a message, `logs.py` reads whole logs, `known.py`
@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
@@ -49,30 +49,30 @@ UNKNOWN_ADVICE = "the catalogue has no entry for this error; to report it, attac
 )
 
 
-@overload
-def explained(fault: Failure, kernel: Kernel | None = None) -> Failure: ...
+def explained(failure: Failure, kernel: Kernel | None = None) -> Failure:
+    """Add an explanation to a failure, unless it has one or none is known.
 
-
-@overload
-def explained(fault: Finding) -> Finding: ...
-
-
-def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure | Finding:
-    """Add an explanation to a failure or finding, unless it has one or none is known.
-
-    A failure gets an `explanation`. A finding gets the `cause` and `advice` that its engine left
-    out. Plugins take precedence over the catalogue; the first call loads them.
+    Plugins take precedence over the catalogue; the first call loads them.
 
     Args:
-      fault: what went wrong.
       kernel: the failed kernel, if known, for operand names and block sizes.
     """
-    if isinstance(fault, Finding):
-        known = None if fault.cause and fault.advice else of_finding(fault)
-        if known is None:
-            return fault
-        return replace(fault, cause=fault.cause or known.cause, advice=fault.advice or known.advice)
-    return replace(fault, explanation=fault.explanation or of_failure(fault, kernel))
+    return replace(failure, explanation=failure.explanation or of_failure(failure, kernel))
+
+
+def completed(finding: Finding, entry_id: str = "") -> Finding:
+    """Add the cause and advice that its engine left out to a finding, if any is known.
+
+    Args:
+      entry_id: the entry that explains it, if it is not that of its kind.
+    """
+    if finding.cause and finding.advice:
+        return finding
+    known = entry(entry_id) if entry_id else of_finding(finding)
+    if known is None:
+        return finding
+    cause, advice = finding.cause or known.cause, finding.advice or known.advice
+    return replace(finding, cause=cause, advice=advice)
 
 
 def explain(

@@ -38,20 +38,23 @@ class Case:
       message: what happened.
       cause, advice: why, and what to do; a missing one is taken from the catalogue.
       when: condition on the facts; None if it always holds.
+      entry: the catalogue's entry, if it is not that of the kind.
     """
 
     message: str
     cause: str | None = None
     advice: str | None = None
     when: Test | None = None
+    entry: str = ""
 
 
 class Words(NamedTuple):
-    """Text of a finding."""
+    """Text of a finding, and the catalogue's entry that completes it."""
 
     message: str
     cause: str | None = None
     advice: str | None = None
+    entry: str = ""
 
 
 def has(*names: str) -> Test:
@@ -83,7 +86,7 @@ def words(cases: Sequence[Case], facts: Mapping[str, Any]) -> Words:
                 None if one is None else _FILLED.vformat(one, (), given)
                 for one in (case.cause, case.advice)
             )
-            return Words(message, cause, advice)
+            return Words(message, cause, advice, case.entry)
     raise LookupError(f"no case for {sorted(facts)}")
 
 

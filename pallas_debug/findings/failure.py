@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 from pallas_debug import explain
 from pallas_debug.findings.faults import Fault, named
@@ -16,7 +15,7 @@ _ASKS = re.compile(
 )
 """Phrases in a line or its message that may depend on the device."""
 
-_LACKS = re.compile(r"(?:\bmodule '(?P<package>\w+)[\w.]*')? has no attribute '(?P<name>\w+)'")
+_LACKS = re.compile(r" has no attribute '(?P<name>\w+)'")
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
 
@@ -46,17 +45,14 @@ def failed(
         if kind is Fault.REMOVED_NAME and lacking:
             advice = REPLACEMENTS.get(lacking["name"], UNKNOWN_NAME)
         return seen.found(kind, "\n".join([failure.headline, *known.details]), known.cause, advice)
-    text = ((failure.source and failure.source.text) or "").lstrip()
+    text = (failure.source and failure.source.text) or ""
+    asks = _ASKS.search(f"{failure.headline} {text}") and not lacking
     return seen.of(
         kind,
         headline=failure.headline,
-        is_syntax=failure.type in ("SyntaxError", "IndentationError", "TabError"),
         is_import=failure.type in ("ImportError", "ModuleNotFoundError"),
-        is_condition=text.startswith(("assert", "raise")),
-        python=".".join(map(str, sys.version_info[:2])),
         raiser=raiser,
-        chip=_chip(pretended) if _ASKS.search(f"{failure.headline} {text}") else "",
-        **(lacking.groupdict() if lacking else {}),
+        chip=_chip(pretended) if asks else "",
     )
 
 
@@ -64,7 +60,4 @@ def _chip(pretended: str | None) -> str:
     """Advice on an exception that may depend on the chip."""
     if pretended is None:
         return "; if the cause is that there is no TPU here, pass --pretend"
-    return (
-        f"; the chip that it queries is {pretended} here: if it needs another one, put that first "
-        "in --target"
-    )
+    return f"; the chip that it queries is {pretended} here: --target names another one"

@@ -47,11 +47,16 @@ class Sighting:
         return self.found(kind, *words(TABLE[kind], given))
 
     def found(
-        self, kind: Fault, message: str, cause: str | None = None, advice: str | None = None
+        self,
+        kind: Fault,
+        message: str,
+        cause: str | None = None,
+        advice: str | None = None,
+        entry: str = "",
     ) -> Finding:
-        """Create the finding; a missing cause or advice is taken from an explanation."""
+        """Create the finding; the catalogue has a missing cause or advice, in the entry if any."""
         at = self.witness
-        return explain.explained(
+        return explain.completed(
             Finding(
                 kind=kind,
                 kernel=self.kernel,
@@ -62,7 +67,8 @@ class Sighting:
                 engines=(self.engine,),
                 targets=self.targets,
                 count=self.count,
-            )
+            ),
+            entry,
         )
 
 

@@ -15,7 +15,6 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.findings.refused import progress
 from pallas_debug.machine.bounds.observer import BoundsObserver
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.numbers import LoopObserver, NumbersObserver
@@ -189,18 +188,16 @@ class _TimeLimit(MachineObserver):
         seen = sighting(self._launch, thread, step)
         calls = sum(self._executed.values())
         facts = {"seconds": spent[0], "calls": calls, "pace": calls / spent[0]}
-        self._findings.append(
-            seen.of(Fault.INTERPRET_ERROR, **facts, progress=_progress(thread, spent[0]))
-        )
+        self._findings.append(seen.of(Fault.INTERPRET_ERROR, **facts, progress=_progress(thread)))
         raise Stopped("too slow", thread)
 
 
-def _progress(thread: Thread, seconds: float) -> str:
+def _progress(thread: Thread) -> str:
     """Format the progress along the grid; empty if there is none, or before its first point."""
     if not thread.grid or len(thread.point) != len(thread.grid):
         return ""
     done = int(np.ravel_multi_index(thread.point, thread.grid))
-    return progress(done, math.prod(thread.grid), seconds)
+    return f"{done + 1:,} of {math.prod(thread.grid):,}"
 
 
 def _clocks() -> tuple[float, float]:

