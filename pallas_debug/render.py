@@ -239,10 +239,13 @@ def next_command(dumps: Sequence[Dump], root: Path) -> str:
 
 def finding_text(finding: Finding) -> str:
     """A finding as text: what and where, source line, witness, cause, advice."""
-    lines = [_finding_header(finding)]
-    if finding.source is not None:
-        lines.append(quoted(finding.source))
-    lines += finding.message.splitlines()
+    source = [] if finding.source is None else [quoted(finding.source)]
+    return "\n  ".join([_finding_header(finding), *source, *finding_lines(finding)])
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """Witness, cause and advice of a finding, a line each."""
+    lines = finding.message.splitlines()
     if finding.other is not None and not finding.chain:  # the chain names both sides
         lines.append(f"other side: {quoted(finding.other)}")
     if followed := consequence_texts(finding):
@@ -257,7 +260,7 @@ def finding_text(finding: Finding) -> str:
         names = " and ".join(finding.made_up)
         lines.append(f"rests on made-up values of {names}: it may not happen with real values")
         lines.append(f"pass real values: {REAL_INPUTS}")
-    return "\n  ".join(lines)
+    return lines
 
 
 def hint_text(hint: Hint) -> str:

@@ -1,8 +1,8 @@
 """`verify`: all engines on a function's kernels, one table, each fault reported once.
 
-Floor 3, above the engines. `run.py` runs the engines of `engines.py` on a function and merges their
-findings; `program.py` does so for the calls that a program makes; `formats/` renders the verdict.
-Only modules that run engines import jax.
+Floor 3, above the engines. `run.py` runs the engines of `engines.py` on a function's or program's
+kernels and merges their findings; `formats/` renders the verdict. Only modules that run engines
+import jax.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pallas_debug.verdict.result import Verdict as Verdict
 
 if TYPE_CHECKING:
     from pallas_debug.verdict.answers import Answers as Answers
-    from pallas_debug.verdict.program import verify_program as verify_program
     from pallas_debug.verdict.run import Request as Request
     from pallas_debug.verdict.run import verify as verify
     from pallas_debug.verdict.run import verify_function as verify_function
+    from pallas_debug.verdict.run import verify_program as verify_program
 
 
 def __getattr__(name: str) -> Any:
-    home = {"Answers": "answers", "verify_program": "program"}.get(name, "run")
+    home = "answers" if name == "Answers" else "run"
     if name not in ("Answers", "Request", "verify", "verify_function", "verify_program"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{home}"), name)

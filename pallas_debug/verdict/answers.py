@@ -11,7 +11,7 @@ from pallas_debug.session import Session
 from pallas_debug.verdict import table
 from pallas_debug.verdict.engines import Seen, compiled
 from pallas_debug.verdict.result import Engine, Outcome, Verdict
-from pallas_debug.verdict.table import Asked, AskedKernel
+from pallas_debug.verdict.table import Asked
 
 NOT_CONCLUDED = (
     "these are the findings of the engines that had answered by then; it is unknown which of them "
@@ -31,14 +31,14 @@ class Answers:
     def __init__(self, found: Callable[[Finding], None] = lambda finding: None) -> None:
         self._found = found
         self._seen: tuple[Seen, ...] = ()
-        self._asked = Asked(kernels=(), engines=())
+        self._asked = Asked(kernels={}, engines=())
         self._sessions: tuple[Session, ...] = ()
         self._hints = True
 
     def ask(self, engines: Sequence[Engine], targets: Sequence[str], *, hints: bool = True) -> None:
         """Note the engines that will answer, targets of `compile`, and whether to keep hints."""
         self._hints = hints
-        self._asked = Asked(kernels=(), engines=tuple(engines), targets=tuple(targets))
+        self._asked = Asked(kernels={}, engines=tuple(engines), targets=tuple(targets))
 
     def add(self, *seen: Seen) -> None:
         self._seen += seen
@@ -67,7 +67,7 @@ class Answers:
         """
         seen = [*self.seen, *self._compiled()]
         given = [outcome for one in seen for outcome in one.outcomes if outcome.kernel]
-        known = tuple(dict.fromkeys(AskedKernel(name=o.kernel, digest=o.digest) for o in given))
+        known = dict.fromkeys((o.kernel, o.digest) for o in given)
         asked = replace(self._asked, kernels=known)
         findings = merged((f for one in seen for f in one.findings), ())
         outcomes = table.fill(asked, given, unanswered=why)
@@ -76,7 +76,7 @@ class Answers:
             outcomes = (end, *outcomes)
         return Verdict(
             name=name,
-            kernels=tuple(table.labels((k.name, k.digest) for k in known).values()),
+            kernels=tuple(table.labels(known).values()),
             outcomes=outcomes,
             findings=findings,
             hints=tuple(dict.fromkeys(h for one in seen for h in one.hints if self._hints)),

@@ -77,7 +77,6 @@ def judged(
     call: Call,
     captures: Sequence[Capture],
     target: Target,
-    hang_after: float,
     expected: Expected,
     ran: Seen | None,
 ) -> Seen:
@@ -89,8 +88,8 @@ def judged(
       ran: the run of the engine `machine`, whose result is compared; None to run the function here.
     """
     if ran is None or ran.options is None:  # it is beyond the limits of the sanitizer
-        options = Options(interpret="auto", chip=target.name, hang_after=hang_after)
-        ran = interpreted.ran(call, [c.kernel for c in captures], options, "values")
+        kernels = [captured.kernel for captured in captures]
+        ran = interpreted.ran(call, kernels, "auto", target.name, "values")
     called = {c.kernel.digest: c for c in (*captures, *ran.captures)}
     instead = {o.digest: o.reason for o in ran.outcomes if o.status == "skipped"}
     skipped = [

@@ -10,11 +10,11 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from pallas_debug import explain, guards
+from pallas_debug import defaults, explain, guards
 from pallas_debug.analysis import analyze, memory, names
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
@@ -76,6 +76,7 @@ class Call:
       args, kwargs: arguments, with concrete or abstract arrays.
       values: the same with made-up values for abstract arrays.
       watch: grid points that the sanitizer watches; None for all.
+      hang_after: seconds without progress before a kernel is stopped.
     """
 
     function: Callable[..., Any]
@@ -83,98 +84,57 @@ class Call:
     kwargs: Mapping[str, Any]
     values: Filled
     watch: str | None = None
-
-    @property
-    def name(self) -> str:
-        function = self.function
-        while isinstance(function, functools.partial):
-            function = function.func
-        return str(getattr(function, "__qualname__", type(function).__qualname__))
+    hang_after: float = defaults.VERIFY_HANG_AFTER
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Traced:
-    """Kernels of a function, traced for each target.
+    """Kernels of a function or program.
 
     Attributes:
-      captures: the kernels, without duplicates.
+      captures: the kernels, by digest.
       targets: by digest, the targets for which the function calls the kernel.
-      untraced: by name, targets without kernels and the reason: the trace failed, or called no
-        kernel.
-      failed: whether a trace failed.
+      has_failed: whether a trace failed, so that the function may call more.
     """
 
-    captures: tuple[Capture, ...]
-    targets: Mapping[str, tuple[Target, ...]]
-    untraced: Mapping[str, str]
-    failed: bool
-    seen: Seen
+    captures: dict[str, Capture] = field(default_factory=dict)
+    targets: dict[str, tuple[Target, ...]] = field(default_factory=dict)
+    has_failed: bool = False
 
-    def with_those_of(self, runs: Sequence[Seen], targets: Sequence[Target]) -> Traced:
-        """Add the kernels that only a run calls: its numbers are concrete where a trace's are not.
-
-        Args:
-          targets: those for which to judge them.
-        """
-        ran = {c.kernel.digest: c for one in runs for c in one.captures}
-        late = {digest: c for digest, c in ran.items() if digest not in self.targets}
-        return replace(
-            self,
-            captures=(*self.captures, *late.values()),
-            targets={**self.targets, **dict.fromkeys(late, tuple(targets))},
-        )
-
-    def elsewhere(self, targets: Sequence[Target]) -> Iterable[Outcome]:
-        """Outcomes of kernels for targets for which the function was not seen to call them."""
-        for captured in self.captures:
-            for target in targets:
-                if target in self.targets[captured.kernel.digest]:
-                    continue
-                if not self.failed:
-                    reason = f"for {target.name} the function does not call it"
-                    yield not_compiled(captured.kernel, target.name, reason, "skipped")
-                elif target.name in self.untraced:
-                    yield not_compiled(captured.kernel, target.name, self.untraced[target.name])
+    def add(self, captured: Capture, targets: Iterable[Target]) -> None:
+        digest = captured.kernel.digest
+        self.captures.setdefault(digest, captured)
+        self.targets[digest] = tuple(dict.fromkeys((*self.targets.get(digest, ()), *targets)))
 
 
-def traced(call: Call, session: Session) -> Traced:
+def traced(call: Call, session: Session) -> tuple[Traced, Seen]:
     """Trace the function for each target, and collect the kernels that it lowers."""
-    found: dict[str, Capture] = {}
-    called: dict[str, tuple[Target, ...]] = {}
-    untraced: dict[str, str] = {}
-    outcome, findings = Outcome(kernel="", engine="trace", status="ok"), tuple[Finding, ...]()
+    found, outcome = Traced(), Outcome(kernel="", engine="trace", status="ok")
+    findings: tuple[Finding, ...] = ()
+    without: list[str] = []  # names of targets for which it calls no kernel
     start = time.perf_counter()
     for i, target in enumerate(session.targets):
+        wanted, asks = session.targets[i:], False
         try:
             with raised.with_all_frames(), session.collecting() as captures:
-                asked = trace.lower_for_kernels(call.function, call.args, call.kwargs, target)
+                asks = trace.lower_for_kernels(call.function, call.args, call.kwargs, target)
         except PallasDebugError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's code, or raised by jax for it
-            finding = not_traced(error)
-            outcome, findings = replace(outcome, status="found"), (finding,)
-            reason = f"the call could not be traced for {target.name}: see the finding"
-            untraced |= {left.name: reason for left in session.targets[i:]}
-            wanted, asked = (session.targets if i == 0 else (target,)), False
+            found.has_failed, findings = True, (not_traced(error),)
+            outcome = replace(outcome, status="found")
         else:
-            wanted = (target,) if asked else session.targets
             if not captures and not session.uncaptured:
-                names = target.name if asked else "any target"
-                untraced |= {t.name: f"for {names} the function calls no kernel" for t in wanted}
+                without.append(target.name if asks else "any target")
         for captured in captures:
-            digest = captured.kernel.digest
-            found.setdefault(digest, captured)
-            called[digest] = tuple(dict.fromkeys((*called.get(digest, ()), *wanted)))
-        if not asked:
+            found.add(captured, (target,) if asks or (found.has_failed and i) else wanted)
+        if not asks:
             break
+    if found.has_failed or not (found.captures or session.uncaptured):
+        without = []
+    problems = (f"for {name} the function calls no kernel: nothing was judged" for name in without)
     outcome = replace(outcome, seconds=time.perf_counter() - start)
-    return Traced(
-        captures=tuple(found.values()),
-        targets=called,
-        untraced=untraced,
-        failed=bool(findings),
-        seen=Seen(outcomes=(outcome,), findings=findings),
-    )
+    return found, Seen(outcomes=(outcome,), findings=findings, problems=tuple(problems))
 
 
 def static(
@@ -231,14 +191,12 @@ def prefetched(
     """Scalar prefetch of each kernel's calls, and problems in computing it."""
     found: dict[str, list[prefetch.Tables]] = {}
     problems: list[str] = []
-    takes = [
-        targets[0]
+    takes = {  # a function may call other kernels for another chip
+        targets[0].name: targets[0]
         for captured, targets in captures
         if captured.kernel.of_kind("scalar_prefetch") or captured.kernel.of_kind("dynamic_grid")
-    ]
-    for target in {
-        t.name: t for t in takes
-    }.values():  # a function may call other kernels for another chip
+    }
+    for target in takes.values():
         try:
             found = {**prefetch.tables(call.function, call.args, call.kwargs, target), **found}
         except Exception as error:  # noqa: BLE001 - the rest is known without it
@@ -252,17 +210,21 @@ def prefetched(
 
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """Results of jax's lowering and libtpu for one target."""
-    failure, target = compilation.failure, compilation.target
+    failure, target, findings = compilation.failure, compilation.target, tuple[Finding, ...]()
+    status: Status = "ok"
     if failure is not None and failure.is_undecided:
-        status: Status = "unsupported" if needs_others(failure) else "unjudged"
-        return Seen(outcomes=(not_compiled(kernel, target, failure.headline, status),))
-    outcome = not_compiled(kernel, target, None, "found" if failure else "ok")
-    outcome = replace(outcome, seconds=compilation.seconds)
-    if failure is None:
-        return Seen(outcomes=(outcome,))
-    seen = Sighting(kernel=kernel.name, engine="compile", targets=(target,))
-    finding = replace(failed(seen, failure, kernel), digest=kernel.digest)
-    return Seen(outcomes=(outcome,), findings=(finding,))
+        status = "unsupported" if needs_others(failure) else "unjudged"
+    elif failure is not None:
+        status = "found"
+        findings = (_refusal(kernel, failure, (target,)),)
+    reason = failure.headline if failure is not None and not findings else None
+    outcome = outcome_of(kernel, "compile", status, reason, target)
+    return Seen(outcomes=(replace(outcome, seconds=compilation.seconds),), findings=findings)
+
+
+def _refusal(kernel: Kernel, failure: Failure, targets: tuple[str, ...] = ()) -> Finding:
+    seen = Sighting(kernel=kernel.name, engine="compile", targets=targets)
+    return replace(failed(seen, failure, kernel), digest=kernel.digest)
 
 
 def partitioned(kernel: Kernel) -> Seen:
@@ -273,15 +235,7 @@ def partitioned(kernel: Kernel) -> Seen:
         message="jax does not lower it for a TPU: Mosaic kernels cannot be automatically "
         "partitioned. Please wrap the call in a shard_map.",
     )
-    finding = failed(Sighting(kernel=kernel.name, engine="compile"), failure, kernel)
-    return Seen(findings=(replace(finding, digest=kernel.digest),))
-
-
-def not_compiled(
-    kernel: Kernel, target: str, reason: str | None, status: Status = "unjudged"
-) -> Outcome:
-    """Outcome of a compilation; by default one that was not attempted, or was interrupted."""
-    return replace(outcome_of(kernel, "compile", status, reason), target=target)
+    return Seen(findings=(_refusal(kernel, failure),))
 
 
 def find_unfit(
@@ -297,39 +251,26 @@ def find_unfit(
         kernel = captured.kernel
         names = {name for fault in memory.too_large(captured, targets) for name in fault.targets}
         session.queue.unfit |= {(kernel.digest, name) for name in names}
-        if nowhere is None and names >= {target.name for target in targets}:
-            where = ", ".join(target.name for target in targets)
-            nowhere = (
+        if names >= {target.name for target in targets}:
+            nowhere = nowhere or (
                 f"nothing was interpreted: kernel `{kernel.name}` does not fit into the memory of "
-                f"{where}"
+                + ", ".join(target.name for target in targets)
             )
     return nowhere
 
 
-def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> list[Seen]:
-    """Results of a kernel's compilations for these targets, in a session that has ended."""
-    finished = {
-        compilation.target: compilation
-        for dump in session.dumps
-        if dump.kernel.digest == kernel.digest
-        for compilation in dump.compilations
-    }
-    return [
-        compiled(kernel, finished[target])
-        if target in finished
-        else Seen(outcomes=(_uncompiled(session, kernel, target),))
-        for target in targets
-    ]
-
-
-def _uncompiled(session: Session, kernel: Kernel, target: str) -> Outcome:
-    why = session.queue.why_elsewhere(kernel.digest, target)
-    if why is not None:
-        return not_compiled(kernel, target, why, "unsupported")
-    reason = session.queue.not_compiled(kernel, target)
-    if (kernel.digest, target) not in session.queue.unfit:
-        return not_compiled(kernel, target, reason)
-    return not_compiled(kernel, target, None, "found").without(reason)
+def compilation(session: Session, kernel: Kernel, target: str) -> Seen:
+    """Results of a kernel's compilation for a target, in a session that has ended."""
+    queue, key = session.queue, (kernel.digest, target)
+    if key in queue.made:
+        return compiled(kernel, queue.made[key])
+    if (why := queue.why_elsewhere(*key)) is not None:
+        return Seen(outcomes=(outcome_of(kernel, "compile", "unsupported", why, target),))
+    reason = queue.not_compiled(kernel, target)
+    if key not in queue.unfit:
+        return Seen(outcomes=(outcome_of(kernel, "compile", "unjudged", reason, target),))
+    found = outcome_of(kernel, "compile", "found", target=target)  # by the static analysis
+    return Seen(outcomes=(found.without(reason),))
 
 
 def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> list[Target]:
@@ -351,15 +292,19 @@ def guarded(
     with guards.guarded("engine", f"asking `{engine}` about {names}", raised_here.append):
         return judge(*args, **kwargs)
     reason = str(raised_here[0])
-    return Seen(
-        outcomes=each(kernels, engine, "unjudged", reason), problems=() if kernels else (reason,)
-    )
+    return each(kernels, engine, "unjudged", reason) if kernels else Seen(problems=(reason,))
 
 
 def each(
-    kernels: Iterable[Kernel], engine: Engine, status: Status, reason: str
-) -> tuple[Outcome, ...]:
-    return tuple(outcome_of(kernel, engine, status, reason) for kernel in kernels)
+    kernels: Iterable[Kernel],
+    engine: Engine,
+    status: Status,
+    reason: str,
+    target: str | None = None,
+) -> Seen:
+    """The same outcome for several kernels."""
+    outcomes = (outcome_of(kernel, engine, status, reason, target) for kernel in kernels)
+    return Seen(outcomes=tuple(outcomes))
 
 
 def not_traced(error: BaseException) -> Finding:

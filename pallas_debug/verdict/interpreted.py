@@ -35,13 +35,12 @@ SMALL = 4_000_000
 optimisation."""
 
 
-def sanitized(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
+def sanitized(call: Call, kernels: Sequence[Kernel], chip: str) -> Seen:
     """Run the kernels on the kernel machine, and judge what they do element by element."""
     large = next(filter(None, (_too_large(kernel, call.watch) for kernel in kernels)), None)
     if large is not None:
-        return Seen(outcomes=each(kernels, "machine", "unsupported", large))
-    options = Options(interpret=sanitizing(None, call.watch), chip=chip, hang_after=hang_after)
-    return ran(call, kernels, options, "machine")
+        return each(kernels, "machine", "unsupported", large)
+    return ran(call, kernels, sanitizing(None, call.watch), chip, "machine")
 
 
 def _too_large(kernel: Kernel, watch: str | None) -> str | None:
@@ -65,14 +64,17 @@ def _too_large(kernel: Kernel, watch: str | None) -> str | None:
     )
 
 
-def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
-    """Run the function in a session with these options; outcomes are those of `engine`."""
+def ran(
+    call: Call, kernels: Sequence[Kernel], interpret: Mode | str, chip: str, engine: Engine
+) -> Seen:
+    """Run the function with its kernels in an interpret mode; outcomes are those of `engine`."""
+    options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after, epoch=object())
     args, kwargs = trace.copied(call.values.args, call.values.kwargs)  # the next run needs them too
     start = time.perf_counter()
     result, stopped, returned = None, None, False
     with (
         platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext(),
-        Session(replace(options, epoch=object()), runs=True) as session,
+        Session(options, runs=True) as session,
     ):
         try:
             result = trace.block_until_ready(call.function(*args, **kwargs))

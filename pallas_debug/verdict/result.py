@@ -78,11 +78,20 @@ class Outcome:
 
 
 def outcome_of(
-    kernel: Kernel, engine: Engine, status: Status, reason: str | None = None
+    kernel: Kernel,
+    engine: Engine,
+    status: Status,
+    reason: str | None = None,
+    target: str | None = None,
 ) -> Outcome:
     """Outcome of an engine for a kernel."""
     return Outcome(
-        kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
+        kernel=kernel.name,
+        digest=kernel.digest,
+        engine=engine,
+        status=status,
+        reason=reason,
+        target=target,
     )
 
 

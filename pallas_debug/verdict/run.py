@@ -1,8 +1,8 @@
-"""`verify`: run each engine as far as the previous results allow."""
+"""`verify`: run the engines on the kernels of a function or a program, and merge their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,22 @@ from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import PluginError, UsageError, meant
-from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.outputs import Dropped
 from pallas_debug.guards import check_arguments, check_function
+from pallas_debug.hooks import hookimpl
 from pallas_debug.inputs.made_up import filled
-from pallas_debug.model import Finding, Target
+from pallas_debug.model import Compilation, Finding, Kernel, Target
 from pallas_debug.render import REAL_INPUTS
-from pallas_debug.session import Options, Session, another_path, sanitizing
+from pallas_debug.session import (
+    Options,
+    Session,
+    another_path,
+    only_defines,
+    resolve_targets,
+    sanitizing,
+)
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import (
     compared,
@@ -37,14 +45,17 @@ from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.interpreted import session_problems
-from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Verdict, outcome_of
-from pallas_debug.verdict.table import Asked, AskedKernel
+from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict
+from pallas_debug.verdict.table import Asked
 
 _RUN: tuple[Engine, ...] = ("machine", "values")
 """Engines that run the kernels."""
 
 _DECIDED_BY_A_RUN = (Fault.OUTPUT_REVISITED, Fault.DATA_RACE)
 """Faults that the static analysis states under a condition; a complete run without them decides."""
+
+
+TRACE_FAILED = "the call could not be traced: see the finding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,137 +257,298 @@ def verify_function(
     if request.reference is not None:
         check_function("pallas_debug.verify(…, reference=…)", request.reference)
     request.check()
-    asked = request.asked
-    answers.ask(asked, request.chips, hints=request.shows_hints)
+    answers.ask(request.asked, request.chips, hints=request.shows_hints)
     platform.leave_out_absent_tpu()
-    values = filled(function, args, kwargs)
     call = Call(
         function=function,
         args=args,
         kwargs=kwargs,
-        values=values,
+        values=filled(function, args, kwargs),
         watch=request.watch,
+        hang_after=request.hang_after,
     )
     expected = None
     if request.reference is not None:
         expected = compared.expect(call, request.reference, request.tolerance, request.chips)
-    with Session(request.options(interpret="off")) as session:
-        found, runs = _ask(call, session, request, answers, tick, expected)
-    seen = answers.seen
-    if "compile" in asked:
-        seen.append(Seen(outcomes=tuple(found.elsewhere(session.targets))))
-        for captured in found.captures:
-            if request.why_not(captured) is None:
-                wanted = [t.name for t in found.targets[captured.kernel.digest]]
-                seen += ask.compilations(session, captured.kernel, wanted)
-    problems = []
-    if (found.captures or session.uncaptured) and not found.failed:
-        problems = [f"{why}: nothing was judged" for why in dict.fromkeys(found.untraced.values())]
-    notes = []
-    if values.integers and set(_RUN) & set(asked):
-        notes.append(
-            f"values were made up for {' and '.join(values.integers)}: anything that depends on "
-            f"them is judged only for these. Pass real ones: {REAL_INPUTS}"
-        )
-    findings, dropped = unwritten.used([f for one in seen for f in one.findings], session)
-    for ran in runs:
-        findings, unused = unwritten.decided(findings, call, ran)
-        dropped |= unused
-    seen.append(Seen(problems=tuple(problems), notes=tuple(notes), dropped=dropped))
-    return conclude(
-        call.name,
-        request,
-        session,
-        found.captures,
-        seen,
-        findings,
-        mark=lambda f: made_up.marked(f, call, session.targets[0]),
-    )
+    it = _Verification(name_of(function), request, answers, call)
+    with Session(request.options(interpret="off")) as it.session:
+        it.ask(expected)
+        it.session.wait(None if tick is None else lambda: tick(it.session))
+    return it.conclude()
 
 
-def conclude(
+def verify_program(
+    run: Callable[[], BaseException | None],
     name: str,
     request: Request,
-    session: Session,
-    captures: Sequence[Capture],
-    seen: Sequence[Seen],
-    findings: Sequence[Finding],
-    *,
-    targets: Sequence[Target] = (),
-    mark: Callable[[tuple[Finding, ...]], tuple[tuple[Finding, ...], list[str]]] | None = None,
+    source: Path | None = None,
+    answers: Answers | None = None,
 ) -> Verdict:
-    """Build the verdict, with a cell for every judgement requested, answered or not.
+    """Verify the kernels that a program lowers while it runs.
+
+    Each kernel is analysed statically, and its compilation begins, when it is lowered. The program
+    runs once, with its kernels on the kernel machine.
 
     Args:
-      findings: those that are left of the engines'; an engine of whose findings on a kernel none is
-        left has found nothing.
-      targets: those for which to compile, if not the session's.
-      mark: marks findings that rest on made-up values; also returns problems.
+      run: runs the program and returns the exception that ended it, None on success.
+      name: name of the program.
+      source: file of the program, if any.
+      answers: receives the engines' answers as they arrive.
+
+    Raises:
+      UsageError: as for `verify`.
     """
-    asked = Asked(
-        kernels=(
-            *(AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in captures),
-            *(
-                AskedKernel(name=gap.kernel, lost=f"it could not be captured: {gap.reason}")
-                for gap in session.uncaptured
-            ),
-        ),
-        engines=request.asked,
-        targets=tuple(target.name for target in targets or session.targets),
-        by_name=request.by_name,
+    request.check()
+    asked, answers = request.asked, answers or Answers()
+    answers.ask(asked, request.chips, hints=request.shows_hints)
+    if "static" in asked and source is not None:
+        answers.add(ask.guarded("static", (), ask.removed_names, source))
+    options = request.options(
+        targets=request.chips if "compile" in asked else (),
+        prints=True,
+        interpret=sanitizing(None, request.watch) if "machine" in asked else "auto",
+        stops_unfit="static" in asked,
+        hang_after=request.hang_after,
     )
-    outcomes = [outcome for one in seen for outcome in one.outcomes]
-    ran = {o.digest for o in outcomes if o.engine == "machine" and o.status == "ok" and not o.gaps}
-    findings = [
-        f
-        for f in findings
-        if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in ran
-    ]
-    outcomes = table.cleared(outcomes, findings)
+    it = _Verification(name, request, answers)
+    with Session(options, it, runs=True) as it.session:
+        answers.compile_in(it.session)
+        answers.add(interpreted.ran_once(run, it.session, asked))
+    captures = it.session.captures
+    it.require_kernels(
+        captures,
+        f"{name} called no Pallas kernel: nothing to verify. "
+        + only_defines(name, "--pallas-verify"),
+        unless=any(seen.problems for seen in answers.seen),
+    )
     for captured in captures:
-        if (why := request.why_not(captured)) is not None:
-            skipped = outcome_of(captured.kernel, "static", "skipped", why)
-            outcomes += [skipped] if "static" in asked.engines else []
-            if "compile" in asked.engines:
-                outcomes += [replace(skipped, engine="compile", target=t) for t in asked.targets]
-    filled = table.fill(asked, outcomes)
-    found = merged(findings, [captured.kernel.source for captured in captures])
-    dropped = frozenset[outputs.Dropped]().union(*(one.dropped for one in seen))
-    unused = unwritten.notes(dropped, found)
-    found, problems = (found, []) if mark is None else mark(found)
-    found, suppressed, idle = suppressions.apply(_with_lines(found, captures), request.left_out)
-    hints = dict.fromkeys(h for one in seen for h in one.hints if request.shows_hints)
-    judged: dict[str, list[str]] = {}
-    for outcome in filled:
-        if outcome.status in JUDGED and outcome.digest:
-            judged.setdefault(outcome.digest, []).append(outcome.column)
-    session.record_run(
-        name,
-        [captured.kernel for captured in captures],
-        prints=session.observer.records,
-        findings=found,
-        hints=hints,
-        gaps=[gap for outcome in filled for gap in outcome.all_gaps],
-        judged=judged,
-    )
-    plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
-    known = [issue for captured in captures for issue in ask.known_issues(captured)]
-    notes = [*(note for one in seen for note in one.notes), *plugins, *unused, *known]
-    problems += [problem for one in seen for problem in one.problems]
-    problems += session_problems(session)
-    reasons = "\n".join(outcome.reason or "" for outcome in filled)
-    return Verdict(
-        name=name,
-        kernels=tuple(table.labels((k.name, k.digest) for k in asked.kernels).values()),
-        outcomes=filled,
-        findings=found,
-        hints=tuple(hints),
-        suppressed=suppressed,
-        problems=tuple(p for p in dict.fromkeys(problems) if p not in reasons),
-        notes=(*dict.fromkeys(notes), *idle),
-        versions=dict(versions.installed()),
-        reference=None if request.reference is None else name_of(request.reference),
-    )
+        it.found.add(captured, it.targets())
+        if "compile" in asked and captured.is_partitioned and request.why_not(captured) is None:
+            answers.add(ask.partitioned(captured.kernel))
+    return it.conclude()
+
+
+class _Verification:
+    """A verification: what is asked, the kernels, and the engines' answers.
+
+    As a plugin of the session in which a program runs, it analyses each kernel when it is lowered,
+    before it runs, and announces what that and the compilations find.
+
+    Attributes:
+      call: call of the function; None for a program.
+      session: compiles the kernels.
+      found: the kernels, with their targets.
+      runs: runs of the call on the kernel machine.
+    """
+
+    session: Session
+
+    def __init__(
+        self, name: str, request: Request, answers: Answers, call: Call | None = None
+    ) -> None:
+        self.name = name
+        self.request = request
+        self.answers = answers
+        self.call = call
+        self.found = Traced()
+        self.runs: list[Seen] = []
+
+    def targets(self) -> tuple[Target, ...]:
+        """Targets for which the kernels are judged."""
+        asked = tuple(self.session.targets)
+        return asked or tuple(resolve_targets(self.request.chips, self.session.plugins))
+
+    def require_kernels(self, captures: Iterable[Capture], why: str, *, unless: bool) -> None:
+        """Reject a function without kernels, or without the grid points that are to be watched."""
+        if any(seen.findings for seen in self.answers.seen):  # it may have been stopped by them
+            return
+        if not captures and not self.session.uncaptured and not unless:
+            raise UsageError(why)
+        points.require(self.request.watch, captures)
+
+    @hookimpl
+    def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:
+        captured = self._captured(kernel)
+        if captured is not None and "static" in self.request.asked:
+            targets = ask.traced_for(self.session, kernel, self.targets())
+            seen = ask.guarded("static", [kernel], ask.static, captured, targets)
+            self.answers.add(seen)
+            self.answers.announce(seen)
+
+    @hookimpl
+    def pallas_debug_compilation_finished(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
+    ) -> None:
+        if self._captured(kernel) is not None:
+            self.answers.announce(ask.compiled(kernel, compilation))
+
+    def _captured(self, kernel: Kernel) -> Capture | None:
+        """The kernel's capture, unless the engines for TPUs do not apply to it."""
+        found = {captured.kernel.digest: captured for captured in self.session.captures}
+        captured = found.get(kernel.digest)
+        return None if captured is None or self.request.why_not(captured) else captured
+
+    def ask(self, expected: compared.Expected | None) -> None:
+        """Run the engines on a function."""
+        call, session, asked, answers = self.call, self.session, self.request.asked, self.answers
+        assert call is not None
+        if "compile" in asked:
+            session.start_compiler()
+            answers.compile_in(session)
+        self.found, seen = ask.traced(call, session)
+        answers.add(seen)
+        if "static" in asked:
+            answers.add(ask.guarded("static", (), ask.removed_names, call.function))
+        self.require_kernels(
+            self.found.captures.values(),
+            f"{self.name} calls no Pallas kernel with these arguments: nothing to verify. "
+            + another_path(),
+            unless=False,
+        )
+        left = dict(self.found.captures)
+        nowhere = self._without_running(call, left)
+        with session.compiling_for(()):  # not the kernels that are only lowered to run here
+            for target in session.targets:  # usually one chip is enough to call each kernel
+                called = [left.pop(d) for d in list(left) if target in self.found.targets[d]]
+                kernels, ran = [captured.kernel for captured in called], None
+                if nowhere is not None:
+                    skipped = [engine for engine in asked if engine in _RUN]
+                    answers.add(*(ask.each(kernels, e, "unjudged", nowhere) for e in skipped))
+                    continue
+                if called and "machine" in asked:
+                    judge = interpreted.sanitized
+                    ran = ask.guarded("machine", kernels, judge, call, kernels, target.name)
+                    self.runs.append(ran)
+                    answers.add(ran)
+                if called and expected is not None:
+                    compare = compared.judged
+                    answers.add(
+                        ask.guarded("values", kernels, compare, call, called, target, expected, ran)
+                    )
+        # A run calls other kernels than a trace where its numbers are concrete.
+        late = {c.kernel.digest: c for ran in self.runs for c in ran.captures}
+        late = {digest: c for digest, c in late.items() if digest not in self.found.captures}
+        for captured in late.values():
+            self.found.add(captured, session.targets)
+        self._without_running(call, late)
+
+    def _without_running(self, call: Call, captures: Mapping[str, Capture]) -> str | None:
+        """Start compiling some of the kernels, and analyse them statically.
+
+        Returns:
+          Why the kernels are not run, if one of them fits on no target.
+        """
+        asked, session = self.request.asked, self.session
+        wanted = [
+            (captured, self.found.targets[digest])
+            for digest, captured in captures.items()
+            if self.request.why_not(captured) is None
+        ]
+        nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
+        for captured, targets in wanted if "compile" in asked else ():
+            unfit = session.queue.unfit
+            fits = [t for t in targets if (captured.kernel.digest, t.name) not in unfit]
+            session.request([captured], fits)
+        if "static" in asked:
+            tables, notes = ask.prefetched(call, wanted)
+            self.answers.add(Seen(notes=tuple(notes)))
+            for captured, targets in wanted:
+                given = tables.get(captured.kernel.digest, ())
+                judge, kernels = ask.static, [captured.kernel]
+                self.answers.add(ask.guarded("static", kernels, judge, captured, targets, given))
+        return nowhere
+
+    def conclude(self) -> Verdict:
+        """Build the verdict, with a cell for every judgement requested, answered or not."""
+        request, session, call = self.request, self.session, self.call
+        captures = list(self.found.captures.values())
+        asked = Asked(
+            kernels=table.kernels([c.kernel for c in captures], session.uncaptured),
+            engines=request.asked,
+            targets=tuple(target.name for target in self.targets()),
+            by_name=request.by_name,
+        )
+        seen = [*self.answers.seen, *(one for c in captures for one in self._not_run(c))]
+        outcomes = [outcome for one in seen for outcome in one.outcomes]
+        findings, dropped = self._certain(seen, outcomes)
+        why = TRACE_FAILED if self.found.has_failed else table.NO_ANSWER
+        filled = table.fill(asked, table.cleared(outcomes, findings), why)
+        found = merged(findings, [captured.kernel.source for captured in captures])
+        unused = unwritten.notes(dropped, found)
+        problems = [problem for one in seen for problem in one.problems]
+        notes = [note for one in seen for note in one.notes]
+        if call is not None:
+            found, failed = made_up.marked(found, call, session.targets[0])
+            problems += failed
+            if call.values.integers and set(_RUN) & set(request.asked):
+                notes.append(
+                    f"values were made up for {' and '.join(call.values.integers)}: anything that "
+                    f"depends on them is judged only for these. Pass real ones: {REAL_INPUTS}"
+                )
+        found, suppressed, idle = suppressions.apply(_with_lines(found, captures), request.left_out)
+        hints = dict.fromkeys(h for one in seen for h in one.hints if request.shows_hints)
+        judged: dict[str, list[str]] = {}
+        for outcome in filled:
+            if outcome.status in JUDGED and outcome.digest:
+                judged.setdefault(outcome.digest, []).append(outcome.column)
+        session.record_run(
+            self.name,
+            [captured.kernel for captured in captures],
+            prints=session.observer.records,
+            findings=found,
+            hints=hints,
+            gaps=[gap for outcome in filled for gap in outcome.all_gaps],
+            judged=judged,
+        )
+        problems += session_problems(session)
+        plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
+        known = [issue for captured in captures for issue in ask.known_issues(captured)]
+        reasons = "\n".join(outcome.reason or "" for outcome in filled)
+        return Verdict(
+            name=self.name,
+            kernels=tuple(table.labels(asked.kernels).values()),
+            outcomes=filled,
+            findings=found,
+            hints=tuple(hints),
+            suppressed=suppressed,
+            problems=tuple(p for p in dict.fromkeys(problems) if p not in reasons),
+            notes=(*dict.fromkeys([*notes, *plugins, *unused, *known]), *idle),
+            versions=dict(versions.installed()),
+            reference=None if request.reference is None else name_of(request.reference),
+        )
+
+    def _not_run(self, captured: Capture) -> Iterator[Seen]:
+        """Results of a kernel's compilations, and the engines that do not apply to it."""
+        asked, kernels = self.request.asked, [captured.kernel]
+        why = self.request.why_not(captured)
+        if "static" in asked and why is not None:
+            yield ask.each(kernels, "static", "skipped", why)
+        for target in self.targets() if "compile" in asked else ():
+            called = target in self.found.targets[captured.kernel.digest]
+            if why is None and called:
+                yield ask.compilation(self.session, captured.kernel, target.name)
+            elif why is not None or not self.found.has_failed:
+                reason = why or f"for {target.name} the function does not call it"
+                yield ask.each(kernels, "compile", "skipped", reason, target.name)
+
+    def _certain(
+        self, seen: Iterable[Seen], outcomes: Iterable[Outcome]
+    ) -> tuple[list[Finding], frozenset[Dropped]]:
+        """Leave out findings that a run refutes, and unwritten outputs that change no result."""
+        findings, dropped = unwritten.used([f for one in seen for f in one.findings], self.session)
+        for ran in self.runs:
+            assert self.call is not None
+            findings, unused = unwritten.decided(findings, self.call, ran)
+            dropped |= unused
+        whole = {
+            o.digest for o in outcomes if o.engine == "machine" and o.status == "ok" and not o.gaps
+        }
+        kept = [
+            f
+            for f in findings
+            if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in whole
+        ]
+        return kept, dropped.union(*(one.dropped for one in seen))
 
 
 def _with_lines(findings: Sequence[Finding], captures: Sequence[Capture]) -> list[Finding]:
@@ -391,97 +563,3 @@ def _with_lines(findings: Sequence[Finding], captures: Sequence[Capture]) -> lis
         )
         for finding in findings
     ]
-
-
-def _ask(
-    call: Call,
-    session: Session,
-    request: Request,
-    answers: Answers,
-    tick: Callable[[Session], None] | None,
-    expected: compared.Expected | None,
-) -> tuple[Traced, list[Seen]]:
-    """Run the engines; return the kernels, and the runs on the kernel machine."""
-    asked = request.asked
-    if "compile" in asked:
-        session.start_compiler()
-    found = ask.traced(call, session)
-    answers.add(found.seen)
-    if "static" in asked:
-        answers.add(ask.guarded("static", (), ask.removed_names, call.function))
-    captures = found.captures
-    if not captures and not session.uncaptured and not any(s.findings for s in answers.seen):
-        raise UsageError(
-            f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
-            + another_path()
-        )
-    if not found.failed:
-        points.require(request.watch, captures)
-    if not captures:
-        return found, []
-    nowhere = _without_running(call, session, request, answers, found, captures)
-    if nowhere is not None:
-        judged = [captured.kernel for captured in captures]
-        engines = [engine for engine in asked if engine in _RUN]
-        answers.add(*(Seen(outcomes=ask.each(judged, e, "unjudged", nowhere)) for e in engines))
-    runs: list[Seen] = []
-    left = [] if nowhere is not None else list(captures)
-    with session.compiling_for(()):  # not the kernels that are only lowered to run on the machine
-        for target in session.targets:  # usually one chip is enough to call each kernel
-            called = [c for c in left if target in found.targets[c.kernel.digest]]
-            left = [captured for captured in left if captured not in called]
-            kernels, ran, limit = [c.kernel for c in called], None, request.hang_after
-            if called and "machine" in asked:
-                judge = interpreted.sanitized
-                ran = ask.guarded("machine", kernels, judge, call, kernels, target.name, limit)
-                runs.append(ran)
-                answers.add(ran)
-            if called and expected is not None:
-                compare = compared.judged
-                answers.add(
-                    ask.guarded(
-                        "values", kernels, compare, call, called, target, limit, expected, ran
-                    )
-                )
-    found = found.with_those_of(runs, session.targets)
-    late = found.captures[len(captures) :]
-    if late:
-        _without_running(call, session, request, answers, found, late)
-    session.wait(None if tick is None else lambda: tick(session))
-    return found, runs
-
-
-def _without_running(
-    call: Call,
-    session: Session,
-    request: Request,
-    answers: Answers,
-    found: Traced,
-    captures: Sequence[Capture],
-) -> str | None:
-    """Start compiling some of the kernels, and analyse them statically.
-
-    Returns:
-      Why the kernels are not run, if one of them fits on no target.
-    """
-    asked = request.asked
-    wanted = [
-        (captured, found.targets[captured.kernel.digest])
-        for captured in captures
-        if request.why_not(captured) is None
-    ]
-    nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
-    if "compile" in asked:
-        answers.compile_in(session)
-        unfit = session.queue.unfit
-        for captured, targets in wanted:
-            fits = [t for t in targets if (captured.kernel.digest, t.name) not in unfit]
-            session.request([captured], fits)
-    if "static" in asked:
-        tables, notes = ask.prefetched(call, wanted)
-        answers.add(Seen(notes=tuple(notes)))
-        for captured, targets in wanted:
-            given = tables.get(captured.kernel.digest, ())
-            judge, kernels = ask.static, [captured.kernel]
-            answers.add(ask.guarded("static", kernels, judge, captured, targets, given))
-    return nowhere

@@ -6,11 +6,10 @@ can leave a hole in the table. Pure functions; no engine, no jax.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Gap, Kernel
 from pallas_debug.render import one_line
 from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status
 
@@ -24,45 +23,27 @@ _RANK: tuple[Status, ...] = ("skipped", "ok", "unsupported", "unjudged", "found"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedKernel:
-    """A kernel to judge; if it could not be captured, it has no digest, and `lost` says why."""
-
-    name: str
-    digest: str = ""
-    lost: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Asked:
     """Judgements requested in a verification.
 
     Attributes:
+      kernels: by name and digest, None; for one that could not be captured, which has no digest,
+        the reason.
       targets: targets of `compile`.
       by_name: whether the engines were requested by name. Such an engine must judge everything: a
         kernel beyond its limits counts as not done.
     """
 
-    kernels: tuple[AskedKernel, ...]
+    kernels: Mapping[tuple[str, str], str | None]
     engines: tuple[Engine, ...]
     targets: tuple[str, ...] = ()
     by_name: bool = False
 
 
-def cells(asked: Asked, unanswered: str = NO_ANSWER) -> tuple[Outcome, ...]:
-    """Build an outcome per kernel, engine and target, none of them judged yet."""
-    return tuple(
-        Outcome(
-            kernel=kernel.name,
-            digest=kernel.digest,
-            engine=engine,
-            target=target,
-            status="unjudged",
-            reason=kernel.lost or unanswered,
-        )
-        for kernel, engine in itertools.product(dict.fromkeys(asked.kernels), asked.engines)
-        if engine != "trace"  # it judges the whole function
-        for target in (asked.targets if engine == "compile" else (None,))
-    )
+def kernels(captured: Iterable[Kernel], lost: Iterable[Gap]) -> dict[tuple[str, str], str | None]:
+    """Return the kernels to judge, with those that could not be captured."""
+    found: dict[tuple[str, str], str | None] = {(k.name, k.digest): None for k in captured}
+    return found | {(gap.kernel, ""): f"it could not be captured: {gap.reason}" for gap in lost}
 
 
 def fill(
@@ -77,9 +58,19 @@ def fill(
     for answer in answers:
         by_cell.setdefault(_key(answer), []).append(answer)
     filled = []
-    for cell in cells(asked, unanswered):
-        given = by_cell.pop(_key(cell), [])
-        filled.append(worst(given) if given else cell)
+    for (kernel, digest), lost in asked.kernels.items():
+        for engine in asked.engines:
+            for target in asked.targets if engine == "compile" else (None,):
+                cell = Outcome(
+                    kernel=kernel,
+                    digest=digest,
+                    engine=engine,
+                    target=target,
+                    status="unjudged",
+                    reason=lost or unanswered,
+                )
+                if engine != "trace":  # it judges the whole function
+                    filled.append(worst(by_cell.pop(_key(cell), [cell])))
     besides = [answer for given in by_cell.values() for answer in given]
     judged = {(o.kernel, o.digest) for o in filled if o.status in JUDGED}
     # A kernel beyond the limits of an engine counts as not judged if the engine was named, or if no

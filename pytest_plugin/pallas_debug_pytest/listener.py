@@ -259,7 +259,7 @@ class Listener:
             if o.status != "unsupported" or (o.kernel, o.digest, o.column) not in judged
         ]
         asked = table.Asked(
-            kernels=tuple(table.AskedKernel(name=o.kernel, digest=o.digest) for o in found),
+            kernels=dict.fromkeys((o.kernel, o.digest) for o in found),
             engines=VERIFIED,
             targets=tuple(dict.fromkeys(o.target for o in found if o.target)),
         )

@@ -49,7 +49,7 @@ class Verification:
         self._session.wait()
         return [
             engines.guarded("static", [kernel], engines.static, captured, targets),
-            *engines.compilations(self._session, kernel, self._targets),
+            *(engines.compilation(self._session, kernel, target) for target in self._targets),
         ]
 
     def hints(self, kernels: Iterable[Kernel]) -> list[Hint]:
@@ -80,12 +80,8 @@ class Verification:
             outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
         ]
         answers += [self._as_it_ran(kernel) for kernel in self._kernels.values()]
-        lost = [
-            table.AskedKernel(name=gap.kernel, lost=f"it could not be captured: {gap.reason}")
-            for gap in self._session.uncaptured
-        ]
-        kernels = [table.AskedKernel(name=k.name, digest=k.digest) for k in self._kernels.values()]
-        asked = table.Asked(kernels=(*kernels, *lost), engines=VERIFIED, targets=self._targets)
+        kernels = table.kernels(self._kernels.values(), self._session.uncaptured)
+        asked = table.Asked(kernels=kernels, engines=VERIFIED, targets=self._targets)
         return [asdict(outcome) for outcome in table.fill(asked, answers)]
 
     def _as_it_ran(self, kernel: Kernel) -> Outcome:

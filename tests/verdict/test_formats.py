@@ -129,7 +129,7 @@ def test_annotations(verdict: Verdict) -> None:
     found, *gaps = github.lines(verdict)
     assert found == (
         "::error file=src/rows.py,line=12,title=OutOfBoundsRead in rows::"
-        "x_ref[12:20] reaches 4, 100%25%0Acause: no bound%0Atry: bound it"
+        "x_ref[12:20] reaches 4, 100%25%0Aother side: /elsewhere/other.py:3%0Acause: no bound%0Atry: bound it"
     )
     assert gaps[0] == "::notice title=not judged%3A rows values::unknown whose"
     assert "::notice title=judged in part%3A rows static::values of n" in gaps

@@ -15,21 +15,16 @@ from pallas_debug.verdict import Outcome, Verdict, table
 from pallas_debug.verdict.answers import NOT_CONCLUDED, Answers
 from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import ENGINES, Engine, Status
-from pallas_debug.verdict.table import Asked, AskedKernel
+from pallas_debug.verdict.table import Asked
 
 TARGETS = ("v4", "v5e", "v6e")
 STATUSES: tuple[Status, ...] = ("ok", "found", "unsupported", "unjudged")
-KERNELS = (
-    AskedKernel(name="rows", digest="aa" * 32),
-    AskedKernel(name="rows", digest="bb" * 32),
-    AskedKernel(name="columns", digest="cc" * 32),
-    AskedKernel(name="lost"),
-)
+KERNELS = (("rows", "aa" * 32), ("rows", "bb" * 32), ("columns", "cc" * 32), ("lost", ""))
 
 
 def asked(by_name: bool = False, **fields: object) -> Asked:
     given = {
-        "kernels": KERNELS[:1],
+        "kernels": dict.fromkeys(KERNELS[:1]),
         "engines": tuple(e for e in ENGINES if e != "values"),
         "targets": ("v5e",),
         "by_name": by_name,
@@ -53,12 +48,12 @@ def verdict(outcomes: tuple[Outcome, ...], **fields: object) -> Verdict:
 def test_whatever_is_answered_there_is_one_outcome_for_each_cell(seed: int) -> None:
     chance = random.Random(seed)
     what = Asked(
-        kernels=tuple(chance.sample(KERNELS, chance.randint(1, len(KERNELS)))),
+        kernels=dict.fromkeys(chance.sample(KERNELS, chance.randint(1, len(KERNELS)))),
         engines=tuple(e for e in ENGINES if chance.random() < 0.6) or ("static",),
         targets=tuple(t for t in TARGETS if chance.random() < 0.6),
         by_name=chance.random() < 0.5,
     )
-    empty = table.cells(what)
+    empty = table.fill(dataclasses.replace(what, by_name=False), [])
     answers = [
         dataclasses.replace(one, status=chance.choice(STATUSES), reason=f"reason {i}")
         for i, one in enumerate(empty)
@@ -181,7 +176,7 @@ def test_work_that_is_no_cell_counts_as_well() -> None:
 
 
 def test_kernels_of_one_name_have_rows_of_their_own() -> None:
-    what = asked(kernels=KERNELS[:2], engines=("static",))
+    what = asked(kernels=dict.fromkeys(KERNELS[:2]), engines=("static",))
     answers = [cell("ok"), cell("found", digest="bb" * 32)]
     for order in (answers, answers[::-1]):
         text = str(verdict(table.fill(what, order)))

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from pallas_debug.model import Finding
-from pallas_debug.render import REAL_INPUTS, below, consequence_texts
+from pallas_debug.render import below, finding_lines
 from pallas_debug.verdict.result import Verdict
 
 
@@ -43,15 +43,9 @@ def _annotation(finding: Finding) -> str:
     if finding.source is not None:
         line = {"file": below(finding.source.file), "line": str(finding.source.line)}
         properties = line | properties
-    words = [finding.message, *(f"followed by: {text}" for text in consequence_texts(finding))]
-    words += [f"cause: {finding.cause}"] if finding.cause else []
-    words += [f"try: {finding.advice}"] if finding.advice else []
-    if finding.made_up:
-        words.append(f"rests on made-up values of {' and '.join(finding.made_up)}")
-        words.append(f"pass real values: {REAL_INPUTS}")
-    if finding.only_if:
-        words.append(f"a fault only if {finding.only_if}: this is unknown, so it does not count")
-    return _command("error" if finding.counts else "warning", properties, "\n".join(words))
+    return _command(
+        "error" if finding.counts else "warning", properties, "\n".join(finding_lines(finding))
+    )
 
 
 def _command(name: str, properties: Mapping[str, str], text: str) -> str:

@@ -18,41 +18,28 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def sarif(verdict: Verdict) -> dict[str, Any]:
     """Convert the verdict to a document with one run; suppressed findings are marked as such."""
-    kept = [verdict.labelled(finding) for finding in verdict.findings]
-    found = [*kept, *(s.finding for s in verdict.suppressed)]
-    rules = sorted({finding.kind for finding in found})
-    results = [_result(finding, rules) for finding in kept]
-    results += [
-        {
-            **_result(verdict.labelled(s.finding), rules),
-            "suppressions": [{"kind": "external", "justification": s.reason}],
-        }
-        for s in verdict.suppressed
+    found: list[tuple[Finding, str | None]] = [
+        (verdict.labelled(finding), None) for finding in verdict.findings
     ]
+    found += [(verdict.labelled(s.finding), s.reason) for s in verdict.suppressed]
+    rules = sorted({finding.kind for finding, _ in found})
+    driver = {
+        "name": "pallas-debug",
+        "version": __version__,
+        "rules": [_rule(kind) for kind in rules],
+    }
     notifications = [_gap(gap) for gap in verdict.gaps]
     notifications += [_notification("error", f"not done: {p}") for p in verdict.problems]
-    return {
-        "$schema": SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "pallas-debug",
-                        "version": __version__,
-                        "rules": [_rule(kind) for kind in rules],
-                    }
-                },
-                "results": results,
-                "invocations": [
-                    {
-                        "executionSuccessful": verdict.complete,
-                        "toolExecutionNotifications": notifications,
-                    }
-                ],
-            }
-        ],
+    invocation = {
+        "executionSuccessful": verdict.complete,
+        "toolExecutionNotifications": notifications,
     }
+    run = {
+        "tool": {"driver": driver},
+        "results": [_result(finding, reason, rules) for finding, reason in found],
+        "invocations": [invocation],
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _notification(level: str, text: str) -> dict[str, Any]:
@@ -70,7 +57,7 @@ def _rule(kind: Fault) -> dict[str, Any]:
     return {"id": str(kind), "name": str(kind), "shortDescription": {"text": kind.summary}}
 
 
-def _result(finding: Finding, rules: list[Fault]) -> dict[str, Any]:
+def _result(finding: Finding, suppressed: str | None, rules: list[Fault]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": str(finding.kind),
         "ruleIndex": rules.index(finding.kind),
@@ -88,6 +75,8 @@ def _result(finding: Finding, rules: list[Fault]) -> dict[str, Any]:
         result["locations"] = [_location(finding.source)]
     if finding.other is not None:
         result["relatedLocations"] = [_location(finding.other)]
+    if suppressed is not None:
+        result["suppressions"] = [{"kind": "external", "justification": suppressed}]
     return result
 
 
