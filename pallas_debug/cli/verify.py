@@ -19,7 +19,7 @@ from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
     from pallas_debug.model import Finding
-    from pallas_debug.verdict import Answers, Verdict
+    from pallas_debug.verdict import Verdict, Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +125,12 @@ def run(options: VerifyOptions) -> int:
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
     judged, and 0 only if everything was judged. Findings that rest on made-up values do not count.
     """
-    from pallas_debug.verdict import Answers
+    from pallas_debug.verdict import Verifier
 
-    answers = Answers(found=_announce)
+    verifier = Verifier(options.what, _announce)
 
     def show_stopped(why: str) -> None:
-        _show(answers.stopped(options.what, why, options.reference), options)
+        _show(verifier.stopped(why, options.reference), options)
 
     def stop(where: str, cause: Cause) -> Exit:
         show_stopped(_why(options, where, cause))
@@ -139,7 +139,7 @@ def run(options: VerifyOptions) -> int:
     with deadline(options.stop_after, stop):
         try:
             with programs.pretending(options):
-                verdict = _verdict(options, answers)
+                verdict = _verdict(options, verifier)
         except PallasDebugError:
             raise
         except KeyboardInterrupt:
@@ -236,8 +236,8 @@ def _for_agents(verdict: Verdict) -> str:
     return agents.render("verify", [first, *found, *hints, *gaps])
 
 
-def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
-    from pallas_debug.verdict import Request, verify_function, verify_program
+def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
+    from pallas_debug.verdict import Request
     from pallas_debug.verdict.suppressions import FILE
 
     suppress = options.suppress or (Path(FILE) if Path(FILE).is_file() else None)
@@ -266,7 +266,7 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
         def execute() -> BaseException | None:
             return programs.execute(what, rest, module=options.module)
 
-        return verify_program(execute, what, Request(**wanted), source, answers)
+        return verifier.of_program(execute, Request(**wanted), source)
     programs.refuse_words(what, rest)
     try:
         function = programs.import_function(*named)
@@ -277,17 +277,17 @@ def _verdict(options: VerifyOptions, answers: Answers) -> Verdict:
         source = programs.source_file(named[0], module=True)
         if options.reference is not None:
             wanted["reference"] = _without_a_function
-        verdict = verify_program(lambda: stopped, what, Request(**wanted), source, answers)
+        verdict = verifier.of_program(lambda: stopped, Request(**wanted), source)
         return replace(verdict, reference=options.reference)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
     if options.reference is None:
-        return verify_function(function, args, kwargs, Request(**wanted), answers)
+        return verifier.of_function(function, args, kwargs, Request(**wanted))
     reference = _reference(options.reference)
     programs.check_call(options.reference, reference, args, kwargs)
     wanted |= {"reference": reference, "rtol": options.rtol, "atol": options.atol}
     try:
-        return verify_function(function, args, kwargs, Request(**wanted), answers)
+        return verifier.of_function(function, args, kwargs, Request(**wanted))
     except InvalidReference as error:
         if error.__cause__ is not None:
             programs.print_their_traceback(error.__cause__)

@@ -16,15 +16,12 @@ from pallas_debug.verdict.result import Status as Status
 from pallas_debug.verdict.result import Verdict as Verdict
 
 if TYPE_CHECKING:
-    from pallas_debug.verdict.answers import Answers as Answers
     from pallas_debug.verdict.run import Request as Request
+    from pallas_debug.verdict.run import Verifier as Verifier
     from pallas_debug.verdict.run import verify as verify
-    from pallas_debug.verdict.run import verify_function as verify_function
-    from pallas_debug.verdict.run import verify_program as verify_program
 
 
 def __getattr__(name: str) -> Any:
-    home = "answers" if name == "Answers" else "run"
-    if name not in ("Answers", "Request", "verify", "verify_function", "verify_program"):
+    if name not in ("Request", "Verifier", "verify"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return getattr(importlib.import_module(f"{__name__}.run"), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,21 +91,26 @@ def judged(
         kernels = [captured.kernel for captured in captures]
         ran = interpreted.ran(call, kernels, "auto", target.name, "values")
     called = {c.kernel.digest: c for c in (*captures, *ran.captures)}
-    instead = {o.digest: o.reason for o in ran.outcomes if o.status == "skipped"}
-    skipped = [
-        outcome_of(called.pop(digest).kernel, "values", "skipped", reason)
-        for digest, reason in instead.items()
-    ]
+    skipped, reasons = list[Outcome](), dict[str, str]()
+    for outcome in ran.outcomes:
+        if outcome.status == "skipped":
+            kernel = called.pop(outcome.digest).kernel
+            skipped.append(outcome_of(kernel, "values", "skipped", outcome.reason))
+        elif outcome.status == "unjudged" and (
+            outcome.digest not in ran.launched or not ran.returned
+        ):
+            reasons[outcome.digest] = outcome.reason or NO_RESULT
     kernels = [captured.kernel for captured in called.values()]
     if not ran.returned:
-        reasons = {o.digest: o.reason for o in ran.outcomes if o.status == "unjudged"}
-        missing = (
-            outcome_of(k, "values", "unjudged", reasons.get(k.digest) or NO_RESULT) for k in kernels
+        return Seen(
+            outcomes=(
+                *skipped,
+                *(
+                    outcome_of(k, "values", "unjudged", reasons.get(k.digest, NO_RESULT))
+                    for k in kernels
+                ),
+            )
         )
-        return Seen(outcomes=(*skipped, *missing))
-    only: dict[str, Any] = {}  # of the function's kernel, if it calls only one
-    if len(kernels) == 1:
-        only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
     judged = replace(expected.compared, target=target)
     results = compare.compare(judged, ran.result, expected.result)
     left_out: list[str] = []
@@ -115,26 +120,25 @@ def judged(
         )
         results = replace(results, findings=rounded.findings, kernels=rounded.kernels)
         left_out += filter(None, [rounded.left_out])
+    is_only = len(kernels) == 1
+    only: dict[str, Any] = {}  # of the function's kernel
+    if is_only:
+        only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
+    outcomes = (_outcome(kernel, results, reasons, is_only=is_only) for kernel in kernels)
     return Seen(
-        outcomes=(
-            *skipped,
-            *(_outcome(kernel, kernels, results, ran).without(*left_out) for kernel in kernels),
-        ),
+        outcomes=(*skipped, *(outcome.without(*left_out) for outcome in outcomes)),
         findings=tuple(replace(finding, **only) for finding in results.findings),
         problems=tuple(map(str, results.problems)),
         notes=results.notes,
     )
 
 
-def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:
-    if results.findings and (kernel.digest in results.kernels or len(kernels) == 1):
+def _outcome(
+    kernel: Kernel, results: Results, reasons: Mapping[str, str], *, is_only: bool
+) -> Outcome:
+    if results.findings and (kernel.digest in results.kernels or is_only):
         return outcome_of(kernel, "values", "found").without(*results.gaps)
     if results.findings:
         return outcome_of(kernel, "values", "unsupported", NOT_KNOWN_WHOSE)
-    if results.gaps:
-        reasons = "; ".join(gap.reason for gap in results.gaps)
-        return outcome_of(kernel, "values", "unjudged", reasons)
-    known = [o for o in ran.outcomes if o.digest == kernel.digest]
-    if kernel.digest not in ran.launched and any(o.status == "unjudged" for o in known):
-        return outcome_of(kernel, "values", "unjudged", known[0].reason)
-    return outcome_of(kernel, "values", "ok")
+    missing = "; ".join(gap.reason for gap in results.gaps) or reasons.get(kernel.digest)
+    return outcome_of(kernel, "values", "unjudged" if missing else "ok", missing)

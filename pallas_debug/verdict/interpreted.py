@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pallas_debug import explain, render
 from pallas_debug.bridge import platform
@@ -64,29 +65,31 @@ def _too_large(kernel: Kernel, watch: str | None) -> str | None:
     )
 
 
+def run(call: Call, options: Options) -> tuple[Session, Exception | None, Any]:
+    """Call a function in a session of its own; return what it raised, and its result."""
+    args, kwargs = trace.copied(call.values.args, call.values.kwargs)  # the next run needs them too
+    result, raised_here = None, None
+    with Session(replace(options, epoch=object()), runs=True) as session:
+        try:
+            result = trace.block_until_ready(call.function(*args, **kwargs))
+            session.wait_for_runs()
+        except Exception as error:  # noqa: BLE001 - what a program raises is of any class
+            raised_here = error
+        finally:
+            session.reset()
+    return session, raised_here, result
+
+
 def ran(
     call: Call, kernels: Sequence[Kernel], interpret: Mode | str, chip: str, engine: Engine
 ) -> Seen:
     """Run the function with its kernels in an interpret mode; outcomes are those of `engine`."""
-    options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after, epoch=object())
-    args, kwargs = trace.copied(call.values.args, call.values.kwargs)  # the next run needs them too
+    options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after)
     start = time.perf_counter()
-    result, stopped, returned = None, None, False
-    with (
-        platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext(),
-        Session(options, runs=True) as session,
-    ):
-        try:
-            result = trace.block_until_ready(call.function(*args, **kwargs))
-            session.wait_for_runs()
-            returned = True
-        except PallasDebugError as error:
-            stopped = str(error).partition("\n")[0]
-        except Exception as error:  # noqa: BLE001 - what a program raises is of any class
-            stopped = _in_a_line(error)
-        finally:
-            session.reset()
+    with platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext():
+        session, error, result = run(call, options)
     observer, seconds = session.observer, time.perf_counter() - start
+    stopped = None if error is None else _in_a_line(error)
     known = {kernel.digest for kernel in kernels}
     others = [kernel for kernel in session.kernels if kernel.digest not in known]
     instead = {kernel.name for kernel in others if kernel.digest in session.launched}
@@ -110,7 +113,7 @@ def ran(
         hints=observer.hints,
         captures=tuple(session.captures),
         result=result,
-        returned=returned,
+        returned=error is None,
         options=options,
         launched=frozenset(session.launched),
         dropped=observer.dropped,
@@ -132,6 +135,8 @@ def _in_a_line(error: BaseException) -> str:
     Raises:
       KeyboardInterrupt: ctrl+c ended it, in a callback: jax wraps that in an exception of its own.
     """
+    if isinstance(error, PallasDebugError):
+        return str(error).partition("\n")[0]
     message, known = raised.in_a_line(error), explain.explain(str(error), in_context=True)
     if message.startswith(KeyboardInterrupt.__name__):
         raise KeyboardInterrupt from error

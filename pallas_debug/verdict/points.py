@@ -15,24 +15,14 @@ def require(watch: str | None, captures: Iterable[Capture]) -> None:
     kernels = [captured.kernel for captured in captures]
     for part in parse(watch).parts if watch is not None and kernels else ():
         named = [kernel for kernel in kernels if part.kernel in (None, kernel.name)]
-        if not named:
-            names = list(dict.fromkeys(kernel.name for kernel in kernels))
-            raise UsageError(
-                f"no kernel {part.kernel!r} to watch{meant(str(part.kernel), names)}; there "
-                f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
-            )
         if not any(_has(kernel, part) for kernel in named):
-            grids = [
-                ", ".join("?" if size is None else str(size) for size in kernel.grid)
-                for kernel in named
-            ]
-            texts = [
-                f"kernel `{kernel.name}` has {f'the grid ({grid})' if grid else 'no grid'}"
-                for kernel, grid in zip(named, grids, strict=True)
-            ]
+            what = f"are no grid points {part.text!r}"
+            if not named:
+                hint = meant(str(part.kernel), [kernel.name for kernel in kernels])
+                what = f"is no kernel {part.kernel!r}{hint}"
             raise UsageError(
-                f"there are no grid points {part.text!r} to watch: "
-                f"{'; '.join(dict.fromkeys(texts))}. Write a "
+                f"there {what} to watch: "
+                f"{'; '.join(dict.fromkeys(map(_described, named or kernels)))}. Write a "
                 "position, a range or `*` for each axis of the grid, within its size"
             )
 
@@ -42,3 +32,8 @@ def _has(kernel: Kernel, part: WatchedPart) -> bool:
     if len(part.entries) != len(kernel.grid):
         return False
     return None in kernel.grid or all(part.ranges([size or 0 for size in kernel.grid]))
+
+
+def _described(kernel: Kernel) -> str:
+    sizes = ", ".join("?" if size is None else str(size) for size in kernel.grid)
+    return f"kernel `{kernel.name}` has {f'the grid ({sizes})' if sizes else 'no grid'}"

@@ -1,4 +1,4 @@
-"""Verification results: what each engine did with each kernel, and the findings."""
+"""Verifier results: what each engine did with each kernel, and the findings."""
 
 from __future__ import annotations
 

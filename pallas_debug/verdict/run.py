@@ -21,7 +21,7 @@ from pallas_debug.findings.outputs import Dropped
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import hookimpl
 from pallas_debug.inputs.made_up import filled
-from pallas_debug.model import Compilation, Finding, Kernel, Target
+from pallas_debug.model import Compilation, Finding, Hint, Kernel, Target
 from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import (
     Options,
@@ -31,6 +31,7 @@ from pallas_debug.session import (
     resolve_targets,
     sanitizing,
 )
+from pallas_debug.session.queue import Queue
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import (
     compared,
@@ -42,11 +43,9 @@ from pallas_debug.verdict import (
     unwritten,
 )
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict.answers import Answers
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.interpreted import session_problems
 from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict
-from pallas_debug.verdict.table import Asked
 
 _RUN: tuple[Engine, ...] = ("machine", "values")
 """Engines that run the kernels."""
@@ -54,6 +53,11 @@ _RUN: tuple[Engine, ...] = ("machine", "values")
 _DECIDED_BY_A_RUN = (Fault.OUTPUT_REVISITED, Fault.DATA_RACE)
 """Faults that the static analysis states under a condition; a complete run without them decides."""
 
+
+NOT_CONCLUDED = (
+    "these are the findings of the engines that had answered by then; it is unknown which of them "
+    "other engines would correct, or which rest on made-up values"
+)
 
 TRACE_FAILED = "the call could not be traced: see the finding"
 
@@ -235,201 +239,242 @@ def verify(
             watch=watch,
             hints=hints,
         )
-        return verify_function(function, args, kwargs, request, Answers(), tick)
+        return Verifier().of_function(function, args, kwargs, request, tick)
 
 
-def verify_function(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    request: Request,
-    answers: Answers,
-    tick: Callable[[Session], None] | None = None,
-) -> Verdict:
-    """Verify the kernels that a function calls, as `verify` does.
+class Verifier:
+    """A verification: what is asked, the kernels, and the engines' answers as they arrive.
+
+    Another thread may ask for the verdict so far at any time, such as the thread that stops a
+    command. As a plugin of the session in which a program runs, it analyses each kernel when it is
+    lowered, before it runs, and announces what that and the compilations find.
 
     Args:
-      answers: receives the engines' answers as they arrive.
-    """
-    check_function("pallas_debug.verify", function)
-    names = [one.name for one in fields(Request)]
-    check_arguments("pallas_debug.verify", function, args, kwargs, names)
-    if request.reference is not None:
-        check_function("pallas_debug.verify(…, reference=…)", request.reference)
-    request.check()
-    answers.ask(request.asked, request.chips, hints=request.shows_hints)
-    platform.leave_out_absent_tpu()
-    call = Call(
-        function=function,
-        args=args,
-        kwargs=kwargs,
-        values=filled(function, args, kwargs),
-        watch=request.watch,
-        hang_after=request.hang_after,
-    )
-    expected = None
-    if request.reference is not None:
-        expected = compared.expect(call, request.reference, request.tolerance, request.chips)
-    it = _Verification(name_of(function), request, answers, call)
-    with Session(request.options(interpret="off")) as it.session:
-        it.ask(expected)
-        it.session.wait(None if tick is None else lambda: tick(it.session))
-    return it.conclude()
-
-
-def verify_program(
-    run: Callable[[], BaseException | None],
-    name: str,
-    request: Request,
-    source: Path | None = None,
-    answers: Answers | None = None,
-) -> Verdict:
-    """Verify the kernels that a program lowers while it runs.
-
-    Each kernel is analysed statically, and its compilation begins, when it is lowered. The program
-    runs once, with its kernels on the kernel machine.
-
-    Args:
-      run: runs the program and returns the exception that ended it, None on success.
-      name: name of the program.
-      source: file of the program, if any.
-      answers: receives the engines' answers as they arrive.
-
-    Raises:
-      UsageError: as for `verify`.
-    """
-    request.check()
-    asked, answers = request.asked, answers or Answers()
-    answers.ask(asked, request.chips, hints=request.shows_hints)
-    if "static" in asked and source is not None:
-        answers.add(ask.guarded("static", (), ask.removed_names, source))
-    options = request.options(
-        targets=request.chips if "compile" in asked else (),
-        prints=True,
-        interpret=sanitizing(None, request.watch) if "machine" in asked else "auto",
-        stops_unfit="static" in asked,
-        hang_after=request.hang_after,
-    )
-    it = _Verification(name, request, answers)
-    with Session(options, it, runs=True) as it.session:
-        answers.compile_in(it.session)
-        answers.add(interpreted.ran_once(run, it.session, asked))
-    captures = it.session.captures
-    it.require_kernels(
-        captures,
-        f"{name} called no Pallas kernel: nothing to verify. "
-        + only_defines(name, "--pallas-verify"),
-        unless=any(seen.problems for seen in answers.seen),
-    )
-    for captured in captures:
-        it.found.add(captured, it.targets())
-        if "compile" in asked and captured.is_partitioned and request.why_not(captured) is None:
-            answers.add(ask.partitioned(captured.kernel))
-    return it.conclude()
-
-
-class _Verification:
-    """A verification: what is asked, the kernels, and the engines' answers.
-
-    As a plugin of the session in which a program runs, it analyses each kernel when it is lowered,
-    before it runs, and announces what that and the compilations find.
-
-    Attributes:
-      call: call of the function; None for a program.
-      session: compiles the kernels.
-      found: the kernels, with their targets.
-      runs: runs of the call on the kernel machine.
+      name: name of the function or program.
+      found: called with findings that are known before a program ends.
     """
 
     session: Session
 
     def __init__(
-        self, name: str, request: Request, answers: Answers, call: Call | None = None
+        self, name: str = "", found: Callable[[Finding], None] = lambda finding: None
     ) -> None:
         self.name = name
-        self.request = request
-        self.answers = answers
-        self.call = call
-        self.found = Traced()
-        self.runs: list[Seen] = []
+        self._announce = found
+        self._request = Request()
+        self._asked: tuple[Engine, ...] = ()
+        self._call: Call | None = None
+        self._seen: tuple[Seen, ...] = ()
+        self._runs: tuple[Seen, ...] = ()
+        self._found = Traced()
+        self._queue: Queue | None = None
 
-    def targets(self) -> tuple[Target, ...]:
+    def of_function(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        request: Request,
+        tick: Callable[[Session], None] | None = None,
+    ) -> Verdict:
+        """Verify the kernels that a function calls, as `verify` does."""
+        check_function("pallas_debug.verify", function)
+        self.name = name_of(function)
+        names = [one.name for one in fields(Request)]
+        check_arguments("pallas_debug.verify", function, args, kwargs, names)
+        if request.reference is not None:
+            check_function("pallas_debug.verify(…, reference=…)", request.reference)
+        self._begin(request)
+        platform.leave_out_absent_tpu()
+        call = self._call = Call(
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            values=filled(function, args, kwargs),
+            watch=request.watch,
+            hang_after=request.hang_after,
+        )
+        expected = None
+        if request.reference is not None:
+            expected = compared.expect(call, request.reference, request.tolerance, request.chips)
+        with Session(request.options(interpret="off")) as session:
+            self.session = session
+            self._ask(call, expected)
+            session.wait(None if tick is None else lambda: tick(session))
+        return self._conclude()
+
+    def of_program(
+        self,
+        run: Callable[[], BaseException | None],
+        request: Request,
+        source: Path | None = None,
+    ) -> Verdict:
+        """Verify the kernels that a program lowers while it runs.
+
+        Each kernel is analysed statically, and its compilation begins, when it is lowered. The
+        program runs once, with its kernels on the kernel machine.
+
+        Args:
+          run: runs the program and returns the exception that ended it, None on success.
+          source: file of the program, if any.
+
+        Raises:
+          UsageError: as for `verify`.
+        """
+        self._begin(request)
+        if "static" in self._asked and source is not None:
+            self.add(ask.guarded("static", (), ask.removed_names, source))
+        options = request.options(
+            targets=request.chips if "compile" in self._asked else (),
+            prints=True,
+            interpret=sanitizing(None, request.watch) if "machine" in self._asked else "auto",
+            stops_unfit="static" in self._asked,
+            hang_after=request.hang_after,
+        )
+        session = self.session = Session(options, self, runs=True)
+        with session:
+            self._queue = session.queue
+            self.add(interpreted.ran_once(run, session, self._asked))
+        self._require_kernels(
+            session.captures,
+            f"{self.name} called no Pallas kernel: nothing to verify. "
+            + only_defines(self.name, "--pallas-verify"),
+            unless=any(seen.problems for seen in self._seen),
+        )
+        for captured in session.captures:
+            self._found.add(captured, self._targets())
+            is_compiled = "compile" in self._asked and request.why_not(captured) is None
+            if is_compiled and captured.is_partitioned:
+                self.add(ask.partitioned(captured.kernel))
+        return self._conclude()
+
+    def stopped(self, why: str, reference: str | None = None) -> Verdict:
+        """Build the verdict of a verification that was stopped, from the answers so far.
+
+        Args:
+          why: what stopped it, and where.
+          reference: name of the function that returns the correct results.
+        """
+        seen = [*self._seen, *self._compiled()]
+        given = [outcome for one in seen for outcome in one.outcomes if outcome.kernel]
+        known = dict.fromkeys((outcome.kernel, outcome.digest) for outcome in given)
+        targets = self._request.chips if self._asked else ()
+        findings = merged((f for one in seen for f in one.findings), ())
+        outcomes = table.fill(known, self._asked, targets, given, unanswered=why)
+        if all(outcome.reason != why for outcome in outcomes):
+            end = Outcome(kernel="", engine="trace", status="unjudged", reason=why)
+            outcomes = (end, *outcomes)
+        return Verdict(
+            name=self.name,
+            kernels=tuple(table.labels(known).values()),
+            outcomes=outcomes,
+            findings=findings,
+            hints=self._hints(seen),
+            problems=tuple(dict.fromkeys(p for one in seen for p in one.problems)),
+            notes=(NOT_CONCLUDED,) if findings else (),
+            reference=reference,
+        )
+
+    def add(self, *seen: Seen) -> None:
+        self._seen += seen
+
+    def _begin(self, request: Request) -> None:
+        request.check()
+        self._request, self._asked = request, request.asked
+
+    def _compiled(self) -> Iterator[Seen]:
+        """Finished compilations that are not among the answers."""
+        outcomes = (outcome for one in self._seen for outcome in one.outcomes)
+        known = {(o.kernel, o.digest, o.target) for o in outcomes if o.engine == "compile"}
+        for kernel, one in () if self._queue is None else self._queue.compiled():
+            if (kernel.name, kernel.digest, one.target) not in known:
+                yield ask.compiled(kernel, one)
+
+    def _hints(self, seen: Iterable[Seen]) -> tuple[Hint, ...]:
+        hints = (hint for one in seen for hint in one.hints if self._request.shows_hints)
+        return tuple(dict.fromkeys(hints))
+
+    def _targets(self) -> tuple[Target, ...]:
         """Targets for which the kernels are judged."""
         asked = tuple(self.session.targets)
-        return asked or tuple(resolve_targets(self.request.chips, self.session.plugins))
+        return asked or tuple(resolve_targets(self._request.chips, self.session.plugins))
 
-    def require_kernels(self, captures: Iterable[Capture], why: str, *, unless: bool) -> None:
+    def _require_kernels(self, captures: Iterable[Capture], why: str, *, unless: bool) -> None:
         """Reject a function without kernels, or without the grid points that are to be watched."""
-        if any(seen.findings for seen in self.answers.seen):  # it may have been stopped by them
+        if any(seen.findings for seen in self._seen):  # it may have been stopped by them
             return
         if not captures and not self.session.uncaptured and not unless:
             raise UsageError(why)
-        points.require(self.request.watch, captures)
+        points.require(self._request.watch, captures)
 
     @hookimpl
     def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:
         captured = self._captured(kernel)
-        if captured is not None and "static" in self.request.asked:
-            targets = ask.traced_for(self.session, kernel, self.targets())
+        if captured is not None and "static" in self._asked:
+            targets = ask.traced_for(self.session, kernel, self._targets())
             seen = ask.guarded("static", [kernel], ask.static, captured, targets)
-            self.answers.add(seen)
-            self.answers.announce(seen)
+            self.add(seen)
+            self._notify(seen)
 
     @hookimpl
     def pallas_debug_compilation_finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
     ) -> None:
         if self._captured(kernel) is not None:
-            self.answers.announce(ask.compiled(kernel, compilation))
+            self._notify(ask.compiled(kernel, compilation))
 
     def _captured(self, kernel: Kernel) -> Capture | None:
         """The kernel's capture, unless the engines for TPUs do not apply to it."""
         found = {captured.kernel.digest: captured for captured in self.session.captures}
         captured = found.get(kernel.digest)
-        return None if captured is None or self.request.why_not(captured) else captured
+        return None if captured is None or self._request.why_not(captured) else captured
 
-    def ask(self, expected: compared.Expected | None) -> None:
+    def _notify(self, seen: Seen) -> None:
+        """Report the findings of an answer while the program runs."""
+        for finding in seen.findings:
+            self._announce(finding)
+
+    def _ask(self, call: Call, expected: compared.Expected | None) -> None:
         """Run the engines on a function."""
-        call, session, asked, answers = self.call, self.session, self.request.asked, self.answers
-        assert call is not None
+        session, asked = self.session, self._asked
         if "compile" in asked:
             session.start_compiler()
-            answers.compile_in(session)
-        self.found, seen = ask.traced(call, session)
-        answers.add(seen)
+            self._queue = session.queue
+        self._found, seen = ask.traced(call, session)
+        self.add(seen)
         if "static" in asked:
-            answers.add(ask.guarded("static", (), ask.removed_names, call.function))
-        self.require_kernels(
-            self.found.captures.values(),
+            self.add(ask.guarded("static", (), ask.removed_names, call.function))
+        self._require_kernels(
+            self._found.captures.values(),
             f"{self.name} calls no Pallas kernel with these arguments: nothing to verify. "
             + another_path(),
             unless=False,
         )
-        left = dict(self.found.captures)
+        left = dict(self._found.captures)
         nowhere = self._without_running(call, left)
         with session.compiling_for(()):  # not the kernels that are only lowered to run here
             for target in session.targets:  # usually one chip is enough to call each kernel
-                called = [left.pop(d) for d in list(left) if target in self.found.targets[d]]
+                called = [left.pop(d) for d in list(left) if target in self._found.targets[d]]
                 kernels, ran = [captured.kernel for captured in called], None
                 if nowhere is not None:
                     skipped = [engine for engine in asked if engine in _RUN]
-                    answers.add(*(ask.each(kernels, e, "unjudged", nowhere) for e in skipped))
+                    self.add(*(ask.each(kernels, e, "unjudged", nowhere) for e in skipped))
                     continue
                 if called and "machine" in asked:
                     judge = interpreted.sanitized
                     ran = ask.guarded("machine", kernels, judge, call, kernels, target.name)
-                    self.runs.append(ran)
-                    answers.add(ran)
+                    self._runs += (ran,)
+                    self.add(ran)
                 if called and expected is not None:
                     compare = compared.judged
-                    answers.add(
+                    self.add(
                         ask.guarded("values", kernels, compare, call, called, target, expected, ran)
                     )
         # A run calls other kernels than a trace where its numbers are concrete.
-        late = {c.kernel.digest: c for ran in self.runs for c in ran.captures}
-        late = {digest: c for digest, c in late.items() if digest not in self.found.captures}
+        late = {c.kernel.digest: c for ran in self._runs for c in ran.captures}
+        late = {digest: c for digest, c in late.items() if digest not in self._found.captures}
         for captured in late.values():
-            self.found.add(captured, session.targets)
+            self._found.add(captured, session.targets)
         self._without_running(call, late)
 
     def _without_running(self, call: Call, captures: Mapping[str, Capture]) -> str | None:
@@ -438,11 +483,11 @@ class _Verification:
         Returns:
           Why the kernels are not run, if one of them fits on no target.
         """
-        asked, session = self.request.asked, self.session
+        asked, session = self._asked, self.session
         wanted = [
-            (captured, self.found.targets[digest])
+            (captured, self._found.targets[digest])
             for digest, captured in captures.items()
-            if self.request.why_not(captured) is None
+            if self._request.why_not(captured) is None
         ]
         nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
         for captured, targets in wanted if "compile" in asked else ():
@@ -451,28 +496,31 @@ class _Verification:
             session.request([captured], fits)
         if "static" in asked:
             tables, notes = ask.prefetched(call, wanted)
-            self.answers.add(Seen(notes=tuple(notes)))
+            self.add(Seen(notes=tuple(notes)))
             for captured, targets in wanted:
                 given = tables.get(captured.kernel.digest, ())
                 judge, kernels = ask.static, [captured.kernel]
-                self.answers.add(ask.guarded("static", kernels, judge, captured, targets, given))
+                self.add(ask.guarded("static", kernels, judge, captured, targets, given))
         return nowhere
 
-    def conclude(self) -> Verdict:
+    def _conclude(self) -> Verdict:
         """Build the verdict, with a cell for every judgement requested, answered or not."""
-        request, session, call = self.request, self.session, self.call
-        captures = list(self.found.captures.values())
-        asked = Asked(
-            kernels=table.kernels([c.kernel for c in captures], session.uncaptured),
-            engines=request.asked,
-            targets=tuple(target.name for target in self.targets()),
-            by_name=request.by_name,
-        )
-        seen = [*self.answers.seen, *(one for c in captures for one in self._not_run(c))]
+        request, session, call = self._request, self.session, self._call
+        captures = list(self._found.captures.values())
+        known = table.kernels([c.kernel for c in captures], session.uncaptured)
+        targets = [target.name for target in self._targets()]
+        seen = [*self._seen, *(one for c in captures for one in self._not_run(c))]
         outcomes = [outcome for one in seen for outcome in one.outcomes]
         findings, dropped = self._certain(seen, outcomes)
-        why = TRACE_FAILED if self.found.has_failed else table.NO_ANSWER
-        filled = table.fill(asked, table.cleared(outcomes, findings), why)
+        why = TRACE_FAILED if self._found.has_failed else table.NO_ANSWER
+        filled = table.fill(
+            known,
+            self._asked,
+            targets,
+            table.cleared(outcomes, findings),
+            by_name=request.by_name,
+            unanswered=why,
+        )
         found = merged(findings, [captured.kernel.source for captured in captures])
         unused = unwritten.notes(dropped, found)
         problems = [problem for one in seen for problem in one.problems]
@@ -480,13 +528,13 @@ class _Verification:
         if call is not None:
             found, failed = made_up.marked(found, call, session.targets[0])
             problems += failed
-            if call.values.integers and set(_RUN) & set(request.asked):
+            if call.values.integers and set(_RUN) & set(self._asked):
                 notes.append(
                     f"values were made up for {' and '.join(call.values.integers)}: anything that "
                     f"depends on them is judged only for these. Pass real ones: {REAL_INPUTS}"
                 )
         found, suppressed, idle = suppressions.apply(_with_lines(found, captures), request.left_out)
-        hints = dict.fromkeys(h for one in seen for h in one.hints if request.shows_hints)
+        hints = self._hints(seen)
         judged: dict[str, list[str]] = {}
         for outcome in filled:
             if outcome.status in JUDGED and outcome.digest:
@@ -502,32 +550,32 @@ class _Verification:
         )
         problems += session_problems(session)
         plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
-        known = [issue for captured in captures for issue in ask.known_issues(captured)]
+        issues = [issue for captured in captures for issue in ask.known_issues(captured)]
         reasons = "\n".join(outcome.reason or "" for outcome in filled)
         return Verdict(
             name=self.name,
-            kernels=tuple(table.labels(asked.kernels).values()),
+            kernels=tuple(table.labels(known).values()),
             outcomes=filled,
             findings=found,
-            hints=tuple(hints),
+            hints=hints,
             suppressed=suppressed,
             problems=tuple(p for p in dict.fromkeys(problems) if p not in reasons),
-            notes=(*dict.fromkeys([*notes, *plugins, *unused, *known]), *idle),
+            notes=(*dict.fromkeys([*notes, *plugins, *unused, *issues]), *idle),
             versions=dict(versions.installed()),
             reference=None if request.reference is None else name_of(request.reference),
         )
 
     def _not_run(self, captured: Capture) -> Iterator[Seen]:
         """Results of a kernel's compilations, and the engines that do not apply to it."""
-        asked, kernels = self.request.asked, [captured.kernel]
-        why = self.request.why_not(captured)
+        asked, kernels = self._asked, [captured.kernel]
+        why = self._request.why_not(captured)
         if "static" in asked and why is not None:
             yield ask.each(kernels, "static", "skipped", why)
-        for target in self.targets() if "compile" in asked else ():
-            called = target in self.found.targets[captured.kernel.digest]
+        for target in self._targets() if "compile" in asked else ():
+            called = target in self._found.targets[captured.kernel.digest]
             if why is None and called:
                 yield ask.compilation(self.session, captured.kernel, target.name)
-            elif why is not None or not self.found.has_failed:
+            elif why is not None or not self._found.has_failed:
                 reason = why or f"for {target.name} the function does not call it"
                 yield ask.each(kernels, "compile", "skipped", reason, target.name)
 
@@ -536,9 +584,9 @@ class _Verification:
     ) -> tuple[list[Finding], frozenset[Dropped]]:
         """Leave out findings that a run refutes, and unwritten outputs that change no result."""
         findings, dropped = unwritten.used([f for one in seen for f in one.findings], self.session)
-        for ran in self.runs:
-            assert self.call is not None
-            findings, unused = unwritten.decided(findings, self.call, ran)
+        for ran in self._runs:
+            assert self._call is not None
+            findings, unused = unwritten.decided(findings, self._call, ran)
             dropped |= unused
         whole = {
             o.digest for o in outcomes if o.engine == "machine" and o.status == "ok" and not o.gaps

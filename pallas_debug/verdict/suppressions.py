@@ -86,18 +86,16 @@ def read(path: Path) -> tuple[Suppression, ...]:
 
 
 def _suppression(path: Path, number: int, entry: object) -> Suppression:
-    where = f"{path}, [[suppress]] number {number}"
-    if not isinstance(entry, dict):
-        raise UsageError(f"{where}: is not a table")
-    if unknown := sorted(set(entry) - set(_KEYS)):
+    given = entry if isinstance(entry, dict) else {}
+    wrong = [key for key, value in given.items() if key not in _KEYS or not isinstance(value, str)]
+    missing = [key for key in ("kind", "reason") if not str(given.get(key, "")).strip()]
+    if wrong or missing:
+        what = f"wrong {', '.join(wrong)}" if wrong else f"no {' and no '.join(missing)}"
         raise UsageError(
-            f"{where}: unknown {', '.join(unknown)}; a suppression has {', '.join(_KEYS)}"
+            f"{path}, [[suppress]] number {number}: {what}; a suppression has a kind and a reason, "
+            f"and may have {', '.join(_KEYS[1:-1])}, all of them text"
         )
-    if wrong := sorted(key for key, value in entry.items() if not isinstance(value, str)):
-        raise UsageError(f"{where}: {', '.join(wrong)} must be text")
-    if missing := [key for key in ("kind", "reason") if not entry.get(key, "").strip()]:
-        raise UsageError(f"{where}: has no {' and no '.join(missing)}")
-    return Suppression(**entry)
+    return Suppression(**given)
 
 
 def apply(

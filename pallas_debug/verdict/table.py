@@ -7,7 +7,7 @@ can leave a hole in the table. Pure functions; no engine, no jax.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pallas_debug.model import Finding, Gap, Kernel
 from pallas_debug.render import one_line
@@ -22,22 +22,8 @@ _RANK: tuple[Status, ...] = ("skipped", "ok", "unsupported", "unjudged", "found"
 """Statuses by increasing importance; of several answers to a cell, the most important counts."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """Judgements requested in a verification.
-
-    Attributes:
-      kernels: by name and digest, None; for one that could not be captured, which has no digest,
-        the reason.
-      targets: targets of `compile`.
-      by_name: whether the engines were requested by name. Such an engine must judge everything: a
-        kernel beyond its limits counts as not done.
-    """
-
-    kernels: Mapping[tuple[str, str], str | None]
-    engines: tuple[Engine, ...]
-    targets: tuple[str, ...] = ()
-    by_name: bool = False
+Kernels = Mapping[tuple[str, str], str | None]
+"""Kernels by name and digest; the reason, for one that could not be captured and has no digest."""
 
 
 def kernels(captured: Iterable[Kernel], lost: Iterable[Gap]) -> dict[tuple[str, str], str | None]:
@@ -47,20 +33,31 @@ def kernels(captured: Iterable[Kernel], lost: Iterable[Gap]) -> dict[tuple[str, 
 
 
 def fill(
-    asked: Asked, answers: Iterable[Outcome], unanswered: str = NO_ANSWER
+    kernels: Kernels,
+    engines: Sequence[Engine],
+    targets: Sequence[str],
+    answers: Iterable[Outcome],
+    *,
+    by_name: bool = False,
+    unanswered: str = NO_ANSWER,
 ) -> tuple[Outcome, ...]:
     """Fill each cell with its answer; answers that fit no cell come first.
 
     If a cell has several answers, the worst counts, with the gaps of all. A cell without an answer
     is not judged, for the reason `unanswered`.
+
+    Args:
+      targets: targets of `compile`.
+      by_name: whether the engines were requested by name. Such an engine must judge everything: a
+        kernel beyond its limits counts as not done.
     """
     by_cell: dict[tuple[object, ...], list[Outcome]] = {}
     for answer in answers:
         by_cell.setdefault(_key(answer), []).append(answer)
     filled = []
-    for (kernel, digest), lost in asked.kernels.items():
-        for engine in asked.engines:
-            for target in asked.targets if engine == "compile" else (None,):
+    for (kernel, digest), lost in kernels.items():
+        for engine in engines:
+            for target in targets if engine == "compile" else (None,):
                 cell = Outcome(
                     kernel=kernel,
                     digest=digest,
@@ -79,7 +76,7 @@ def fill(
         *besides,
         *(
             replace(o, status="unjudged")
-            if o.status == "unsupported" and (asked.by_name or (o.kernel, o.digest) not in judged)
+            if o.status == "unsupported" and (by_name or (o.kernel, o.digest) not in judged)
             else o
             for o in filled
         ),

@@ -7,31 +7,30 @@ later kernel may complete an array through an alias, and a caller may use only a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge.jaxprs import arrays
-from pallas_debug.bridge.lowering import trace
 from pallas_debug.findings import outputs
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.outputs import Dropped
 from pallas_debug.inputs.made_up import Filled
 from pallas_debug.model import Finding
-from pallas_debug.session import Options, Session
+from pallas_debug.session import Session
+from pallas_debug.verdict import interpreted
 from pallas_debug.verdict.engines import Call, Seen
 
 
 def used(findings: Iterable[Finding], session: Session) -> tuple[list[Finding], frozenset[Dropped]]:
     """Leave out unwritten outputs that the session's programs do not use; also return those."""
     uses = {kernel.digest: session.callers.uses(kernel) for kernel in session.kernels}
-    by_kernel: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_kernel.setdefault(finding.digest, []).append(finding)
-    kept: list[Finding] = []
+    everything = list(findings)
+    kept = [finding for finding in everything if finding.digest not in uses]
     dropped = frozenset[Dropped]()
-    for digest, mine in by_kernel.items():
-        left, unused = outputs.judged(mine, uses.get(digest, {})) if digest in uses else (mine, ())
+    for digest, used in uses.items():
+        left, unused = outputs.judged([f for f in everything if f.digest == digest], used)
         kept += left
-        dropped |= frozenset(unused)
+        dropped |= unused
     return kept, dropped
 
 
@@ -79,21 +78,9 @@ def resolved(
 def _changes_result(call: Call, ran: Seen, digest: str) -> bool:
     """Return whether a function's result depends on the memory that a kernel leaves unwritten."""
     assert ran.options is not None
-    args, kwargs = trace.copied(call.values.args, call.values.kwargs)
-    again = Options(
-        interpret="machine",
-        chip=ran.options.chip,
-        hang_after=ran.options.hang_after,
-        refilled=frozenset([digest]),
-        epoch=object(),
-    )
-    try:
-        with Session(again, runs=True) as session:
-            other = trace.block_until_ready(call.function(*args, **kwargs))
-            session.wait_for_runs()
-    except Exception:  # noqa: BLE001 - the first run returned, so these contents made it raise
-        return True
-    return not arrays.are_identical(ran.result, other)
+    options = replace(ran.options, interpret="machine", checks=(), refilled=frozenset([digest]))
+    _, error, other = interpreted.run(call, options)
+    return error is not None or not arrays.are_identical(ran.result, other)
 
 
 def notes(dropped: Iterable[Dropped], findings: Iterable[Finding]) -> list[str]:

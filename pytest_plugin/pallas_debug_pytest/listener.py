@@ -258,12 +258,9 @@ class Listener:
             for o in found
             if o.status != "unsupported" or (o.kernel, o.digest, o.column) not in judged
         ]
-        asked = table.Asked(
-            kernels=dict.fromkeys((o.kernel, o.digest) for o in found),
-            engines=VERIFIED,
-            targets=tuple(dict.fromkeys(o.target for o in found if o.target)),
-        )
-        return table.fill(asked, found)
+        kernels = dict.fromkeys((o.kernel, o.digest) for o in found)
+        targets = list(dict.fromkeys(o.target for o in found if o.target))
+        return table.fill(kernels, VERIFIED, targets, found)
 
     def _verdicts(self) -> list[str]:
         outcomes = self._outcomes()

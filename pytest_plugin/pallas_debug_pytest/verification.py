@@ -81,8 +81,8 @@ class Verification:
         ]
         answers += [self._as_it_ran(kernel) for kernel in self._kernels.values()]
         kernels = table.kernels(self._kernels.values(), self._session.uncaptured)
-        asked = table.Asked(kernels=kernels, engines=VERIFIED, targets=self._targets)
-        return [asdict(outcome) for outcome in table.fill(asked, answers)]
+        filled = table.fill(kernels, VERIFIED, self._targets, answers)
+        return [asdict(outcome) for outcome in filled]
 
     def _as_it_ran(self, kernel: Kernel) -> Outcome:
         if kernel.digest in self._faulty:

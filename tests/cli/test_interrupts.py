@@ -22,7 +22,7 @@ import pallas_debug
 from pallas_debug import interrupts
 from pallas_debug.cli.exits import Exit
 from pallas_debug.machine.machine import Machine
-from pallas_debug.verdict.answers import NOT_CONCLUDED
+from pallas_debug.verdict.run import NOT_CONCLUDED
 
 LONG = """
 import jax
@@ -345,7 +345,7 @@ def test_a_forked_process_does_not_write_into_the_pipe_of_its_parent() -> None:
     code = """
 import os, signal, sys, time, warnings
 from pallas_debug import interrupts
-from pallas_debug.verdict.answers import NOT_CONCLUDED
+from pallas_debug.verdict.run import NOT_CONCLUDED
 warnings.simplefilter("ignore")
 with interrupts.listening():
     child = os.fork()

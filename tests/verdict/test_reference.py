@@ -67,7 +67,7 @@ def test_a_right_and_a_wrong_result() -> None:
         "kernel  machine  values",
         "right   ok       ok",
         "",
-        "test_a_right_and_a_wrong_result.<locals>.<lambda>: nothing found in 1 kernel",
+        "<lambda>: nothing found in 1 kernel",
     ]
     wrong = judged(lambda x: scale(x, 3.0, "wrong"), double)
     (finding,) = wrong.counted

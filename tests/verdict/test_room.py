@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 import pallas_debug
 from pallas_debug.compiler import job
 from pallas_debug.errors import KernelFault
-from pallas_debug.verdict import Request, Verdict, verify, verify_program
+from pallas_debug.verdict import Request, Verdict, Verifier, verify
 
 LARGE = jax.ShapeDtypeStruct((2048, 4096), jnp.float32)
 
@@ -105,14 +105,14 @@ def test_a_kernel_that_a_program_does_not_reach(
     run: Callable[[], Any], engines: str, reason: str
 ) -> None:
     request = Request(engines=engines, targets="v5e")
-    verdict = verify_program(ended_with(run), "script", request)
+    verdict = Verifier("script").of_program(ended_with(run), request)
     assert cells(verdict)["machine"] == ("unjudged", reason, ())
 
 
 def test_the_machine_is_not_said_to_have_found_what_kept_a_program_from_running() -> None:
     request = Request(engines="static,machine", targets="v5e")
     run = ended_with(lambda: has_no_room(jnp.ones(LARGE.shape)))
-    verdict = verify_program(run, "script", request)
+    verdict = Verifier("script").of_program(run, request)
     assert cells(verdict) == {
         "static": ("found", None, ()),
         "machine": ("unjudged", "it did not run: it does not fit in the chip's memory", ()),

@@ -80,11 +80,14 @@ def test_one_that_fits_nothing_is_said() -> None:
     [
         ("kind = ", "is not valid TOML"),
         ('suppress = "all"', "`suppress` is a list of tables: write [[suppress]]"),
-        ("suppress = [1]", "number 1: is not a table"),
-        ("[[suppress]]\nkind = 'A'\nreson = 'b'", "unknown reson; a suppression has kind, kernel"),
-        ("[[suppress]]\nkind = 'A'\nreason = 3", "number 1: reason must be text"),
-        ("[[suppress]]\nkind = 'A'\nreason = ' '", "number 1: has no reason"),
-        ("[[suppress]]\nkernel = 'a'", "number 1: has no kind and no reason"),
+        ("suppress = [1]", "number 1: no kind and no reason; a suppression has a kind"),
+        (
+            "[[suppress]]\nkind = 'A'\nreson = 'b'",
+            "wrong reson; a suppression has a kind and a reason, and may",
+        ),
+        ("[[suppress]]\nkind = 'A'\nreason = 3", "number 1: wrong reason; "),
+        ("[[suppress]]\nkind = 'A'\nreason = ' '", "number 1: no reason; "),
+        ("[[suppress]]\nkernel = 'a'", "number 1: no kind and no reason; "),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import pytest
 
@@ -11,25 +12,23 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
-from pallas_debug.verdict import Outcome, Verdict, table
-from pallas_debug.verdict.answers import NOT_CONCLUDED, Answers
+from pallas_debug.verdict import Outcome, Request, Verdict, Verifier, table
 from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import ENGINES, Engine, Status
-from pallas_debug.verdict.table import Asked
+from pallas_debug.verdict.run import NOT_CONCLUDED
 
 TARGETS = ("v4", "v5e", "v6e")
 STATUSES: tuple[Status, ...] = ("ok", "found", "unsupported", "unjudged")
 KERNELS = (("rows", "aa" * 32), ("rows", "bb" * 32), ("columns", "cc" * 32), ("lost", ""))
 
 
-def asked(by_name: bool = False, **fields: object) -> Asked:
+def filled(answers: list[Outcome], **fields: Any) -> tuple[Outcome, ...]:
     given = {
         "kernels": dict.fromkeys(KERNELS[:1]),
         "engines": tuple(e for e in ENGINES if e != "values"),
         "targets": ("v5e",),
-        "by_name": by_name,
     }
-    return Asked(**{**given, **fields})  # type: ignore[arg-type]
+    return table.fill(answers=answers, **{**given, **fields})
 
 
 def cell(status: Status, engine: Engine = "static", **fields: object) -> Outcome:
@@ -47,48 +46,49 @@ def verdict(outcomes: tuple[Outcome, ...], **fields: object) -> Verdict:
 @pytest.mark.parametrize("seed", range(200))
 def test_whatever_is_answered_there_is_one_outcome_for_each_cell(seed: int) -> None:
     chance = random.Random(seed)
-    what = Asked(
-        kernels=dict.fromkeys(chance.sample(KERNELS, chance.randint(1, len(KERNELS)))),
-        engines=tuple(e for e in ENGINES if chance.random() < 0.6) or ("static",),
-        targets=tuple(t for t in TARGETS if chance.random() < 0.6),
-        by_name=chance.random() < 0.5,
-    )
-    empty = table.fill(dataclasses.replace(what, by_name=False), [])
+    kernels = dict.fromkeys(chance.sample(KERNELS, chance.randint(1, len(KERNELS))))
+    what: dict[str, Any] = {
+        "kernels": kernels,
+        "engines": tuple(e for e in ENGINES if chance.random() < 0.6) or ("static",),
+        "targets": tuple(t for t in TARGETS if chance.random() < 0.6),
+    }
+    by_name = chance.random() < 0.5
+    empty = filled([], **what)
     answers = [
         dataclasses.replace(one, status=chance.choice(STATUSES), reason=f"reason {i}")
         for i, one in enumerate(empty)
         for _ in range(chance.choice((0, 1, 1, 2)))
     ]
     chance.shuffle(answers)
-    filled = table.fill(what, answers)
+    cells = filled(answers, by_name=by_name, **what)
 
     def key(outcome: Outcome) -> tuple[object, ...]:
         return outcome.kernel, outcome.digest, outcome.engine, outcome.target
 
-    assert [key(one) for one in filled] == [key(one) for one in empty]
-    for one in filled:
+    assert [key(one) for one in cells] == [key(one) for one in empty]
+    for one in cells:
         given = {answer.status for answer in answers if key(answer) == key(one)}
         if not given:
             assert (one.status, one.reason) == ("unjudged", table.NO_ANSWER)
         elif one.status == "ok":
             assert given == {"ok"}
-        assert one.status != "unsupported" or not what.by_name
+        assert one.status != "unsupported" or not by_name
         assert one.reason
 
-    message = verdict(filled)
-    assert message.ok == ({one.status for one in filled} <= {"ok", "found", "unsupported"})
+    message = verdict(cells)
+    assert message.ok == ({one.status for one in cells} <= {"ok", "found", "unsupported"})
     missing = len(message.unjudged)
     last = str(message).splitlines()[-1]
-    judgements = "judgement" if len(filled) == 1 else "judgements"
-    assert (f"f: {missing} of {len(filled)} {judgements} not made (" in last) == bool(missing)
+    judgements = "judgement" if len(cells) == 1 else "judgements"
+    assert (f"f: {missing} of {len(cells)} {judgements} not made (" in last) == bool(missing)
     assert ("nothing found in" in last) == (not missing)
     assert exit_code(message) == (Exit.CANNOT_RUN if missing else Exit.OK)
     rows = str(message).partition("\n\n")[0].splitlines()
-    assert len(rows) == 1 + len(what.kernels) or not filled
+    assert len(rows) == 1 + len(kernels) or not cells
     signs = [sign for row in rows[1:] for sign in row.split()[1:]]
-    assert len(signs) == len(filled)
+    assert len(signs) == len(cells)
 
-    found = verdict(filled, findings=(Finding(kind=Fault.DEADLOCK, kernel="rows", message="m"),))
+    found = verdict(cells, findings=(Finding(kind=Fault.DEADLOCK, kernel="rows", message="m"),))
     assert exit_code(found) == Exit.FAILED
     assert (
         str(found)
@@ -104,7 +104,7 @@ def len_of(one: Verdict) -> str:
 
 
 def test_a_cell_without_an_answer_says_so() -> None:
-    (one,) = table.fill(asked(engines=("machine",)), [])
+    (one,) = filled([], engines=("machine",))
     assert (one.kernel, one.engine, one.status) == ("rows", "machine", "unjudged")
     assert one.reason == "the engine ended without an answer (please report it)"
 
@@ -112,39 +112,37 @@ def test_a_cell_without_an_answer_says_so() -> None:
 def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
     full = cell("unjudged", "compile", target="v6e", reason="the disk is full. Free some space.")
     rest = [cell("ok"), cell("ok", "machine")]
-    what = asked(targets=("v5e", "v6e"))
-    message = verdict(table.fill(what, [full, cell("ok", "compile", target="v5e"), *rest]))
+    what: Any = {"targets": ("v5e", "v6e")}
+    message = verdict(filled([full, cell("ok", "compile", target="v5e"), *rest], **what))
     assert str(message).splitlines()[-1] == (
         "f: 1 of 4 judgements not made (v6e: the disk is full. Free some space); "
         "nothing found by the rest"
     )
     also = dataclasses.replace(full, engine="machine", target=None, reason="it hangs")
-    message = verdict(table.fill(what, [full, also, *rest[:1]]))
+    message = verdict(filled([full, also, *rest[:1]], **what))
     assert str(message).splitlines()[-1] == (
         "f: 3 of 4 judgements not made (v5e: the engine ended without an answer (please report "
         "it); and 2 other reasons); nothing found by the rest"
     )
-    message = verdict(table.fill(asked(engines=("machine",)), [also]))
+    message = verdict(filled([also], engines=("machine",)))
     assert str(message).splitlines()[-1] == (
         "f: 1 of 1 judgement not made (machine: it hangs); nothing is known about its kernels"
     )
-    long = verdict(
-        table.fill(asked(engines=("machine",)), [cell("unjudged", "machine", reason="a" * 999)])
-    )
+    long = verdict(filled([cell("unjudged", "machine", reason="a" * 999)], engines=("machine",)))
     assert f"({'machine: ' + 'a' * 159}…)" in str(long).splitlines()[-1]
 
 
 def test_the_limit_of_an_engine_counts_where_the_engine_was_named() -> None:
     answers = [cell("unsupported", "machine", reason="too many points")]
-    both = asked(engines=("static", "machine"))
-    unless = verdict(table.fill(both, [cell("ok"), *answers]))
+    both: Any = {"engines": ("static", "machine")}
+    unless = verdict(filled([cell("ok"), *answers], **both))
     assert unless.ok
     assert exit_code(unless) == Exit.OK
     assert str(unless).splitlines()[-1] == (
         "f: nothing found in 1 kernel; beyond the limits of an engine: 1 of 2 judgements "
         "(machine); see `not judged`"
     )
-    named = verdict(table.fill(dataclasses.replace(both, by_name=True), [cell("ok"), *answers]))
+    named = verdict(filled([cell("ok"), *answers], by_name=True, **both))
     assert not named.ok
     assert exit_code(named) == Exit.CANNOT_RUN
 
@@ -152,13 +150,13 @@ def test_the_limit_of_an_engine_counts_where_the_engine_was_named() -> None:
 def test_a_kernel_that_no_engine_judges_is_not_verified() -> None:
     answers = [cell(status, "machine") for status in ("unsupported",)]
     gpu = [cell("skipped"), cell("skipped", "compile", target="v5e")]
-    assert not verdict(table.fill(asked(), [*gpu, *answers])).ok
-    assert verdict(table.fill(asked(), [*gpu, cell("ok", "machine")])).ok
+    assert not verdict(filled([*gpu, *answers])).ok
+    assert verdict(filled([*gpu, cell("ok", "machine")])).ok
 
 
 def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
     skipped = cell("skipped", "compile", target="v5e", reason="for v5e it is not called")
-    message = verdict(table.fill(asked(engines=("compile",)), [skipped]))
+    message = verdict(filled([skipped], engines=("compile",)))
     assert message.ok
     assert "rows    n/a" in str(message)
     assert "not asked: rows v5e: for v5e it is not called" in str(message)
@@ -176,10 +174,10 @@ def test_work_that_is_no_cell_counts_as_well() -> None:
 
 
 def test_kernels_of_one_name_have_rows_of_their_own() -> None:
-    what = asked(kernels=dict.fromkeys(KERNELS[:2]), engines=("static",))
+    what: Any = {"kernels": dict.fromkeys(KERNELS[:2]), "engines": ("static",)}
     answers = [cell("ok"), cell("found", digest="bb" * 32)]
     for order in (answers, answers[::-1]):
-        text = str(verdict(table.fill(what, order)))
+        text = str(verdict(filled(order, **what)))
         assert "rows-aaaaaaaa  ok" in text
         assert "rows-bbbbbbbb  FOUND" in text
         assert text.endswith("in 2 kernels")
@@ -191,7 +189,7 @@ def test_of_two_answers_the_worse_counts_with_the_gaps_of_both() -> None:
         dataclasses.replace(cell("found").without("b"), seconds=2.0),
     ]
     for order in (answers, answers[::-1]):
-        (one,) = table.fill(asked(engines=("static",)), order)
+        (one,) = filled(order, engines=("static",))
         assert (one.status, one.seconds) == ("found", 3.0)
         assert {gap.reason for gap in one.gaps} == {"a", "b"}
 
@@ -199,7 +197,7 @@ def test_of_two_answers_the_worse_counts_with_the_gaps_of_both() -> None:
 def test_an_answer_that_was_not_asked_for_is_kept() -> None:
     trace = Outcome(kernel="", engine="trace", status="found")
     other = cell("found", "compile", target="v4")
-    first, second, *rest = table.fill(asked(), [trace, other])
+    first, second, *rest = filled([trace, other])
     assert {first, second} == {trace, other}
     assert len(rest) == 3
 
@@ -220,15 +218,20 @@ def test_without_a_reference_the_last_line_says_that_values_were_not_judged() ->
     assert str(verdict((cell("ok"),))).endswith("f: nothing found in 1 kernel")
 
 
+def begun(**given: Any) -> Verifier:
+    """A verification that has not answered yet."""
+    one = Verifier("f")
+    one._begin(Request(**given))
+    return one
+
+
 def test_a_stopped_verdict_says_what_was_judged_and_what_was_not() -> None:
-    answers = Answers()
     why = "stopped by SIGTERM, at a.py:1"
-    assert answers.stopped("f", why).unjudged == (
-        Outcome(kernel="", engine="trace", status="unjudged", reason=why),
-    )
-    answers.ask(("trace", "static", "compile"), ("v5e", "v6e"))
-    answers.add(Seen(outcomes=(cell("ok"),)), Seen(problems=("no room on the disk",)))
-    stopped = answers.stopped("f", why)
+    end = Outcome(kernel="", engine="trace", status="unjudged", reason=why)
+    assert Verifier("f").stopped(why).unjudged == (end,)
+    one = begun(engines="static,compile", targets="v5e,v6e")
+    one.add(Seen(outcomes=(cell("ok"),)), Seen(problems=("no room on the disk",)))
+    stopped = one.stopped(why)
     assert [(o.engine, o.target, o.status) for o in stopped.outcomes] == [
         ("static", None, "ok"),
         ("compile", "v5e", "unjudged"),
@@ -238,24 +241,21 @@ def test_a_stopped_verdict_says_what_was_judged_and_what_was_not() -> None:
     assert (stopped.kernels, stopped.problems) == (("rows",), ("no room on the disk",))
     assert stopped.notes == ()
     for target in ("v5e", "v6e"):
-        answers.add(Seen(outcomes=(cell("ok", "compile", target=target),)))
-    first, *_ = answers.stopped("f", why).outcomes  # although every cell is answered
-    assert (first.kernel, first.reason) == ("", why)
+        one.add(Seen(outcomes=(cell("ok", "compile", target=target),)))
+    assert one.stopped(why).outcomes[0] == end  # although every cell is answered
 
 
 def test_a_stopped_verdict_does_not_deny_its_reference() -> None:
-    answers = Answers()
-    answers.ask(("trace", "values"), ())
-    answers.add(Seen(outcomes=(cell("ok"),)))
-    stopped = answers.stopped("f", "stopped by ctrl+c", reference="m:plain")
+    one = begun(engines="values", reference=abs)
+    one.add(Seen(outcomes=(cell("ok"),)))
+    stopped = one.stopped("stopped by ctrl+c", reference="m:plain")
     assert str(stopped).endswith("(values: stopped by ctrl+c); nothing found by the rest")
-    assert answers.stopped("f", "stopped by ctrl+c").reference is None
+    assert one.stopped("stopped by ctrl+c").reference is None
 
 
 def test_findings_of_a_stopped_verdict_are_said_not_to_be_the_last_word() -> None:
-    answers = Answers()
-    answers.ask(("trace", "static"), ())
+    one = begun(engines="static")
     finding = Finding(kind=Fault.DEADLOCK, kernel="rows", message="m")
-    answers.add(Seen(outcomes=(cell("found"),), findings=(finding,)))
-    stopped = answers.stopped("f", "stopped by ctrl+c")
+    one.add(Seen(outcomes=(cell("found"),), findings=(finding,)))
+    stopped = one.stopped("stopped by ctrl+c")
     assert (stopped.findings, stopped.notes) == ((finding,), (NOT_CONCLUDED,))

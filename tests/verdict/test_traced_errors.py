@@ -15,7 +15,7 @@ from small_calls import ROWS, X, called, copy, one
 
 from pallas_debug.errors import CannotRunError
 from pallas_debug.session import pretending
-from pallas_debug.verdict import Request, verify, verify_program
+from pallas_debug.verdict import Request, Verifier, verify
 
 
 def test_only_what_fails_in_a_kernel_is_said_to_be_in_one() -> None:
@@ -94,7 +94,9 @@ def test_the_error_that_ends_a_program_is_explained() -> None:
 
 def test_a_program_that_is_stopped_before_its_kernel_is_not_said_to_have_none() -> None:
     stop = CannotRunError("the kernel is too long")
-    verdict = verify_program(lambda: stop, "script.py", Request(targets="v5e", engines="machine"))
+    verdict = Verifier("script.py").of_program(
+        lambda: stop, Request(targets="v5e", engines="machine")
+    )
     assert (verdict.ok, verdict.findings) == (False, ())
     assert "where it stopped: CannotRunError: the kernel is too long" in verdict.problems[0]
 

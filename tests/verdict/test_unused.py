@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug.verdict import Request, Verdict, verify, verify_program
+from pallas_debug.verdict import Request, Verdict, Verifier, verify
 from pallas_debug.verdict.formats import github, sarif
 
 X = jax.ShapeDtypeStruct((16, 128), jnp.float32)
@@ -159,7 +159,7 @@ def program(line: str) -> Verdict:
         np.asarray(line_of[line](ONES))
 
     line_of = {"jitted": jax.jit(unused), "used": jax.jit(used), "eager": eager}
-    return verify_program(run, line, Request(engines="static,machine"))
+    return Verifier(line).of_program(run, Request(engines="static,machine"))
 
 
 def test_an_exception_of_jax_is_not_said_to_be_the_script_s_own() -> None:
@@ -170,7 +170,7 @@ def test_an_exception_of_jax_is_not_said_to_be_the_script_s_own() -> None:
             return error
         return None
 
-    (finding,) = verify_program(run, "script", Request(engines="machine")).findings
+    (finding,) = Verifier("script").of_program(run, Request(engines="machine")).findings
     assert finding.advice == "fix what the message names: jax rejected the call while tracing it"
 
 
@@ -183,13 +183,13 @@ def test_a_script_that_stops_after_a_finding_was_not_judged_to_its_end() -> None
             return error
 
     request = Request(engines="machine")
-    verdict = verify_program(run, "script", request)
+    verdict = Verifier("script").of_program(run, request)
     (problem,) = verdict.problems
     assert verdict.findings
     assert problem.startswith("what the program runs after ")
     assert problem.endswith(", where it stopped: ValueError: wrong results")
     assert "test_unused.py:" in problem
-    assert not verify_program(lambda: run() and None, "script", request).problems
+    assert not Verifier("script").of_program(lambda: run() and None, request).problems
 
 
 @pytest.mark.slow

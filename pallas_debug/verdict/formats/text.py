@@ -45,50 +45,38 @@ def table(verdict: Verdict) -> str:
 
     A name longer than `MAX_NAME` has a line of its own, above its row.
     """
-    columns, answers = cells(verdict)
+    outcomes = [outcome for outcome in verdict.outcomes if outcome.kernel]
+    order = sorted(outcomes, key=lambda outcome: ENGINES.index(outcome.engine))
+    columns = list(dict.fromkeys(outcome.column for outcome in order))
     if not columns:
         return ""
-    short = [label if len(label) <= MAX_NAME else "" for label, _ in answers]
-    rows = [[name, *map(_cell, found)] for name, (_, found) in zip(short, answers, strict=True)]
-    heading, *lines = render.aligned([["kernel", *columns], *rows])
-    shown = [heading]
-    for (label, _), name, line in zip(answers, short, lines, strict=True):
-        shown += [line] if name else [label, line]
-    return "\n".join(shown)
-
-
-def cells(verdict: Verdict) -> tuple[list[str], list[tuple[str, list[Outcome | None]]]]:
-    """Headings of the columns; for each kernel, its label and outcomes, None for an empty cell."""
-    outcomes = [o for o in verdict.outcomes if o.kernel]
-    columns = sorted(dict.fromkeys(map(_column, outcomes)), key=lambda c: ENGINES.index(c[0]))
-    rows: list[tuple[str, list[Outcome | None]]] = []
+    rows: dict[str, list[str]] = {}
     for kernel, label in _labels(verdict).items():
-        answers: dict[tuple[str, str], list[Outcome]] = {}
-        for outcome in outcomes:
-            if (outcome.kernel, outcome.digest) == kernel:
-                answers.setdefault(_column(outcome), []).append(outcome)
-        found = [worst(answers[column]) if column in answers else None for column in columns]
-        rows.append((label, found))
-    return [name for _, name in columns], rows
+        mine = [o for o in outcomes if (o.kernel, o.digest) == kernel]
+        rows[label] = [_cell([o for o in mine if o.column == column]) for column in columns]
+    short = [[name if len(name) <= MAX_NAME else "", *cells] for name, cells in rows.items()]
+    heading, *lines = render.aligned([["kernel", *columns], *short])
+    shown = [heading]
+    for name, line in zip(rows, lines, strict=True):
+        shown += [line] if len(name) <= MAX_NAME else [name, line]
+    return "\n".join(shown)
 
 
 def _labels(verdict: Verdict) -> dict[tuple[str, str], str]:
     return labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
 
 
-def _column(outcome: Outcome) -> tuple[str, str]:
-    return outcome.engine, outcome.column
-
-
-def _cell(outcome: Outcome | None) -> str:
-    if outcome is None:
+def _cell(answers: Sequence[Outcome]) -> str:
+    if not answers:
         return SIGNS["unjudged"]
-    return SIGNS[outcome.status] + ("*" if outcome.gaps and outcome.status == "ok" else "")
+    one = worst(answers)
+    return SIGNS[one.status] + ("*" if one.gaps and one.status == "ok" else "")
 
 
 def finding_text(finding: Finding, hints: Sequence[Hint] = ()) -> str:
     """Render a finding, with the hints on the way to it, and the engines that saw it."""
-    engines = ", ".join(_seen_by(finding))
+    targets = f"compile for {', '.join(finding.targets)}" if finding.targets else "compile"
+    engines = ", ".join(targets if name == "compile" else name for name in finding.engines)
     lines = [render.finding_text(finding)]
     lines += [f"on the way to it: {render.hint_text(hint)}" for hint in hints]
     return "\n  ".join([*lines, *([f"seen by: {engines}"] if engines else [])])
@@ -99,11 +87,6 @@ def hint_lines(verdict: Verdict) -> list[str]:
     shown = {hint for finding in verdict.findings for hint in verdict.hints_of(finding)}
     lines = [f"  {render.hint_text(hint)}" for hint in verdict.hints if hint not in shown]
     return ["hints, which may be intended and fail nothing:", *lines] if lines else []
-
-
-def _seen_by(finding: Finding) -> list[str]:
-    targets = f"compile for {', '.join(finding.targets)}" if finding.targets else "compile"
-    return [targets if name == "compile" else name for name in finding.engines]
 
 
 def _suppressed(verdict: Verdict) -> list[str]:
@@ -118,12 +101,10 @@ def not_judged(verdict: Verdict) -> list[str]:
     names = _labels(verdict)
     reasons: dict[tuple[str, str], list[str]] = {}
     for outcome in verdict.outcomes:
-        entries = [("not judged", gap.reason) for gap in outcome.gaps]
-        if outcome.status in ("unjudged", "unsupported"):
-            entries.insert(0, ("not judged", outcome.reason or outcome.status))
-        elif outcome.status == "skipped":
-            entries.insert(0, ("not asked", outcome.reason or outcome.status))
         where = f"{names.get((outcome.kernel, outcome.digest), '')} {outcome.column}".strip()
+        entries = [("not judged", gap.reason) for gap in outcome.all_gaps]
+        if outcome.status == "skipped":
+            entries = [("not asked", outcome.reason or outcome.status), *entries]
         for key in entries:
             reasons.setdefault(key, []).append(where)
     lines = [f"{what}: {_several(where)}: {reason}" for (what, reason), where in reasons.items()]
@@ -139,8 +120,14 @@ def _several(where: Sequence[str]) -> str:
 def last_word(verdict: Verdict) -> str:
     """Summary line: missing judgements, then `2 findings in 1 kernel` or `nothing found in …`."""
     kernels = render.plural(len(verdict.kernels), "kernel")
-    asked, uncounted = judgements(verdict.outcomes), _uncounted(verdict)
-    parts = list(filter(None, [missing(verdict)]))
+    asked = judgements(verdict.outcomes)
+    parts, uncounted = [], _uncounted(verdict)
+    if verdict.unjudged:
+        reasons = list(dict.fromkeys(o.reason or o.status for o in verdict.unjudged))
+        columns = dict.fromkeys(o.column for o in verdict.unjudged if o.reason == reasons[0])
+        count = f"{len(verdict.unjudged)} of {render.plural(len(asked), 'judgement')} not made"
+        why = f"{', '.join(columns)}: {_first(reasons, 'reason')}"
+        parts.append(f"{count if asked else 'nothing was judged'} ({why})")
     if verdict.problems:
         parts.append(f"not everything was done ({_first(verdict.problems, 'problem')})")
     if verdict.counted:
@@ -154,10 +141,10 @@ def last_word(verdict: Verdict) -> str:
         parts.append(f"nothing found {'by the rest' if verdict.unjudged else f'in {kernels}'}")
     limits = [o for o in verdict.outcomes if o.status == "unsupported"]
     if limits and not verdict.findings:
-        columns = ", ".join(dict.fromkeys(o.column for o in limits))
+        columns = dict.fromkeys(outcome.column for outcome in limits)
         parts.append(
             f"beyond the limits of an engine: {len(limits)} of "
-            f"{render.plural(len(asked), 'judgement')} ({columns}); see `not judged`"
+            f"{render.plural(len(asked), 'judgement')} ({', '.join(columns)}); see `not judged`"
         )
     if verdict.reference is None and verdict.kernels:
         parts.append(NO_REFERENCE)
@@ -166,26 +153,11 @@ def last_word(verdict: Verdict) -> str:
 
 def _uncounted(verdict: Verdict) -> list[str]:
     """`1 finding on made-up values, not counted`; empty if all findings count."""
-    made_up = sum(bool(finding.made_up) for finding in verdict.findings)
-    rest = sum(not finding.counts and not finding.made_up for finding in verdict.findings)
-    kinds = [(made_up, "on made-up values"), (rest, "on an unknown condition")]
+    rest = [finding for finding in verdict.findings if not finding.counts]
+    made_up = sum(bool(finding.made_up) for finding in rest)
+    kinds = [(made_up, "on made-up values"), (len(rest) - made_up, "on an unknown condition")]
     parts = [f"{render.plural(count, 'finding')} {kind}" for count, kind in kinds if count]
     return [f"{' and '.join(parts)}, not counted"] if parts else []
-
-
-def missing(verdict: Verdict) -> str:
-    """`2 of 5 judgements not made (v6e: the disk is full; …)`; empty if all were made."""
-    reasons: dict[str, list[str]] = {}
-    for outcome in verdict.unjudged:
-        reasons.setdefault(outcome.reason or outcome.status, []).append(outcome.column)
-    if not reasons:
-        return ""
-    columns = ", ".join(dict.fromkeys(next(iter(reasons.values()))))
-    why = f"({columns}: {_first(list(reasons), 'reason')})"
-    count = len(judgements(verdict.outcomes))
-    if not count:
-        return f"nothing was judged {why}"
-    return f"{len(verdict.unjudged)} of {render.plural(count, 'judgement')} not made {why}"
 
 
 def _first(texts: Sequence[str], what: str) -> str:

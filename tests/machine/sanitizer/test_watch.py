@@ -339,7 +339,7 @@ def test_verify_does_not_count_a_kernel_watched_in_part_as_judged() -> None:
         ),
         (
             "totals_kernal=0,0",
-            "no kernel 'totals_kernal' to watch (did you mean 'totals_kernel'?); there is totals_",
+            "there is no kernel 'totals_kernal' (did you mean 'totals_kernel'?) to watch: kernel `totals_",
         ),
     ],
 )
