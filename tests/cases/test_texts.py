@@ -1,0 +1,20 @@
+"""Findings and hints about the cases, word for word."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+from broken_kernels.test_broken_kernels import OF_JAX
+from broken_kernels.texts import MAX_LINES, ROOT
+from cases.texts import CASES, Case, path, text
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+
+@pytest.mark.skipif(jax.__version__ != OF_JAX, reason="the texts name what another jax has not")
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_each_has_its_text(one: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # from which paths are shown
+    shown = text(one)
+    assert shown == path(one).read_text()
+    assert all(len(found.splitlines()) <= MAX_LINES for found in shown.split("\n\n")), shown
