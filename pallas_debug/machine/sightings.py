@@ -115,8 +115,6 @@ def counter_text(counter: Counter) -> str:
 def stuck_wait(thread: Thread, blocked: Blocked) -> Stuck:
     return Stuck(
         semaphore=counter_text(blocked.counter),
-        count=blocked.counter.count,
-        needed=blocked.amount,
         line=blocked.step.site.line,
         device=thread.device,
         core=thread.core,

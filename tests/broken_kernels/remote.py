@@ -267,7 +267,10 @@ KERNELS = (
             operand="tile_ref",
             grid_point=NO_GRID,
             other="copy.start()",
-            values={"other semaphore": "receive_sem", "waited for": "send_sem"},
+            values={
+                "other semaphore": "receive_sem",
+                "waited for": "the barrier semaphore, send_sem",
+            },
         ),
     ),
     BrokenKernel(

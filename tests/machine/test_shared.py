@@ -121,7 +121,8 @@ def test_a_wait_for_more_than_the_kernels_before_have_copied(mode: str) -> None:
         "the copies on it, here and in the kernel that returned it, add up to less than the waits"
     )
     assert finding.advice == (
-        "start a copy of the same slices for every wait, in one of these kernels"
+        "start a copy of the same slices, or signal it once, for every wait, in one of these "
+        "kernels"
     )
 
 
@@ -148,8 +149,8 @@ def test_counts_go_from_kernel_to_kernel() -> None:
         judged(lambda: counted(waits=5))
     assert (
         "sem is at 3, but the wait needs 5\n  cause: the signals on it, here and in the kernel "
-        "that returned it, add up to less than the waits\n  try: signal it once for every wait, in "
-        "one of these kernels"
+        "that returned it, add up to less than the waits\n  try: start a copy of the same slices, "
+        "or signal it once, for every wait, in one of these kernels"
     ) in str(error.value)
 
 

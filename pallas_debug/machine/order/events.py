@@ -16,9 +16,9 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.order.atomics import AtomicOrder
 from pallas_debug.machine.order.facts import (
     BlockVisit,
+    CrossCoreWait,
     EarlyCopy,
     EventPlace,
-    LaneWait,
     OverlappingCopy,
     StartedCopy,
     UndecidedOrder,
@@ -29,9 +29,9 @@ from pallas_debug.machine.order.races import RaceDetector, changes
 from pallas_debug.machine.order.regions import Box, boxes, boxes_text, first_meeting
 from pallas_debug.machine.order.tasks import (
     CopyTasks,
-    Lane,
     OrderedThread,
     OrderTasks,
+    ParallelPoint,
     is_far,
 )
 from pallas_debug.machine.shadow.shadow import differing
@@ -46,31 +46,24 @@ class OrderTracker(MachineObserver):
       devices: number of devices that run the kernel together; by default, all of the mesh.
 
     Attributes:
-      early: DMAs to devices that may not have entered the kernel, by line.
-      overlapping: DMAs that write elements of their own sources, by line.
       reads: reads of semaphores whose values depend on timing, by line.
       ledgers: ledgers of semaphores, by number of the buffer and entry.
       left_over: ledgers of ended scopes whose semaphores were not zero.
-      visits: visits of output blocks, by array and indices, for each lane.
+      visits: visits of output blocks, by array and indices, for each place on the parallel axes.
       blocked: pending waits, by thread number.
-      lane_waits: waits for DMAs or signals of another lane, by line.
       has_ended: whether all threads have.
     """
 
     def __init__(self, launch: Launch, *, devices: int | None = None) -> None:
         self.launch = launch
         self.tasks = OrderTasks(launch, devices)
-        self.detector = RaceDetector(self.tasks, self.ledger)
+        self.detector = RaceDetector(self.tasks)
         self.atomics = AtomicOrder()
-        self.early: dict[Any, EarlyCopy] = {}
-        self.overlapping: dict[Any, OverlappingCopy] = {}
         self.reads: dict[Any, UndecidedOrder] = {}
         self.ledgers: dict[tuple[int, tuple[Any, ...]], SemaphoreLedger] = {}
         self.left_over: list[SemaphoreLedger] = []
-        self.visits: dict[tuple[int, tuple[int, ...]], dict[Lane, BlockVisit]] = {}
+        self.visits: dict[tuple[int, tuple[int, ...]], dict[ParallelPoint, BlockVisit]] = {}
         self.blocked: dict[int, Blocked] = {}
-        self.lane_waits: dict[Any, LaneWait] = {}
-        self.has_barrier = False
         self.has_ended = False
         self._aliased = _aliased(launch)
 
@@ -94,10 +87,9 @@ class OrderTracker(MachineObserver):
         own.windows = {}
         for window in thread.walk.windows:
             if window.operand.kind == "output" and id(window.operand) not in self._aliased:
-                lanes = self.visits.setdefault((window.array.number, window.block), {})
-                visit = lanes.get(own.lane)
-                if visit is None:
-                    visit = lanes[own.lane] = BlockVisit(window, window.block, thread.point)
+                visits = self.visits.setdefault((window.array.number, window.block), {})
+                first = BlockVisit(window, window.block, thread.point)
+                visit = visits.setdefault(own.parallel_point, first)
                 own.windows[window.current.number] = visit
 
     def ends(self) -> None:
@@ -106,8 +98,6 @@ class OrderTracker(MachineObserver):
     # Memory
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
-        if buffer.kind == "barrier":
-            self.has_barrier = True
         self.detector.allocated(buffer)
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
@@ -115,7 +105,7 @@ class OrderTracker(MachineObserver):
         if buffer.type.semaphore is not None:
             for key in [key for key in self.ledgers if key[0] == buffer.number]:
                 ledger = self.ledgers.pop(key)
-                if ledger.near.count or ledger.copies:
+                if ledger.is_raised:
                     self.left_over.append(ledger)
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
@@ -142,7 +132,7 @@ class OrderTracker(MachineObserver):
         if self.tasks.axes:
             visit = self.tasks.thread(thread).windows.get(number)
             if visit is not None:
-                visit.wrote(step, thread, self.detector.next())
+                visit.store = visit.store or EventPlace.of(step, thread)
                 visit.changes = visit.changes or changes(thread, step, region, value)
                 visit.is_covered |= region.is_whole and getattr(step, "mask", None) is None
 
@@ -189,27 +179,26 @@ class OrderTracker(MachineObserver):
             return
         own, step = self.tasks.thread(thread), copy.step
         when = self.detector.next()
-        own.started(step.site.line, when)
         place = EventPlace(step, thread.device, copy.point, copy.iterations)
-        parts = boxes(copy.source), boxes(copy.destination)
-        operands = thread.ref(step.source).name, thread.ref(step.destination).name
+        source, destination = boxes(copy.source), boxes(copy.destination)
+        target = thread.ref(step.destination).name
         names = (
-            boxes_text(operands[0], parts[0], copy.source.buffer.content.shape),
-            boxes_text(operands[1], parts[1], copy.destination.buffer.content.shape),
+            boxes_text(thread.ref(step.source).name, source, copy.source.buffer.content.shape),
+            boxes_text(target, destination, copy.destination.buffer.content.shape),
         )
         started = StartedCopy(
-            place, names, copy.destination.buffer, operands[1], copy.nbytes, copy.nbytes
+            place, names, copy.destination.buffer, target, copy.nbytes, copy.nbytes
         )
-        if copy.source.buffer is copy.destination.buffer and parts[0] != parts[1]:
-            overlap = first_meeting(*parts)
-            if overlap is not None:
-                fact = OverlappingCopy(started, overlap, when, count=0)
-                self.overlapping.setdefault(step.site.line, fact).count += 1
+        if copy.source.buffer is copy.destination.buffer and source != destination:
+            overlap = first_meeting(source, destination)
+            key = OverlappingCopy, step.site.line
+            if overlap is not None and not self.detector.is_known(key):
+                self.detector.facts[key] = OverlappingCopy(started, overlap)
         near, far = self.tasks.copy(own, copy)
-        self._access(own, copy, copy.source, parts[0], near.reads, far.reads, names, when)
-        if self._is_known(own, near, started, when):
-            destination = copy.destination
-            self._access(own, copy, destination, parts[1], near.writes, far.writes, names, when)
+        self._access(own, copy, copy.source, source, near.reads, far.reads, names, when)
+        if self._has_entered(own, near, started):
+            region = copy.destination
+            self._access(own, copy, region, destination, near.writes, far.writes, names, when)
         self._raise(own, copy, copy.received, near.writes, far.writes, started)
         if copy.sent is not None:
             self._raise(own, copy, copy.sent, near.reads, far.reads, started)
@@ -233,20 +222,16 @@ class OrderTracker(MachineObserver):
         ledger = self.ledger(counter)
         amount = copy.amount(counter)
         ledger.started(replace(started, nbytes=amount, left=amount))
-        lane = own.lane if counter.buffer.device == own.thread.device else None
-        ledger.release(near, far, lane, amount, copy)
+        ledger.release(near, far, _origin(own, counter), amount, copy)
 
-    def _is_known(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy, when: int) -> bool:
-        """Return whether the receiver is known to have entered the kernel."""
+    def _has_entered(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy) -> bool:
+        """Return whether the receiver's entry into the kernel happened before the DMA."""
         device = copy.destination.device
         if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
             return True
-        line = copy.place.step.site.line
-        if line in self.early:
-            self.early[line].count += 1
-        else:
-            heard = tuple(sorted(own.heard - {own.thread.device}))
-            self.early[line] = EarlyCopy(copy, heard, when)
+        key = EarlyCopy, copy.place.step.site.line
+        if not self.detector.is_known(key):
+            self.detector.facts[key] = EarlyCopy(copy)
         return False
 
     # Semaphores
@@ -256,9 +241,7 @@ class OrderTracker(MachineObserver):
         ledger = self.ledger(counter)
         place = EventPlace.of(step, thread)
         ledger.signalled(place, amount)
-        ledger.cores.add(thread.number)
-        lane = own.lane if counter.buffer.device == thread.device else None
-        ledger.release(own.near, own.far, lane, amount, place)
+        ledger.release(own.near, own.far, _origin(own, counter), amount, place)
 
     def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         self.blocked.pop(thread.number, None)
@@ -266,39 +249,23 @@ class OrderTracker(MachineObserver):
             return
         own = self.tasks.thread(thread)
         ledger = self.ledger(counter)
-        crossing = ledger.take(own.near, own.far, own.lane, amount)
+        place = EventPlace.of(step, thread)
+        crossing = ledger.take(own.near, own.far, own.parallel_point, amount)
         if crossing is not None:
-            self._crosses(own, step, ledger, crossing)
+            self._crosses(place, ledger, crossing)
         own.waits.append((self.detector.next(), ledger.name))
-        own.heard |= ledger.signallers
-        own.heard_cores |= ledger.cores
         if amount:
-            place = EventPlace.of(step, thread)
-            target = None
-            if isinstance(step, ir.CopyWait):
-                target = thread.ref(step.destination).buffer
-            ledger.waited(place, amount, target, lambda: self.descriptor(thread, step))
+            ledger.waited(place, amount, lambda: self.descriptor(thread, step))
 
-    def _crosses(
-        self, own: OrderedThread, step: ir.MachineStep, ledger: SemaphoreLedger,
-        of: DmaCopy | EventPlace,
-    ) -> None:  # fmt: skip
+    def _crosses(self, wait: EventPlace, ledger: SemaphoreLedger, of: DmaCopy | EventPlace) -> None:
         """Record a wait for a DMA or signal of another grid point of a parallel axis."""
-        line, thread = step.site.line, own.thread
-        if line in self.lane_waits:
-            self.lane_waits[line].count += 1
-            return
-        source = (
-            EventPlace(of.step, thread.device, of.point, of.iterations)
-            if isinstance(of, DmaCopy)
-            else of
-        )
-        axes = tuple(axis for axis in self.tasks.axes if source.point[axis] != thread.point[axis])
-        if axes and ledger.buffer.kind not in ("input", "output"):
-            self.lane_waits[line] = LaneWait(
-                EventPlace.of(step, thread),
-                source, ledger.name, axes, isinstance(of, DmaCopy), self.detector.next(),
-            )  # fmt: skip
+        key = CrossCoreWait, wait.step.site.line
+        axes = tuple(axis for axis in self.tasks.axes if of.point[axis] != wait.point[axis])
+        is_given = ledger.buffer.kind in ("input", "output")
+        if not self.detector.is_known(key) and axes and not is_given:
+            source = EventPlace(of.step, wait.device, of.point, of.iterations)
+            is_copy = isinstance(of, DmaCopy)
+            self.detector.facts[key] = CrossCoreWait(wait, source, ledger.name, axes, is_copy)
 
     def reads_semaphore(
         self, thread: Thread, step: ir.MachineStep, counter: Counter, value: int
@@ -333,13 +300,9 @@ class OrderTracker(MachineObserver):
         found = self.ledgers.get(key)
         if found is None:
             found = SemaphoreLedger(counter.buffer, counter.entry)
-            if self.tasks.axes:
-                found.far = {}
+            found.far = {} if self.tasks.axes else None
             self.ledgers[key] = found
         return found
-
-    def ledger_of(self, blocked: Blocked) -> SemaphoreLedger:
-        return self.ledger(blocked.counter)
 
     # Names
 
@@ -358,6 +321,11 @@ class OrderTracker(MachineObserver):
             return None
         name = thread.ref(place).name
         return boxes_text(name, boxes(region), region.buffer.content.shape)
+
+
+def _origin(own: OrderedThread, counter: Counter) -> ParallelPoint | None:
+    """Coordinates from which a thread raises a semaphore; None on another device."""
+    return own.parallel_point if counter.buffer.device == own.thread.device else None
 
 
 def _aliased(launch: Launch) -> set[int]:

@@ -30,47 +30,6 @@ class EventPlace:
 
 
 @dataclass(eq=False, slots=True)
-class RaceFact:
-    """Two unordered accesses.
-
-    Attributes:
-      earlier, later: the accesses, in the order of this run.
-      overlap: elements that both access.
-      axes: parallel axes along which their grid points differ.
-      waited: semaphores waited for since the DMA of `earlier` was started, if it is a DMA.
-      was_awaited: whether the DMA's semaphore is among them.
-      alike: number of DMAs in flight on its semaphore, if a wait took the bytes of fewer.
-      when: number of the event.
-      heard: threads whose signals the side that should have waited has waited for, if the two sides
-        are on different cores.
-    """
-
-    earlier: MemoryAccess
-    later: MemoryAccess
-    overlap: Box
-    axes: tuple[int, ...]
-    waited: tuple[str, ...] | None
-    alike: int
-    when: int
-    was_awaited: bool = False
-    count: int = 1
-    heard: frozenset[int] = frozenset()
-
-    @property
-    def overtakes(self) -> bool:
-        """True if a DMA replaces data of an earlier DMA for whose arrival a read has waited."""
-        fills = self.later.copy is not None and self.later.writes and self.later.was_filled
-        return fills and self.was_awaited and not self.earlier.writes
-
-    @property
-    def second(self) -> MemoryAccess:
-        """The side that should have waited for the other: the one that reads."""
-        return self.later if self.later.writes == self.earlier.writes else (
-            self.earlier if self.later.writes else self.later
-        )  # fmt: skip
-
-
-@dataclass(eq=False, slots=True)
 class StartedCopy:
     """A DMA that has not been awaited.
 
@@ -89,37 +48,56 @@ class StartedCopy:
     left: int
 
 
-@dataclass(eq=False, slots=True)
-class EarlyCopy:
-    """A DMA to a device that may not have entered the kernel yet.
+@dataclass(eq=False, slots=True, kw_only=True)
+class OrderFact:
+    """A fault of order.
 
     Attributes:
-      heard: devices whose signals the sender has waited for.
+      count: number of times it was seen.
     """
 
-    copy: StartedCopy
-    heard: tuple[int, ...]
-    when: int
     count: int = 1
 
 
 @dataclass(eq=False, slots=True)
-class OverlappingCopy:
-    """A DMA that writes elements of its own source.
+class RaceFact(OrderFact):
+    """Two unordered accesses.
 
     Attributes:
-      overlap: elements that it both reads and writes.
+      earlier, later: the accesses, in the order of this run.
+      overlap: elements that both access.
+      axes: parallel axes along which their grid points differ.
+      waited: semaphores that the other thread or DMA waited for between the start of a DMA and its
+        own access; None if no DMA takes part, or two of several threads.
+      clobbers: whether a DMA replaces data that the other side reads.
     """
+
+    earlier: MemoryAccess
+    later: MemoryAccess
+    overlap: Box
+    axes: tuple[int, ...]
+    waited: tuple[str, ...] | None = None
+    clobbers: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class EarlyCopy(OrderFact):
+    """A DMA to a device that may not have entered the kernel yet."""
+
+    copy: StartedCopy
+
+
+@dataclass(eq=False, slots=True)
+class OverlappingCopy(OrderFact):
+    """A DMA that reads elements, `overlap`, that it also writes."""
 
     copy: StartedCopy
     overlap: Box
-    when: int
-    count: int = 1
 
 
 @dataclass(eq=False, slots=True)
-class LaneWait:
-    """A wait for a DMA or signal of another grid point of a parallel axis alone.
+class CrossCoreWait(OrderFact):
+    """A wait that only returns if another grid point of a parallel axis runs on the same core.
 
     Attributes:
       wait, source: places of the wait, and of the start of the DMA or the signal.
@@ -133,8 +111,6 @@ class LaneWait:
     semaphore: str
     axes: tuple[int, ...]
     of_copy: bool
-    when: int
-    count: int = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -158,13 +134,13 @@ class UndecidedOrder:
 
 @dataclass(eq=False, slots=True)
 class BlockVisit:
-    """Visits of an output block by the grid points of one lane.
+    """Visits of an output block by the grid points that share their place on the parallel axes.
 
     Attributes:
       point: first grid point of the visits.
-      store: first store, and number of its event.
-      reads_first: whether the block is read before the lane has written to it.
-      changes: whether the lane's stores change what the block holds.
+      store: first store.
+      reads_first: whether the block is read before they have written to it.
+      changes: whether their stores change what the block holds.
       is_covered: whether one of them writes all of it.
     """
 
@@ -172,7 +148,6 @@ class BlockVisit:
     block: Point
     point: Point
     store: EventPlace | None = None
-    when: int = 0
     is_read: bool = False
     reads_first: bool = False
     changes: bool = False
@@ -180,14 +155,9 @@ class BlockVisit:
 
     @property
     def is_equal(self) -> bool:
-        """True if the lane writes what another has written, without having read any of it."""
+        """True if they write what others have written, without having read any of it."""
         return self.is_covered and not (self.changes or self.reads_first)
 
     def read(self) -> None:
         self.is_read = True
         self.reads_first = self.reads_first or self.store is None
-
-    def wrote(self, step: ir.MachineStep, thread: Thread, when: int) -> None:
-        if self.store is None:
-            self.store = EventPlace.of(step, thread)
-            self.when = when

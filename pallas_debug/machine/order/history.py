@@ -20,8 +20,8 @@ MAX_ACCESSES = 1 << 14
 FEW = 16
 """Maximum number of accesses that are examined one by one."""
 
-MAX_FILLS = 256
-"""Maximum number of places in a buffer for which it is recorded whether they have been read."""
+MAX_UNREAD = 256
+"""Maximum number of places in a buffer that are recorded as unread."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,8 +35,8 @@ class MemoryAccess:
       names: names of the DMA's source and destination.
       block: block that the pipeline moves.
       when: number of the event, in the order of the run.
-      was_filled: whether a DMA replaces data that was written before.
-      was_unread: whether that data had not been read since.
+      parallel_point: coordinates of a pipeline's grid point along the parallel axes.
+      clobbers: whether a DMA replaces data that nothing has read since it was written.
       operand: name of the operand in a kernel for a GPU; None for that of the buffer.
     """
 
@@ -52,14 +52,18 @@ class MemoryAccess:
     copy: DmaCopy | None = None
     names: tuple[str, str] | None = None
     block: tuple[int, ...] | None = None
-    lane: tuple[int, ...] = ()
-    was_filled: bool = False
-    was_unread: bool = False
+    parallel_point: tuple[int, ...] = ()
+    clobbers: bool = False
     operand: str | None = None
 
     @property
     def adds(self) -> bool:
         return self.copy is not None and self.copy.adds and self.writes
+
+    @property
+    def is_remote(self) -> bool:
+        """True for a DMA between devices."""
+        return self.copy is not None and self.copy.sent is not None
 
     @property
     def is_atomic(self) -> bool:
@@ -69,9 +73,8 @@ class MemoryAccess:
     def counter(self) -> Counter:
         """Semaphore that the DMA signals when it is done with this buffer."""
         assert self.copy is not None
-        if not self.writes and self.copy.sent is not None:
-            return self.copy.sent
-        return self.copy.received
+        sent = None if self.writes else self.copy.sent
+        return sent or self.copy.received
 
     @property
     def is_of_pipeline(self) -> bool:
@@ -84,12 +87,12 @@ class AccessHistory:
 
     Attributes:
       drops: whether an access can be forgotten once any task follows it: there is only one thread.
-      fills: places that were written, and whether they have been unread since.
+      unread: places that were written, and not read since.
     """
 
     drops: bool
     accesses: list[MemoryAccess] = field(default_factory=list)
-    fills: dict[tuple[Box, ...], bool] = field(default_factory=dict)
+    unread: list[tuple[Box, ...]] = field(default_factory=list)
     _bounds: np.ndarray = field(default_factory=lambda: np.zeros((0, 2, 0), np.int64))
 
     def unordered(self, task: Task, access: MemoryAccess) -> list[tuple[MemoryAccess, Box]]:
@@ -151,21 +154,18 @@ class AccessHistory:
             self._bounds = more
         self._bounds[count] = _bounds(access)
 
-    def has_filled(self, boxes: tuple[Box, ...]) -> list[bool]:
-        """Return, for each written place that `boxes` touch, whether it has been unread since."""
-        return [new for place, new in self.fills.items() if first_meeting(boxes, place) is not None]
+    def is_unread(self, boxes: tuple[Box, ...]) -> bool:
+        """Return whether data that was written to one of these places has not been read."""
+        return any(first_meeting(boxes, place) is not None for place in self.unread)
 
     def read(self, boxes: tuple[Box, ...]) -> None:
-        for place, new in self.fills.items():
-            if new and first_meeting(boxes, place) is not None:
-                self.fills[place] = False
+        self.unread = [place for place in self.unread if first_meeting(boxes, place) is None]
 
-    def filled(self, boxes: tuple[Box, ...]) -> None:
-        if len(self.fills) >= MAX_FILLS:
-            self.fills.clear()
-        for place in [place for place in self.fills if covers(boxes, place)]:
-            del self.fills[place]
-        self.fills[boxes] = True
+    def wrote(self, boxes: tuple[Box, ...]) -> None:
+        if len(self.unread) >= MAX_UNREAD:
+            self.unread.clear()
+        self.unread = [place for place in self.unread if not covers(boxes, place)]
+        self.unread.append(boxes)
 
 
 def _bounds(access: MemoryAccess) -> tuple[list[int], list[int]]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Task
-from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.order.facts import EventPlace, RaceFact, UndecidedOrder
+from pallas_debug.machine.order.facts import EventPlace, OrderFact, RaceFact, UndecidedOrder
 from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
-from pallas_debug.machine.order.ledger import SemaphoreLedger
 from pallas_debug.machine.order.regions import Box, boxes, masked
 from pallas_debug.machine.order.tasks import OrderedThread, OrderTasks, is_far
 from pallas_debug.machine.shadow.shadow import differing
+from pallas_debug.machine.sightings import counter_text
 from pallas_debug.machine.threads import Thread
 
 
@@ -28,20 +27,31 @@ class RaceDetector:
 
     Attributes:
       histories: histories by buffer number; accesses of a buffer without one are not recorded.
-      races: races, deduplicated by their common key.
+      facts: races and other faults of order, by kind and identity, in the order of the run.
+      raced: names of the buffers with a race.
       equal: unordered stores of equal values, which are no races.
       undecided: sums by two DMAs, by line.
       events: number of events so far.
     """
 
-    def __init__(self, tasks: OrderTasks, ledger: Callable[[Counter], SemaphoreLedger]) -> None:
+    def __init__(self, tasks: OrderTasks) -> None:
         self.tasks = tasks
         self.histories: dict[int, AccessHistory] = {}
-        self.races: dict[Any, RaceFact] = {}
+        self.facts: dict[Any, OrderFact] = {}
+        self.raced: set[str] = set()
         self.equal: dict[Any, tuple[MemoryAccess, MemoryAccess]] = {}
         self.undecided: dict[Any, UndecidedOrder] = {}
         self.events = 0
-        self._ledger = ledger
+
+    @property
+    def races(self) -> Iterator[RaceFact]:
+        return (fact for fact in self.facts.values() if isinstance(fact, RaceFact))
+
+    def is_known(self, key: object) -> bool:
+        """Count another occurrence of a fault, if it is known."""
+        if known := self.facts.get(key):
+            known.count += 1
+        return known is not None
 
     def next(self) -> int:
         self.events += 1
@@ -70,7 +80,7 @@ class RaceDetector:
         else:
             found = masked(region, np.asarray(thread.frames[-1].registers[mask.number]))
         if history.drops and not history.accesses:
-            (history.filled if writes else history.read)(found)
+            (history.wrote if writes else history.read)(found)
             return
         access = MemoryAccess(
             buffer, found, writes, 0, thread.number, self.next(), thread.point,
@@ -90,7 +100,7 @@ class RaceDetector:
         """Check a move of a block by the pipeline."""
         access = MemoryAccess(
             region.buffer, boxes(region), writes, 0, own.thread.number, self.next(), point,
-            block=block, lane=self.tasks.lane_of(point),
+            block=block, parallel_point=self.tasks.parallel_point(point),
         )  # fmt: skip
         self.access(own, task, access, goes_on=goes_on)
 
@@ -126,10 +136,8 @@ class RaceDetector:
         if not access.writes:
             history.read(access.boxes)
         else:
-            if access.copy is not None:
-                before = history.has_filled(access.boxes)
-                access.was_filled, access.was_unread = bool(before), any(before)
-            history.filled(access.boxes)
+            access.clobbers = access.copy is not None and history.is_unread(access.boxes)
+            history.wrote(access.boxes)
 
     def _conflict(
         self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess, both: Box
@@ -140,22 +148,26 @@ class RaceDetector:
             self._sums(own, other, access)
             return
         is_moved = access.is_of_pipeline and other.is_of_pipeline
-        if is_moved and access.thread == other.thread and access.lane == other.lane:
+        if is_moved and (access.thread, access.parallel_point) == (
+            other.thread, other.parallel_point,
+        ):  # fmt: skip
             return  # ordered, but possibly a read of replaced data
-        known = self.races.get(key := _key(other, access))
-        if known is not None:
-            known.count += 1
-            return
         axes: tuple[int, ...] = ()
         if is_far(access.buffer) and access.thread == other.thread:
             axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
-        waited, alike = self._waited(other, access)
-        race = RaceFact(other, access, both, axes, waited, alike, access.when)
-        dma = other if access.copy is None else access
-        if waited and dma.copy is not None:
-            race.was_awaited = self._ledger(dma.counter).name in waited
-        race.heard = frozenset(self.tasks.threads[race.second.thread].heard_cores)
-        self.races[key] = race
+        self.raced.add(access.buffer.name)
+        key = RaceFact, _key(other, access, axes)
+        if self.is_known(key):
+            return
+        race = self.facts[key] = RaceFact(other, access, both, axes)
+        user, dma = (other, access) if other.copy is None else (access, other)
+        if dma.copy is None or (user.copy is not None and user.thread != dma.thread):
+            return
+        since, waits = dma.when if dma is other else 0, self.tasks.threads[user.thread].waits
+        found = [name for when, name in waits if since < when < user.when]
+        race.waited = tuple(dict.fromkeys(found))
+        was_awaited = dma is access and counter_text(dma.counter) in found
+        race.clobbers = not user.writes and (dma.clobbers or was_awaited)
 
     def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
         assert access.step is not None
@@ -164,28 +176,6 @@ class RaceDetector:
         first, second = (f"the copy of {source} to {target}" for source, target in names)
         fact = UndecidedOrder(place, first, second, of_copies=True)
         self.undecided.setdefault(("add", access.step.site.line), fact)
-
-    def _waited(
-        self, other: MemoryAccess, access: MemoryAccess
-    ) -> tuple[tuple[str, ...] | None, int]:
-        """Return the waits of a core since a DMA, and how many DMAs the wait may have been for.
-
-        A DMA of another device may be observed late. Then the core's own DMA by the same line
-        counts.
-        """
-        dma, user = (access, other) if other.copy is None else (other, access)
-        if dma.copy is None:
-            return None, 1
-        assert dma.step is not None
-        ledger = self._ledger(dma.counter)
-        own = self.tasks.threads[user.thread]
-        since = dma.when if dma is other else 0
-        if user.thread != dma.thread:
-            starts = own.starts.get(dma.step.site.line, ())
-            since = max(since, *(when for when in starts if when < user.when), 0)
-        names = tuple(dict.fromkeys(name for when, name in own.waits if since < when < user.when))
-        alike = sum(isinstance(release.label, DmaCopy) for release in ledger.near.pending)
-        return names, alike if ledger.name in names and dma is other else 1
 
 
 def changes(thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> bool:
@@ -198,8 +188,19 @@ def changes(thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: A
     return bool(differs.any())
 
 
-def _key(other: MemoryAccess, access: MemoryAccess) -> Any:
-    """Deduplication key of a race: the DMA, or both lines."""
-    copies = [side for side in (other, access) if side.copy is not None]
-    sides = copies if len(copies) == 1 else [other, access]
-    return access.buffer.name, frozenset(side.step and side.step.site.line for side in sides)
+def _key(other: MemoryAccess, access: MemoryAccess, axes: Sequence[int] = ()) -> Any:
+    """Identity of a race: the DMA that lacks a wait, or both lines."""
+    sides = [side for side in (other, access) if side.copy is not None]
+    if axes or not sides:
+        lines = frozenset(side.step and side.step.site.line for side in (other, access))
+        return access.buffer.name, lines
+    return copy_key(next((side for side in sides if side.is_remote and side.writes), sides[0]))
+
+
+def copy_key(access: MemoryAccess) -> Any:
+    """Identity of the access of a DMA: the line that starts it, and its semaphores.
+
+    A wait that is missing on one device, or for one slot, is missing on all.
+    """
+    assert access.step is not None
+    return access.step.site.line, access.counter.buffer.name

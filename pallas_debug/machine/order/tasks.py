@@ -1,9 +1,9 @@
-"""Tasks of a run: threads, lanes and DMAs, in two orders.
+"""Tasks of a run, each with a vector clock: threads, parallel grid points and DMAs, in two orders.
 
 The *near* order is that of a single core, which runs its grid points one after another: it applies
 to VMEM, SMEM and semaphores, which each core has for itself. The *far* order is that of HBM, which
-several cores share: grid points that differ along a parallel axis are separate *lanes* and are not
-ordered. Without such axes, both orders are the same. DMAs are separate tasks in both.
+several cores share: of grid points that differ along a parallel axis, none happens before another.
+Without such axes, both orders are the same. DMAs are separate tasks in both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.order.facts import BlockVisit
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import SourceLine
 
 MAX_WAITS = 64
 """Maximum number of waits kept per thread, to name those that waited for something else."""
 
-Lane = tuple[int, ...]
+ParallelPoint = tuple[int, ...]
+"""Coordinates of a grid point along the parallel axes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,14 +32,12 @@ class OrderedThread:
     """A thread, and its tasks in each order.
 
     Attributes:
-      root: task from which the lanes fork; `near` if there are none.
-      lane: coordinates of the grid point along parallel axes.
+      root: task from which those of parallel grid points fork; `near` if there are none.
+      far: task of the current grid point, at `parallel_point`.
+      of_points: tasks of parallel grid points.
       waits: names of awaited semaphores, with the number of the event.
       sent: DMAs to each device in each order: the epoch until they have left, and the clock before
         they arrive.
-      starts: numbers of the last events in which each line started a DMA.
-      heard: devices whose signals it waited for.
-      heard_cores: numbers of the threads whose signals it waited for.
       moves: tasks of the pipeline, with the grid position at which they end.
       windows: currently visited output blocks in VMEM, by buffer number.
     """
@@ -48,21 +46,12 @@ class OrderedThread:
     near: Task
     root: Task
     far: Task
-    lane: Lane = ()
-    lanes: dict[Lane, Task] = field(default_factory=dict)
+    parallel_point: ParallelPoint = ()
+    of_points: dict[ParallelPoint, Task] = field(default_factory=dict)
     waits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
     sent: dict[tuple[bool, int], list[tuple[int, dict[int, int]]]] = field(default_factory=dict)
-    starts: dict[SourceLine | None, deque[int]] = field(default_factory=dict)
-    heard: set[int] = field(default_factory=set)
-    heard_cores: set[int] = field(default_factory=set)
     moves: list[tuple[Task, int]] = field(default_factory=list)
     windows: dict[int, BlockVisit] = field(default_factory=dict)
-
-    def started(self, line: SourceLine | None, when: int) -> None:
-        """Record that a line starts a DMA in the event of this number."""
-        if line not in self.starts:
-            self.starts[line] = deque(maxlen=MAX_WAITS)
-        self.starts[line].append(when)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +103,22 @@ class OrderTasks:
         """Return the epoch at which a device enters the kernel."""
         return self.entry(device).number << SHIFT | 1
 
-    def lane_of(self, point: tuple[int, ...]) -> Lane:
+    def parallel_point(self, point: tuple[int, ...]) -> ParallelPoint:
         return tuple(point[axis] for axis in self.axes)
 
-    def lane(self, own: OrderedThread, point: tuple[int, ...]) -> Task:
+    def of_point(self, own: OrderedThread, point: tuple[int, ...]) -> Task:
         """Return the task of a grid point in the far order."""
         if not self.axes:
             return own.near
-        lane = self.lane_of(point)
-        if lane not in own.lanes:
-            own.lanes[lane] = self.far.fork(own.root)
-        return own.lanes[lane]
+        place = self.parallel_point(point)
+        if place not in own.of_points:
+            own.of_points[place] = self.far.fork(own.root)
+        return own.of_points[place]
 
     def enter(self, own: OrderedThread) -> None:
         """Begin a grid point."""
         point = own.thread.point
-        own.far, own.lane = self.lane(own, point), self.lane_of(point)
+        own.far, own.parallel_point = self.of_point(own, point), self.parallel_point(point)
         if own.moves:
             position = own.thread.walk.position
             for task, end in own.moves:
@@ -140,7 +129,7 @@ class OrderTasks:
 
     def move(self, own: OrderedThread, point: tuple[int, ...], end: int) -> Task:
         """Create a pipeline task beside a grid point, which ends when position `end` begins."""
-        task = self.far.fork(self.lane(own, point))
+        task = self.far.fork(self.of_point(own, point))
         own.moves.append((task, end))
         return task
 

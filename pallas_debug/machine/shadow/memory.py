@@ -133,8 +133,7 @@ class MemorySanitizer(MemoryTracker):
         """Return whether a read may race with the copy that writes the data it reads."""
         if suspect.is_early or not suspect.is_sent_later or self._order is None:
             return suspect.is_early or suspect.is_sent_later
-        races = self._order.detector.races.values()
-        return any(race.earlier.buffer.name == suspect.buffer.name for race in races)
+        return suspect.buffer.name in self._order.detector.raced
 
     def _is_return(self, suspect: SuspectRead) -> bool:
         """Return whether a read is the consequence of a revisited output block."""
