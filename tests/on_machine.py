@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax._src import core as jax_core
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs import launch
@@ -22,7 +23,7 @@ def run(function: Callable[..., Any], *args: Any, **options: Any) -> list[np.nda
     Args:
       options: of `Machine`.
     """
-    jaxpr, consts = nested.opened(jax.make_jaxpr(function)(*args))
+    jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(function)(*args))
     return [np.asarray(x) for x in evaluate(jaxpr, consts, jax.tree.leaves(args), **options)]
 
 

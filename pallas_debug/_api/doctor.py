@@ -121,8 +121,18 @@ def _jax() -> Iterator[Check]:
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import patches, selftest
+    from pallas_debug.bridge import jaxcompat, patches, selftest
 
+    gone = jaxcompat.missing()
+    used = sum(len(internal.names) for internal in jaxcompat.internals())
+    yield Check(
+        name="private names",
+        state="warning" if gone else "ok",
+        detail=f"missing in this jax: {', '.join(gone)}" if gone else f"{used} used, all there",
+        remedy="what needs these is refused by name, the rest works; upgrade pallas-debug"
+        if gone
+        else None,
+    )
     for name, problem in selftest.results().items():
         rows = patches.needed(name)
         replaced = f"; replaces {', '.join(map(str, rows))}" if rows else ""

@@ -15,15 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TypeVar
 
-from jax._src import mesh as mesh_lib
-from jax._src import source_info_util, xla_bridge
-
-try:
-    from jax._src import tpu_info as tpu_info  # from jax 0.11 on
-except ImportError:
-    from jax._src.pallas.mosaic import tpu_info as tpu_info
-
-from pallas_debug.bridge import contexts, patches
+from pallas_debug.bridge import contexts, jaxcompat, patches
+from pallas_debug.bridge.jaxcompat import mesh_lib, source_info_util, xla_bridge
 from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)
@@ -180,8 +173,7 @@ def listening() -> Iterator[Callable[[], bool]]:
 def forget() -> None:
     """Reset the queries of this thread; functions that made a query are remembered."""
     _local.asked = False
-    if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # a cached answer would bypass us
-        tpu_info.get_tpu_info.cache_clear()
+    jaxcompat.forget_tpu_info()  # a cached answer would bypass us
 
 
 def asking_kind(original: Callable[[], str]) -> Callable[[], str]:

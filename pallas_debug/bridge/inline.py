@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax._src.interpreters import mlir
+from pallas_debug.bridge.jaxcompat import mlir
 
 
 def lowered(

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np  # already imported by jaxlib
-from jaxlib import xla_client
-from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _sdyMpmd, _stablehlo
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import mlir_ir, xla_client
 from pallas_debug.errors import PallasDebugWarning
 from pallas_debug.model import Memory
 
@@ -81,7 +80,7 @@ def compile_module(
     devices = devices[:num_devices]
     client: Any = devices[0].client
     with _mlir_context():
-        parsed = ir.Module.parse(module)
+        parsed = mlir_ir.Module.parse(module)
     device_list = xla_client.DeviceList(devices)
     # The client of the host's own device compiles and loads; that of a topology only compiles.
     compile_ = getattr(client, "compile", None) or client.compile_and_load
@@ -116,8 +115,8 @@ def compile_options(device_ids: Sequence[int], overrides: Mapping[str, str]) -> 
     for name, default in (("optimization_level", "UNKNOWN"), ("memory_fitting_level", "O2")):
         level = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", default)
         setattr(build_options, name, _EFFORT[level])
-    for name in ("exec_time_optimization_effort", "memory_fitting_effort"):
-        if hasattr(build_options, name):  # removed in jax 0.11
+    for name in jaxcompat.EFFORTS:
+        if hasattr(build_options, name):
             effort = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", "0")
             setattr(build_options, name, float(effort))
     options.env_option_overrides = list(remaining.items())
@@ -187,23 +186,17 @@ def _library() -> str:
     return library
 
 
-class _Context(ir.Context):  # type: ignore[misc]
+class _Context(mlir_ir.Context):  # type: ignore[misc]
     """An MLIR context without the dialects that `ir.Context` loads by default."""
 
     def __init__(self) -> None:
-        super(ir.Context, self).__init__()
+        super(mlir_ir.Context, self).__init__()
 
 
-def _mlir_context() -> ir.Context:
+def _mlir_context() -> mlir_ir.Context:
     """Create a context with exactly the dialects of jax's contexts."""
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
     context = _Context()
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    for dialect in (_sdy, _sdyMpmd, _chlo, _stablehlo):
-        dialect.register_dialect(context)
-    _mlirHlo.register_mhlo_dialect(context)
+    jaxcompat.load_dialects(context)
     return context
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import hardware_utils, xla_bridge
 
 from pallas_debug.bridge import patches
+from pallas_debug.bridge.jaxcompat import hardware_utils, xla_bridge
 
 
 def leave_out_absent_tpu() -> None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from jax._src import xla_bridge
 from jax.sharding import get_abstract_mesh
 
 from pallas_debug.bridge import chip
+from pallas_debug.bridge.jaxcompat import xla_bridge
 from pallas_debug.model import Target
 
 _PLATFORM = "tpu"

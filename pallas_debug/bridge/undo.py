@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jax._src.lib.mlir import ir
+from pallas_debug.bridge.jaxcompat import mlir_ir
 
 
 def mark(context: Any) -> Callable[[], None]:
@@ -14,7 +14,7 @@ def mark(context: Any) -> Callable[[], None]:
     A rule emits operations where it is called, and functions at the end of the module. Complete
     functions are kept, because jax may call them again; incomplete ones are invalid.
     """
-    block = ir.InsertionPoint.current.block
+    block = mlir_ir.InsertionPoint.current.block
     module = context.module_context
     before, functions = len(block.operations), len(module.module.body.operations)
 
@@ -31,5 +31,5 @@ def mark(context: Any) -> Callable[[], None]:
 def _is_whole(function: Any) -> bool:
     try:
         return bool(function.operation.verify())
-    except ir.MLIRError:
+    except mlir_ir.MLIRError:
         return False

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax._src import config, source_info_util
+from jax._src import config, dispatch, source_info_util
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plt
@@ -346,7 +346,7 @@ def test_an_equation_keeps_the_line_of_the_call() -> None:
 def test_all_this_fits_the_installed_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     find = selftest.results.__wrapped__
     assert find()["interpret modes"] is None
-    monkeypatch.setattr(interpret.dispatch, "runtime_tokens", object())
+    monkeypatch.setattr(dispatch, "runtime_tokens", object())
     assert find()["interpret modes"] == "runtime_tokens.clear is not where it was"
 
 

@@ -10,7 +10,8 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.jaxprs.nested import equations, opened
+from pallas_debug.bridge.jaxcompat import opened
+from pallas_debug.bridge.jaxprs.nested import equations
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.session import Options, Session
 

@@ -15,7 +15,8 @@ from jax._src.pallas import pallas_call
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.jaxprs import nested, rewrite
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxprs import rewrite
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_steps_grow_and_loops_are_told(replayed: list[str]) -> None:
         )
 
     jaxpr = jax.make_jaxpr(function)(jnp.int32(1))
-    opened, _ = nested.opened(jaxpr)
+    opened, _ = jaxcompat.opened(jaxpr)
     jax.make_jaxpr(lambda x: rewrite.replay(opened, [x], Places()))(jnp.int32(1))
     assert max(len(place.loops) for place in places) == 2
     assert [place.step for place in places] == sorted(place.step for place in places)

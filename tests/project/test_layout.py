@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pallas_debug.bridge import jaxcompat
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     ROOT / "pallas_debug",
@@ -69,6 +71,25 @@ NOT_PATCHES = {"dispatch.runtime_tokens.clear"}
 """Calls of jax's own methods that change jax's state as jax does."""
 
 
+JAXCOMPAT = "pallas_debug.bridge.jaxcompat"
+"""The only importer of private names of jax."""
+
+
+USED_WITHIN = {
+    "checkify": {"assert_func"},
+    "flattree": {"nones", "pack"},
+    "gpu_params": {"InterpretGPUParams"},
+    "lowering": {"_aval_to_log_format_spec"},
+    "mlir_ir": {"DialectRegistry"},
+    "tpu_info": {"get_tpu_info"},
+}
+"""Names that only `jaxcompat` itself uses."""
+
+
+def is_of_jax(module: str) -> bool:
+    return module.partition(".")[0] in ("jax", "jaxlib") or module == JAXCOMPAT
+
+
 def called(call: ast.Call) -> str:
     """`pop` of `mlir._lowerings.pop()`."""
     return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
@@ -95,7 +116,8 @@ def ours_of(tree: ast.Module) -> set[str]:
             function = ast.unparse(node.value.func)
             if function == "threading.local" or function.startswith("_"):
                 made |= {t.id for t in node.targets if isinstance(t, ast.Name)}
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pallas_debug"):
+        module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        if module.startswith("pallas_debug") and not is_of_jax(module):
             made |= {alias.asname or alias.name for alias in node.names}
     defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)} | made
     for node in ast.walk(tree):
@@ -114,7 +136,7 @@ def patches_in(tree: ast.Module) -> list[tuple[int, str, str]]:
         (alias.asname or alias.name).partition(".")[0]
         for node in imports
         for alias in node.names
-        if (getattr(node, "module", None) or alias.name).partition(".")[0] in ("jax", "jaxlib")
+        if is_of_jax(getattr(node, "module", None) or alias.name)
     }
     if not of_jax:
         return []
@@ -162,9 +184,41 @@ def test_jax_is_patched_by_the_table_alone() -> None:
     assert not found
 
 
+def test_private_names_of_jax_come_through_one_door() -> None:
+    """`jaxcompat` lists them; a module of jax that it stands for is imported nowhere else."""
+    found, used = [], defaultdict(set)
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            names: set[str] = set()
+            for node in ast.walk(tree):
+                modules: list[str] = []
+                if isinstance(node, ast.Import):
+                    modules = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom):
+                    modules = [node.module or ""]
+                    if node.module == JAXCOMPAT:
+                        names |= {alias.asname or alias.name for alias in node.names}
+                if any(m.startswith(("jax._src", "jaxlib")) for m in modules):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in names:
+                    used[ast.unparse(node.value)].add(node.attr)
+    assert not found
+    listed = {
+        name: set(value.names)
+        for name, value in vars(jaxcompat).items()
+        if isinstance(value, jaxcompat.Internal)
+    }
+    for name, names in listed.items():
+        assert used[name] - {"loaded"} <= names, name
+        assert names - used[name] <= USED_WITHIN.get(name, set()), name
+
+
 @pytest.mark.parametrize(
     "code",
     [
+        "from pallas_debug.bridge.jaxcompat import pjit\npjit._get_fastpath_data = ours",
         "from jax._src import pjit\npjit._get_fastpath_data = ours",
         "from jax._src.interpreters import mlir\nmlir._lowerings[p] = ours",
         "from jax._src import checkify\ncheckify.error_checks.pop(p, None)",

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import jax
-from jax._src import source_info_util
 
 from pallas_debug.bridge import chip, versions
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.calls import CallSite
+from pallas_debug.bridge.jaxcompat import source_info_util
 from pallas_debug.bridge.jaxprs import lines, nested, unprinted, windows
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
 from pallas_debug.errors import PallasDebugError

@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
+
+from pallas_debug.bridge.jaxcompat import jax_core
 
 
 def mesh_of(context: Any) -> Any | None:

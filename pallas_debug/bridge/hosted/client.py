@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax._src import mesh
-from jaxlib import xla_client
 
 from pallas_debug.bridge import contexts
+from pallas_debug.bridge.jaxcompat import mesh_lib, xla_client
 
 
 @functools.cache
@@ -33,6 +32,6 @@ def evaluating(*, enable_x64: bool) -> Iterator[None]:
         jax.enable_x64(enable_x64),
         jax.default_device(_device()),
         # Under `shard_map` outside of jit, this thread is in its context.
-        mesh.use_abstract_mesh(mesh.empty_abstract_mesh),
+        mesh_lib.use_abstract_mesh(mesh_lib.empty_abstract_mesh),
     ):
         yield

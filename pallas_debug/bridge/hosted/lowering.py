@@ -15,15 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from jax import lax
-from jax._src import callback as callback_lib
-from jax._src import core as jax_core
-from jax._src import dtypes
 
 from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.hosted.watch import GridWatch
+from pallas_debug.bridge.jaxcompat import callback_lib, dtypes, jax_core
 from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
 from pallas_debug.errors import MachineError, PallasDebugError
 from pallas_debug.guards import problem_of

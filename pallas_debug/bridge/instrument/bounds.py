@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
-from jax._src.state import indexing
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.primitives import ACCESSES
 from pallas_debug.bridge.instrument.recording import Pending, Recorder
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RefOperand, Site
-from pallas_debug.bridge.jaxprs import lines, nested, rewrite
+from pallas_debug.bridge.jaxcompat import indexing, jax_core
+from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 
 
@@ -46,7 +46,7 @@ def block_checks(
     """
     batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
     for operand, block in zip(operands, mapping.block_mappings, strict=False):
-        inner, consts = nested.opened(block.index_map_jaxpr)
+        inner, consts = jaxcompat.opened(block.index_map_jaxpr)
         indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
         shape = tuple(conditions.block_size(b) for b in block.block_shape)
         for dim, (index, entry, bound) in enumerate(

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import checkify
 
 from pallas_debug.bridge.instrument.sites import Site
+from pallas_debug.bridge.jaxcompat import checkify
 from pallas_debug.findings.facts import array_text
 
 CATEGORIES: dict[str, type[checkify.JaxException]] = {

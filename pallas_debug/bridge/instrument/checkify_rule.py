@@ -7,7 +7,6 @@ failure to the error that jax would have raised. An error from before the kernel
 
 from __future__ import annotations
 
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,17 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import checkify
-from jax._src.pallas import mpmd, pallas_call
 
-from pallas_debug.bridge import patches
+from pallas_debug.bridge import jaxcompat, patches
 from pallas_debug.bridge.instrument import checkify_errors, instrument
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
+from pallas_debug.bridge.jaxcompat import checkify, mpmd, pallas_call
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugWarning
-
-_TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
-"""Since jax 0.12 error codes are counted by a context that is passed to every rule."""
 
 _installed = threading.Event()
 
@@ -52,7 +47,7 @@ def uninstall() -> None:
 def rule(_: Any, primitive: str) -> Callable[..., tuple[Any, Sequence[Any]]]:
     """Return our rule for a Pallas primitive in jax's `checkify` table."""
     check = {"pallas_call": _checked, "mpmd_map": _mesh}[primitive]
-    if _TAKES_CONTEXT:
+    if jaxcompat.checks_take_context():
         return lambda context, error, enabled, *args, **params: check(
             context, error, enabled, args, params
         )
@@ -109,7 +104,7 @@ def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> An
         new = checkify_errors.error_of(site, failure_values(site, layout, record[i]))
         error = (
             checkify.assert_func(context, error, is_it, new)
-            if _TAKES_CONTEXT
+            if jaxcompat.checks_take_context()
             else checkify.assert_func(error, is_it, new)
         )
     return error

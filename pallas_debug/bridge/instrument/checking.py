@@ -15,16 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import checkify
-from jax._src import core as jax_core
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import primitives as tpu_primitives
 
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.bounds import BoundsChecker
 from pallas_debug.bridge.instrument.primitives import ACCESSES, MAKES_INFINITY, MAKES_NAN, capacity
 from pallas_debug.bridge.instrument.recording import any_of
 from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site
+from pallas_debug.bridge.jaxcompat import checkify, jax_core, pallas_primitives, tpu_primitives
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.findings.facts import array_text
 

@@ -8,10 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
-from jax._src.state import indexing
 
 from pallas_debug.bridge.instrument.sites import slice_text
+from pallas_debug.bridge.jaxcompat import indexing, jax_core
 
 
 def is_nan(value: Any) -> Any:

@@ -16,13 +16,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.instrument import checking, primitives
 from pallas_debug.bridge.instrument.recording import Recorder
 from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested, rewrite
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 from pallas_debug.bridge.jaxprs.params import gpu_backend

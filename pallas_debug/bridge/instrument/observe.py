@@ -15,10 +15,6 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax._src import callback as callback_lib
-from jax._src import core as jax_core
-from jax._src.interpreters import mlir
-from jax._src.lib import xla_client
 
 from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack
@@ -26,6 +22,7 @@ from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.sites import SiteFailure
 from pallas_debug.bridge.interpret import launched
+from pallas_debug.bridge.jaxcompat import callback_lib, jax_core, mlir, xla_client
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import problem_of

@@ -6,11 +6,14 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax._src import checkify
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import primitives as tpu_primitives
-from jax._src.state import primitives as state_primitives
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import (
+    checkify,
+    pallas_primitives,
+    state_primitives,
+    tpu_primitives,
+)
 from pallas_debug.bridge.jaxprs import nested
 
 MAKES_NAN = {
@@ -62,9 +65,9 @@ def capacity(jaxpr: Any) -> int:
             total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
         elif eqn.primitive is lax.while_p:
             # The condition is evaluated once in the loop and once after it.
-            total += capacity(nested.opened(eqn.params["cond_jaxpr"])[0])
+            total += capacity(jaxcompat.opened(eqn.params["cond_jaxpr"])[0])
         for inner in nested.within(eqn.params):
-            total += capacity(nested.opened(inner)[0])
+            total += capacity(jaxcompat.opened(inner)[0])
     return total
 
 

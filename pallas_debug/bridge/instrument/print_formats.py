@@ -15,10 +15,9 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-from jax._src import core as jax_core
-from jax._src import debugging
-from jax._src.pallas.mosaic import lowering, sc_core
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import debugging, jax_core, sc_core
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
@@ -134,7 +133,7 @@ def _scalar_problem(fmt: str, avals: Sequence[Any]) -> _Facts | None:
 
 
 def _type_problem(avals: Sequence[Any]) -> _Facts | None:
-    allowed = ["int32", "uint32", *(("float32",) if _formats_floats() else ())]
+    allowed = ["int32", "uint32", *(("float32",) if jaxcompat.prints_value_types() else ())]
     dtypes = (str(aval.dtype) for aval in avals)
     dtype = next((d for d in dtypes if d not in allowed), None)
     if dtype is None:
@@ -152,11 +151,6 @@ def _unformatted_problem(avals: Sequence[Any]) -> _Facts | None:
     dtype = next((str(aval.dtype) for aval in avals if aval.dtype != np.float32), None)
     release = ".".join(map(str, version))
     return {"dtype": dtype, "libtpu": release} if dtype else None
-
-
-def _formats_floats() -> bool:
-    """Return whether jax passes value types to the recorder, as it does from 0.12 on."""
-    return hasattr(lowering, "_aval_to_log_format_spec")
 
 
 @functools.cache

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax._src import debugging
+
+from pallas_debug.bridge.jaxcompat import debugging
 
 _MANY = 64
 """Array size (elements) above which a record keeps only the edges."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src import config, core, dispatch, source_info_util, xla_bridge
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import interrupts
@@ -26,6 +24,14 @@ from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import failures, launched
 from pallas_debug.bridge.interpret.params import ChosenMode, Kind, Mode
+from pallas_debug.bridge.jaxcompat import (
+    config,
+    dispatch,
+    gpu_callbacks,
+    jax_core,
+    source_info_util,
+    xla_bridge,
+)
 from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
 from pallas_debug.errors import DebugNansError, UsageError
 
@@ -193,9 +199,8 @@ def reset(*, wait: bool = True) -> None:
         with contextlib.suppress(Exception):
             wait_for_runs()
     pltpu.reset_tpu_interpret_mode_state()
-    of_gpu = sys.modules.get("jax._src.pallas.mosaic_gpu.interpret.gpu_callbacks")
-    if of_gpu is not None:
-        of_gpu.reset_gpu_interpret_mode_state()
+    if gpu_callbacks.loaded is not None:
+        gpu_callbacks.reset_gpu_interpret_mode_state()
 
 
 def _current() -> _Asked | None:
@@ -247,7 +252,7 @@ def inlining_pipelines(settings: Any) -> Any:
 
 def _is_eager_under_debug_nans() -> bool:
     is_debugged = jax.config.jax_debug_nans or jax.config.jax_debug_infs
-    return bool(is_debugged) and core.trace_state_clean()
+    return bool(is_debugged) and jax_core.trace_state_clean()
 
 
 def _value(asked: _Asked, params: Mapping[str, Any]) -> Any:

@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 import enum
 import functools
-import importlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Literal
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import defaults
-from pallas_debug.bridge import versions
+from pallas_debug.bridge import jaxcompat, versions
 from pallas_debug.bridge.hosted import watch
 from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.errors import UsageError, meant
@@ -32,18 +31,6 @@ KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
 _OF_JAX = ("tpu", "gpu")
 """Kinds whose parameters are those of a dataclass of jax."""
-
-_SYNONYMS: tuple[frozenset[str], ...] = (
-    frozenset(
-        {
-            "num_cores",
-            "num_cores_per_device",
-            "num_cores_or_threads",
-            "num_cores_or_threads_per_device",
-        }
-    ),
-)
-"""Names of the same parameter in different jax versions."""
 
 _ALWAYS_WAS: Mapping[str, object] = {"on_race": "warn"}
 """Fixed behaviour of jax versions without the parameter; only this value may be requested."""
@@ -171,10 +158,7 @@ def _class(kind: Kind) -> Any:
 
 def _gpu_class() -> Any:
     try:
-        # jax's own lowering ignores this ImportError and runs the kernel in HLO interpret mode.
-        importlib.import_module("jax.experimental.pallas.mosaic_gpu")
-        importlib.import_module("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
-        from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+        return jaxcompat.gpu_interpret_params()
     except ImportError as error:
         jax = versions.installed().get("jax", "none")
         hint = "; pip install absl-py" if error.name == "absl" else ""
@@ -182,7 +166,6 @@ def _gpu_class() -> Any:
             f"GPU interpret mode is not available: Mosaic GPU of jax {jax} cannot be imported "
             f"({error}{hint})"
         ) from error
-    return InterpretGPUParams
 
 
 def _read(kind: Kind, parts: Sequence[str]) -> dict[str, object]:
@@ -237,7 +220,7 @@ def _checked(
 def _installed_name(name: str, known: Mapping[str, Any]) -> str:
     if name in known:
         return name
-    for synonyms in _SYNONYMS:
+    for synonyms in jaxcompat.SYNONYMS:
         if name in synonyms:
             return next(iter(synonyms & known.keys()), name)
     return name

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import arrays, lines, nested
 from pallas_debug.bridge.jaxprs.params import gpu_backend, jaxprs_of, name_of
 from pallas_debug.bridge.jaxprs.reads import KERNELS
@@ -47,7 +48,7 @@ def sites_in(params: Any) -> tuple[ProductSite, ...]:
     found = (
         ProductSite(kernel=name, line=lines.source_of(eqn))
         for jaxpr in jaxprs_of(params)
-        for eqn in nested.equations(nested.opened(jaxpr)[0])
+        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
         if is_rounded_on_tpu(eqn)
     )
     return tuple(dict.fromkeys(found))
@@ -120,10 +121,8 @@ class _Rewriter:
         self._exact = frozenset(exact)
 
     def closed(self, inner: Any, kernel: str | None = None) -> Any:
-        """Rewrite a jaxpr, closed (up to jax 0.11) or carrying its constants."""
-        if isinstance(inner, jax_core.Jaxpr):
-            return self._open(inner, kernel)
-        return inner.replace(jaxpr=self._open(inner.jaxpr, kernel))
+        """Rewrite a jaxpr with its constants."""
+        return jaxcompat.closed_as(inner, self._open(jaxcompat.opened(inner)[0], kernel))
 
     def _open(self, jaxpr: Any, kernel: str | None) -> Any:
         equations = [new for eqn in jaxpr.eqns for new in self._equations(eqn, kernel)]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
-from jax._src import core as jax_core
-from jax._src.state import indexing
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import indexing, jax_core
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.model import SourceLine
 
@@ -73,7 +73,7 @@ class IndexLines:
                     known = self._given.setdefault(variable, atom)
                     self._given[variable] = atom if known is atom else None  # called twice
             for inner in nested.within(eqn.params):
-                self._read(nested.opened(inner)[0])
+                self._read(jaxcompat.opened(inner)[0])
 
     def _line(self, atom: Any) -> SourceLine | None:
         while atom is not None and not isinstance(atom, jax_core.Literal):
@@ -93,14 +93,14 @@ def _given(eqn: Any) -> Iterator[tuple[Any, Iterable[Any]]]:
     name, params = eqn.primitive.name, eqn.params
     if name == "cond":
         for branch in params["branches"]:
-            yield nested.opened(branch)[0], eqn.invars[1:]
+            yield jaxcompat.opened(branch)[0], eqn.invars[1:]
     elif name == "scan":
-        constants, _ = nested.scan_sizes(params)
-        yield nested.opened(params["jaxpr"])[0], eqn.invars[:constants]
+        constants, _ = jaxcompat.scan_sizes(params)
+        yield jaxcompat.opened(params["jaxpr"])[0], eqn.invars[:constants]
     elif name == "while":
         start = params["cond_nconsts"]
         constants = eqn.invars[start : start + params["body_nconsts"]]
-        yield nested.opened(params["body_jaxpr"])[0], constants
+        yield jaxcompat.opened(params["body_jaxpr"])[0], constants
     elif (called := nested.inlined(eqn)) is not None:
         yield called[0], eqn.invars
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from jax._src import core as jax_core
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 
 MAX_BYTES = 1 << 12
@@ -107,7 +108,7 @@ def _key(
 def _parameter(value: Any) -> Hashable:
     """Key of an equation's parameter, with its type: True equals 1."""
     if nested.is_jaxpr(value):
-        jaxpr, consts = nested.opened(value)
+        jaxpr, consts = jaxcompat.opened(value)
         key = _key(jaxpr.eqns, jaxpr.invars, jaxpr.constvars, jaxpr.outvars)
         return key, tuple(map(_constant, consts))
     if isinstance(value, Mapping):

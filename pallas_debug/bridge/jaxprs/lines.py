@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jax._src import source_info_util
-
+from pallas_debug.bridge.jaxcompat import source_info_util
 from pallas_debug.model import SourceLine
 
 OURS = str(Path(__file__).parents[2]) + os.sep

@@ -8,12 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jax._src import core as jax_core
-from jax._src import effects, source_info_util
-from jax._src.interpreters import ad, batching, mlir
-from jax._src.pallas import core as pallas_core
-from jax._src.pallas.mosaic import core as tpu_core
-from jax._src.pallas.mosaic import lowering
+from pallas_debug.bridge.jaxcompat import (
+    ad,
+    batching,
+    effects,
+    jax_core,
+    lowering,
+    mlir,
+    pallas_core,
+    source_info_util,
+    tpu_core,
+)
 
 
 class BreakpointEffect(effects.Effect):  # type: ignore[misc]

@@ -9,26 +9,22 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax._src import ad_checkpoint, custom_derivatives, pjit
-from jax._src import core as jax_core
-from jax._src.lax import lax
-from jax._src.lax.control_flow import loops
+
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import (
+    ad_checkpoint,
+    custom_derivatives,
+    jax_core,
+    lax,
+    loops,
+    pjit,
+)
 
 T = TypeVar("T")
 
-_JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
-"""Up to jax 0.11, a jaxpr with constants has a class of its own."""
-
 
 def is_jaxpr(value: Any) -> bool:
-    return isinstance(value, _JAXPRS)
-
-
-def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
-    """Split a jaxpr and its constants, whether closed (up to jax 0.11) or carrying them."""
-    if isinstance(inner, jax_core.Jaxpr):
-        return inner, getattr(inner, "consts", ())
-    return inner.jaxpr, inner.consts
+    return isinstance(value, (jax_core.Jaxpr, jax_core.ClosedJaxpr))
 
 
 def within(params: Mapping[str, Any]) -> list[Any]:
@@ -42,7 +38,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in within(eqn.params):
-            yield from equations(opened(inner)[0])
+            yield from equations(jaxcompat.opened(inner)[0])
 
 
 def primitives(jaxpr: Any) -> set[str]:
@@ -86,9 +82,9 @@ def replaced_within(value: Any, equation: Callable[[Any, int], Any], depth: int 
         return value if is_same else type(value)(inner)
     if not is_jaxpr(value):
         return value
-    old, _ = opened(value)
+    old, _ = jaxcompat.opened(value)
     new = replaced(old, equation, depth)
-    return value if new is old else closed_as(value, new)
+    return value if new is old else jaxcompat.closed_as(value, new)
 
 
 def renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
@@ -100,36 +96,23 @@ def renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
     return [eqn.replace(invars=[now(atom) for atom in eqn.invars]) for eqn in jaxpr.eqns]
 
 
-def closed_as(value: Any, jaxpr: Any) -> Any:
-    """Return `jaxpr` in the form of `value`, which up to jax 0.11 may be closed."""
-    return jaxpr if isinstance(value, jax_core.Jaxpr) else value.replace(jaxpr=jaxpr)
-
-
 def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     """Return the jaxpr of an equation that only calls it, with its constants; otherwise None."""
     if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
-        return opened(eqn.params["jaxpr"])
+        return jaxcompat.opened(eqn.params["jaxpr"])
     if eqn.primitive in (
         custom_derivatives.custom_jvp_call_p,
         custom_derivatives.custom_vjp_call_p,
     ):
-        return opened(eqn.params["call_jaxpr"])
+        return jaxcompat.opened(eqn.params["call_jaxpr"])
     return None
-
-
-def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Numbers of constants and of carried values of a `scan`."""
-    if "num_consts" in params:  # up to jax 0.11
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()
-    return len(consts), len(carry)
 
 
 def scan_operands(
     params: Mapping[str, Any], operands: Iterable[T]
 ) -> tuple[list[T], list[T], list[T]]:
     """Split what a `scan` takes: constants, carried values, and values of one iteration each."""
-    consts, carry = scan_sizes(params)
+    consts, carry = jaxcompat.scan_sizes(params)
     every = list(operands)
     return every[:consts], every[consts : consts + carry], every[consts + carry :]
 
@@ -139,7 +122,10 @@ def loop_counter(params: Mapping[str, Any]) -> Any:
 
     It is the first value that a `fori_loop` carries.
     """
-    (num_consts, num_carry), jaxpr = scan_sizes(params), opened(params["jaxpr"])[0]
+    (num_consts, num_carry), jaxpr = (
+        jaxcompat.scan_sizes(params),
+        jaxcompat.opened(params["jaxpr"])[0],
+    )
     if not num_carry:
         return None
     variable, out = jaxpr.invars[num_consts], jaxpr.outvars[0]
@@ -159,9 +145,9 @@ def with_counter(eqn: Any) -> Any:
 
     jax drops the counter of a `fori_loop` whose body does not use it.
     """
-    num_consts, num_carry = scan_sizes(eqn.params)
-    old, _ = opened(eqn.params["jaxpr"])
-    counting, _ = opened(jax.make_jaxpr(lambda i: i + np.int32(1))(np.int32(0)))
+    num_consts, _ = jaxcompat.scan_sizes(eqn.params)
+    old, _ = jaxcompat.opened(eqn.params["jaxpr"])
+    counting, _ = jaxcompat.opened(jax.make_jaxpr(lambda i: i + np.int32(1))(np.int32(0)))
     names = old.debug_info.arg_names
     info = old.debug_info._replace(
         arg_names=names and (*names[:num_consts], "i", *names[num_consts:]), result_paths=None
@@ -172,18 +158,8 @@ def with_counter(eqn: Any) -> Any:
         eqns=[*counting.eqns, *old.eqns],
         debug_info=info,
     )
-    params = {**eqn.params, "jaxpr": closed_as(eqn.params["jaxpr"], body)}
-    if "num_consts" in params:  # up to jax 0.11
-        params["num_carry"] = num_carry + 1
-        if (linear := params.get("linear")) is not None:
-            params["linear"] = (*linear[:num_consts], False, *linear[num_consts:])
-    else:
-        from jax._src import flattree
-
-        consts, carry, stacked = params["ft_in"].unpack()
-        carried, results = params["ft_out"].unpack()
-        params["ft_in"] = flattree.pack((consts, (flattree.nones(1), carry), stacked))
-        params["ft_out"] = flattree.pack(((flattree.nones(1), carried), results))
+    body = jaxcompat.closed_as(eqn.params["jaxpr"], body)
+    params = {**jaxcompat.scan_with_one_more(eqn.params), "jaxpr": body}
     zero = jax_core.Literal(np.int32(0), counting.invars[0].aval)
     return eqn.replace(
         invars=[*eqn.invars[:num_consts], zero, *eqn.invars[num_consts:]],

@@ -11,9 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jax._src import core as jax_core
-from jax._src.lax.control_flow import conditionals, loops
-
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import conditionals, jax_core, loops
 from pallas_debug.bridge.jaxprs import nested, reads
 from pallas_debug.bridge.jaxprs.reads import KERNELS
 from pallas_debug.findings.outputs import Box, OutputUse
@@ -37,7 +36,7 @@ def reached(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Result
       kernel: returns the key of the kernel that an equation calls.
     """
     walk = _Walk(kernel)
-    walk.run(program, [frozenset([n]) for n in range(len(nested.opened(program)[0].outvars))])
+    walk.run(program, [frozenset([n]) for n in range(len(jaxcompat.opened(program)[0].outvars))])
     return walk.reached
 
 
@@ -55,7 +54,7 @@ class _Walk:
 
     def run(self, jaxpr: Any, outputs: Sequence[Results]) -> list[Results]:
         """Return what each input of a jaxpr reaches, by what its outputs do."""
-        inner, _ = nested.opened(jaxpr)
+        inner, _ = jaxcompat.opened(jaxpr)
         known: dict[Any, Results] = {}
 
         def add(atoms: Sequence[Any], results: Sequence[Results]) -> None:
@@ -91,7 +90,7 @@ class _Walk:
         else:
             same = eqn.primitive.name in _ONE_TO_ONE
             for inner in nested.within(eqn.params):
-                count = len(nested.opened(inner)[0].outvars)
+                count = len(jaxcompat.opened(inner)[0].outvars)
                 is_same = same and count == len(out)
                 found = self.run(inner, out if is_same else [all_of_it] * count)
                 if is_same and len(found) == len(eqn.invars):
@@ -108,7 +107,7 @@ class _Walk:
         return [all_of_it, *(_NONE.union(*results) for results in zip(*found, strict=True))]
 
     def _scan(self, eqn: Any, out: Sequence[Results]) -> list[Results]:
-        n_consts, n_carry = nested.scan_sizes(eqn.params)
+        n_consts, n_carry = jaxcompat.scan_sizes(eqn.params)
         split = n_consts + n_carry
         carry = list(out[:n_carry])
         while True:
@@ -136,7 +135,7 @@ def _either(a: Sequence[Results], b: Sequence[Results]) -> list[Results]:
 
 def _has_effect(eqn: Any) -> bool:
     """Return whether an equation, other than a call, branch or loop, has a side effect."""
-    named = getattr(jax_core, "NamedAxisEffect", ())
+    named = jax_core.NamedAxisEffect
     effects = [effect for effect in eqn.effects if not isinstance(effect, named)]
     return bool(effects) and not nested.within(eqn.params)
 
@@ -176,7 +175,7 @@ class _Program:
     def uses(self, params: Mapping[str, Any]) -> list[OutputUse]:
         found = self._reached.get(_identity(params), ())  # a lowering rule may have retraced it
         read = self._read.get(_identity(params), ())
-        jaxpr = nested.opened(self._jaxpr)[0]
+        jaxpr = jaxcompat.opened(self._jaxpr)[0]
         return [
             OutputUse(
                 results=results - {_EFFECT},

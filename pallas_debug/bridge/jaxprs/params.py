@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from jax._src import dtypes
-from jax._src.pallas import core as pallas_core
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import dtypes, pallas_core
 from pallas_debug.bridge.jaxprs import nested, triton
 
 
@@ -83,7 +83,7 @@ def float_dtypes(params: Mapping[str, Any], given: Collection[str] = ()) -> froz
     return frozenset(
         var.aval.dtype.name
         for jaxpr in jaxprs_of(params)
-        for eqn in nested.equations(nested.opened(jaxpr)[0])
+        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
         for var in eqn.outvars
         if eqn.primitive.name not in _LOADS or var.aval.dtype.name not in given
         if dtypes.issubdtype(getattr(var.aval, "dtype", np.dtype(bool)), np.inexact)

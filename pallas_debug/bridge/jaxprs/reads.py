@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from jax._src import core as jax_core
-
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.findings.outputs import Box, hull
 
@@ -32,7 +32,7 @@ def parts(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Box | No
       kernel: returns the key of the kernel that an equation calls.
     """
     walk = _Walk(kernel)
-    walk.run(program, [_ALL] * len(nested.opened(program)[0].outvars))
+    walk.run(program, [_ALL] * len(jaxcompat.opened(program)[0].outvars))
     return {
         key: [None if part == _ALL else part for part in found] for key, found in walk.found.items()
     }
@@ -47,7 +47,7 @@ class _Walk:
 
     def run(self, jaxpr: Any, outputs: Sequence[_Part]) -> list[_Part]:
         """Return what is read of each input of a jaxpr, by what is read of its outputs."""
-        inner, _ = nested.opened(jaxpr)
+        inner, _ = jaxcompat.opened(jaxpr)
         known: dict[Any, _Part] = {}
 
         def add(atoms: Sequence[Any], read: Sequence[_Part]) -> None:
@@ -74,7 +74,7 @@ class _Walk:
                 return found
         else:
             for inner in nested.within(eqn.params):
-                self.run(inner, [_ALL] * len(nested.opened(inner)[0].outvars))
+                self.run(inner, [_ALL] * len(jaxcompat.opened(inner)[0].outvars))
         return [_ALL if is_used else None] * len(eqn.invars)
 
 

@@ -14,12 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jax import lax
-from jax._src import config, linear_util, source_info_util
-from jax._src import core as jax_core
-from jax._src.interpreters import partial_eval
-from jax._src.lax.control_flow import conditionals, loops
-from jax._src.pallas import primitives as pallas_primitives
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import (
+    conditionals,
+    config,
+    jax_core,
+    linear_util,
+    loops,
+    pallas_primitives,
+    partial_eval,
+    source_info_util,
+)
 from pallas_debug.bridge.jaxprs import nested
 
 
@@ -129,9 +135,7 @@ def trace(
     """Trace a flat function to an open jaxpr; also return the values that it closes over."""
     wrapped = linear_util.wrap_init(function, debug_info=debug_info)
     jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
-    if consts and hasattr(jaxpr, "with_consts"):  # since jax 0.12 a jaxpr carries its constants
-        jaxpr = jaxpr.with_consts(consts)
-    return jaxpr, list(consts)
+    return jaxcompat.with_consts(jaxpr, consts), list(consts)
 
 
 def replay(jaxpr: Any, args: Sequence[Any], visitor: Visitor) -> Any:
@@ -187,7 +191,7 @@ class _Replay:
 
     def region(self, inner: Any, place: ProgramPoint) -> Callable[..., list[Any]]:
         """Return an inner jaxpr as a function of its arguments."""
-        jaxpr, consts = nested.opened(inner)
+        jaxpr, consts = jaxcompat.opened(inner)
 
         def body(*args: Any) -> list[Any]:
             return self.run(jaxpr, consts, args, place)
@@ -256,7 +260,7 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> S
     # A `fori_loop` with explicit bounds has its index first.
     counted = bool(carry) and _is_int_scalar(carry[0])
     begins = place.step
-    jaxpr, consts = nested.opened(params["cond_jaxpr"])
+    jaxpr, consts = jaxcompat.opened(params["cond_jaxpr"])
     is_wanted = walk.visitor.wants(jaxpr)
 
     def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import jax
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.state import indexing
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import indexing, pallas_primitives, triton_primitives
 from pallas_debug.bridge.jaxprs import nested
 
 
 def has_operations(jaxprs: Iterable[Any]) -> bool:
     """Return whether any equation is an operation that only Triton has."""
-    module = sys.modules.get("jax._src.pallas.triton.primitives")
+    module = triton_primitives.loaded
     if module is None:  # then no kernel uses them
         return False
     own = nested.primitives_in(module)
     return any(
         eqn.primitive in own or _is_of_triton(eqn)
         for jaxpr in jaxprs
-        for eqn in nested.equations(nested.opened(jaxpr)[0])
+        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jax._src import core as jax_core
-
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 
 
@@ -21,7 +21,7 @@ def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
     Args:
       numbers: of variables, in the order of their definition.
     """
-    jaxpr, _ = nested.opened(jaxpr)
+    jaxpr, _ = jaxcompat.opened(jaxpr)
     for variable in (*jaxpr.constvars, *jaxpr.invars):
         numbers[variable] = len(numbers)
     for eqn in jaxpr.eqns:

@@ -14,11 +14,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax._src import core as jax_core
-from jax._src import source_info_util
-from jax._src.state import primitives as state_primitives
-from jax._src.state import types as state_types
-
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core, source_info_util, state_primitives, state_types
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.model import SourceLine
 
@@ -54,7 +51,7 @@ def unused_lines(jaxpr: Any) -> list[SourceLine]:
     Those whose results only such lines use are left out.
     """
     walk = _Liveness()
-    inner, _ = nested.opened(jaxpr)
+    inner, _ = jaxcompat.opened(jaxpr)
     outputs = set(nested.variables(inner.outvars))
     walk.run(_traced.get(inner, inner.eqns), set(outputs), outputs, ())
     if not walk.unused:
@@ -100,7 +97,7 @@ class _Liveness:
             self.live.append((eqn, calls))
             live.update(nested.variables(eqn.invars))
             for closed in nested.within(eqn.params):
-                inner, _ = nested.opened(closed)
+                inner, _ = jaxcompat.opened(closed)
                 results = set(nested.variables(inner.outvars))
                 self.run(inner.eqns, results, set(results), (*calls, eqn))
         return live

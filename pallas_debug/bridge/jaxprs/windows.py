@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jax._src import core as jax_core
-from jax._src.pallas import primitives as pallas_primitives
-
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core, pallas_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
 
 _WINDOW = ".window_ref"
@@ -92,7 +91,7 @@ def _renamed(jaxpr: Any, names: _Names) -> Any:
 def _within(value: Any, names: _Names) -> Any:
     """A parameter of an equation, which may be a jaxpr, a closed one, or several of these."""
     if nested.is_jaxpr(value):
-        inner, _ = nested.opened(value)
+        inner, _ = jaxcompat.opened(value)
         if inner is not value:
             return value.replace(jaxpr=_renamed(inner, names))
         return _renamed(value, names)

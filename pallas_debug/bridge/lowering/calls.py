@@ -20,13 +20,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
-from jax._src.pallas import core as pallas_core
 
 from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import observe
+from pallas_debug.bridge.jaxcompat import jax_core, pallas_core
 from pallas_debug.guards import guarded
 
 Operands = tuple[np.ndarray[Any, Any], ...]

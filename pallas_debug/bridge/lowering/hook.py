@@ -21,16 +21,13 @@ from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
-from jax._src import core as jax_core
-from jax._src import source_info_util
-from jax._src.interpreters import mlir
-from jax._src.pallas import mpmd, pallas_call
 
 from pallas_debug.bridge import contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import failures, interpret, launched
+from pallas_debug.bridge.jaxcompat import jax_core, mlir, mpmd, pallas_call, source_info_util
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
 from pallas_debug.bridge.lowering import calls, grids
 from pallas_debug.errors import PallasDebugError

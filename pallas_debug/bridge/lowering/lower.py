@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src import config, source_info_util
-from jax._src.interpreters import mlir
-from jax._src.pallas.mosaic import error_handling, lowering
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
 from pallas_debug.bridge import chip, patches
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxcompat import config, error_handling, lowering, mlir, source_info_util
 from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import CannotRunError, CompiledWithOthersError

@@ -20,11 +20,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core, source_info_util, util
 from jax.experimental import pallas as pl
 
 from pallas_debug import tracebacks
 from pallas_debug.bridge import patches
+from pallas_debug.bridge.jaxcompat import jax_core, source_info_util, util
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.errors import JaxAssertionError, KernelFault
@@ -161,7 +161,7 @@ def kernel_of(error: BaseException) -> str | None:
         if frame.f_code.co_filename.endswith(_CALLING) and callable(values.get("kernel")):
             found = values.get("name") or util.fun_name(values["kernel"])
         for value in list(values.values()):
-            if isinstance(value, core.DebugInfo) and value.traced_for in _OF_KERNELS:
+            if isinstance(value, jax_core.DebugInfo) and value.traced_for in _OF_KERNELS:
                 found = value.func_name
     return None if found is None else str(found)
 

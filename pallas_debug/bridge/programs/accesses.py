@@ -7,16 +7,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
-from jax._src.lax.control_flow import conditionals
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import primitives as tpu_primitives
-from jax._src.pallas.mosaic import sc_core
-from jax._src.state import indexing
-from jax._src.state import primitives as state_primitives
-from jax._src.state.types import SelectTransform, TransformedRef
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import (
+    conditionals,
+    indexing,
+    jax_core,
+    pallas_primitives,
+    sc_core,
+    state_primitives,
+    state_types,
+    tpu_primitives,
+)
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
@@ -25,10 +28,10 @@ from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
 def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.RefPlace:
     """View of a reference that a chain of transforms selects."""
     chain: list[Any] = list(transforms or ())
-    while isinstance(ref, TransformedRef):
+    while isinstance(ref, state_types.TransformedRef):
         if isinstance(ref.ref, (tuple, list)):
             (select,) = ref.transforms
-            assert isinstance(select, SelectTransform)
+            assert isinstance(select, state_types.SelectTransform)
             chosen = _selected(decoder, ref.ref, select.idx)
             return ir.RefPlace(chosen, _view(decoder, chain), _assumed(chain))
         chain = [*ref.transforms, *chain]
@@ -49,25 +52,22 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
     for transform in transforms:
         if isinstance(transform, indexing.NDIndexer):
             view.append(ir.Index(tuple(_entry(decoder, i) for i in transform.indices)))
-        elif not _is_assumption(transform):
+        elif not jaxcompat.is_assumption(transform):
             view.append(ir.Recast(transform))
     return tuple(view)
 
 
-def _is_assumption(transform: Any) -> bool:
-    """Return whether a transform is the hint of `pltpu.annotate` (jax 0.12), selecting nothing."""
-    return type(transform).__name__ == "AccessAssumptionTransform"
-
-
 def _assumed(transforms: Sequence[Any]) -> frozenset[str]:
-    flags = (vars(t.assumption) for t in transforms if _is_assumption(t))
+    flags = (vars(t.assumption) for t in transforms if jaxcompat.is_assumption(t))
     return frozenset(name for one in flags for name, is_set in one.items() if is_set)
 
 
 def _entry(decoder: Decoder, index: Any) -> Any:
     if isinstance(index, indexing.Slice):
         return ir.Slice(decoder.number(index.start), decoder.number(index.size), int(index.stride))
-    if isinstance(index, TransformedRef):  # positions in memory, of a SparseCore's copies
+    if isinstance(
+        index, state_types.TransformedRef
+    ):  # positions in memory, of a SparseCore's copies
         return _selected(decoder, [index], np.int32(0))
     if isinstance(index, sc_core.Indices):
         positions = _entry(decoder, index.values)
@@ -303,12 +303,10 @@ def _free(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> N
     """Decode to nothing: jax frees the reference, and no kernel can use it afterwards."""
 
 
-if hasattr(tpu_primitives, "has_memory_space_p"):  # since jax 0.12
-
-    @rule(tpu_primitives.has_memory_space_p)
-    def _has_space(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-        """Operands without a memory space of their own are in HBM."""
-        return [decoder.constant(np.bool_(eqn.params["memory_space"] is pltpu.HBM))]
+@rule(tpu_primitives.has_memory_space_p)
+def _has_space(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    """Operands without a memory space of their own are in HBM."""
+    return [decoder.constant(np.bool_(eqn.params["memory_space"] is pltpu.HBM))]
 
 
 @rule(conditionals.platform_index_p)

@@ -7,6 +7,7 @@ from typing import Any
 
 from jax import lax
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
@@ -32,7 +33,7 @@ def note(captured: Capture) -> str | None:
     missing = (
         _missing(eqn.params)
         for jaxpr in jaxprs_of(captured.params)
-        for eqn in nested.equations(nested.opened(jaxpr)[0])
+        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
     )
     names = dict.fromkeys(name for name in missing if name is not None)
     if not names:

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jax._src import core as jax_core
-from jax._src import dtypes
-from jax._src.lax.control_flow import conditionals, loops
-from jax._src.pallas import primitives as pallas_primitives
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops, pallas_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, single, units
@@ -195,7 +193,7 @@ class Decoder:
 
     def inner(self, jaxpr: Any) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
-        opened, consts = nested.opened(jaxpr)
+        opened, consts = jaxcompat.opened(jaxpr)
         return program(opened, consts, **self.context())
 
     def context(self) -> dict[str, Any]:
@@ -310,7 +308,7 @@ def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
     return all(
         is_plain(inner, is_inner=True)
         for jaxpr in nested.within(eqn.params)
-        for inner in nested.opened(jaxpr)[0].eqns
+        for inner in jaxcompat.opened(jaxpr)[0].eqns
     )
 
 
@@ -411,7 +409,7 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 
 @rule(pallas_primitives.run_scoped_p)
 def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    inner, _ = nested.opened(eqn.params["jaxpr"])
+    inner, _ = jaxcompat.opened(eqn.params["jaxpr"])
     context = decoder.context()
     if decoder.root is None and site.line is not None:
         # `sync_copy` is in jax: its lines are the lines of the call.

@@ -7,12 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import checkify, debugging, source_info_util
-from jax._src.pallas.mosaic import primitives as tpu_primitives
-from jax._src.random import prng
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.instrument import printing
-from pallas_debug.bridge.jaxprs import marker, nested
+from pallas_debug.bridge.jaxcompat import (
+    checkify,
+    debugging,
+    prng,
+    source_info_util,
+    tpu_primitives,
+)
+from pallas_debug.bridge.jaxprs import marker
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import PLAIN_INSIDE, Decoder, is_tpu_key, rule
 
@@ -123,7 +128,7 @@ def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> li
     avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
     with source_info_util.user_context(eqn.source_info.traceback):
         closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)
-    results = decoder.run(*nested.opened(closed), inputs)
+    results = decoder.run(*jaxcompat.opened(closed), inputs)
     dtype = eqn.outvars[0].aval.dtype
     if isinstance(dtype, np.dtype):  # Mosaic does not distinguish signed from unsigned words
         (result,) = results

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax._src import dtypes
-from jax._src.interpreters import mlir
+
+from pallas_debug.bridge.jaxcompat import dtypes, mlir
 
 _WORD = 32
 

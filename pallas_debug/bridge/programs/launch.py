@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, nested
@@ -253,7 +254,7 @@ def _launch(
     captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool, is_gpu: bool
 ) -> Launch:
     mapping = params["grid_mapping"]
-    jaxpr, consts = nested.opened(params["jaxpr"])
+    jaxpr, consts = jaxcompat.opened(params["jaxpr"])
     names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
     avals = [variable.aval for variable in jaxpr.invars]
     prefetch = mapping.num_index_operands
@@ -336,11 +337,11 @@ def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: b
     kernel = captured.kernel
     bodies = []
     for mesh, closed in zip(params["meshes"], params["jaxprs"], strict=True):
-        jaxpr, consts = nested.opened(closed)
+        jaxpr, consts = jaxcompat.opened(closed)
         body = _decoded(captured, jaxpr, consts, fuse=fuse, opens=opens)
         axes = {str(axis): int(size) for axis, size in dict(mesh.shape).items()}
         bodies.append(CoreMesh(kind=_core_kind(kernel.name, mesh), axes=axes, body=body))
-    first, _ = nested.opened(params["jaxprs"][0])
+    first, _ = jaxcompat.opened(params["jaxprs"][0])
     aliases = {out: given for given, out in kernel.aliases}
     num_inputs, num_outputs = len(captured.avals), len(params["out_avals"])
     operands = []
@@ -413,7 +414,7 @@ def _block(name: str, mapping: Any, is_gpu: bool) -> OperandBlock:
             unit.append(sizes[-1])
         else:
             raise MachineError(f"operand `{name}` has a block dimension of kind {kind}")
-    index_map, consts = nested.opened(mapping.index_map_jaxpr)
+    index_map, consts = jaxcompat.opened(mapping.index_map_jaxpr)
     mode = mapping.pipeline_mode
     line = lines.of_function(index_map.debug_info)
     revisit = getattr(mode, "revisit", None)

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.pallas.mosaic import primitives as tpu_primitives
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import tpu_primitives
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.accesses import place, registers
 from pallas_debug.bridge.programs.decode import Decoder, rule
@@ -28,10 +29,9 @@ def _push(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> N
 
 @rule(tpu_primitives.matmul_acc_lhs_p)
 def _accumulate(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-    if "acc_addr" in eqn.params:  # up to jax 0.11
-        target: ir.RefPlace | int = int(eqn.params["acc_addr"])
-        unit = int(eqn.params["mxu_index"])
-        _multiply(decoder, eqn, site, inputs[0], unit, target)
+    known = jaxcompat.accumulator(eqn.params)
+    if known is not None:
+        _multiply(decoder, eqn, site, inputs[0], *known)
         return
     accumulator, value, *flat = inputs
     transforms = jax.tree.unflatten(eqn.params["acc_transforms_tree"], flat)
@@ -64,9 +64,9 @@ def _registers(target: ir.RefPlace | int | None) -> list[ir.Reg]:
 
 @rule(tpu_primitives.matmul_pop_p)
 def _pop(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    if "acc_addr" in eqn.params:  # up to jax 0.11
-        unit = int(eqn.params["mxu_index"])
-        return _popped(decoder, eqn, site, unit, int(eqn.params["acc_addr"]))
+    known = jaxcompat.accumulator(eqn.params)
+    if known is not None:
+        return _popped(decoder, eqn, site, *known)
     accumulator, *flat = inputs
     transforms = jax.tree.unflatten(eqn.params["acc_transforms_tree"], flat)
     return _popped(decoder, eqn, site, _unit_of(eqn), place(decoder, accumulator, transforms))
@@ -89,12 +89,11 @@ def _popped(
     return [output]
 
 
-if hasattr(tpu_primitives, "matmul_lhs_fifo_p"):  # since jax 0.12
+@rule(tpu_primitives.matmul_lhs_fifo_p)
+def _enqueue(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+    _multiply(decoder, eqn, site, inputs[0], int(eqn.params["mxu_index"]), None)
 
-    @rule(tpu_primitives.matmul_lhs_fifo_p)
-    def _enqueue(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-        _multiply(decoder, eqn, site, inputs[0], int(eqn.params["mxu_index"]), None)
 
-    @rule(tpu_primitives.matmul_pop_fifo_p)
-    def _dequeue(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-        return _popped(decoder, eqn, site, int(eqn.params["mxu_index"]), None)
+@rule(tpu_primitives.matmul_pop_fifo_p)
+def _dequeue(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _popped(decoder, eqn, site, int(eqn.params["mxu_index"]), None)

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from jax._src import dtypes
-from jax._src.state import indexing
-from jax._src.state.types import BitcastTransform, ReshapeTransform, TransposeTransform
+
+from pallas_debug.bridge.jaxcompat import dtypes, indexing, state_types
 
 Range = tuple[slice | int, ...]
 
@@ -47,7 +46,7 @@ def is_plain(transforms: Sequence[Any]) -> bool:
 
 
 def is_reshape(transform: Any) -> bool:
-    return isinstance(transform, ReshapeTransform)
+    return isinstance(transform, state_types.ReshapeTransform)
 
 
 def range_of(indexer: Any) -> Range:
@@ -67,14 +66,14 @@ def size_of(shape: tuple[int, ...], dtype: Any, transforms: Sequence[Any]) -> in
             case indexing.NDIndexer():
                 entries = range_of(transform)
                 shape = tuple(num_elements(index) for index in entries if isinstance(index, slice))
-            case BitcastTransform():
+            case state_types.BitcastTransform():
                 before = dtypes.itemsize_bits(dtype)
                 dtype, after = transform.dtype, dtypes.itemsize_bits(transform.dtype)
                 if after != before:  # otherwise it may have one dimension
                     shape = (*shape[:-2], shape[-2] * before // after, shape[-1])
-            case ReshapeTransform():
+            case state_types.ReshapeTransform():
                 shape = transform.shape
-            case TransposeTransform():
+            case state_types.TransposeTransform():
                 shape = tuple(shape[axis] for axis in transform.permutation)
     return int(math.prod(shape) * np.dtype(dtype).itemsize)
 
@@ -154,7 +153,11 @@ class RefView:
         shape = content.shape if logical_shape is None else logical_shape
         widths = [
             dtypes.itemsize_bits(content.dtype),
-            *(dtypes.itemsize_bits(t.dtype) for t in transforms if isinstance(t, BitcastTransform)),
+            *(
+                dtypes.itemsize_bits(t.dtype)
+                for t in transforms
+                if isinstance(t, state_types.BitcastTransform)
+            ),
         ]
         self._content = content
         self._width = min(widths)
@@ -250,11 +253,11 @@ class RefView:
                 self._index(transform)
             case indexing.NDIndexer():
                 self._index(range_of(transform))
-            case ReshapeTransform():
+            case state_types.ReshapeTransform():
                 self._reshape((*transform.shape, *self._atoms.shape[len(self.shape) :]))
-            case BitcastTransform():
+            case state_types.BitcastTransform():
                 self._bitcast(transform.dtype)
-            case TransposeTransform():
+            case state_types.TransposeTransform():
                 rest = range(len(self.shape), self._atoms.ndim)
                 self._atoms = self._atoms.transpose(*transform.permutation, *rest)
             case _:
@@ -358,11 +361,11 @@ def _shown(transform: Any) -> str:
                 for i in entries
             )
             return f".at[{', '.join(parts)}]"
-        case ReshapeTransform():
+        case state_types.ReshapeTransform():
             return f".reshape({', '.join(map(str, transform.shape))})"
-        case BitcastTransform():
+        case state_types.BitcastTransform():
             return f".bitcast({np.dtype(transform.dtype)})"
-        case TransposeTransform():
+        case state_types.TransposeTransform():
             return f".transpose({', '.join(map(str, transform.permutation))})"
     return ""
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax._src import core as jax_core
+
+from pallas_debug.bridge.jaxcompat import jax_core
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.programs.units import Unit

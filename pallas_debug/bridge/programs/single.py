@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
 
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.units import Unit

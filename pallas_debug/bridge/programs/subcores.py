@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import dtypes
-from jax._src.pallas.mosaic import sc_primitives
 
-from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import dtypes, sc_primitives
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.accesses import place, registers
 from pallas_debug.bridge.programs.decode import Decoder, program, rule
@@ -170,16 +169,14 @@ def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -
 # Arithmetic across lanes.
 
 
-if hasattr(sc_primitives, "bitcast_p"):  # up to jax 0.11
-
-    @rule(sc_primitives.bitcast_p)
-    def _bitcast(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-        before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["dtype"])
-        if min(dtypes.itemsize_bits(before), dtypes.itemsize_bits(after)) < 8:
-            raise NotImplementedError(f"a bitcast of {before} to {after} on a SparseCore")
-        return _computed(
-            decoder, site, inputs, 1, lambda value: [np.ascontiguousarray(value).view(after)]
-        )
+@rule(sc_primitives.bitcast_p)
+def _bitcast(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["dtype"])
+    if min(dtypes.itemsize_bits(before), dtypes.itemsize_bits(after)) < 8:
+        raise NotImplementedError(f"a bitcast of {before} to {after} on a SparseCore")
+    return _computed(
+        decoder, site, inputs, 1, lambda value: [np.ascontiguousarray(value).view(after)]
+    )
 
 
 @rule(sc_primitives.scan_count_p)
@@ -283,7 +280,7 @@ def _unpack(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) ->
 def _parallel_loop(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     """A loop from a lower to an upper bound; its iterations are run in order."""
     lower, upper, stride, consts, carry = jax.tree.unflatten(eqn.params["tree"], inputs)
-    inner, own = nested.opened(eqn.params["jaxpr"])
+    inner, own = jaxcompat.opened(eqn.params["jaxpr"])
     consts = [*own, *consts]
     body = program(inner, constvars_first=True, **decoder.context())
     count = len(consts)

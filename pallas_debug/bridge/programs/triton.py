@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.pallas.triton import primitives as triton_primitives
 
+from pallas_debug.bridge.jaxcompat import triton_primitives
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.accesses import place, registers
 from pallas_debug.bridge.programs.decode import Decoder, rule

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core as jax_core
-from jax._src.lax import lax
-from jax._src.pallas.mosaic import primitives as mosaic_primitives
 
 from pallas_debug.bridge.instrument.primitives import COMPARISONS
+from pallas_debug.bridge.jaxcompat import jax_core, lax, tpu_primitives
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import algorithms, elementwise, scalars
 from pallas_debug.bridge.programs import program as ir
@@ -98,16 +96,11 @@ def _conv(x: Any, y: Any, *initial: Any, **params: Any) -> Any:
     return sum(initial, result)
 
 
-_BY_NAME: dict[str, Callable[..., Any]] = {
-    "pack_elementwise_p": elementwise.pack,
-    "unpack_elementwise_p": elementwise.unpack,
-    "stochastic_round_p": elementwise.stochastic_round,
-    "conv_p": _conv,  # since jax 0.12
-}
 EVALUATED: dict[Any, Callable[..., Any]] = {
-    getattr(mosaic_primitives, name): function
-    for name, function in _BY_NAME.items()
-    if hasattr(mosaic_primitives, name)
+    tpu_primitives.pack_elementwise_p: elementwise.pack,
+    tpu_primitives.unpack_elementwise_p: elementwise.unpack,
+    tpu_primitives.stochastic_round_p: elementwise.stochastic_round,
+    tpu_primitives.conv_p: _conv,
 }
 """Primitives that XLA does not support on a CPU, in terms of supported ones."""
 

@@ -10,10 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
-from jax._src import debugging
 
 from pallas_debug.bridge import internals
+from pallas_debug.bridge.jaxcompat import debugging, jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import refs, regions, values, vocabulary
 from pallas_debug.bridge.unparse.page import Writer

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jax._src import core as jax_core
 
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.unparse import values, vocabulary
 
 _VALUE = re.compile(r"v\d+")

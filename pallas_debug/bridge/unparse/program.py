@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax._src import core as jax_core
-from jax._src.state import indexing
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs.nested import opened
+from pallas_debug.bridge.jaxcompat import indexing, jax_core, opened
 from pallas_debug.bridge.unparse import equations, values
 from pallas_debug.bridge.unparse.page import Page, Writer
 from pallas_debug.bridge.unparse.values import CannotUnparse, tuple_of

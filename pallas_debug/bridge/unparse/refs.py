@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.state import indexing
-from jax._src.state import types as state_types
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import indexing, pallas_primitives, state_types
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer
 
 _AS_ARGUMENT = "({},)"
-
-_OF_THE_SENDER = ("insert_dummy_device", "is_wait_send")
-"""Parameters that mark a wait for the send, up to jax 0.11 and since then."""
 
 
 def get(block: Writer, eqn: Any) -> None:
@@ -54,7 +50,7 @@ def dma_wait(block: Writer, eqn: Any) -> None:
     source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
     if sent is None:
         block.line(f"{_copy(block, eqn, source, destination, arrived, None, None)}.wait()")
-    elif any(eqn.params.get(name) for name in _OF_THE_SENDER):  # the two sides are swapped
+    elif jaxcompat.is_wait_of_sender(eqn.params):  # the two sides are swapped
         copy = _copy(block, eqn, destination, source, sent, arrived, device)
         block.line(f"{copy}.wait_send()")
     else:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import lax
-from jax._src import core as jax_core
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer, types
@@ -22,7 +23,7 @@ def _cond(block: Writer, eqn: Any, write: Write) -> None:
     branches = eqn.params["branches"]
     args = [block.read(atom) for atom in operands]
     choice = block.choice(index, of_two=len(branches) == 2)
-    if len(branches) == 2 and not eqn.outvars and not nested.opened(branches[0])[0].eqns:
+    if len(branches) == 2 and not eqn.outvars and not jaxcompat.opened(branches[0])[0].eqns:
         block.line(f"@pl.when({choice})")
         _function(block, "when", branches[1], args, write)
         return
@@ -40,7 +41,7 @@ def _function(block: Writer, wanted: str, inner: Any, args: Sequence[str], write
     name = block.page.name(wanted)
     block.line(f"def {name}():")
     body = block.deeper()
-    jaxpr, consts = nested.opened(inner)
+    jaxpr, consts = jaxcompat.opened(inner)
     _, outputs = write(body, jaxpr, [values.constant(c) for c in consts], args)
     _ends(body, block, ", ".join(outputs))
     return name
@@ -55,14 +56,14 @@ def _ends(body: Writer, around: Writer, returned: str) -> None:
 
 def _scan(block: Writer, eqn: Any, write: Write) -> None:
     params = eqn.params
-    num_consts, num_carry = nested.scan_sizes(params)
+    num_consts, num_carry = jaxcompat.scan_sizes(params)
     consts = [block.read(atom) for atom in eqn.invars[:num_consts]]
     carry = eqn.invars[num_consts : num_consts + num_carry]
     xs = [block.read(atom) for atom in eqn.invars[num_consts + num_carry :]]
     if _is_counted(block, eqn, num_consts, num_carry):
         _fori(block, eqn, consts, carry, write)
         return
-    jaxpr, own = nested.opened(params["jaxpr"])
+    jaxpr, own = jaxcompat.opened(params["jaxpr"])
     name = block.page.name("step")
     block.line(f"def {name}(carry, x):")
     body = block.deeper()
@@ -84,7 +85,7 @@ def _scan(block: Writer, eqn: Any, write: Write) -> None:
 
 def _is_counted(block: Writer, eqn: Any, num_consts: int, num_carry: int) -> bool:
     """Return whether a loop is a `fori_loop` with known bounds."""
-    jaxpr, _ = nested.opened(eqn.params["jaxpr"])
+    jaxpr, _ = jaxcompat.opened(eqn.params["jaxpr"])
     plain = len(eqn.outvars) == num_carry == len(eqn.invars) - num_consts
     if not plain or not num_carry or eqn.params["reverse"]:
         return False
@@ -108,7 +109,7 @@ def _adds_one(jaxpr: Any, variable: Any, last: Any) -> bool:
 
 
 def _fori(block: Writer, eqn: Any, consts: list[str], carry: Sequence[Any], write: Write) -> None:
-    jaxpr, own = nested.opened(eqn.params["jaxpr"])
+    jaxpr, own = jaxcompat.opened(eqn.params["jaxpr"])
     carried = jaxpr.invars[len(consts) + 1 :]
     counting = next(e for e in jaxpr.eqns if jaxpr.outvars[0] in e.outvars)
     jaxpr = jaxpr.replace(
@@ -143,7 +144,7 @@ def _while(block: Writer, eqn: Any, write: Write) -> None:
         ("condition", params["cond_jaxpr"], of_condition),
         ("body", params["body_jaxpr"], of_body),
     ):
-        jaxpr, own = nested.opened(inner)
+        jaxpr, own = jaxcompat.opened(inner)
         names.append(block.page.name(wanted))
         block.line(f"def {names[-1]}(carry):")
         body = block.deeper()

@@ -11,8 +11,7 @@ import io
 import logging
 from typing import Any
 
-from jax._src.interpreters import mlir
-
+from pallas_debug.bridge.jaxcompat import mlir
 from pallas_debug.bridge.lowering import hook, lower
 
 

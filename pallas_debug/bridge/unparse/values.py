@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import dtypes
-from jax._src.pallas import core as pallas_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug.bridge.jaxcompat import dtypes, pallas_core
 from pallas_debug.bridge.unparse import vocabulary
 
 _PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}

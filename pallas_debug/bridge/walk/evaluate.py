@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.lax.control_flow import conditionals, loops
 
-from pallas_debug.bridge import chip
+from pallas_debug.bridge import chip, jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.interpret import interpret
+from pallas_debug.bridge.jaxcompat import conditionals, loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import MachineError
@@ -79,7 +79,7 @@ def trace(
 
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), interpret.interpreting("machine"), hook.without_caches():
-        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
+        jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(call)(*shapes))
     values = [
         np.asarray(leaf, shape.dtype) if isinstance(leaf, np.ndarray) else leaf
         for leaf, shape in zip(given, shapes, strict=True)
@@ -107,7 +107,7 @@ def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
         index, *rest = inputs
         branches = eqn.params["branches"]
         chosen = branches[min(max(int(index), 0), len(branches) - 1)]
-        return (yield from _walk(*nested.opened(chosen), rest, path))
+        return (yield from _walk(*jaxcompat.opened(chosen), rest, path))
     if eqn.primitive is loops.while_p:
         return (yield from _while(eqn.params, inputs, path))
     if eqn.primitive is loops.scan_p:
@@ -134,11 +134,11 @@ def _while(params: Mapping[str, Any], inputs: Sequence[Any], path: tuple[int, ..
     of_condition, of_body, carry = nested.while_operands(params, inputs)
     iteration = 0
     while True:
-        condition = nested.opened(params["cond_jaxpr"])
+        condition = jaxcompat.opened(params["cond_jaxpr"])
         (goes_on,) = yield from _walk(*condition, [*of_condition, *carry], (*path, iteration, 0))
         if not bool(goes_on):
             return carry
-        body = nested.opened(params["body_jaxpr"])
+        body = jaxcompat.opened(params["body_jaxpr"])
         carry = list((yield from _walk(*body, [*of_body, *carry], (*path, iteration, 1))))
         iteration += 1
 
@@ -152,7 +152,7 @@ def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) 
     rows: dict[int, list[Any]] = {}
     for iteration in order:
         slices = [array[iteration] for array in stacked]
-        body = nested.opened(params["jaxpr"])
+        body = jaxcompat.opened(params["jaxpr"])
         results = yield from _walk(*body, [*constants, *carry, *slices], (*path, iteration))
         carry, rows[iteration] = list(results[: len(carry)]), list(results[len(carry) :])
     outputs = zip(*(rows[i] for i in range(length)), strict=True)
@@ -163,7 +163,7 @@ def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) 
 def _num_kernels(eqn: Any) -> int:
     if eqn.primitive in hook.PRIMITIVES.values():
         return 1
-    inner = (e for jaxpr in nested.within(eqn.params) for e in nested.opened(jaxpr)[0].eqns)
+    inner = (e for jaxpr in nested.within(eqn.params) for e in jaxcompat.opened(jaxpr)[0].eqns)
     is_loop = eqn.primitive in (loops.scan_p, loops.while_p)
     return sum(map(_num_kernels, inner)) * (2 if is_loop else 1)
 

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core as jax_core
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of, static_shape
 from pallas_debug.bridge.walk.events import Event, Walked
@@ -180,7 +181,7 @@ def has_no_blocks(captured: Capture) -> bool:
 
 def _body(params: Mapping[str, Any]) -> Any:
     """Jaxpr of the kernel; of the first mesh if there are several."""
-    return nested.opened(jaxprs_of(params)[0])[0]
+    return jaxcompat.opened(jaxprs_of(params)[0])[0]
 
 
 UNSIZED = "its grid has a dimension whose size is known only at run time"
@@ -327,7 +328,7 @@ def indices(
         return Indices(dims=(first,) * len(_body(captured.params).invars[position].aval.shape))
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
-    inner, _ = nested.opened(block.index_map_jaxpr)
+    inner, _ = jaxcompat.opened(block.index_map_jaxpr)
     try:
         ids = program_ids(mapping.grid)
     except Exhausted as error:
@@ -428,7 +429,7 @@ def _refs(walker: Walker, jaxpr: Any, kinds: Sequence[str]) -> list[Value]:
 
 
 def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
-    inner, _ = nested.opened(block.index_map_jaxpr)
+    inner, _ = jaxcompat.opened(block.index_map_jaxpr)
     source = lines.of_function(block.index_map_jaxpr.debug_info)
     mode = block.pipeline_mode
     revisit = getattr(mode, "revisit", None)

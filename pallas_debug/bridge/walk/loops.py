@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
-from jax._src.lax.control_flow import conditionals, loops
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import conditionals, jax_core, loops
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import KernelRef
@@ -28,7 +28,7 @@ MAX_UNROLLED = 6_000
 
 def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     index, *operands = inputs
-    branches = [nested.opened(branch) for branch in eqn.params["branches"]]
+    branches = [jaxcompat.opened(branch) for branch in eqn.params["branches"]]
     if not isinstance(index, np.ndarray):
         for inner, consts in branches:
             maybe = replace(place, certain=False)
@@ -57,7 +57,7 @@ def _both(where: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:
 def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     consts, carry, xs = nested.scan_operands(eqn.params, inputs)
     n_carry = len(carry)
-    inner, closed = nested.opened(eqn.params["jaxpr"])
+    inner, closed = jaxcompat.opened(eqn.params["jaxpr"])
     constants = [walker.constant(c) for c in closed]
     length = eqn.params["length"]
 
@@ -77,8 +77,8 @@ def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Se
 def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     params = eqn.params
     cond_consts, body_consts, carry = nested.while_operands(params, inputs)
-    test, test_closed = nested.opened(params["cond_jaxpr"])
-    inner, closed = nested.opened(params["body_jaxpr"])
+    test, test_closed = jaxcompat.opened(params["cond_jaxpr"])
+    inner, closed = jaxcompat.opened(params["body_jaxpr"])
     test_constants = [walker.constant(c) for c in test_closed]
     constants = [walker.constant(c) for c in closed]
 
@@ -207,7 +207,7 @@ def _equations(jaxpr: Any) -> int:
 def _inner(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         for inner in nested.within(eqn.params):
-            yield nested.opened(inner)[0]
+            yield jaxcompat.opened(inner)[0]
 
 
 RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]]] = {

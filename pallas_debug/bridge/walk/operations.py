@@ -9,17 +9,21 @@ from math import gcd
 from typing import Any
 
 import jax
-from jax._src import checkify
-from jax._src import core as jax_core
-from jax._src.lax.control_flow import conditionals, loops
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import core as tpu_core
-from jax._src.pallas.mosaic import lowering
-from jax._src.pallas.mosaic import primitives as tpu_primitives
-from jax._src.state import indexing
-from jax._src.state import primitives as state_primitives
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxcompat import (
+    checkify,
+    conditionals,
+    indexing,
+    jax_core,
+    loops,
+    lowering,
+    pallas_primitives,
+    state_primitives,
+    tpu_core,
+    tpu_primitives,
+)
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
 from pallas_debug.findings.facts import array_text
@@ -77,7 +81,7 @@ class Equation:
 
 def operations(captured: Capture) -> Iterator[Equation]:
     """Yield every operation of a kernel in program order, including loops and branches."""
-    jaxpr, _ = nested.opened(jaxprs_of(captured.params)[0])
+    jaxpr, _ = jaxcompat.opened(jaxprs_of(captured.params)[0])
     refs = dict(zip(jaxpr.invars, nested.arg_names(jaxpr), strict=True))
     core = getattr(captured.params.get("compiler_params"), "kernel_type", tpu_core.CoreType.TC)
     rules = lowering.lowering_rules.get(core, lowering.lowering_rules[tpu_core.CoreType.TC])
@@ -113,15 +117,15 @@ def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
     params = eqn.params
     if eqn.primitive is conditionals.cond_p:
         for branch in params["branches"]:
-            inner, _ = nested.opened(branch)
+            inner, _ = jaxcompat.opened(branch)
             yield inner, list(zip(inner.invars, eqn.invars[1:], strict=False))
     elif eqn.primitive is loops.scan_p:
-        inner, _ = nested.opened(params["jaxpr"])
-        n_consts, _ = nested.scan_sizes(params)
+        inner, _ = jaxcompat.opened(params["jaxpr"])
+        n_consts, _ = jaxcompat.scan_sizes(params)
         yield inner, _partly(inner, eqn.invars, n_consts)
     elif eqn.primitive is loops.while_p:
         n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-        inner, _ = nested.opened(params["body_jaxpr"])
+        inner, _ = jaxcompat.opened(params["body_jaxpr"])
         yield inner, _partly(inner, eqn.invars[n_cond:], n_body)
     elif eqn.primitive is pallas_primitives.run_scoped_p:
         inner = params["jaxpr"]
@@ -152,7 +156,7 @@ def _operation(
     first = eqn.invars[0] if eqn.invars else None
     stacked = 0
     if eqn.primitive is loops.scan_p:
-        stacked = len(eqn.outvars) - nested.scan_sizes(eqn.params)[1]
+        stacked = len(eqn.outvars) - jaxcompat.scan_sizes(eqn.params)[1]
     return Equation(
         name=eqn.primitive.name,
         source=lines.source_of(eqn, calls),

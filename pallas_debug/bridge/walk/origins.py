@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
 
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk.dataflow import programs

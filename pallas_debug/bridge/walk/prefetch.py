@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
-from jax._src.lax.control_flow import loops
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.jaxcompat import jax_core, loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk.dataflow import programs
@@ -145,12 +145,12 @@ class _Program:
 
     def _inside(self, eqn: Any, closed: Any, inputs: list[_Known | None]) -> None:
         """Walk the kernels in a loop, a branch or the like."""
-        inner, consts = nested.opened(closed)
+        inner, consts = jaxcompat.opened(closed)
         args: list[_Known | None] = [None] * len(inner.invars)
         constants: list[_Known | None] = [None] * len(inner.constvars)
         if eqn.primitive is loops.scan_p and eqn.params["length"]:
             # Loop constants are the same in all iterations; the body runs at least once.
-            n_consts, _ = nested.scan_sizes(eqn.params)
+            n_consts, _ = jaxcompat.scan_sizes(eqn.params)
             args[:n_consts] = inputs[:n_consts]
             constants = [_Known(c) for c in consts]
         self.walk(inner, constants, args)
@@ -236,7 +236,7 @@ def _is_computable(eqn: Any) -> bool:
     return all(
         _is_computable(e)
         for inner in nested.within(eqn.params)
-        for e in nested.opened(inner)[0].eqns
+        for e in jaxcompat.opened(inner)[0].eqns
     )
 
 
@@ -244,7 +244,7 @@ def _is_exact(eqn: Any) -> bool:
     """Return whether an equation gives the same result on every chip."""
     inner = nested.within(eqn.params)
     if inner:
-        return all(_is_exact(e) for closed in inner for e in nested.opened(closed)[0].eqns)
+        return all(_is_exact(e) for closed in inner for e in jaxcompat.opened(closed)[0].eqns)
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
     return eqn.primitive.name in _EXACT or all(aval.dtype.kind in "biu" for aval in avals)
 

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax._src import core as jax_core
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import primitives as tpu_primitives
-from jax._src.state import indexing
 
 from pallas_debug.bridge.instrument.primitives import ACCESSES
+from pallas_debug.bridge.jaxcompat import indexing, jax_core, pallas_primitives, tpu_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Dim, KernelRef, View

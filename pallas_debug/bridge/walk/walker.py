@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jax._src import core as jax_core
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import static_shape
 from pallas_debug.bridge.walk import loops, numbers, refs
@@ -62,7 +63,7 @@ class Walker:
         Raises:
           Exhausted: the walk would take too long.
         """
-        inner, consts = nested.opened(jaxpr)
+        inner, consts = jaxcompat.opened(jaxpr)
         place = WalkState(where=np.ones((1,) * self.rank, bool))
         with np.errstate(all="ignore"):
             return self.inner(inner, [self.constant(c) for c in consts], args, place)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pallas_debug.bridge.jaxprs import nested, rewrite
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxprs import rewrite
 from pallas_debug.bridge.programs.arithmetic import (
     numeric_faults,
     numerics,
@@ -27,12 +28,12 @@ LARGEST = 2**31 - 1
 
 def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
     """The equations of a function, with its calls inlined, as the decoder inlines them."""
-    jaxpr, consts = nested.opened(jax.make_jaxpr(function)(*args))
+    jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(function)(*args))
 
     def inlined(*values: Any) -> list[Any]:
         return rewrite._Replay(rewrite.Visitor()).run(jaxpr, consts, values, rewrite.ProgramPoint())
 
-    flat, consts = nested.opened(jax.make_jaxpr(inlined)(*args))
+    flat, consts = jaxcompat.opened(jax.make_jaxpr(inlined)(*args))
     assert not consts
     return Unit(flat.eqns, flat.invars, flat.outvars, [])
 

@@ -16,8 +16,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
+from pallas_debug.bridge.jaxcompat import opened
 from pallas_debug.bridge.jaxprs import likeness
-from pallas_debug.bridge.jaxprs.nested import opened
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.arithmetic import numerics

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core as jax_core
+
+from pallas_debug.bridge.jaxcompat import jax_core
 
 Interval = tuple[Any, Any]
 """Smallest and largest element."""

@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC
+from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units

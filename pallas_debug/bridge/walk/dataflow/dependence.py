@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax._src import core as jax_core
-from jax._src.lax.control_flow import conditionals, loops
-from jax._src.pallas import primitives as pallas_primitives
-from jax._src.state import primitives as state_primitives
 
+from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.jaxcompat import (
+    conditionals,
+    jax_core,
+    loops,
+    pallas_primitives,
+    state_primitives,
+)
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk import refs
@@ -126,7 +130,7 @@ class JaxprWalk:
         self._lines: dict[int, _Line | None] = {}
 
     def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
-        inner, _ = nested.opened(jaxpr)
+        inner, _ = jaxcompat.opened(jaxpr)
         known: dict[Any, FlowValue] = dict.fromkeys(inner.constvars, _NONE)
         if len(args) == len(inner.invars) + len(inner.constvars):
             known.update(zip(inner.constvars, args, strict=False))  # those of a `run_scoped`
@@ -217,7 +221,7 @@ class _Program(JaxprWalk):
             _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
         else:
             for inner in nested.within(eqn.params):
-                count = len(nested.opened(inner)[0].invars)
+                count = len(jaxcompat.opened(inner)[0].invars)
                 same = inputs if count == len(inputs) else [names] * count
                 self.run(inner, same, place)
         return [names] * len(eqn.outvars)
@@ -230,7 +234,9 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Pro
     if mapping is None:  # over a mesh
         jaxprs = nested.within(eqn.params)
         everything = place.names.union(*names)
-        memories = [[KernelMemory(everything) for _ in nested.opened(j)[0].invars] for j in jaxprs]
+        memories = [
+            [KernelMemory(everything) for _ in jaxcompat.opened(j)[0].invars] for j in jaxprs
+        ]
         for jaxpr, contents in zip(jaxprs, memories, strict=True):
             KernelWalk(found).run(jaxpr, contents, place)
         return
@@ -246,7 +252,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Pro
     tables = memories_of[: mapping.num_index_operands]
     for block in mapping.block_mappings:
         closed = block.index_map_jaxpr
-        count = len(nested.opened(closed)[0].invars) - len(tables)
+        count = len(jaxcompat.opened(closed)[0].invars) - len(tables)
         walk.index_map(closed, [*itertools.repeat(_NONE, count), *tables], inside)
     for _ in range(MAX_ROUNDS):
         before = [memory.names for memory in memories_of]
@@ -265,7 +271,7 @@ class KernelWalk(JaxprWalk):
         self._plain_stores: set[int] = set()
 
     def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
-        self._plain_stores |= refs.plain_stores(nested.opened(jaxpr)[0])
+        self._plain_stores |= refs.plain_stores(jaxcompat.opened(jaxpr)[0])
         return super().run(jaxpr, args, place)
 
     def index_map(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> None:
@@ -296,7 +302,7 @@ class KernelWalk(JaxprWalk):
             scoped = [KernelMemory() for _ in inner.invars]
             return self.run(inner, [*inputs, *scoped], place)
         for inner in nested.within(eqn.params):
-            count = len(nested.opened(inner)[0].invars)
+            count = len(jaxcompat.opened(inner)[0].invars)
             everything = [KernelMemory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)
         if primitive not in _READS:

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from pallas_debug.bridge import chip
+from pallas_debug.bridge import chip, jaxcompat
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxprs import arrays, nested
+from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
@@ -27,7 +27,7 @@ def traced(
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
     with chip.answering(target), hook.without_caches():
-        jaxpr, consts = nested.opened(jax.make_jaxpr(call)(*shapes))
+        jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(call)(*shapes))
     return jaxpr, consts, given
 
 
