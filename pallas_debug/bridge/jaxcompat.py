@@ -251,6 +251,11 @@ mlir_ir: Any = Internal(
 )
 
 
+def setting(name: str) -> Any | None:
+    """Context manager of a setting of jax; None if this jax has no such setting."""
+    return getattr(importlib.import_module("jax._src.config"), name, None)
+
+
 def load_dialects(context: Any) -> None:
     """Load the dialects of jax's contexts into an MLIR context, without importing jax."""
     libs = "jaxlib.mlir._mlir_libs."

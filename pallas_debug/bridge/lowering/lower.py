@@ -17,9 +17,9 @@ from typing import Any
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
-from pallas_debug.bridge import chip, patches
+from pallas_debug.bridge import chip, jaxcompat, patches
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import config, error_handling, lowering, mlir, source_info_util
+from pallas_debug.bridge.jaxcompat import error_handling, lowering, mlir, source_info_util
 from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import CannotRunError, CompiledWithOthersError
@@ -116,7 +116,7 @@ def with_settings(names: Iterable[str]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         for name in names:
-            setting = getattr(config, name, None)
+            setting = jaxcompat.setting(name)
             if setting is None:
                 raise CannotRunError(f"jax {jax.__version__} has no setting {name}")
             stack.enter_context(setting(True))
