@@ -33,6 +33,9 @@ from pallas_debug.render import finding_text
 
 Array = np.ndarray[Any, Any]
 
+KernelArrays = tuple[list[list[Array]], int]
+"""Arrays of a kernel's call, for each device, and the number of the first of these devices."""
+
 MAX_LAUNCHES = 64
 """Maximum number of decoded kernels cached for later programs."""
 
@@ -124,6 +127,9 @@ class MachineHost:
       stop_after: seconds of both time and CPU time after which a kernel is stopped; None for no
         limit.
       refilled: digests of kernels whose unwritten memory has other contents than usual.
+
+    Attributes:
+      calls: by digest, each kernel's last call without the sanitizer; None not to keep them.
     """
 
     def __init__(
@@ -137,6 +143,7 @@ class MachineHost:
         self.patience = patience
         self._stop_after = stop_after
         self._observer = observer
+        self.calls: dict[str, KernelArrays] | None = None
 
     def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
         """Record a kernel that cannot run as requested; `runs` says how it runs instead, if so."""
@@ -194,6 +201,9 @@ class MachineHost:
           MachineError: the machine has no rule for what the kernel does.
         """
         arrays = [typed(prepared.launch, given) for given in arrays]
+        if self.calls is not None and not prepared.is_sanitized:
+            copied = [[np.array(array) for array in given] for given in arrays]
+            self.calls[prepared.digest] = copied, first
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
             loops = IdleLoops()

@@ -51,6 +51,7 @@ class Options:
         machine is stopped even if it makes progress; None for no limit.
       refilled: digests of kernels for which the kernel machine gives unwritten memory other
         contents than usual, to see whether they matter.
+      keeps_calls: whether to keep the arrays of each kernel's last run, for `collect_hints`.
     """
 
     dumps: Path | None = None
@@ -69,6 +70,7 @@ class Options:
     hang_after: float = defaults.HANG_AFTER
     stop_after: float | None = None
     refilled: frozenset[str] = frozenset()
+    keeps_calls: bool = False
 
 
 def mode_of(asked: Interpret) -> Mode:

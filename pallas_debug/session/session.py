@@ -32,6 +32,7 @@ from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Hint, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
+from pallas_debug.session import hints
 from pallas_debug.session.observer import RunObserver
 from pallas_debug.session.options import (
     Options,
@@ -105,6 +106,8 @@ class Session:
         self._host = MachineHost(
             self.observer, options.hang_after, options.stop_after, options.refilled
         )
+        if options.keeps_calls:
+            self._host.calls = {}
         self._runs = runs
         self._sentences: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -290,6 +293,13 @@ class Session:
         yield from (gap for gap in self.unchecked if kernels is None or gap.kernel in names)
         yield from self.queue.uncompiled(used, has_ended=has_ended)
 
+    def collect_hints(self, digests: Iterable[str]) -> None:
+        """Analyse kernels, and run them again as they ran last, for hints that no run gave."""
+        for captured in filter(None, map(self._captures.get, digests)):
+            with self._guarded("engine", f"hinting at kernel `{captured.kernel.name}`"):
+                call = (self._host.calls or {}).pop(captured.kernel.digest, None)
+                self.observer.hinted(*hints.hints(captured, call))
+
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
         """Capture kernels that this thread lowers, without compiling them yet."""
@@ -392,6 +402,8 @@ class Session:
         """
         self.observer.clear()
         self.raised.clear()
+        if self._host.calls:
+            self._host.calls.clear()
         chip.forget()
         yield
 

@@ -99,6 +99,7 @@ class Watcher:
                 timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
                 hang_after=settings.hang or defaults.HANG_AFTER,
                 stop_after=settings.stop_after,
+                keeps_calls=settings.hints,
             ),
             self,
             runs=True,
@@ -384,10 +385,10 @@ class Watcher:
         if report.failed:
             running.session.reset()
             self._show(running, report, call)
-            if self.settings.hints and (
-                hints := failures.hints(self._hints(running), running.used)
-            ):
-                report.sections.append((f"{NAME}: hints", hints))
+            if self.settings.hints:
+                running.session.collect_hints(running.used)
+                if hints := failures.hints(self._hints(running), running.used):
+                    report.sections.append((f"{NAME}: hints", hints))
             if folders and running.session.store is not None:
                 root = text.relative(running.session.store.root)
                 faulty = {finding.kernel for finding in running.findings}
