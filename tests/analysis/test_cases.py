@@ -39,8 +39,8 @@ def test_a_kernel_with_a_load_that_only_triton_has_is_for_triton(
     assert [gap.reason for gap in analysis.gaps] == ["it is a kernel for a GPU (Triton)"]
 
 
-@pytest.mark.parametrize("engine", ["static", "machine"])
-def test_the_axis_of_the_grid_that_was_rounded_down(engine: str) -> None:
+@pytest.mark.parametrize("engines", ["static", "static,machine"])
+def test_the_axis_of_the_grid_that_was_rounded_down(engines: str) -> None:
     """Both axes have one step here, as in JAXBench."""
 
     def copy(x_ref: Any, o_ref: Any) -> None:
@@ -53,7 +53,7 @@ def test_the_axis_of_the_grid_that_was_rounded_down(engine: str) -> None:
         spec = pl.BlockSpec((16, 512), lambda i, j: (i, j))
         return pl.pallas_call(copy, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
 
-    (finding,) = verify(tail, S((16, 700), F32), targets="v5e", engines=engine).findings
+    (finding,) = verify(tail, S((16, 700), F32), targets="v5e", engines=engines).findings
     assert finding.kind == "OutputNotWritten"
     assert finding.source is not None
     assert finding.source.text == "grid_columns = x.shape[1] // 512"

@@ -83,7 +83,7 @@ def test_a_part_that_no_store_reaches(
     assert finding.kind == "OutputNotWritten"
     assert finding.message.startswith(text)
     assert finding.message.endswith(f"{elements:,} of 4,096 elements")
-    assert finding.cause == "the stores to o_ref do not reach it"
+    assert finding.cause == "the stores and copies to o_ref do not reach it"
     assert finding.values == {"elements": f"{elements} of 4096"}
     assert finding.source is not None
     assert finding.source.file == __file__

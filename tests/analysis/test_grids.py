@@ -466,7 +466,7 @@ def test_an_output_that_starts_with_an_input_may_be_written_in_part(captures: Ca
         "block (1, 0) of out_ref, float32[32, 128], is never written, and holds whatever was in "
         "memory before: 2 of 4 blocks"
     )
-    assert finding.cause == "the index map leaves blocks out"
+    assert str(finding.cause).startswith("no grid point visits it: ")
     assert finding.advice == (
         "visit every block, or alias an input to out_ref with input_output_aliases"
     )

@@ -68,7 +68,7 @@ def test_a_grid_without_points_says_so() -> None:
     ]
     (finding,) = verdict.findings
     assert finding.kind == "OutputNotWritten"
-    assert finding.engines == ("machine", "static")
+    assert finding.engines == ("static", "machine")
     assert finding.cause == "the grid has no points, so the kernel's body did not run"
     assert finding.advice == (
         "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the call, "

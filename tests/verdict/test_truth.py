@@ -253,7 +253,7 @@ def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
         return
     gap, hint = verdict.findings
     assert (gap.kind, gap.engines) == ("OutputNotWritten", ("machine",))
-    assert gap.cause == "the copies to o_hbm do not reach it"
+    assert gap.cause == "the stores and copies to o_hbm do not reach it"
     assert (hint.kind, set(hint.engines)) == ("FalseHint", {"machine"})
     assert hint.source is not None
     assert str(hint.source.text).startswith("pltpu.emit_pipeline(")

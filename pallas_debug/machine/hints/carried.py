@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.hints import HintKind
 from pallas_debug.machine.memory import MemoryRegion
@@ -43,8 +41,7 @@ class CarriedMemory(MachineObserver):
         if not mask.any():
             return
         element = shadow.first_in(mask)
-        number = found.whole if found.numbers is None else int(np.asarray(found.numbers[element]))
-        writer = self._memory.writes[number]
+        writer = self._memory.writes[int(found.numbers[element])]
         line = writer.step.site.line
         outputs = " and ".join(window.operand.name for window in state.outputs)
         self._found[buffer.name] = Hint(

@@ -17,7 +17,7 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.shadow import shadow
-from pallas_debug.machine.shadow.shadow import BufferShadow, WriteRecord, differing
+from pallas_debug.machine.shadow.shadow import WriteRecord, differing
 from pallas_debug.machine.shadow.tracking import MemoryTracker
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Hint, SourceLine
@@ -32,13 +32,11 @@ class ReplacedWrites(MachineObserver):
 
     def __init__(self, memory: MemoryTracker) -> None:
         self._memory = memory
-        self._read = np.zeros(1 << 10, bool)
+        self._read: set[int] = set()
         self._found: dict[object, Hint] = {}
 
     def hints(self) -> list[Hint]:
         return list(self._found.values())
-
-    # Reads
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         self._reads(region)
@@ -49,40 +47,6 @@ class ReplacedWrites(MachineObserver):
             self._reads(copy.destination)
         self._writes(copy.destination, copy.step.site.line, copy.point, copy.source.read())
 
-    def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
-        outer, inner = window.bounds(block)
-        slot, array = window.current, window.array
-        old = array.content[outer]
-        new = slot.content[inner].reshape(old.shape)
-        numbers = self._numbers(self._memory.shadows[array.number])[outer]
-        mine = self._numbers(self._memory.shadows[slot.number])[inner].reshape(old.shape)
-        mask = (numbers > shadow.GIVEN) & (mine > shadow.GIVEN) & differing(old, new)
-        if mask.any():
-            spot = shadow.first_in(mask)
-            here = self._memory.writes.get(int(mine[spot]))
-            there = self._memory.writes.get(int(numbers[spot]))
-            if here is not None and there is not None and here.point != there.point:
-                self._several(window.operand.name, there, here.step.site.line, here.point)
-        self._reads(MemoryRegion(slot, inner))
-
-    def _reads(self, region: MemoryRegion) -> None:
-        found = self._memory.shadows.get(region.buffer.number)
-        if found is None:
-            return
-        self._grow()
-        if found.numbers is None:
-            self._read[max(found.whole, 0)] = True
-            return
-        for index in region.ranges():
-            self._read[np.maximum(np.asarray(found.numbers[index]), 0)] = True
-
-    def _grow(self) -> None:
-        if self._memory.count >= len(self._read):
-            added = np.zeros(self._memory.count + len(self._read), bool)
-            self._read = np.concatenate([self._read, added])
-
-    # Writes
-
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
@@ -91,50 +55,63 @@ class ReplacedWrites(MachineObserver):
         if getattr(step, "mask", None) is None:
             self._writes(region, step.site.line, thread.point, value)
 
+    def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
+        outer, inner = window.bounds(block)
+        slot, array = window.current, window.array
+        old = array.content[outer]
+        mine, numbers = (self._memory.shadows[b.number].numbers for b in (slot, array))
+        mine, numbers = mine[inner].reshape(old.shape), numbers[outer]
+        changed = differing(old, slot.content[inner].reshape(old.shape))
+        mask = (numbers > shadow.GIVEN) & (mine > shadow.GIVEN) & changed
+        if mask.any():
+            spot = shadow.first_in(mask)
+            here, there = (self._memory.writes[int(n[spot])] for n in (mine, numbers))
+            self._several(window.operand.name, there, here.step.site.line, here.point)
+        self._reads(MemoryRegion(slot, inner))
+
+    def _reads(self, region: MemoryRegion) -> None:
+        found = self._memory.shadows.get(region.buffer.number)
+        if found is None:
+            return
+        if found.dense is None:
+            self._read.add(found.whole)
+            return
+        for index in region.ranges():
+            self._read.update(np.unique(found.dense[index]).tolist())
+
     def _writes(
         self, region: MemoryRegion, line: SourceLine | None, point: Point, value: Any
     ) -> None:
-        found = self._memory.shadows.get(region.buffer.number)
+        name, found = region.buffer.name, self._memory.shadows.get(region.buffer.number)
         if found is None or found.operand not in ("scratch", "scoped", "output"):
             return
         numbers = found.of(region)
         if numbers is None:
             return
-        self._grow()
-        unread = (numbers > shadow.GIVEN) & ~self._read[np.maximum(numbers, 0)]
-        for number in np.unique(numbers[unread]).tolist() if unread.any() else ():
-            before = self._memory.writes.get(number)
-            if before is None:
+        for number in np.unique(numbers).tolist():
+            if number <= shadow.GIVEN or number in self._read:
                 continue
-            if (self._numbers(found) == number).sum() == (numbers == number).sum():
-                self._unread(region.buffer.name, before, line, point)
-            elif region.buffer.kind == "output" and before.point != point:
+            before, replaced = self._memory.writes[number], numbers == number
+            if (found.numbers == number).sum() == replaced.sum():
+                verb = "stored to" if before.copy is None else "copied to"
+                where = f"at grid point {before.point} " if before.point else ""
+                by = f" in line {line.line}" if line else ""
+                at = f" at grid point {point}" if point else ""
+                message = f"is {verb} {name} {where}is replaced{by}{at} before anything reads it"
+                self._note(HintKind.UNREAD_WRITE, name, before, line, f"what {message}")
+            elif region.buffer.kind == "output":
                 old, new = region.read(), np.asarray(value)
                 new = np.broadcast_to(new, old.shape) if new.size == 1 else new.reshape(old.shape)
-                if (differing(old, new.astype(old.dtype)) & (numbers == number)).any():
-                    self._several(region.buffer.name, before, line, point)
-
-    def _numbers(self, found: BufferShadow) -> Any:
-        shape = found.buffer.content.shape
-        return np.broadcast_to(found.whole, shape) if found.numbers is None else found.numbers
-
-    # Hints
-
-    def _unread(self, name: str, lost: WriteRecord, line: SourceLine | None, point: Point) -> None:
-        verb = "stored to" if lost.copy is None else "copied to"
-        at = f"at grid point {lost.point} " if lost.point else ""
-        by = f" in line {line.line}" if line else ""
-        self._note(
-            HintKind.UNREAD_WRITE, name, lost, line,
-            f"what is {verb} {name} {at}is replaced{by}{_at(point)} before anything reads it",
-        )  # fmt: skip
+                if (differing(old, new.astype(old.dtype)) & replaced).any():
+                    self._several(name, before, line, point)
 
     def _several(self, name: str, lost: WriteRecord, line: SourceLine | None, point: Point) -> None:
-        self._note(
-            HintKind.SEVERAL_WRITERS, name, lost, line,
-            f"grid points {lost.point} and {point} write different values to one element of "
-            f"{name}, and the last one wins",
-        )  # fmt: skip
+        if lost.point != point:
+            self._note(
+                HintKind.SEVERAL_WRITERS, name, lost, line,
+                f"grid points {lost.point} and {point} write different values to one element of "
+                f"{name}, and the last one wins",
+            )  # fmt: skip
 
     def _note(
         self, kind: HintKind, name: str, lost: WriteRecord, by: SourceLine | None, message: str
@@ -146,7 +123,3 @@ class ReplacedWrites(MachineObserver):
                 source=lost.step.site.line, other=by, operand=name, grid_point=lost.point,
             ),
         )  # fmt: skip
-
-
-def _at(point: Point) -> str:
-    return f" at grid point {point}" if point else ""

@@ -86,8 +86,7 @@ class MemorySanitizer(MemoryTracker):
         carried = self._carried({suspect.buffer.name for suspect in uninitialized})
         wording = MemoryWording(self, self._call.arrays)
         found = [
-            *((s.first, wording.uninitialized(s)) for s in uninitialized),
-            *((s.first, wording.uninitialized(s, other_core=True)) for s in carried),
+            *((suspect.first, wording.read(suspect)) for suspect in (*uninitialized, *carried)),
             *wording.arrays(),
         ]
         found.sort(key=lambda one: one[0])
@@ -130,9 +129,9 @@ class MemorySanitizer(MemoryTracker):
         return [group[0] for group in needed.values()]
 
     def _is_race(self, suspect: SuspectRead) -> bool:
-        """Return whether a read may race with the copy that writes the data it reads."""
-        if suspect.is_early or not suspect.is_sent_later or self._order is None:
-            return suspect.is_early or suspect.is_sent_later
+        """Return whether a read races with the copy that writes the data it reads."""
+        if not suspect.is_early or self._order is None:
+            return suspect.is_early
         return suspect.buffer.name in self._order.detector.raced
 
     def _is_return(self, suspect: SuspectRead) -> bool:
@@ -154,7 +153,7 @@ class MemorySanitizer(MemoryTracker):
     def _carried(self, known: set[str]) -> list[SuspectRead]:
         """Return reads of what may be on another core, the first of each buffer that matters."""
         found: dict[str, SuspectRead] = {}
-        for suspect in self._of_kinds("parallel"):
+        for suspect in self._of_kinds("other core"):
             name = suspect.buffer.name
             if name not in known and name not in found and self._matters([suspect]):
                 found[name] = suspect

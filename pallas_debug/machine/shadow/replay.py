@@ -12,9 +12,9 @@ from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.memory import TILE, MemoryRegion
 from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.shadow import shadow
 from pallas_debug.machine.shadow.shadow import (
-    BufferShadow,
+    Mask,
+    NumberTest,
     ReadKind,
     SiteKey,
     SuspectRead,
@@ -47,22 +47,18 @@ class AlteredRun(MemoryTracker):
         self._fill = fill
 
     def alter(
-        self,
-        suspect: SuspectRead,
-        region: MemoryRegion,
-        found: BufferShadow,
-        unseen: shadow.Unseen | None,
-        value: Any,
+        self, suspect: SuspectRead, region: MemoryRegion, test: NumberTest, value: Any
     ) -> None:
         if suspect.key not in self._altered:
             return
+        found = self.shadows[region.buffer.number]
         part = None if value is None else found.of(region)
         if part is not None and part.shape == value.shape:
-            mask = shadow.chosen(suspect.kind, part, unseen)
+            mask = test(part)
             value[mask] = _other(suspect.kind, value, mask, self._fill)
             return
         # A DMA will read the buffer's content. For a reshaped or bitcast reference, read it again.
-        mask = found.where(region, lambda numbers: shadow.chosen(suspect.kind, numbers, unseen))
+        mask = found.where(region, test)
         content = region.buffer.content
         kept = content[mask]
         content[mask] = _other(suspect.kind, content, mask, self._fill)
@@ -71,10 +67,10 @@ class AlteredRun(MemoryTracker):
             content[mask] = kept
 
 
-def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues) -> Array:
+def _other(kind: ReadKind, content: Array, mask: Mask, fill: OtherValues) -> Array:
     """Return alternative values for the masked elements of a read."""
     values = content[mask]
-    if kind == "parallel":
+    if kind == "other core":
         return unwritten.memory(values.shape, values.dtype, "nan")
     if fill == "likely" and values.dtype.kind != "b":
         return unwritten.like(values.shape, content[~mask])
@@ -86,7 +82,7 @@ def _other(kind: ReadKind, content: Array, mask: shadow.Mask, fill: OtherValues)
 def matters(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> bool:
     """Return whether other values in some reads change a result, a branch or an index of a run."""
     keys, fills = tuple(altered), list[OtherValues](["unlikely"])
-    if any(kind in ("unwritten", "padding") for _, _, kind in keys):
+    if any(kind != "other core" for _, _, kind in keys):
         dtypes = [run.suspects[key].buffer.content.dtype for key in keys if key in run.suspects]
         compared = units.compared_numbers(call.launch.all_steps())
         tried = [n for n in compared if any(unwritten.holds(dtype, n) for dtype in dtypes)]

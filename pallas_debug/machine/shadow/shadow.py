@@ -1,12 +1,14 @@
 """Shadow memory: the write that each element of a buffer comes from.
 
 Writes are numbered in the order of the run. So the smallest number in a region shows immediately
-whether any element was never written, or was written before a certain moment. A buffer whose last
+whether any element was never written, or was written before a certain step. A buffer whose last
 write covered it entirely has one number instead of an array, so whole-buffer accesses are cheap.
 """
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,29 +17,56 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import DmaCopy
-from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.shadow.tiles import Mask as Mask
-from pallas_debug.machine.shadow.tiles import Numbers as Numbers
-from pallas_debug.machine.shadow.tiles import ShadowRoom, TiledNumbers
+from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 
 if TYPE_CHECKING:
     from pallas_debug.machine.shadow.arrays import BlockReturn
 
-NEVER = 0
+Numbers = np.ndarray[Any, np.dtype[np.int32]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+NumberTest = Callable[[Numbers], Mask]
+Index = tuple[Entry, ...]
+
+NEVER = -1
 """Number of elements that were never written."""
 
-PADDING = -1
+PADDING = -2
 """Number of elements of a block that are outside its array."""
 
-GIVEN = 1
+GIVEN = 0
 """Number of elements that the call passed in, or that the pipeline copied from those; and of
 elements written by unwatched grid points."""
 
-ReadKind = Literal["unwritten", "padding", "parallel"]
+ReadKind = Literal["unwritten", "padding", "other core"]
 """Memory that a read sees: never written, elements of a block outside its array, or left by a grid
 point that may have run on another core."""
 
+PAGE = 1024
+"""Elements of shadow memory in a page."""
+
 _NEWEST = np.iinfo(np.int32).max
+
+
+@dataclass
+class ShadowRoom:
+    """Room for the shadows of arrays in HBM, if only some grid points are watched.
+
+    Attributes:
+      limit, used: bytes.
+      is_exhausted: whether there was no room for a write.
+    """
+
+    limit: int
+    used: int = 0
+    is_exhausted: bool = False
+
+    def take(self, nbytes: int) -> bool:
+        """Reserve room; return whether there was enough."""
+        if self.is_exhausted or self.used + nbytes > self.limit:
+            self.is_exhausted = True
+            return False
+        self.used += nbytes
+        return True
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -72,9 +101,8 @@ class SuspectRead:
       total: number of elements read.
       writer: writer of the first such element; None if it was never written.
       back: the revisit, if the buffer holds an output block that is revisited.
-      is_early: whether a DMA in flight was to write these elements: a race, which is judged
-        separately.
-      is_sent_later: whether another device later started a DMA to them: a race, unless ordered.
+      is_early: whether a DMA to these elements was in flight, or another device started one later:
+        a race, unless they are ordered.
       count: number of such reads.
     """
 
@@ -92,7 +120,6 @@ class SuspectRead:
     writer: WriteRecord | None = None
     back: BlockReturn | None = None
     is_early: bool = False
-    is_sent_later: bool = False
     count: int = 1
 
     @property
@@ -111,79 +138,102 @@ class BufferShadow:
 
     Attributes:
       operand: kind of the operand whose block the buffer holds, otherwise of the buffer.
-      whole: number of all elements, if `numbers` is None.
-      room: room for tiles of the numbers; None if they are an array as large as the buffer.
+      whole: number of all elements, if `dense` is None.
+      dense: numbers of the elements; with `room`, an array whose unwritten pages take no memory.
+      room: room for `dense`, in which `taken` are the pages that have been written; None if there
+        is enough. Then `whole` is `GIVEN`.
     """
 
     buffer: MemoryBuffer
     operand: str
     whole: int = NEVER
-    numbers: Numbers | TiledNumbers | None = None
+    dense: Numbers | None = None
     room: ShadowRoom | None = None
+    taken: Mask | None = None
 
-    def set(self, number: int) -> None:
+    @property
+    def numbers(self) -> Numbers:
+        """Numbers of all elements, for reading."""
+        if self.dense is not None:
+            return self.dense
+        return np.broadcast_to(np.int32(self.whole), self.buffer.content.shape)
+
+    def fill(self, number: int) -> None:
         """Set the number of all elements."""
-        if isinstance(self.numbers, TiledNumbers):
-            self.numbers.free()
-        self.whole = number
-        self.numbers = None
+        self.whole, self.dense = number, None
 
-    def array(self) -> Numbers | TiledNumbers:
-        """Return the numbers as an array, for changes in place."""
-        if self.numbers is None:
-            shape = self.buffer.content.shape
-            if self.room is not None:
-                self.numbers = TiledNumbers(shape, self.whole, self.room)
-            else:
-                self.numbers = np.full(shape, self.whole, np.int32)
-        return self.numbers
+    def put(self, index: Index, numbers: Any, mask: Mask | None = None) -> None:
+        """Set the numbers of the elements at an index, or only of those where a mask is true."""
+        shape, is_number = self.buffer.content.shape, mask is None and np.ndim(numbers) == 0
+        if mask is not None:
+            before = self.numbers[index]
+            numbers = np.where(np.broadcast_to(mask, before.shape), numbers, before)
+        if is_number and self.dense is None and self.whole == numbers:
+            return
+        if is_number and self.room is None and covers(index, shape):
+            self.fill(int(numbers))
+        elif self.room is None or self._takes(index, numbers):
+            if self.dense is None:
+                self.dense = _zeros(shape) if self.room else np.full(shape, self.whole, np.int32)
+            self.dense[index] = numbers
 
-    def distinct(self) -> list[int]:
-        """Distinct numbers of the elements."""
-        if isinstance(self.numbers, TiledNumbers):
-            return list(self.numbers.values())
-        return [self.whole] if self.numbers is None else np.unique(self.numbers).tolist()
+    def _takes(self, index: Index, numbers: Any) -> bool:
+        """Return whether numbers differ from those at an index, and there is room for them."""
+        assert self.room is not None
+        if not np.any(self.numbers[index] != numbers):
+            return False
+        shape = self.buffer.content.shape
+        if self.taken is None:
+            self.taken = np.zeros((*shape[:-1], *(-(-n // PAGE) for n in shape[-1:])), bool)
+        pages = (*index[:-1], *map(_pages, index[-1:]))
+        size = 4 * min([PAGE, *shape[-1:]])
+        if not self.room.take(size * int(np.count_nonzero(~self.taken[pages]))):
+            return False
+        self.taken[pages] = True
+        return True
 
-    def all_with(self, number: int) -> Mask | None:
-        """Return a mask of the elements with this number; None if there are none."""
-        if self.numbers is None:
-            return np.ones(self.buffer.content.shape, bool) if self.whole == number else None
-        if isinstance(self.numbers, TiledNumbers):
-            return self.numbers.where(number) if self.numbers.has(number) else None
-        mask = self.numbers == number
+    def part(self, index: Index, sizes: tuple[int, ...]) -> Any:
+        """Return the numbers at an index as an array of these sizes, or the number of them all."""
+        return self.whole if self.dense is None else self.dense[index].reshape(sizes)
+
+    def distinct(self) -> set[int]:
+        """Distinct numbers of writes to the elements."""
+        if self.dense is None:
+            return {self.whole}
+        flat, found = self.dense.reshape(-1), set[int]()
+        for start in range(0, flat.size, 1 << 20):
+            part = flat[start : start + (1 << 20)]
+            found.update(np.unique(part[part > GIVEN]).tolist())
+        return found
+
+    def unwritten(self) -> Mask | None:
+        """Return a mask of the elements that were never written; None if there are none."""
+        if self.dense is None and self.whole != NEVER:
+            return None
+        mask = np.asarray(self.numbers == NEVER)
         return mask if mask.any() else None
 
     def least(self, region: MemoryRegion) -> int:
         """Return the smallest number in a region."""
-        numbers = self.numbers
-        if numbers is None:
+        if self.dense is None:
             return self.whole
         if region.index is not None:
-            return _least(numbers[region.index])
-        return min((_least(numbers[index]) for index in region.ranges()), default=_NEWEST)
+            return _least(self.dense[region.index])
+        return min((_least(self.dense[index]) for index in region.ranges()), default=_NEWEST)
 
     def of(self, region: MemoryRegion) -> Numbers | None:
         """Return the numbers of a region in its shape; None if that differs, as after a bitcast."""
-        if self.numbers is None:
+        if self.dense is None:
             return np.full(region_shape(region), self.whole, np.int32)
-        return None if region.index is None else np.asarray(self.numbers[region.index])
+        return None if region.index is None else np.asarray(self.dense[region.index])
 
     def write(self, region: MemoryRegion, number: int, mask: Mask | None = None) -> None:
         """Set the number of a region's elements, or only of those where a mask is true."""
-        if mask is None and covers(region):
-            self.set(number)
+        if region.index is not None:
+            self.put(region.index, number, mask)
             return
-        if self.numbers is None and self.whole == number:
-            return
-        numbers = self.array()
-        if region.index is None:
-            for index in region.ranges():
-                numbers[index] = number
-        elif mask is None:
-            numbers[region.index] = number
-        else:
-            before = numbers[region.index]
-            numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
+        for index in region.ranges():
+            self.put(index, number)
 
     def take_padding(self, copy: DmaCopy) -> bool:
         """Mark elements that a copy fills with padding of its source; return whether there are any.
@@ -202,23 +252,35 @@ class BufferShadow:
             self.write(target, PADDING, is_padding)
         else:
             positions = target.positions()
-            if positions is None or self.room is not None:
+            if positions is None:
                 return False
-            numbers = np.asarray(self.array())
-            numbers.reshape(-1)[positions[is_padding]] = PADDING
+            self.put(np.unravel_index(positions[is_padding], self.buffer.content.shape), PADDING)
         return bool(is_padding.any())
 
-    def where(self, region: MemoryRegion, test: Callable[[Numbers], Mask] | None = None) -> Mask:
+    def where(self, region: MemoryRegion, test: NumberTest | None = None) -> Mask:
         """Return the elements of the buffer selected by a region, if their numbers pass a test."""
         selected = np.zeros(self.buffer.content.shape, bool)
         for index in region.ranges():
-            if test is None:
-                selected[index] = True
-            elif self.numbers is None:
-                selected[index] = test(np.full((), self.whole, np.int32))
-            else:
-                selected[index] = test(np.asarray(self.numbers[index]))
+            selected[index] = True if test is None else test(np.asarray(self.numbers[index]))
         return selected
+
+
+def _pages(entry: Entry) -> Entry:
+    """Pages of a row in which its elements at an index are."""
+    if isinstance(entry, slice):
+        return slice(entry.start // PAGE, -(-entry.stop // PAGE))
+    return entry // PAGE
+
+
+def _zeros(shape: tuple[int, ...]) -> Numbers:
+    """Array of zeros that takes memory only where it is written.
+
+    `np.zeros` asks for pages of 2 MiB, of which a block touches one for every few rows.
+    """
+    memory = mmap.mmap(-1, 4 * math.prod(shape), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int32).reshape(shape)
 
 
 def _least(part: Any) -> int:
@@ -246,14 +308,9 @@ def first_in(mask: Mask) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
-def covers(region: MemoryRegion) -> bool:
-    """Return whether a region covers its whole buffer."""
-    index = region.index
-    if index is None:
-        return False
-    if not region.chain:
-        return True
-    for entry, n in zip(index, region.buffer.content.shape, strict=True):
+def covers(index: tuple[Entry, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether an index selects a whole array, in order."""
+    for entry, n in zip(index, shape, strict=True):
         if isinstance(entry, slice):
             if entry.start or entry.stop != n or (entry.step or 1) != 1:
                 return False
@@ -281,17 +338,3 @@ def index_key(region: MemoryRegion) -> int:
             else:
                 parts.append(int(entry))
     return hash(tuple(parts))
-
-
-Unseen = Callable[[Numbers], Mask]
-"""Test for numbers of writes by grid points that may have run on another core."""
-
-
-def chosen(kind: ReadKind, numbers: Numbers, unseen: Unseen | None) -> Mask:
-    """Return the elements that a read of this kind should not see."""
-    if kind == "padding":
-        return np.asarray(numbers == PADDING)
-    if kind == "unwritten":
-        return np.asarray(numbers == NEVER)
-    assert unseen is not None
-    return np.asarray((numbers > GIVEN) & unseen(numbers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,29 +19,53 @@ from pallas_debug.machine.shadow import shadow
 from pallas_debug.machine.shadow.arrays import ArrayLedger
 from pallas_debug.machine.shadow.shadow import (
     BufferShadow,
+    NumberTest,
     ReadKind,
+    ShadowRoom,
     SiteKey,
     SuspectRead,
     WriteRecord,
 )
-from pallas_debug.machine.shadow.tiles import ShadowRoom
-from pallas_debug.machine.shadow.tracked import Point, TrackedThread
 from pallas_debug.machine.threads import Thread
+
+Point = tuple[int, ...]
 
 MAX_RECORDS = 1 << 17
 """Number of writes after which records of writes without remaining elements are dropped."""
 
 
-MAX_POINTS = 4
-"""Maximum number of grid points that are kept for each step that writes to an operand."""
-
-
 @dataclass(eq=False, slots=True)
-class StoredPoints:
-    """A step that has written to an operand, and the first grid points at which it did."""
+class TrackedThread:
+    """Position of a thread, in numbers of writes.
 
-    step: ir.MachineStep
-    points: list[Point] = field(default_factory=list)
+    Attributes:
+      outputs: outputs that the pipeline around the kernel writes.
+      visited: grid points so far, by output and block.
+      starts: first number of the current visit of each output's block.
+      of_point: first number of the current grid point.
+      of_core: first number since the coordinates along parallel axes changed.
+      num_points: number of grid points so far.
+    """
+
+    outputs: list[Window]
+    visited: dict[str, dict[Point, list[Point]]]
+    starts: list[int]
+    point: Point = ()
+    of_point: int = 1
+    of_core: int = 1
+    num_points: int = 0
+
+    def visits(self, name: str, element: Point) -> list[Point] | None:
+        """Grid points whose block of an output contains an element; None if it has no blocks."""
+        window = next((w for w in self.outputs if w.operand.name == name), None)
+        if window is None:
+            return None
+        found = []
+        for block, points in self.visited[name].items():
+            outer, _ = window.bounds(block)
+            if all(n.start <= i < n.stop for n, i in zip(outer, element, strict=True)):
+                found += points
+        return sorted(found)
 
 
 class MemoryTracker(ControlTrace):
@@ -51,8 +75,7 @@ class MemoryTracker(ControlTrace):
       writes: write records by number; those without remaining elements may have been dropped.
       count: number of the last write.
       suspects: first suspect read of each kind at each step.
-      stored: operands by name, with the grid points at which each step has written to them, up to
-        `MAX_POINTS`.
+      stored: operands by name, with the steps that have written to them, and where each did first.
       padded: last copy into a buffer that included padding of an array, by buffer number.
       room: room for the shadows of arrays in HBM, if not all grid points are watched.
       last_watched: last grid point that was watched before the room was exhausted.
@@ -70,20 +93,15 @@ class MemoryTracker(ControlTrace):
         self.watched = watched
         self.room = ShadowRoom(defaults.MAX_SHADOW_BYTES)
         self.last_watched: Point | None = None
-        self.axes = tuple(
-            i
-            for i, (size, parallel) in enumerate(zip(launch.grid, launch.parallel, strict=True))
-            if parallel and size != 1
-        )
         self.writes: dict[int, WriteRecord] = {}
         self.count = shadow.GIVEN
         self._limit = MAX_RECORDS
         self.shadows: dict[int, BufferShadow] = {}
         self.threads: dict[int, TrackedThread] = {}
         self.suspects: dict[SiteKey, SuspectRead] = {}
-        self.stored: dict[str, dict[int, StoredPoints]] = {}
+        self.stored: dict[str, dict[int, tuple[ir.MachineStep, Point]]] = {}
         self.padded: dict[int, DmaCopy] = {}
-        self.arrays = ArrayLedger(launch)
+        self.arrays = ArrayLedger(launch, self.shadows, self.writes)
         self.has_ended = False
         self._flying: dict[int, tuple[Thread, DmaCopy]] = {}
 
@@ -94,7 +112,7 @@ class MemoryTracker(ControlTrace):
             return
         known = self.shadows.get(buffer.number)
         if known is not None:
-            known.set(shadow.NEVER)  # the window of an output, for another block
+            known.fill(shadow.NEVER)  # the window of an output, for another block
             return
         is_given = buffer.kind in ("input", "prefetch")
         found = BufferShadow(buffer, buffer.kind, shadow.GIVEN if is_given else shadow.NEVER)
@@ -108,167 +126,155 @@ class MemoryTracker(ControlTrace):
     def _thread(self, thread: Thread) -> TrackedThread:
         found = self.threads.get(thread.number)
         if found is None:
-            windows = list(thread.walk.windows)
-            outputs = [w for w in windows if w.operand.kind == "output"]
-            for window in windows:
+            outputs = [w for w in thread.walk.windows if w.operand.kind == "output"]
+            for window in thread.walk.windows:
                 for slot in window.slots:
                     self.shadows[slot.number].operand = window.operand.kind
-            blocks: list[list[Point]] = [[] for _ in outputs]
-            found = TrackedThread(windows, outputs, blocks, [2] * len(outputs))
+            visited = {window.operand.name: dict[Point, list[Point]]() for window in outputs}
+            found = TrackedThread(outputs, visited, [1] * len(outputs))
             self.threads[thread.number] = found
-            self.arrays.begins(self.shadows)
         return found
 
     # The grid
 
-    def watches(self, state: TrackedThread, point: Point) -> bool:
-        """Return whether a grid point, the thread's current or an earlier one, is checked."""
-        if self.watched is None:
-            return True
-        if self.room.is_exhausted:
-            return False
-        return state.is_watched if point == state.points[-1] else point in self.watched
+    def watches(self, point: Point) -> bool:
+        """Return whether a grid point is checked."""
+        return self.watched is None or (not self.room.is_exhausted and point in self.watched)
+
+    def _same_core(self, a: Point, b: Point) -> bool:
+        """Return whether two grid points have the same coordinates along parallel axes."""
+        parallel = self.launch.parallel
+        return all(x == y for x, y, is_so in zip(a, b, parallel, strict=False) if is_so)
 
     def point_begins(self, thread: Thread) -> None:
-        state = self._thread(thread)
-        number = self.count + 1
-        if self.watched is not None:
-            state.is_watched = thread.point in self.watched
-            if state.is_watched and not self.room.is_exhausted:
-                self.last_watched = thread.point
-        state.of_point = number
+        state, point = self._thread(thread), thread.point
+        state.of_point = number = self.count + 1
+        if not self._same_core(state.point, point):
+            state.of_core = number
+        if self.watched is not None and self.watches(point):
+            self.last_watched = point
         for i, window in enumerate(state.outputs):
-            visits, block = state.blocks[i], window.block
+            block, visited = window.block, state.visited[window.operand.name]
             assert block is not None
-            if not visits or visits[-1] != block:
+            points = visited.setdefault(block, [])
+            if not points or points[-1] != state.point:
                 state.starts[i] = number
-                self.arrays.visits(window, block, thread.point)
-            self.arrays.stays(window, block, thread.point)
-            visits.append(block)
-        state.points.append(thread.point)
-        if self.axes:
-            state.lanes.point_begins(tuple(thread.point[i] for i in self.axes), number)
+                before = [p for p in points if self._same_core(p, point)]
+                self.arrays.visits(window, block, point, before)
+            points.append(point)
+        state.point = point
+        state.num_points += 1
 
     def fetches(self, thread: Thread, window: Window, block: Point) -> None:
-        state = self._thread(thread)
+        self._thread(thread)
         slot = window.slots[window.filled]
-        found = self.shadows[slot.number]
+        found, array = self.shadows[slot.number], self.shadows[window.array.number]
         outer, inner = window.bounds(block)
-        array = self.shadows[window.array.number]
-        is_input = window.operand.kind == "input"
-        found.set(shadow.PADDING if is_input else shadow.NEVER)
-        sizes = tuple(n.stop - n.start for n in inner)
-        if array.numbers is not None:
-            found.array()[inner] = array.numbers[outer].reshape(sizes)
-        elif sizes == slot.content.shape:
-            found.set(array.whole)
-        else:
-            found.array()[inner] = array.whole
-        self.arrays.fetched(window, block, outer, inner, slot, len(state.points))
+        found.fill(shadow.PADDING if window.operand.kind == "input" else shadow.NEVER)
+        found.put(inner, array.part(outer, tuple(n.stop - n.start for n in inner)))
+        self.arrays.fetched(window, block, slot, thread.walk.position)
 
     def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
-        state = self._thread(thread)
-        is_watched = self.watches(state, thread.point)
-        position = len(state.points) - 1
-        self.arrays.written_back(window, block, position, state.windows, is_watched=is_watched)
+        outer, inner = window.bounds(block)
+        slot, array = (self.shadows[b.number] for b in (window.current, window.array))
+        if self.watches(thread.point):
+            self.arrays.returned(window, block)
+            array.put(outer, slot.part(inner, tuple(n.stop - n.start for n in outer)))
+        else:
+            array.put(outer, shadow.GIVEN)
+        self.arrays.written_back(window, block, thread.walk.position, thread.walk.windows)
 
     # Accesses
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         super().loads(thread, step, region, value)
         found = self.shadows.get(region.buffer.number)
-        if found is None:
+        if found is None or not self.watches(thread.point):
             return
-        state = self.threads[thread.number]
-        if self.watched is not None and not self.watches(state, thread.point):
+        oldest = found.least(region)
+        if oldest >= self.threads[thread.number].of_point:
             return
-        oldest = found.whole if found.numbers is None else found.least(region)
-        if oldest < state.of_point:
-            self._reads_old(thread, state, step, region, found, oldest, value)
+        if found.operand == "input":
+            self.arrays.loads(thread, step, region)
+        for kind in self._kinds(thread, region, oldest):
+            self._suspect(kind, thread, step, region, value)
 
     def is_suspect(self, thread: Thread, region: MemoryRegion) -> bool:
         """Return whether a read of a region is suspect."""
         found = self.shadows.get(region.buffer.number)
-        if found is None:
-            return False
-        state = self.threads[thread.number]
-        oldest = found.whole if found.numbers is None else found.least(region)
-        if oldest >= state.of_point:
-            return False
-        is_carried = shadow.GIVEN < oldest < state.lanes.since and found.operand == "scratch"
-        return oldest <= shadow.NEVER or is_carried
+        return found is not None and any(self._kinds(thread, region, found.least(region)))
 
-    def _reads_old(
-        self, thread: Thread, state: TrackedThread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, oldest: int, value: Any,
-    ) -> None:  # fmt: skip
-        """Handle a read of elements that were not written at the current grid point."""
-        if found.operand == "input":
-            self.arrays.reads_overwritten(thread, step, region)
+    def _kinds(self, thread: Thread, region: MemoryRegion, oldest: int) -> list[ReadKind]:
+        """Kinds of memory in a region that a read is not meant to see; `oldest` is in it."""
+        found, kinds = self.shadows[region.buffer.number], list[ReadKind]()
         if oldest <= shadow.NEVER:
-            kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
-            self._suspect(kind, thread, step, region, found, None, value)
+            kinds.append("padding" if oldest == shadow.PADDING else "unwritten")
             numbers = found.of(region)
             written = None if numbers is None else numbers[numbers > shadow.GIVEN]
-            if written is None or not written.size:
-                return
-            oldest = int(written.min())
-        is_carried = shadow.GIVEN < oldest < state.lanes.since
-        if is_carried and found.operand == "scratch":
-            self._suspect("parallel", thread, step, region, found, state.lanes.is_other, value)
+            oldest = shadow.GIVEN if written is None or not written.size else int(written.min())
+        since = self.threads[thread.number].of_core
+        if found.operand == "scratch" and shadow.GIVEN < oldest < since:
+            kinds.append("other core")
+        return kinds
+
+    def _test(self, kind: ReadKind, thread: Thread) -> NumberTest:
+        """Return a test for the numbers of elements that a read of this kind should not see."""
+        if kind == "other core":
+            return lambda numbers: np.isin(
+                numbers,
+                [
+                    n
+                    for n in np.unique(numbers[numbers > shadow.GIVEN]).tolist()
+                    if not self._same_core(self.writes[n].point, thread.point)
+                ],
+            )
+        number = shadow.PADDING if kind == "padding" else shadow.NEVER
+        return lambda numbers: np.asarray(numbers == number)
 
     def _suspect(
         self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, unseen: shadow.Unseen | None, value: Any, copy: DmaCopy | None = None,
+        value: Any, copy: DmaCopy | None = None,
     ) -> None:  # fmt: skip
         """Record a read of elements that were not meant for it, in full the first time."""
         key: SiteKey = (id(step), region.buffer.name, kind)
+        test = self._test(kind, thread)
         known = self.suspects.get(key)
         if known is None:
-            known = self._noted(key, thread, step, region, found, unseen, copy)
+            known = self._noted(key, thread, step, region, test, copy)
             if known is None:
                 return
             self.suspects[key] = known
         else:
             known.count += 1
-        self.alter(known, region, found, unseen, value)
+        self.alter(known, region, test, value)
 
     def _noted(
         self, key: SiteKey, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
-        found: BufferShadow, unseen: shadow.Unseen | None, copy: DmaCopy | None,
+        test: NumberTest, copy: DmaCopy | None,
     ) -> SuspectRead | None:  # fmt: skip
-        buffer, kind = region.buffer, key[2]
-        mask = found.where(region, lambda numbers: shadow.chosen(kind, numbers, unseen))
+        buffer, found = region.buffer, self.shadows[region.buffer.number]
+        mask = found.where(region, test)
         if not mask.any():
             return None
-        point, iterations = (
-            (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
-        )
+        at = thread if copy is None else copy
         noted = SuspectRead(
-            key, step, buffer, found.operand, self.count, thread.number, point, iterations, mask,
-            int(found.where(region).sum()), copy,
+            key, step, buffer, found.operand, self.count, thread.number, at.point, at.iterations,
+            mask, int(found.where(region).sum()), copy,
         )  # fmt: skip
-        element, numbers = noted.element, found.numbers
-        noted.writer = self.writes.get(int(found.whole if numbers is None else numbers[element]))
+        noted.writer = self.writes.get(int(found.numbers[noted.element]))
         noted.back = self.arrays.came_back(buffer)
-        noted.is_early = self._is_early(buffer, mask)
+        for _, flying in self._flying.values():
+            self._finds_early(noted, flying)
         return noted
 
-    def _is_early(self, buffer: MemoryBuffer, mask: shadow.Mask) -> bool:
-        return any(
-            mask[index].any()
-            for _, copy in self._flying.values()
-            if copy.destination.buffer is buffer
-            for index in copy.destination.ranges()
-        )
+    def _finds_early(self, suspect: SuspectRead, copy: DmaCopy) -> None:
+        """Note that a copy to the elements of a read is under way, or may have been."""
+        if copy.destination.buffer is suspect.buffer:
+            parts = (suspect.mask[index] for index in copy.destination.ranges())
+            suspect.is_early |= any(part.any() for part in parts)
 
     def alter(
-        self,
-        suspect: SuspectRead,
-        region: MemoryRegion,
-        found: BufferShadow,
-        unseen: shadow.Unseen | None,
-        value: Any,
+        self, suspect: SuspectRead, region: MemoryRegion, test: NumberTest, value: Any
     ) -> None:
         """Alter the values of a suspect read; a no-op except in replays."""
 
@@ -280,19 +286,12 @@ class MemoryTracker(ControlTrace):
         found = self.shadows.get(buffer.number)
         if found is None:
             return
-        state = self.threads[thread.number]
         mask = None
         if isinstance(step, ir.StoreStep) and step.mask is not None and not region.is_masked:
             mask = np.asarray(thread.frames[-1].registers[step.mask.number])
-        is_watched = self.watched is None or self.watches(state, thread.point)
-        self._stored(buffer, step, thread.point)
-        found.write(region, self.record(thread, step) if is_watched else shadow.GIVEN, mask)
-
-    def _stored(self, buffer: MemoryBuffer, step: ir.MachineStep, point: Point) -> None:
-        """Note the grid point of a write."""
-        known = self.stored.setdefault(buffer.name, {}).setdefault(id(step), StoredPoints(step))
-        if len(known.points) < MAX_POINTS and point not in known.points[-1:]:
-            known.points.append(point)
+        self.stored.setdefault(buffer.name, {}).setdefault(id(step), (step, thread.point))
+        number = self.record(thread, step) if self.watches(thread.point) else shadow.GIVEN
+        found.write(region, number, mask)
 
     def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
         """Assign a number to a write."""
@@ -307,40 +306,35 @@ class MemoryTracker(ControlTrace):
 
     def _forget(self) -> None:
         """Drop the records of writes without remaining elements."""
-        live = {self.count}
-        for found in self.shadows.values():
-            live.update(found.distinct())
-        for numbers in self.arrays.numbers():
-            live.update(np.unique(numbers).tolist())
-        self.writes = {n: record for n, record in self.writes.items() if n in live}
+        live = {self.count}.union(*(found.distinct() for found in self.shadows.values()))
+        for number in [n for n in self.writes if n not in live]:
+            del self.writes[number]
         self._limit = max(MAX_RECORDS, 2 * len(self.writes))
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
         super().copy_starts(thread, copy)
         self._flying[id(copy)] = thread, copy
-        target = copy.destination
-        if copy.source.buffer.device != target.buffer.device:
+        if copy.source.buffer.device != copy.destination.buffer.device:
             # In another order of the run, the copy may have preceded a read on its device.
             for suspect in self.suspects.values():
-                if suspect.buffer is target.buffer and suspect.kind == "unwritten":
-                    found = (suspect.mask[index] for index in target.ranges())
-                    suspect.is_sent_later |= any(part.any() for part in found)
+                if suspect.kind == "unwritten":
+                    self._finds_early(suspect, copy)
 
     def copy_ends(self, copy: DmaCopy) -> None:
         thread, _ = self._flying.pop(id(copy))
-        state = self.threads[copy.thread]
-        is_watched = self.watches(state, copy.point)
+        is_watched = self.watches(copy.point)
         source = self.shadows.get(copy.source.buffer.number)
         if source is not None:
             oldest = source.least(copy.source)
             if is_watched and oldest <= shadow.NEVER:
                 kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
-                self._suspect(kind, thread, copy.step, copy.source, source, None, None, copy)
+                self._suspect(kind, thread, copy.step, copy.source, None, copy)
             self.arrays.copied_from(copy)
         target = self.shadows.get(copy.destination.buffer.number)
         if target is None:
             return
-        self._stored(target.buffer, copy.step, copy.point)
+        by_step = self.stored.setdefault(target.buffer.name, {})
+        by_step.setdefault(id(copy.step), (copy.step, copy.point))
         number = self.record(thread, copy.step, copy) if is_watched else shadow.GIVEN
         target.write(copy.destination, number)
         if target.take_padding(copy):
@@ -350,11 +344,7 @@ class MemoryTracker(ControlTrace):
         self.has_ended = True
 
     def results(self) -> list[np.ndarray[Any, Any]]:
-        """Return the current contents of the results of all devices."""
-        return [buffer.content for buffer in self._result_buffers()]
-
-    def _result_buffers(self) -> list[MemoryBuffer]:
-        """Whole arrays of the results, device by device."""
+        """Return the current contents of the results of all devices, device by device."""
         buffers = [s.buffer for s in self.shadows.values()]
         found = []
         for device in dict.fromkeys(b.device for b in buffers):
@@ -363,6 +353,6 @@ class MemoryTracker(ControlTrace):
             inputs = [b for b in own if b.kind in ("prefetch", "input")]
             for operand in self.launch.operands:
                 if operand.kind == "output":
-                    is_own = operand.alias is None
-                    found.append(next(outputs) if is_own else inputs[operand.alias or 0])
+                    alias = operand.alias
+                    found.append((next(outputs) if alias is None else inputs[alias]).content)
         return found
