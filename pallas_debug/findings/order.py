@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pallas_debug.findings.case import Case, Test, has
 from pallas_debug.findings.facts import Point, line_text
@@ -46,11 +45,6 @@ class Access:
     from_device: int | None = None
     is_stored: bool = True
     is_next: bool = False
-
-    @property
-    def action(self) -> str:
-        """Action of the pipeline."""
-        return "refills the window" if self.writes else "writes back the window"
 
     @property
     def sender(self) -> int:
@@ -158,16 +152,6 @@ class Race:
         return facts
 
 
-class Tally(NamedTuple):
-    """Amount that a line adds to a semaphore, or takes from it."""
-
-    line: SourceLine
-    amount: int
-
-    def __str__(self) -> str:
-        return f"{line_text(self.line)} ({self.amount:,})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
     """Another thread that waits forever."""
@@ -176,13 +160,11 @@ class Stuck:
     line: SourceLine | None = None
     device: int = 0
     core: int = 0
-    grid_point: Point | None = None
 
     def __str__(self) -> str:
-        at = f" at grid point {self.grid_point}" if self.grid_point else ""
         line = f" in {line_text(self.line)}" if self.line else ""
         core = f", core {self.core}," if self.core else ""
-        return f"device {self.device}{core} waits for {self.semaphore}{line}{at}"
+        return f"device {self.device}{core} waits for {self.semaphore}{line}"
 
 
 # Races
@@ -214,7 +196,7 @@ _RACES = [
         lambda f: f.race.of_cores,
     ),
     _race(
-        "the copy is still in flight when the pipeline {race.there.action}",
+        "the copy is still in flight when the pipeline refills or writes back the window",
         "wait for {race.here.semaphore} before the grid point ends",
         lambda f: f.race.there.is_next and f.race.here.semaphore,
     ),
@@ -287,10 +269,6 @@ _NOT_AWAITED = (
     "the copy of {source} to {destination} is never waited for on {semaphore}: {left:,} bytes are "
     "left on it when the kernel ends"
 )
-_LEFT = (
-    "{semaphore}{device: on device %} is {count} at the end of the kernel, but must be 0: signals "
-    "add up to {sums[0]}, waits to {sums[1]}{signals:; signalled in %}{waits:, waited for in %}"
-)
 _SAME_SLICES = "wait with the descriptor that started the copy, or with one of the same slices"
 
 
@@ -361,67 +339,39 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         Case(
             "the wait on {semaphore} takes {awaited:,} bytes{descriptor:, the size of %}, but the "
             "copy of {source} to {destination} transfers {copied:,}",
-            cause,
+            "a wait returns once the bytes of its descriptor have arrived: a smaller one returns "
+            "early and leaves bytes on {semaphore}, a larger one needs those of other copies",
             _SAME_SLICES,
-            when,
-        )
-        for cause, when in (
-            (
-                "the wait returns before all bytes have arrived, and the rest remains on "
-                "{semaphore}",
-                lambda f: f.awaited < f.copied,
-            ),
-            (
-                "the wait takes more bytes than the copy transfers: it ends only if another copy "
-                "transfers them",
-                None,
-            ),
         )
     ],
     Fault.SEMAPHORE_LEFT_OVER: [
         Case(
-            _LEFT,
+            "{semaphore}{device: on device %} is {count} at the end of the kernel, but must be 0: "
+            "signals add up to {signals}, waits to {waits}",
             "it is signalled more than it is waited for",
             "wait for {semaphore} as often as it is signalled: the next kernel inherits its count",
         )
     ],
     Fault.NONDETERMINISTIC_RESULT: [
         Case(
-            "{element} is {one} if {first} comes first, but {other_value} if {second} does; "
-            "{differ:,} of {size:,} elements differ",
+            "{element} is {one} in one legal order and {other_value} in another; {differ:,} of "
+            "{size:,} elements differ",
             "nothing orders {first} and {second}",
             advice,
             when,
         )
         for advice, when in (
-            (
-                "wait for one copy before starting the other, or give each its own buffer",
-                has("of_copies"),
-            ),
-            ("where its value matters, wait for {reads} instead of reading it", None),
+            ("where its value matters, wait for {reads} instead of reading it", has("reads")),
+            ("wait for one copy before starting the other, or give each its own buffer", None),
         )
     ],
     Fault.OUTPUT_REVISITED: [
         Case(
             "{what} is visited {visits} and again at grid point {again}, with another block in "
             "between: its contents have left VMEM",
-            cause,
-            advice,
-            when,
-        )
-        for cause, advice, when in (
-            (
-                "the table that the index map reads names the block twice, with another block in "
-                "between; an output block is written back when the next one begins",
-                "sort the table so that all grid points of a block are consecutive",
-                # No order of axes joins the visits.
-                lambda f: f.from_table and f.last[:-1] == f.again[:-1],
-            ),
-            (
-                "an output block is written back when the next one begins, and is never read back",
-                "put the grid axes along which the block stays the same last",
-                None,
-            ),
+            "an output block is written back when the next one begins, and is never read back",
+            "let all grid points of a block follow each other: put the grid axes along which it "
+            "stays the same last, or sort the table that its index map reads",
         )
     ],
     Fault.DEADLOCK: _DEADLOCKS,

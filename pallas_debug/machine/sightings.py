@@ -118,5 +118,4 @@ def stuck_wait(thread: Thread, blocked: Blocked) -> Stuck:
         line=blocked.step.site.line,
         device=thread.device,
         core=thread.core,
-        grid_point=thread.point or None,
     )

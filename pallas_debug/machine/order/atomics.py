@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.gpu.accesses import is_atomic
@@ -27,14 +24,14 @@ class AtomicOrder:
     """
 
     def __init__(self) -> None:
-        self._clocks: dict[int, list[tuple[tuple[Box, ...], _Clock]]] = {}
+        self._clocks: dict[int, dict[tuple[Box, ...], _Clock]] = {}
 
     def loads(self, task: Task, step: ir.MachineStep, region: MemoryRegion) -> None:
         """Acquire what earlier updates have released."""
         if not is_atomic(step) or getattr(step, "output", None) is None:
             return
         found = _places(region)
-        for place, clock in self._clocks.get(region.buffer.number, ()):
+        for place, clock in self._clocks.get(region.buffer.number, {}).items():
             if first_meeting(found, place) is not None:
                 task.join(clock)
 
@@ -42,19 +39,15 @@ class AtomicOrder:
         """Release what the grid point has done so far."""
         if not is_atomic(step):
             return
-        found: Sequence[Any] = _places(region)
-        known = self._clocks.setdefault(region.buffer.number, [])
+        found = _places(region)
+        known = self._clocks.setdefault(region.buffer.number, {})
         stamp = task.release()
-        for place, clock in known:
-            if place == found:
-                _merge(clock, stamp)
-                return
-        if len(known) >= MAX_PLACES:
-            for _, clock in known:
+        if found not in known and len(known) >= MAX_PLACES:
+            for clock in known.values():
                 _merge(stamp, clock)
             known.clear()
             found = (whole(region.buffer.content.shape),)
-        known.append((tuple(found), stamp))
+        _merge(known.setdefault(found, {}), stamp)
 
 
 def _places(region: MemoryRegion) -> tuple[Box, ...]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.order import Stuck, Tally
+from pallas_debug.findings.order import Stuck
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.order.events import OrderTracker
-from pallas_debug.machine.order.facts import EventPlace, StartedCopy
-from pallas_debug.machine.order.ledger import LineSum, SemaphoreLedger, SizeMismatch
-from pallas_debug.machine.order.races import copy_key
+from pallas_debug.machine.order.ledger import (
+    EventPlace,
+    SemaphoreLedger,
+    SizeMismatch,
+    StartedCopy,
+)
+from pallas_debug.machine.order.reports import of_copy
 from pallas_debug.machine.sightings import (
     counter_text,
-    shape_text,
     sighting,
     sighting_of,
     stuck_wait,
@@ -40,12 +43,6 @@ def counts(run: OrderTracker) -> Iterator[Finding]:
 
 
 def _left_over(run: OrderTracker) -> Iterator[Finding]:
-    raced = {
-        copy_key(access)
-        for race in run.detector.races
-        for access in (race.earlier, race.later)
-        if access.copy is not None
-    }
     reported = set()
     for ledger in (*run.left_over, *run.ledgers.values()):
         if ledger.buffer.kind in ("input", "output") or not ledger.is_raised:
@@ -55,7 +52,7 @@ def _left_over(run: OrderTracker) -> Iterator[Finding]:
             finding = _mismatch(run, ledger, ledger.mismatch)
         elif ledger.copies:
             line = ledger.copies[0].place.step.site.line
-            if (line, ledger.buffer.name) in raced:
+            if (line, key) in run.detector.raced_copies:
                 continue
             key, finding = line, _not_awaited(run, ledger, ledger.copies[0])
         else:
@@ -66,28 +63,22 @@ def _left_over(run: OrderTracker) -> Iterator[Finding]:
 
 
 def _raised(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
-    signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
+    signal, wait = ledger.last_signal, ledger.last_wait
     return sighting_of(
         run.launch,
-        (waits or signals)[-1].first,
+        wait or signal,
         grid_point=None,
         operand=ledger.name,
-        other=signals[0].first.step.site.line if waits and signals else None,
-        values={"count": str(ledger.near.count), "waits": str(ledger.totals[1])},
+        other=signal.step.site.line if wait and signal else None,
+        values={"count": str(ledger.near.count), "waits": str(ledger.taken)},
     ).of(
         Fault.SEMAPHORE_LEFT_OVER,
         semaphore=ledger.name,
         device=ledger.buffer.device or None,
         count=ledger.near.count,
-        sums=ledger.totals,
-        signals=_tallies(signals),
-        waits=_tallies(waits),
+        signals=ledger.added,
+        waits=ledger.taken,
     )
-
-
-def _tallies(lines: Iterable[LineSum]) -> list[Tally]:
-    found = ((line.first.step.site.line, line.amount) for line in lines)
-    return [Tally(line, amount) for line, amount in found if line is not None]
 
 
 def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -> Finding:
@@ -111,18 +102,11 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
     )
 
 
-def of_copy(run: OrderTracker, copy: StartedCopy, **facts: Any) -> Sighting:
-    """Position of the start of a DMA; the operand is its destination."""
-    shape = shape_text(copy.destination)
-    given = {"operand": copy.operand, "index": copy.names[1], "shape": shape, **facts}
-    return sighting_of(run.launch, copy.place, **given)
-
-
 def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
     source, destination = copy.names
     given = {"source": source, "destination": destination, "semaphore": ledger.name}
     counted = {"starts": str(ledger.starts), "waits": str(ledger.waits)}
-    return of_copy(run, copy, values=given | counted).of(
+    return of_copy(run.launch, copy, **given, **counted).of(
         Fault.DMA_NOT_AWAITED,
         **given,
         left=sum(item.left for item in ledger.copies),
@@ -146,16 +130,15 @@ def _deadlock(run: OrderTracker, stuck: Sequence[Thread]) -> Iterator[Finding]:
         mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0], descriptor)
     if mismatch is not None:
         yield _mismatch(run, ledger, mismatch)
-    signals, waits = ledger.totals
     is_known = not of_copy and ledger.buffer.kind != "input"  # another kernel may signal it, too
-    last = None if ledger.last is None else ledger.last.step.site.line
+    last = ledger.last_wait if of_copy else ledger.last_signal
     yield _never_ends(
-        sighting_of(run.launch, place, operand=ledger.name, other=last),
+        sighting_of(run.launch, place, operand=ledger.name, other=last and last.step.site.line),
         blocked,
         [stuck_wait(other, run.blocked[other.number]) for other in others],
         is_started=bool(ledger.starts),
-        signals=signals if is_known else None,
-        waits=waits + blocked.amount if is_known else None,
+        signals=ledger.added if is_known else None,
+        waits=ledger.taken + blocked.amount if is_known else None,
     )
 
 

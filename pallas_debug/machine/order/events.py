@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
+from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.order import reports
 from pallas_debug.machine.order.atomics import AtomicOrder
-from pallas_debug.machine.order.facts import (
-    BlockVisit,
-    CrossCoreWait,
-    EarlyCopy,
-    EventPlace,
-    OverlappingCopy,
-    StartedCopy,
-    UndecidedOrder,
-)
+from pallas_debug.machine.order.blocks import BlockVisit
 from pallas_debug.machine.order.history import MemoryAccess
-from pallas_debug.machine.order.ledger import SemaphoreLedger
-from pallas_debug.machine.order.races import RaceDetector, changes
+from pallas_debug.machine.order.ledger import EventPlace, SemaphoreLedger, StartedCopy
+from pallas_debug.machine.order.races import RaceDetector, UndecidedOrder, changes
 from pallas_debug.machine.order.regions import Box, boxes, boxes_text, first_meeting
 from pallas_debug.machine.order.tasks import (
     CopyTasks,
@@ -36,6 +30,7 @@ from pallas_debug.machine.order.tasks import (
 )
 from pallas_debug.machine.shadow.shadow import differing
 from pallas_debug.machine.threads import Blocked, Thread
+from pallas_debug.model import Finding
 from pallas_debug.profile.blocks import grid_point
 
 
@@ -46,7 +41,8 @@ class OrderTracker(MachineObserver):
       devices: number of devices that run the kernel together; by default, all of the mesh.
 
     Attributes:
-      reads: reads of semaphores whose values depend on timing, by line.
+      found: faults so far, by their identity.
+      undecided: results that depend on the order of unordered events, without being a race.
       ledgers: ledgers of semaphores, by number of the buffer and entry.
       left_over: ledgers of ended scopes whose semaphores were not zero.
       visits: visits of output blocks, by array and indices, for each place on the parallel axes.
@@ -57,9 +53,10 @@ class OrderTracker(MachineObserver):
     def __init__(self, launch: Launch, *, devices: int | None = None) -> None:
         self.launch = launch
         self.tasks = OrderTasks(launch, devices)
-        self.detector = RaceDetector(self.tasks)
+        self.found: dict[object, Finding] = {}
+        self.detector = RaceDetector(launch, self.tasks, self.report)
+        self.undecided = self.detector.undecided
         self.atomics = AtomicOrder()
-        self.reads: dict[Any, UndecidedOrder] = {}
         self.ledgers: dict[tuple[int, tuple[Any, ...]], SemaphoreLedger] = {}
         self.left_over: list[SemaphoreLedger] = []
         self.visits: dict[tuple[int, tuple[int, ...]], dict[ParallelPoint, BlockVisit]] = {}
@@ -68,6 +65,11 @@ class OrderTracker(MachineObserver):
         self._aliased = _aliased(launch)
 
     follows_loops = False
+
+    def report(self, key: object, make: Callable[[], Finding]) -> None:
+        """Add a finding, or count a known one."""
+        known = self.found.get(key)
+        self.found[key] = make() if known is None else replace(known, count=known.count + 1)
 
     def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
         """Accept a chunk that accesses only memory with which no other task is concerned."""
@@ -191,47 +193,37 @@ class OrderTracker(MachineObserver):
         )
         if copy.source.buffer is copy.destination.buffer and source != destination:
             overlap = first_meeting(source, destination)
-            key = OverlappingCopy, step.site.line
-            if overlap is not None and not self.detector.is_known(key):
-                self.detector.facts[key] = OverlappingCopy(started, overlap)
+            if overlap is not None:
+                key = "overlap", step.site.line
+                self.report(key, lambda: reports.overlapping(self.launch, started, overlap))
         near, far = self.tasks.copy(own, copy)
-        self._access(own, copy, copy.source, source, near.reads, far.reads, names, when)
+
+        def access(region: MemoryRegion, found: tuple[Box, ...], *tasks: Task) -> None:
+            self.detector.access(own, tasks[is_far(region.buffer)], MemoryAccess(
+                region.buffer, found, region is copy.destination, 0, thread.number, when,
+                copy.point, copy.iterations, step, copy, names,
+            ), goes_on=True)  # fmt: skip
+
+        access(copy.source, source, near.reads, far.reads)
         if self._has_entered(own, near, started):
-            region = copy.destination
-            self._access(own, copy, region, destination, near.writes, far.writes, names, when)
-        self._raise(own, copy, copy.received, near.writes, far.writes, started)
-        if copy.sent is not None:
-            self._raise(own, copy, copy.sent, near.reads, far.reads, started)
+            access(copy.destination, destination, near.writes, far.writes)
+        for counter, core, hbm in (
+            (copy.received, near.writes, far.writes),
+            (copy.sent, near.reads, far.reads),
+        ):
+            if counter is not None:
+                ledger, amount = self.ledger(counter), copy.amount(counter)
+                ledger.started(replace(started, nbytes=amount, left=amount))
+                ledger.release(core, hbm, _origin(own, counter), amount, copy)
         self.tasks.started(near, far)
-
-    def _access(
-        self, own: OrderedThread, copy: DmaCopy, region: MemoryRegion, found: tuple[Box, ...],
-        near: Any, far: Any, names: tuple[str, str], when: int,
-    ) -> None:  # fmt: skip
-        access = MemoryAccess(
-            region.buffer, found, region is copy.destination, 0, own.thread.number, when,
-            copy.point, copy.iterations, copy.step, copy, names,
-        )  # fmt: skip
-        task = far if is_far(region.buffer) else near
-        self.detector.access(own, task, access, goes_on=True)
-
-    def _raise(
-        self, own: OrderedThread, copy: DmaCopy, counter: Counter, near: Any, far: Any,
-        started: StartedCopy,
-    ) -> None:  # fmt: skip
-        ledger = self.ledger(counter)
-        amount = copy.amount(counter)
-        ledger.started(replace(started, nbytes=amount, left=amount))
-        ledger.release(near, far, _origin(own, counter), amount, copy)
 
     def _has_entered(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy) -> bool:
         """Return whether the receiver's entry into the kernel happened before the DMA."""
         device = copy.destination.device
         if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
             return True
-        key = EarlyCopy, copy.place.step.site.line
-        if not self.detector.is_known(key):
-            self.detector.facts[key] = EarlyCopy(copy)
+        key = "early", copy.place.step.site.line
+        self.report(key, lambda: reports.early(self.launch, copy))
         return False
 
     # Semaphores
@@ -252,29 +244,23 @@ class OrderTracker(MachineObserver):
         place = EventPlace.of(step, thread)
         crossing = ledger.take(own.near, own.far, own.parallel_point, amount)
         if crossing is not None:
-            self._crosses(place, ledger, crossing)
+            axes = tuple(a for a in self.tasks.axes if crossing.point[a] != place.point[a])
+            if axes and ledger.buffer.kind not in ("input", "output"):
+                key = "cores", step.site.line
+                given = self.launch, place, ledger, crossing, axes
+                self.report(key, lambda: reports.across_cores(*given))
         own.waits.append((self.detector.next(), ledger.name))
         if amount:
             ledger.waited(place, amount, lambda: self.descriptor(thread, step))
-
-    def _crosses(self, wait: EventPlace, ledger: SemaphoreLedger, of: DmaCopy | EventPlace) -> None:
-        """Record a wait for a DMA or signal of another grid point of a parallel axis."""
-        key = CrossCoreWait, wait.step.site.line
-        axes = tuple(axis for axis in self.tasks.axes if of.point[axis] != wait.point[axis])
-        is_given = ledger.buffer.kind in ("input", "output")
-        if not self.detector.is_known(key) and axes and not is_given:
-            source = EventPlace(of.step, wait.device, of.point, of.iterations)
-            is_copy = isinstance(of, DmaCopy)
-            self.detector.facts[key] = CrossCoreWait(wait, source, ledger.name, axes, is_copy)
 
     def reads_semaphore(
         self, thread: Thread, step: ir.MachineStep, counter: Counter, value: int
     ) -> None:
         """Record a value that would differ under another legal timing."""
-        own, line = self.tasks.thread(thread), step.site.line
+        own, key = self.tasks.thread(thread), ("read", step.site.line)
         ledger = self.ledger(counter)
         late = [r for r in ledger.near.pending if not r.is_in(own.near.clock)]
-        if line in self.reads or not late:
+        if key in self.undecided or not late:
             return
         first = f"the signal of {ledger.name}"
         if ledger.copies:
@@ -282,14 +268,7 @@ class OrderTracker(MachineObserver):
             first = f"the copy of {source} to {destination}"
         place = EventPlace.of(step, thread)
         second = f"the read of {ledger.name}"
-        self.reads[line] = UndecidedOrder(
-            place, first, second, of_copies=False, semaphore=ledger.name, value=value
-        )
-
-    @property
-    def undecided(self) -> list[UndecidedOrder]:
-        """Return results that depend on the order of unordered events, without being a race."""
-        return [*self.reads.values(), *self.detector.undecided.values()]
+        self.undecided[key] = UndecidedOrder(place, first, second, ledger.name)
 
     def blocks(self, thread: Thread, blocked: Blocked) -> None:
         self.tasks.thread(thread)
@@ -299,9 +278,8 @@ class OrderTracker(MachineObserver):
         key = counter.buffer.number, counter.entry
         found = self.ledgers.get(key)
         if found is None:
-            found = SemaphoreLedger(counter.buffer, counter.entry)
-            found.far = {} if self.tasks.axes else None
-            self.ledgers[key] = found
+            far: dict[Any, Any] | None = {} if self.tasks.axes else None
+            found = self.ledgers[key] = SemaphoreLedger(counter.buffer, counter.entry, far=far)
         return found
 
     # Names

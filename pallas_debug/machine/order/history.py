@@ -154,9 +154,9 @@ class AccessHistory:
             self._bounds = more
         self._bounds[count] = _bounds(access)
 
-    def is_unread(self, boxes: tuple[Box, ...]) -> bool:
-        """Return whether data that was written to one of these places has not been read."""
-        return any(first_meeting(boxes, place) is not None for place in self.unread)
+    def is_unread(self, access: MemoryAccess) -> bool:
+        """Return whether an access writes over data that has not been read."""
+        return access.writes and any(first_meeting(access.boxes, at) for at in self.unread)
 
     def read(self, boxes: tuple[Box, ...]) -> None:
         self.unread = [place for place in self.unread if first_meeting(boxes, place) is None]

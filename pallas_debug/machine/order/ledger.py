@@ -7,22 +7,48 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import SemaphoreClock, Task
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.order.facts import EventPlace, StartedCopy
 from pallas_debug.machine.sightings import counter_text
-from pallas_debug.model import SourceLine
+from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]
 
 
-@dataclass(slots=True)
-class LineSum:
-    """Amount that a line adds to a semaphore or takes from it."""
+@dataclass(frozen=True, slots=True)
+class EventPlace:
+    """A step that was executed, with its position."""
 
-    first: EventPlace
-    amount: int = 0
+    step: ir.MachineStep
+    device: int
+    point: Point
+    iterations: Point
+
+    @classmethod
+    def of(cls, step: ir.MachineStep, thread: Thread) -> EventPlace:
+        """Return a step at the current position of a thread."""
+        return cls(step, thread.device, thread.point, thread.iterations)
+
+
+@dataclass(eq=False, slots=True)
+class StartedCopy:
+    """A DMA that has not been awaited.
+
+    Attributes:
+      names: names of its source and destination, with the slices.
+      destination, operand: buffer that it writes, and the buffer's name in the kernel.
+      nbytes: amount that it adds to the semaphore: 1 for one that does not count bytes.
+      left: part of that amount that no wait has taken.
+    """
+
+    place: EventPlace
+    names: tuple[str, str]
+    destination: MemoryBuffer
+    operand: str
+    nbytes: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +71,9 @@ class SemaphoreLedger:
         parallel axes; by None for what comes from other devices.
       copies: DMAs on it that have not been awaited, oldest first.
       starts, waits: number of DMAs started on it, and number of waits for a DMA.
-      signals, taken: what each line has added to it by signals, and taken by waits.
+      added, taken: sums of all signals and all waits.
       mismatch: first wait for another size since the count was last zero.
-      last: the last signal, or wait for a DMA.
+      last_signal, last_wait: places of the last signal, and of the last wait that took anything.
     """
 
     buffer: MemoryBuffer
@@ -57,10 +83,11 @@ class SemaphoreLedger:
     copies: deque[StartedCopy] = field(default_factory=deque)
     starts: int = 0
     waits: int = 0
-    signals: dict[SourceLine | None, LineSum] = field(default_factory=dict)
-    taken: dict[SourceLine | None, LineSum] = field(default_factory=dict)
+    added: int = 0
+    taken: int = 0
     mismatch: SizeMismatch | None = None
-    last: EventPlace | None = None
+    last_signal: EventPlace | None = None
+    last_wait: EventPlace | None = None
 
     @property
     def name(self) -> str:
@@ -71,12 +98,6 @@ class SemaphoreLedger:
     def is_raised(self) -> bool:
         """True if it is not zero, or will not be when its DMAs are over."""
         return bool(self.near.count or self.copies)
-
-    @property
-    def totals(self) -> tuple[int, int]:
-        """Sums of all signals and all waits."""
-        signals = sum(line.amount for line in self.signals.values())
-        return signals, sum(line.amount for line in self.taken.values())
 
     def release(
         self, near: Task, far: Task, point: Point | None, amount: int, label: object = None
@@ -124,8 +145,8 @@ class SemaphoreLedger:
         return None
 
     def signalled(self, place: EventPlace, amount: int) -> None:
-        self.last = place
-        _count(self.signals, place, amount)
+        self.last_signal = place
+        self.added += amount
 
     def started(self, copy: StartedCopy) -> None:
         self.starts += 1
@@ -137,11 +158,11 @@ class SemaphoreLedger:
         Args:
           descriptor: destination that the wait names; preferred among DMAs of that size.
         """
-        _count(self.taken, place, amount)
+        self.last_wait = place
+        self.taken += amount
         if not self.starts:
             return
         self.waits += 1
-        self.last = place
         fitting = [copy for copy in self.copies if copy.left == amount]
         if fitting:
             slices = descriptor()
@@ -165,7 +186,3 @@ def _take(clock: SemaphoreClock, task: Task, amount: int) -> None:
         clock.count -= min(amount, clock.count)
         return
     clock.take(task, amount)
-
-
-def _count(lines: dict[SourceLine | None, LineSum], place: EventPlace, amount: int) -> None:
-    lines.setdefault(place.step.site.line, LineSum(place)).amount += amount

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.order.facts import EventPlace, OrderFact, RaceFact, UndecidedOrder
+from pallas_debug.machine.order import reports
 from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
+from pallas_debug.machine.order.ledger import EventPlace
 from pallas_debug.machine.order.regions import Box, boxes, masked
 from pallas_debug.machine.order.tasks import OrderedThread, OrderTasks, is_far
 from pallas_debug.machine.shadow.shadow import differing
-from pallas_debug.machine.sightings import counter_text
 from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding
+
+Report = Callable[[object, Callable[[], Finding]], None]
+"""Report a fault by its identity, with what creates the finding for the first occurrence."""
+
+
+@dataclass(eq=False, slots=True)
+class UndecidedOrder:
+    """Two events in an undetermined order, without a race.
+
+    Attributes:
+      first, second: descriptions of the events, as noun phrases.
+      semaphore: semaphore that is read; None if both events are DMAs.
+    """
+
+    place: EventPlace
+    first: str
+    second: str
+    semaphore: str | None = None
 
 
 class RaceDetector:
@@ -27,31 +49,23 @@ class RaceDetector:
 
     Attributes:
       histories: histories by buffer number; accesses of a buffer without one are not recorded.
-      facts: races and other faults of order, by kind and identity, in the order of the run.
       raced: names of the buffers with a race.
+      raced_copies: identities of the DMAs that take part in one.
       equal: unordered stores of equal values, which are no races.
-      undecided: sums by two DMAs, by line.
+      undecided: sums by two DMAs and reads of semaphores, by line.
       events: number of events so far.
     """
 
-    def __init__(self, tasks: OrderTasks) -> None:
+    def __init__(self, launch: Launch, tasks: OrderTasks, report: Report) -> None:
+        self.launch = launch
         self.tasks = tasks
         self.histories: dict[int, AccessHistory] = {}
-        self.facts: dict[Any, OrderFact] = {}
         self.raced: set[str] = set()
+        self.raced_copies: set[object] = set()
         self.equal: dict[Any, tuple[MemoryAccess, MemoryAccess]] = {}
-        self.undecided: dict[Any, UndecidedOrder] = {}
+        self.undecided: dict[tuple[str, object], UndecidedOrder] = {}
         self.events = 0
-
-    @property
-    def races(self) -> Iterator[RaceFact]:
-        return (fact for fact in self.facts.values() if isinstance(fact, RaceFact))
-
-    def is_known(self, key: object) -> bool:
-        """Count another occurrence of a fault, if it is known."""
-        if known := self.facts.get(key):
-            known.count += 1
-        return known is not None
+        self._report = report
 
     def next(self) -> int:
         self.events += 1
@@ -121,6 +135,7 @@ class RaceDetector:
             drops = not self._is_shared(access.buffer)
             history = self.histories[access.buffer.number] = AccessHistory(drops)
         access.epoch = task.epoch
+        access.clobbers = access.copy is not None and history.is_unread(access)
         for other, both in history.unordered(task, access):
             are_stores = access.writes and other.writes and other.copy is None
             if are_stores and callable(changes):
@@ -133,11 +148,7 @@ class RaceDetector:
             history.keep(access)
         if is_far(access.buffer):
             return
-        if not access.writes:
-            history.read(access.boxes)
-        else:
-            access.clobbers = access.copy is not None and history.is_unread(access.boxes)
-            history.wrote(access.boxes)
+        (history.wrote if access.writes else history.read)(access.boxes)
 
     def _conflict(
         self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess, both: Box
@@ -156,25 +167,16 @@ class RaceDetector:
         if is_far(access.buffer) and access.thread == other.thread:
             axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
         self.raced.add(access.buffer.name)
-        key = RaceFact, _key(other, access, axes)
-        if self.is_known(key):
-            return
-        race = self.facts[key] = RaceFact(other, access, both, axes)
-        user, dma = (other, access) if other.copy is None else (access, other)
-        if dma.copy is None or (user.copy is not None and user.thread != dma.thread):
-            return
-        since, waits = dma.when if dma is other else 0, self.tasks.threads[user.thread].waits
-        found = [name for when, name in waits if since < when < user.when]
-        race.waited = tuple(dict.fromkeys(found))
-        was_awaited = dma is access and counter_text(dma.counter) in found
-        race.clobbers = not user.writes and (dma.clobbers or was_awaited)
+        self.raced_copies |= {copy_key(side) for side in (other, access) if side.copy is not None}
+        make = functools.partial(reports.race, self.launch, self.tasks, other, access, both, axes)
+        self._report(_key(other, access, axes), make)
 
     def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
         assert access.step is not None
         place = EventPlace(access.step, own.thread.device, access.point, access.iterations)
         names = [side.names for side in (other, access) if side.names is not None]
         first, second = (f"the copy of {source} to {target}" for source, target in names)
-        fact = UndecidedOrder(place, first, second, of_copies=True)
+        fact = UndecidedOrder(place, first, second)
         self.undecided.setdefault(("add", access.step.site.line), fact)
 
 

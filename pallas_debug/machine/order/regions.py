@@ -75,21 +75,13 @@ def masked(region: MemoryRegion, mask: np.ndarray) -> tuple[Box, ...]:
 
 def selects(index: Sequence[Entry], element: Sequence[int]) -> bool:
     """Return whether an index into a buffer selects an element of it."""
-    pairs = list(zip(index, element, strict=True))
-    arrays = [(entry, n) for entry, n in pairs if isinstance(entry, np.ndarray)]
-    if not all(_selects(entry, n) for entry, n in pairs if not isinstance(entry, np.ndarray)):
-        return False
-    if not arrays:
-        return True
-    positions = np.broadcast_arrays(*(entry for entry, _ in arrays))
-    found = [at == n for at, (_, n) in zip(positions, arrays, strict=True)]
-    return bool(np.logical_and.reduce(found).any())
-
-
-def _selects(entry: slice | int, position: int) -> bool:
-    if not isinstance(entry, slice):
-        return int(entry) == position
-    return position in range(entry.start, entry.stop, entry.step or 1)
+    found = [
+        n in range(entry.start, entry.stop, entry.step or 1)
+        if isinstance(entry, slice)
+        else np.equal(entry, n)
+        for entry, n in zip(index, element, strict=True)
+    ]
+    return bool(np.logical_and.reduce(np.broadcast_arrays(*found)).any())
 
 
 def meet(a: Box, b: Box) -> Box | None:

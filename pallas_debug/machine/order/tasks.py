@@ -17,7 +17,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.clocks import SHIFT, Task, Tasks
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.order.facts import BlockVisit
+from pallas_debug.machine.order.blocks import BlockVisit
 from pallas_debug.machine.threads import Thread
 
 MAX_WAITS = 64

@@ -77,7 +77,7 @@ def test_the_pipeline_refills_a_window_that_a_copy_still_reads(awaits: bool) -> 
     assert finding.operand == "x_ref"
     assert finding.grid_point == (0,)
     assert "written by the copy of block (2, 0) to its window at grid point (2,)" in finding.message
-    assert finding.cause == "the copy is still in flight when the pipeline refills the window"
+    assert str(finding.cause).startswith("the copy is still in flight when the pipeline refills")
     assert finding.advice == "wait for sem[0] before the grid point ends"
 
 
@@ -109,7 +109,7 @@ def test_the_pipeline_writes_back_a_window_that_a_copy_still_fills(awaits: bool)
     if not awaits:
         (finding,) = findings
         assert "read by the copy of its window to block (0, 0)" in finding.message
-        cause = "the copy is still in flight when the pipeline writes back the window"
+        cause = "the copy is still in flight when the pipeline refills or writes back the window"
         assert (finding.cause, finding.advice) == (cause, "wait for sem before the grid point ends")
 
 
@@ -372,10 +372,11 @@ def test_a_semaphore_that_is_read(awaits: bool) -> None:
     assert kinds(findings) == [] if awaits else ["NondeterministicResult"]
     if not awaits:
         (finding,) = findings
-        values = {"one order": f"{X[0, 0] + 16384:g}", "other order": f"{X[0, 0]:g}"}
-        assert finding.witness.values == values
+        values = {f"{X[0, 0] + 16384:g}", f"{X[0, 0]:g}"}
+        assert set(finding.witness.values.values()) == values
         assert finding.advice == "where its value matters, wait for sem instead of reading it"
-        assert finding.message.startswith("o_ref[0, 0] is 16384 if the copy of x_ref to tile_ref")
+        assert finding.message.startswith("o_ref[0, 0] is ")
+        assert finding.cause == "nothing orders the copy of x_ref to tile_ref and the read of sem"
 
 
 def test_a_loop_that_reads_a_semaphore_until_the_copy_is_over_ends() -> None:
