@@ -11,37 +11,29 @@ import numpy as np
 import pytest
 from compared import BF16, F32, X, blocks, copy_twice, double, one
 from jax.experimental import pallas as pl
-from pallas_debug_kernels import operation
 
 import pallas_debug
-from pallas_debug._api.compare import ComparisonReport
 from pallas_debug.bridge.walk import origins
 from pallas_debug.errors import InvalidReference, KernelFault, UsageError, ValuesDiffer
 
 # Dtypes and tolerances.
 
 
-def halves(x: jax.Array) -> Any:
-    return blocks(copy_twice, x.astype(BF16)).astype(F32)
-
-
 @pytest.mark.slow
-def test_the_default_tolerance_is_that_of_the_dtype() -> None:
-    for dtype, error, is_ok in [
-        (F32, 5e-5, True),
-        (F32, 3e-4, False),
-        (BF16, 1 / 128, True),
-        (BF16, 1 / 16, False),
-        (jnp.float16, 1 / 512, True),
-        (jnp.float16, 1 / 64, False),
-    ]:
+@pytest.mark.parametrize(
+    "dtype, small, large",
+    [
+        (F32, 5e-5, 3e-4),
+        (BF16, 1 / 128, 1 / 16),
+        (jnp.float16, 1 / 512, 1 / 64),
+        ("f8", 1e-10, 1e-8),
+    ],
+)
+def test_the_default_tolerance_is_that_of_the_dtype(dtype: Any, small: float, large: float) -> None:
+    with jax.enable_x64(dtype == "f8"):
         x = jnp.ones((4, 4), dtype)
-        report = pallas_debug.compare(lambda x, e=error: x * (1 + e), lambda x: x, x)
-        assert report.ok == is_ok
-    with jax.enable_x64(True):
-        y = jnp.ones((4,), jnp.float64)
-        assert not pallas_debug.compare(lambda x: x * (1 + 1e-8), lambda x: x, y).ok
-        assert pallas_debug.compare(lambda x: x * (1 + 1e-10), lambda x: x, y).ok
+        assert pallas_debug.compare(lambda x: x * (1 + small), lambda x: x, x).ok
+        assert not pallas_debug.compare(lambda x: x * (1 + large), lambda x: x, x).ok
 
 
 def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
@@ -53,9 +45,7 @@ def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
         "0.1 (0.0001 of the largest element) plus 0.0001 of each element"
     )
     strict = pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6)
-    assert strict.outputs[0].allowed == "1e-06 plus 0.0001 of each element"
-    assert "1 of 2 elements differ from" in str(strict)
-    assert not strict.ok
+    assert (strict.ok, strict.outputs[0].allowed) == (False, "1e-06 plus 0.0001 of each element")
     assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
 
 
@@ -78,31 +68,9 @@ def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
         "output is bfloat16[16, 256] from `bf16` and float32[16, 256] from `double`: compared to "
         "the precision of bfloat16",
     )
-    with pytest.raises(InvalidReference) as refused:
+    with pytest.raises(InvalidReference, match="must have the same dtype or a wider one of its ki"):
         pallas_debug.compare(double, bf16, X)
-    assert str(refused.value) == (
-        "output is float32[16, 256] from `double` and bfloat16[16, 256] from `bf16`: the reference "
-        "must have the same dtype or a wider one of its kind; convert one of the results"
-    )
     assert pallas_debug.compare(double, bf16, X, same_dtypes=False).ok
-    report = pallas_debug.compare(halves, double, X)  # as float32 both are held to that
-    assert not report.ok
-    assert report.findings[0].values["largest relative error"].startswith("0.00")
-    with pytest.raises(InvalidReference, match=r"must have the same dtype or a wider one"):
-        pallas_debug.compare(lambda x: x.astype(jnp.int32), double, X, same_dtypes=False)
-
-
-@pytest.mark.slow
-def test_two_versions_of_a_kernel() -> None:
-    def version(x: jax.Array, *, scale: float) -> Any:
-        def kernel(x_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = x_ref[...] * scale
-
-        return blocks(kernel, x)
-
-    first, second = (functools.partial(version, scale=s) for s in (2.0, 3.0))
-    assert pallas_debug.compare(first, first, X).ok
-    assert "(all elements)" in one(second, first, X).message
 
 
 @pytest.mark.slow
@@ -137,9 +105,8 @@ def test_a_reference_in_wider_integers() -> None:
 
 
 @pytest.mark.slow
-def test_int4_float8_complex_and_keys() -> None:
+def test_float8_complex_and_keys() -> None:
     x = jnp.arange(4)
-    assert pallas_debug.compare(lambda x: x.astype(jnp.int4), lambda x: x.astype(jnp.int4), x).ok
     eight = one(
         lambda x: x.astype(jnp.float8_e4m3fn), lambda x: (x + 8).astype(jnp.float8_e4m3fn), x
     )
@@ -150,9 +117,6 @@ def test_int4_float8_complex_and_keys() -> None:
     key = jax.random.key(3)
     assert pallas_debug.compare(lambda k: k, lambda k: k, key).ok
     assert not pallas_debug.compare(lambda k: jax.random.split(k)[0], lambda k: k, key).ok
-
-
-# What is not an array of numbers as usual.
 
 
 @pytest.mark.slow
@@ -187,7 +151,6 @@ def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
         "is NaN at 1 of these: they were not judged. Is the reference correct and defined for "
         "these arguments?",
     )
-    assert repr(report).endswith("agree in 2 of 4 elements of 1 output; 2 not judged>")
     with pytest.raises(ValuesDiffer, match="they were not judged"):
         report.throw()
     both = pallas_debug.compare(lambda x: x + 1, lambda x: x, x)
@@ -195,25 +158,16 @@ def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
     assert "not compared: 2 where the reference is NaN" in str(both)
 
 
-# The report.
-
-
 def test_the_report() -> None:
     report = pallas_debug.compare(lambda x: blocks(copy_twice, x), double, X)
-    assert isinstance(report, ComparisonReport)
     assert report.ok
     report.throw()
     assert report.kernels == ("copy_twice",)
-    assert repr(report) == (
-        "<Comparison ok: <lambda> and double agree in 4,096 elements of 1 output>"
-    )
-    assert str(report) == ("<lambda> and double agree in 4,096 elements of 1 output")
+    assert str(report) == "<lambda> and double agree in 4,096 elements of 1 output"
     bad = pallas_debug.compare(lambda x: x, double, X)
     assert bad.kernels == ()
-    note = "<lambda> called no Pallas kernel: only values were compared"
-    assert bad.notes == (note,)
-    assert str(bad).splitlines()[-1].endswith("differ in 4,096 of 4,096 elements of 1 output")
-    assert "\n" not in repr(bad)
+    assert bad.notes == ("<lambda> called no Pallas kernel: only values were compared",)
+    assert repr(bad).endswith("differ in 4,096 of 4,096 elements of 1 output>")
     with pytest.raises(ValuesDiffer) as raised:
         bad.throw()
     assert (str(raised.value), raised.value.findings) == (str(bad), bad.findings)
@@ -224,9 +178,6 @@ def test_arguments_given_by_shape_are_made_up() -> None:
     report = pallas_debug.compare(lambda x: x * 2, double, shape)
     assert report.ok
     assert report.notes[-1] == "values were made up for x (float32[8], random normal)"
-
-
-# What is refused.
 
 
 @pytest.mark.parametrize("name", ["rtol", "atol"])
@@ -264,7 +215,6 @@ def test_a_reference_that_raises_is_named_with_its_line() -> None:
         ),
         (lambda x: (x, x), "`double` returns float32[16, 256], but `"),
         (lambda x: (x, x), "returns 2 arrays ([0] float32[16, 256], [1] float32[16, 256]): both"),
-        (lambda x: [x], "returns [0] float32[16, 256]: both must return the same structure"),
     ],
 )
 def test_a_reference_with_other_arrays_is_refused(reference: Any, message: str) -> None:
@@ -277,30 +227,23 @@ def test_a_numpy_reference_in_float64_counts_as_float32() -> None:
     assert pallas_debug.compare(double, lambda x: 2 * np.asarray(x, np.float64), X).ok
 
 
-def test_what_returns_no_arrays_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"<lambda> returns no arrays: there is nothing to compare"
-    ):
-        pallas_debug.compare(lambda x: None, double, X)
-    with pytest.raises(
-        UsageError, match=r"double2? returns|returns output \[1\] of type str: only"
-    ):
-        pallas_debug.compare(double, lambda x: (x, "text"), X)
+@pytest.mark.parametrize(
+    "function, reference, message",
+    [
+        (lambda x: None, double, r"<lambda> returns no arrays: there is nothing to compare"),
+        (double, lambda x: (x, "text"), r"double2? returns|returns output \[1\] of type str: only"),
+        (double, 3, "takes a function, not 3"),
+        (jax.jit(lambda x: pallas_debug.compare(double, double, x)), double, r"compare\(jax\.jit"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(function: Any, reference: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        pallas_debug.compare(function, reference, X)
 
 
 def test_a_function_that_raises_raises() -> None:
-    def fails(x: jax.Array) -> Any:
-        raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        pallas_debug.compare(fails, double, X)
-
-
-def test_it_cannot_be_traced_and_takes_functions() -> None:
-    with pytest.raises(UsageError, match=r"as in compare\(jax\.jit\(f\), g, x\)"):
-        jax.jit(lambda x: pallas_debug.compare(double, double, x))(X)
-    with pytest.raises(UsageError, match="takes a function, not 3"):
-        pallas_debug.compare(double, 3, X)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
+        pallas_debug.compare(lambda x: 1 / 0, double, X)
 
 
 @pytest.mark.slow
@@ -330,15 +273,3 @@ def test_a_bug_of_ours_leaves_the_finding_without_its_kernel(
     assert note.startswith(
         "internal error in pallas-debug while looking for the kernels behind a result (please"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["softmax", "matmul", "layer_norm"])
-def test_bundled_kernels_agree_with_their_references_by_default(name: str) -> None:
-    bundled = operation(name)
-    for spec in bundled.tagged("small")[:2]:
-        report = pallas_debug.compare(
-            bundled.function, bundled.reference, *spec.make_args(), **spec.kwargs
-        )
-        assert report.ok, str(report)
-        assert report.kernels

@@ -63,44 +63,15 @@ def test_prefix_sums_of_integers_by_a_product() -> None:
     assert finding.kernel == "kernel"
     assert finding.witness.source is not None
     assert "sums = jnp.dot(" in str(finding.witness.source.text)
-    first, second, third = finding.message.split("; ", 2)
-    assert first.startswith("output, int32[128, 128]: ")
-    assert first.endswith(
-        " of 16,384 elements differ from `offsets_reference` if the float32 operands of this "
-        "product are rounded to bfloat16, as on a TPU"
-    )
-    rounded = np.cumsum(np.asarray(COUNTS, jnp.bfloat16).astype(np.float32), 0).astype(np.int32)
-    exact = np.cumsum(np.asarray(COUNTS), 0)
-    at = np.unravel_index(int(np.argmax(rounded != exact)), exact.shape)
-    element = [int(i) for i in at]
-    assert second == (
-        f"first, {element} is {rounded[at]} with rounding, {exact[at]} without, "
-        f"expected {exact[at]}"
-    )
-    worst = int(np.abs(rounded - exact).max())
-    assert third.startswith(f"largest error {worst} at [")
-    assert third.endswith(", allowed none, since these are not floats")
-    assert f"{int((rounded != exact).sum()):,} of" in first
-    assert finding.cause == (
-        "at default precision, the MXU multiplies float32 in one pass, rounded to bfloat16, which "
-        "keeps 8 bits; on a CPU the same product is exact to float32"
-    )
-    assert finding.advice == (
-        "pass precision=jax.lax.Precision.HIGHEST to it (six passes instead of one): the result "
-        "then agrees"
-    )
     assert not report.ok
-    assert repr(report) == (
-        "<Comparison failed: offsets and offsets_reference agree in 16,384 elements of 1 output, "
-        "and not with float32 products as a TPU computes them>"
+    assert repr(report).endswith(
+        "agree in 16,384 elements of 1 output, and not with float32 products as a TPU computes them>"
     )
 
 
-def test_the_advice_is_right() -> None:
+def test_what_is_exact_is_no_fault() -> None:
+    """As advised, and for integers that bfloat16 holds."""
     assert not compared(offsets_with(HIGHEST), offsets_reference, COUNTS)
-
-
-def test_small_integers_are_exact_in_bfloat16() -> None:
     assert not compared(offsets_with(DEFAULT), offsets_reference, COUNTS % 256)
 
 
@@ -125,20 +96,13 @@ def decay(x: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "reference",
-    [
-        lambda x: jnp.exp(jnp.dot(x, x) - N),
-        lambda x: np.exp(np.dot(np.asarray(x), np.asarray(x)) - N),
-    ],
-    ids=["jax", "numpy"],
-)
-def test_nothing_is_said_where_the_reference_is_as_far_off(reference: Any) -> None:
+def test_nothing_is_said_where_the_reference_is_as_far_off() -> None:
     rounded = pallas_debug.interpret(bfloat16_products.rounded(decay))(ABOVE_ONE)
     assert (rounded == 1).all()
     assert (decay_of(ABOVE_ONE) > 2).all()
-    # numpy sums in another order.
-    assert not compared(decay, reference, ABOVE_ONE, rtol=1e-3)
+    for dot, array in ((jnp.dot, jnp.asarray), (np.dot, np.asarray)):  # they sum in other orders
+        reference = lambda x, f=dot, g=array: jnp.exp(f(g(x), g(x)) - N)  # noqa: E731
+        assert not compared(decay, reference, ABOVE_ONE, rtol=1e-3)
 
 
 def decay_of(x: Any) -> Any:
@@ -167,13 +131,8 @@ def test_two_products_are_both_named() -> None:
         return offsets_reference(x) - offsets_reference(y)
 
     (finding,) = compared(both_products, reference, COUNTS, COUNTS.T)
-    lines = finding.witness.source, finding.witness.other
-    assert lines[0] is not None
-    assert lines[1] is not None
-    assert ["first = " in str(lines[0].text), "second = " in str(lines[1].text)] == [True, True]
-    both = f"lines {lines[0].line} and {lines[1].line}"
-    assert f"the float32 operands of the products at {both} are rounded" in finding.message
-    assert f"HIGHEST to those at {both} (six passes" in str(finding.advice)
+    lines = [str(line and line.text) for line in (finding.witness.source, finding.witness.other)]
+    assert [line.partition(" = ")[0] for line in lines] == ["first", "second"]
 
 
 def test_a_function_that_jax_cannot_trace_is_not_judged() -> None:
@@ -190,16 +149,10 @@ def test_a_function_that_jax_cannot_trace_is_not_judged() -> None:
 
 
 @pytest.mark.slow
-def test_kernels_for_the_kernel_machine_and_loops() -> None:
-    """HLO mode has no copies of a size known at run time; products in a loop and a scope."""
-
-    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        def scoped(scratch: Any, sem: Any) -> None:
-            scratch[...] = jnp.zeros_like(scratch)
-            rows = pl.ds(0, n_ref[0] * 8)
-            pltpu.make_async_copy(x_ref.at[rows], scratch.at[rows], sem).start()
-            pltpu.make_async_copy(x_ref.at[rows], scratch.at[rows], sem).wait()
-            o_ref[...] = jnp.zeros_like(o_ref)
+def test_products_in_a_loop_and_a_scope() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        def scoped(scratch: Any) -> None:
+            scratch[...] = x_ref[...]
 
             @pl.loop(0, 2)
             def _(i: Any) -> None:
@@ -207,24 +160,12 @@ def test_kernels_for_the_kernel_machine_and_loops() -> None:
                 sums = jnp.dot(lower_triangle()[:64, :64], scratch[half].astype(jnp.float32))
                 o_ref[half] = sums.astype(jnp.int32)
 
-        pl.run_scoped(scoped, pltpu.VMEM((N, N), jnp.int32), pltpu.SemaphoreType.DMA)
+        pl.run_scoped(scoped, pltpu.VMEM((N, N), jnp.int32))
 
-    def halves(n: Any, x: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=(1,),
-                in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
-                out_specs=pl.BlockSpec((N, N), lambda i, n: (0, 0)),
-            ),
-        )(n, x)
-
-    def reference(n: Any, x: Any) -> Any:
+    def reference(x: Any) -> Any:
         return jnp.cumsum(x.reshape(2, N // 2, N), axis=1).reshape(x.shape)
 
-    (finding,) = compared(halves, reference, jnp.array([16], jnp.int32), COUNTS)
+    (finding,) = compared(lambda x: on_whole(kernel, x, x), reference, COUNTS)
     assert finding.kind == "LowPrecisionProduct"
     assert finding.witness.source is not None
     assert "sums = jnp.dot(" in str(finding.witness.source.text)

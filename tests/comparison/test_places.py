@@ -16,19 +16,7 @@ import pallas_debug
 
 
 @pytest.mark.slow
-def test_one_block() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * jnp.where(at_block(1, 0), 4.0, 2.0)
-
-    finding = one(lambda x: blocks(kernel, x), double, X)
-    assert finding.grid_point == (1, 0)
-    lines = finding.message.splitlines()
-    assert "first, in block [8:16, 0:128] of grid point (1, 0): [8, 0] is " in lines[0]
-    assert "(the first 128 columns of the last 8 rows)" in lines[0]
-
-
-@pytest.mark.slow
-def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
+def test_the_same_row_of_each_block() -> None:
     def last_row(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2
         o_ref[7:8, :] = jnp.zeros((1, 128), F32)
@@ -38,15 +26,6 @@ def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
     assert finding.values["pattern"] == "rows 7 and 15; each is zero"
     assert finding.values["element"] == "[7, 0]"
     assert finding.cause == "zero was stored there"
-    assert finding.advice is not None
-    assert finding.advice.startswith("look at the operands of that line: a mask, a branch")
-
-    def last_column(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * 2 + jnp.where(pl.program_id(1) == 1, 1.0, 0.0)
-
-    finding = one(lambda x: blocks(last_column, x), double, X)
-    assert finding.grid_point == (0, 1)
-    assert finding.values["pattern"] == "the last 128 columns"
 
 
 @pytest.mark.slow
@@ -104,22 +83,12 @@ def test_a_result_is_followed_through_what_moves_its_elements() -> None:
 @pytest.mark.slow
 def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
     finding = one(lambda x: blocks(copy_twice, x).sum(axis=0), lambda x: x.sum(axis=0), X)
-    assert (finding.kernel, finding.grid_point) == (
-        "<lambda>",
-        None,
-    )
+    assert (finding.kernel, finding.grid_point) == ("<lambda>", None)
     assert (
         "; what wrote it is unknown: it is computed by `reduce_sum` from a result of kernel "
         "`copy_twice`"
     ) in finding.message
     assert finding.values["pattern"] == "all elements"
-
-    def mine(x: jax.Array) -> Any:
-        hbm = pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
-
-    finding = one(mine, double, X)
-    assert [link.action for link in finding.chain] == ["copies src_ref[0:16, 0:256] to dst_ref"]
 
 
 @pytest.mark.slow
