@@ -29,10 +29,12 @@ class Dumped:
 
     Attributes:
       dumps: in the order of their first lowering.
+      captures: the kernels as they were lowered.
       spared: bugs, ours or a plugin's, that affected no kernel's files.
     """
 
     dumps: tuple[Dump, ...]
+    captures: tuple[Capture, ...]
     spared: tuple[PallasDebugError, ...]
 
 
@@ -52,9 +54,11 @@ def dump_function(
     """
     with WithoutOurFrames(), Session(options, *plugins) as session:
         session.start_compiler()
+        every: list[Capture] = []
         for target in session.targets:
             with session.collecting() as captures:
                 asked = trace.lower_for_kernels(function, args, kwargs, target)
+            every += captures
             # Tracing for another chip may produce different kernels.
             session.request(captures, (target,) if asked else session.targets)
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
@@ -76,7 +80,7 @@ def dump_function(
             f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
             + another_path()
         )
-    return Dumped(dumps=tuple(session.dumps), spared=tuple(session.problems))
+    return Dumped(dumps=tuple(session.dumps), captures=tuple(every), spared=tuple(session.problems))
 
 
 def explanation_of(error: BaseException) -> str | None:

@@ -22,7 +22,7 @@ from zygote import Zygote
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# The key that dumps are signed with; each process of a run has its own.
+# The state of `browse`; each process of a run has its own.
 STATE = tempfile.TemporaryDirectory(prefix="pallas-debug-tests-")
 os.environ["XDG_STATE_HOME"] = STATE.name
 atexit.register(STATE.cleanup)  # else its finalizer warns

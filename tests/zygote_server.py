@@ -53,7 +53,7 @@ LATER = (
 """What children would import as they run. jax imports the interpreter of another chip before it runs
 a kernel, which takes 0.2 s, and fails where that needs what is not installed."""
 
-LEFT_OUT = ("pallas_debug.compiler.worker", "pallas_debug.reproduce.boot")
+LEFT_OUT = ("pallas_debug.compiler.worker",)
 """Modules of ours that are left out, since they are programs."""
 
 WORKER = "pallas_debug.compiler.worker"

@@ -9,7 +9,7 @@ from generator.objects import fields_table, reachable
 
 
 def dump_format() -> str:
-    from pallas_debug.store import layout, origin, schema, scratch
+    from pallas_debug.store import layout, schema, scratch
 
     files = layout.STAGE_FILES
     tree = [
@@ -19,12 +19,10 @@ def dump_format() -> str:
         f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
         f"    {files['source']:23}the file of the kernel function",
         f"    {layout.PROGRAM:23}the kernel as a program that needs only jax",
-        f"    {layout.PROGRAM + layout.SIGNATURE:23}its signature",
         f"    {layout.BLOCKS:23}which block of each operand every grid point touches: BlockMap",
         "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
         f"      {layout.COMPILATION:21}the compiler's result: Compilation",
         f"      {files['stablehlo']:21}the module that jax hands to the compiler",
-        f"      {layout.STABLEHLO + layout.SIGNATURE:21}its signature",
         f"      {files['mosaic']:21}the kernel's own module, before any pass",
         f"      {layout.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
         f"      {layout.LLO + '/':21}the LLO compiler's passes, with `--stages llo`",
@@ -45,11 +43,6 @@ def dump_format() -> str:
         "pass before it.\n"
         f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent if jax refused to lower "
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
-        f"- A file that ends in `{layout.SIGNATURE}` holds 64 hex digits: an HMAC-SHA256 over the "
-        "kernel's digest and the file next to it, with a key that a user's first dump creates and "
-        f"that never leaves the machine (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}"
-        "`). `reproduce` asks before it runs a dump without such a signature. It is absent if no "
-        "key could be written.\n"
         f"- A folder is created under `{layout.TMP}/`, flushed to the disk, and then renamed, so "
         "that a reader never finds a partial folder, and whatever a run reported as written "
         "survives a kill and a power failure. A replacement is exchanged with the old compilation "

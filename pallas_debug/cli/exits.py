@@ -38,7 +38,6 @@ OUTCOMES: dict[str, Exit] = {
     "`verify` found something, whether or not it could judge the rest": Exit.FAILED,
     "an interpreter found a fault in a kernel of a script that `dump` ran": Exit.FAILED,
     "`grep` found nothing, `explain` recognised nothing": Exit.FAILED,
-    "`reproduce --run` had a different outcome than the dump": Exit.FAILED,
     "unknown command or option, a missing argument, a value that does not parse": Exit.USAGE,
     "unknown target, kernel, stage, pass, engine, check, switch, mode or entry": Exit.USAGE,
     "no such script, module or function": Exit.USAGE,

@@ -1,40 +1,43 @@
-"""`pallas-debug reproduce`: a dumped kernel as one script that needs only jax."""
+"""`pallas-debug reproduce`: a kernel as one script that needs only jax."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output
+from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.where import kernel_at
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import UsageError
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line, typed
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Failure
+    from pallas_debug.dumping import Dumped
     from pallas_debug.reproduce.recorded import Recorded
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceOptions:
-    where: Path
+class ReproduceOptions(shared.FunctionOptions):
     kernel: str | None
     target: str | None
     to: Path | None
-    is_run: bool
     shrink: bool
-    trust: bool
     timeout: float
 
 
-@click.argument("where", type=shared.PLACE)
+@shared.args
+@shared.inputs
+@shared.spec
 @shared.kernel
 @click.option(
     "-t",
@@ -48,83 +51,96 @@ class ReproduceOptions:
     help="The file to write; standard output by default.",
 )
 @click.option(
-    "--run", "is_run", is_flag=True, help="Run the script, and compare its outcome with the dump."
-)
-@click.option(
-    "--shrink", is_flag=True, help="Make the kernel smaller as long as it fails in the same way."
-)
-@click.option(
-    "--trust",
+    "--shrink",
     is_flag=True,
-    help="Run a dump that you did not make on this machine, without asking.",
+    help="Make the kernel of a function smaller as long as it fails in the same way.",
 )
-@click.option(
-    "--timeout",
-    type=shared.SECONDS,
-    default=120.0,
-    show_default=True,
-    help="Time limit for --run and --shrink, in seconds.",
-)
+@shared.timeout
+@click.argument("what")
 def run(options: ReproduceOptions) -> int:
-    """Write a script that reproduces a dumped kernel's failure, or shows that it compiles.
+    """Write a script that reproduces a kernel's failure, or shows that it compiles.
 
     \b
     pallas-debug reproduce dumps/flash_attention-1c9f3a2b -o reproduce.py
-    pallas-debug reproduce dumps -k cumsum_rows --run
-    pallas-debug reproduce dumps -k cumsum_rows --shrink -o small.py
+    pallas-debug reproduce package.module:function --arg 'f32[32,128]' --shrink -o small.py
 
-    WHERE is a dump directory, a kernel's or a target's folder in it, or a copy of these. The script
-    needs only jax, plus libtpu to compile, but neither pallas-debug nor the program that the kernel
-    came from. --run and --shrink ask first if you did not make the dump on this machine.
+    WHAT is a dump directory, a kernel's or a target's folder in it, or a function, which is traced
+    with abstract arguments. The script needs only jax, plus libtpu to compile, but neither
+    pallas-debug nor the program that the kernel came from. It is not run: read it first if the dump
+    is not yours. --timeout also limits the search of --shrink.
     """
-    from pallas_debug.reproduce import recorded, script
-
-    stored, of_folder = kernel_at(options.where, options.kernel)
-    found = recorded.read(stored, options.target or of_folder)
-    text = script.script_of(found)
-    if options.shrink and found.failure is None:
-        raise UsageError(
-            f"{found.kernel.name} did not fail for {found.target.name}: there is nothing to shrink"
-        )
-    if options.is_run or options.shrink:
-        require_jax("`reproduce --run`" if options.is_run else "`reproduce --shrink`")
-        _ask(found, is_trusted=options.trust)
-    if options.shrink:
-        text = _shrunk(found, options.timeout)
+    function = programs.named_function(options.what)
+    if function is None:
+        text, found = _of_dump(options)
+    else:
+        require_jax("`reproduce` of a function")
+        with _of_function(*function, options) as made:
+            text, found = made
     if found.program is None:
         output.message(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
-    left_out = script.left_out(found)
-    if left_out is not None:
-        output.message(left_out)
     _write(text, options.to)
-    return _run(found, text, options.timeout) if options.is_run else Exit.OK
+    return Exit.OK
 
 
 command = shared.make("reproduce", ReproduceOptions, run)
 
 
-def _named(found: Recorded) -> str:
-    return one_line(f"{found.kernel.name} for {found.target.name}")
+def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
+    from pallas_debug.reproduce import recorded, script
+    from pallas_debug.store.remote.paths import place
 
-
-def _ask(found: Recorded, *, is_trusted: bool) -> None:
-    """Ask the user before running code that someone else may have written.
-
-    Raises:
-      CannotRunError: the user declines, or there is no terminal to ask on.
-    """
-    if found.is_ours or is_trusted:
-        return
-    what = _named(found)
-    where = "was not made by you on this machine, or was changed since"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CannotRunError(
-            f"{what} is not run: its dump {where}. Write the script without --run and --shrink, "
-            "read it, then pass --trust to run it in a confined process"
+    programs.refuse_arguments(options)
+    if options.shrink:
+        raise UsageError(
+            f"--shrink is for package.module:function, and {options.what!r} is a dump: the search "
+            "needs the function's own kernel"
         )
-    output.message(f"the dump of {what} {where}; its origin is unknown.")
-    if not click.confirm("Run its kernel in a confined process?", default=False, err=True):
-        raise CannotRunError(f"{what} is not run: you declined")
+    stored, of_folder = kernel_at(place(options.what), options.kernel)
+    found = recorded.read(stored, options.target or of_folder)
+    return script.script_of(found), found
+
+
+@contextlib.contextmanager
+def _of_function(
+    module: str, name: str, options: ReproduceOptions
+) -> Iterator[tuple[str, Recorded]]:
+    from pallas_debug.bridge import unparse
+    from pallas_debug.reproduce import recorded, script, shrink
+
+    with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
+        dumped = _dumped(module, name, options, Path(folder))
+        stored, _ = kernel_at(Path(folder), options.kernel)
+        found = recorded.read(stored, options.target)
+        program, note = None, ""
+        if options.shrink:
+            assert stored.kernel is not None
+            digest = stored.kernel.digest
+            captured = next(c for c in dumped.captures if c.kernel.digest == digest)
+            smallest = shrink.shrink(
+                captured, found.target, seconds=options.timeout, report=output.message
+            )
+            program, note = unparse.program_of(smallest.captured), smallest.note
+        yield script.script_of(found, program=program, note=note), found
+
+
+def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> Dumped:
+    from pallas_debug.dumping import dump_function
+    from pallas_debug.session import Options
+
+    function = programs.imported(module, name)
+    positional, keyword = programs.function_arguments(function, options)
+    programs.check_call(options.what, function, positional, keyword)
+    given = Options(
+        dumps=folder, targets=(options.target or defaults.TARGETS,), interpret="off",
+        timeout=options.timeout,
+    )  # fmt: skip
+    try:
+        return dump_function(function, positional, keyword, given)
+    except Exception as error:
+        theirs = programs.raised(options.what, function, error)
+        if theirs is None:
+            raise
+        raise theirs from error
 
 
 def _write(text: str, to: Path | None) -> None:
@@ -138,33 +154,3 @@ def _write(text: str, to: Path | None) -> None:
     except OSError as error:
         raise output.unwritable(to, error) from error
     output.message(f"wrote {one_line(to)}; next: python {typed(to)}")
-
-
-def _run(found: Recorded, text: str, timeout: float) -> int:
-    from pallas_debug.reproduce import run
-
-    shown = run.run(text, timeout=timeout)
-    where = _named(found)
-    if shown.is_as(found.failure):
-        what = "the same failure" if found.failure else "it compiles, as recorded"
-        again = shown.failure
-        at = f", at {again.stage}: {again.headline}" if again else ""
-        output.message(f"{where}: {what}{at}")
-        return Exit.OK
-    output.message(f"{where}: not the same")
-    output.message(f"  recorded: {_described(found.failure)}")
-    output.message(f"  now:      {_described(shown.failure)}")
-    output.message(
-        "  Do the installed versions of jax and libtpu differ from those in the script's header?"
-    )
-    return Exit.FAILED
-
-
-def _described(failure: Failure | None) -> str:
-    return f"{failure.stage}: {failure.headline}" if failure else "it compiles"
-
-
-def _shrunk(found: Recorded, timeout: float) -> str:
-    from pallas_debug.reproduce.shrinking.search import shrunk
-
-    return shrunk(found, seconds=timeout, report=output.message)

@@ -12,7 +12,7 @@ from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
 from pallas_debug.render import one_line
 from pallas_debug.reproduce.template import MAX_DEVICES
-from pallas_debug.store import StoredKernel, StoredText, origin, texts
+from pallas_debug.store import StoredKernel, StoredText, texts
 from pallas_debug.store.layout import KERNEL, PROGRAM
 
 _MAX_REASON = 400
@@ -28,7 +28,6 @@ class Recorded:
       why_no_program: reason for a missing program, as a phrase.
       stablehlo: the module that jax handed to the compiler; None if lowering failed.
       compilation: the compilation; None if the dump has none for the target.
-      is_ours: whether this user made, on this machine, the dumped content that a script runs.
     """
 
     kernel: Kernel
@@ -39,7 +38,6 @@ class Recorded:
     why_no_program: str
     stablehlo: str | None
     compilation: Compilation | None
-    is_ours: bool = False
 
     @property
     def failure(self) -> Failure | None:
@@ -93,13 +91,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
         why_no_program=why,
         stablehlo=module.text if module is not None else None,
         compilation=compilation,
-        is_ours=_is_ours(stored.kernel, program or module),
     )
-
-
-def _is_ours(kernel: Kernel, text: StoredText | None) -> bool:
-    """Return whether the content that a script runs is signed: the text as read, not the file."""
-    return text is not None and origin.is_ours(kernel.digest, text.path, text.text.encode())
 
 
 def _found(stored: StoredKernel, target: str | None, name: str) -> StoredText | None:

@@ -10,7 +10,6 @@ from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.render import one_line
-from pallas_debug.reproduce import flags, grammar, vet
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.template import FIRST_LINE, IMPORTS_OF_STABLEHLO, TEMPLATES
 
@@ -25,38 +24,20 @@ MAX_STABLEHLO = 64 * 2**20
 def script_of(recorded: Recorded, *, program: str | None = None, note: str = "") -> str:
     """Generate a script that lowers and compiles the kernel.
 
-    Its program is not the dump's text but the output of the closed grammar, and the script is
-    checked against the template, so it is safe to run.
+    It contains the dump's program as it is: read it before you run it, as any script.
 
     Args:
       program: replaces the dump's program, for example with a smaller one.
       note: lines for its header.
 
     Raises:
-      CannotRunError: the grammar refuses the program, or the dump has an invalid value.
+      CannotRunError: the dump's StableHLO is too long.
     """
     program = program if program is not None else recorded.program
     kind = TEMPLATES["stablehlo" if program is None else "program"]
-    body = grammar.emitted(program) if program is not None else _module(recorded)
-    settings = _settings(recorded)
+    body = program if program is not None else _module(recorded)
     head = _head(recorded, program is None, note)
-    script = "\n".join([FIRST_LINE, head, body.rstrip(), "", settings, kind])
-    vet.require(script)
-    return script
-
-
-def left_out(recorded: Recorded) -> str | None:
-    """Return a sentence on flags of the dump that the script omits, or None."""
-    compilation = recorded.compilation
-    found = flags.chosen(compilation.flags if compilation else ()).left_out
-    if not found:
-        return None
-    names = ", ".join(one_line(name)[:80] for name in found[:10])
-    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-    return (
-        f"libtpu's flags {names}{more} are left out: a script sets only flags that are known to "
-        "write no files. Set LIBTPU_INIT_ARGS in a copy of the script if the failure needs them"
-    )
+    return "\n".join([FIRST_LINE, head, body.rstrip(), "", _settings(recorded), kind])
 
 
 def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
@@ -72,9 +53,6 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
     lines = [f"The kernel {recorded.kernel.name!r}, with {versions}."]
     if is_stablehlo:
         lines.append(f"It is embedded as StableHLO: {recorded.why_no_program}.")
-    omitted = left_out(recorded)
-    if omitted is not None:
-        lines += textwrap.wrap(f"{omitted[0].upper()}{omitted[1:]}.", _WIDTH)
     lines += [*note.splitlines(), outcome, *_quoted(failure), "", *_HOW.splitlines()]
     return "\n".join(f"# {one_line(line)[:_MAX_LINE]}".rstrip() for line in lines)
 
@@ -103,7 +81,8 @@ def _quoted(failure: Failure | None) -> list[str]:
 def _settings(recorded: Recorded) -> str:
     compilation = recorded.compilation
     names = compilation.switches if compilation else ()
-    given = flags.chosen(compilation.flags if compilation else ()).kept
+    flags = compilation.flags if compilation else ()
+    given = [flag for flag in flags if "/" not in flag]  # the others write files of that machine
     target = recorded.target
     return "\n".join(
         [

@@ -11,7 +11,7 @@ from pathlib import Path
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import layout, locks, origin, schema
+from pallas_debug.store import layout, locks, schema
 from pallas_debug.store.disk import Content
 from pallas_debug.store.remote.paths import ObjectPath, place
 
@@ -116,8 +116,7 @@ class DumpStore(abc.ABC):
           files: contents by their path below the target's folder.
         """
         folder = self.folder(kernel) / layout.target_folder(compilation.target)
-        signed = origin.signed(kernel.digest, files, layout.STABLEHLO)
-        self._put_compilation(kernel, folder, compilation, signed)
+        self._put_compilation(kernel, folder, compilation, files)
         self._kept.add(folder)
         return folder
 
@@ -201,8 +200,7 @@ class DumpStore(abc.ABC):
 
 
 def _program_files(kernel: Kernel, program: str) -> dict[str, bytes]:
-    files = {layout.PROGRAM: program.encode(errors="replace")}
-    return origin.signed(kernel.digest, files, layout.PROGRAM)
+    return {layout.PROGRAM: program.encode(errors="replace")}
 
 
 def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> DumpStore:

@@ -65,8 +65,6 @@ RAW_TARGET = "raw"
 """Target name for raw dumps, whose files do not say for which chip they were made."""
 
 DOCUMENT = ".json"
-SIGNATURE = ".hmac"
-"""Suffix of the signature file beside a signed file."""
 
 STAGE_FILES: dict[Stage, str] = {
     "source": SOURCE,

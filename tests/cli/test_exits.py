@@ -204,7 +204,6 @@ ELSEWHERE = {
     "`verify` found only faults that rest on made-up values of arguments",  # test_verify.py
     "`verify` found nothing, but could not judge everything requested",  # test_verify.py
     "the reader of the output closed the pipe, as in `pallas-debug show … | head`",
-    "`reproduce --run` had a different outcome than the dump",  # reproduce/test_command.py
     "jax or libtpu is missing or incompatible",  # project/test_without_jax.py
     "`doctor` found that kernels cannot be dumped",  # project/test_without_jax.py
     "`browse` was ended by a signal, or its terminal went away",  # tui/test_terminal.py

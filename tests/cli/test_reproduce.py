@@ -63,17 +63,17 @@ def dumped(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", REFUSED)
-def test_the_script_fails_as_the_kernel_did(
+def test_the_script_says_how_the_kernel_failed(
     command: Any, dumped: Path, kernel: str, tmp_path: Path
 ) -> None:
-    stage, _ = REFUSED[kernel]
-    done = command("reproduce", dumped, "-k", kernel, "-o", "small.py", "--run")
+    _, message = REFUSED[kernel]
+    done = command("reproduce", dumped, "-k", kernel, "-o", "small.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert "pallas-debug: wrote small.py; next: python small.py" in done.stderr
-    assert f"pallas-debug: {kernel} for v5e: the same failure, at {stage}: " in done.stderr
     text = (tmp_path / "small.py").read_text()
     assert text.startswith(f"# -*- coding: utf-8 -*-\n# The kernel {kernel!r}, with jax ")
+    assert message in text
     assert f"def {kernel}(x_ref, o_ref):" in text
 
 
@@ -93,17 +93,12 @@ def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_pa
         assert message in part
 
 
-@pytest.mark.slow
 def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     (folder,) = dumped.glob("healthy-*")
-    done = command("reproduce", folder / "v5e", "--run")
+    done = command("reproduce", folder / "v5e")
     assert done.returncode == 0, done.stderr
     assert "# It compiled for v5e." in done.stdout
     assert "v2 = v1 + 1.0  # f32[8,128]" in done.stdout
-    assert "pallas-debug: healthy for v5e: it compiles, as recorded" in done.stderr
-    refused = command("reproduce", folder, "--shrink")
-    assert refused.returncode == 2
-    assert "healthy did not fail for v5e: there is nothing to shrink" in refused.stderr
 
 
 def test_another_target(command: Any, dumped: Path) -> None:
@@ -114,43 +109,27 @@ def test_another_target(command: Any, dumped: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_smaller_kernel(command: Any, dumped: Path, tmp_path: Path) -> None:
-    done = command("reproduce", dumped, "-k", "refused_by_jax", "--shrink", "-o", "small.py")
+def test_a_smaller_kernel(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import jax.numpy as jnp\nfrom jax.experimental import pallas as pl\n"
+        "def kernel(x_ref, o_ref):\n"
+        "    o_ref[...] = jnp.cumsum(jnp.exp(x_ref[...]), axis=1) * 0.5\n"
+        "def call(x):\n"
+        "    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))\n"
+        "    return pl.pallas_call(\n"
+        "        kernel, out_shape=x, grid=(4,), in_specs=[rows], out_specs=rows)(x)\n"
+    )
+    words = ["reproduce", "mine.py:call", "--arg", "f32[32,128]"]
+    whole = command(*words)
+    assert whole.returncode == 0, whole.stderr
+    assert "lax.exp(" in whole.stdout
+    done = command(*words, "--shrink", "-o", "small.py")
     assert done.returncode == 0, done.stderr
-    assert "pallas-debug: reduced 128 to 1: 3 statements" in done.stderr
+    assert "pallas-debug: reduced grid dimension 0 from 4 to 1: 6 equations" in done.stderr
     text = (tmp_path / "small.py").read_text()
-    assert "# Shrunk by pallas-debug from 3 statements to 3, in " in text
-    assert "#   removed the operand x_ref\n" in text
-    assert "128" not in text[text.index("import jax") : text.index("TOPOLOGY")]
-
-
-@pytest.mark.slow
-def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_path: Path) -> None:
-    shutil.copytree(dumped, tmp_path / "dumps")
-    (program,) = (tmp_path / "dumps").glob("refused_by_jax-*/program.py")
-    program.write_text(program.read_text().replace("lax.cumsum", "lax.cummax"))
-    done = command("reproduce", "dumps", "-k", "refused_by_jax", "--run", "--trust")
-    assert done.returncode == 1
-    assert "pallas-debug: refused_by_jax for v5e: not the same\n" in done.stderr
-    assert (
-        "recorded: lowering: Unimplemented primitive in Pallas TPU lowering for tc: cumsum"
-        in done.stderr
-    )
-    assert (
-        "now:      lowering: Unimplemented primitive in Pallas TPU lowering for tc: cummax"
-        in done.stderr
-    )
-    assert (
-        "Do the installed versions of jax and libtpu differ from those in the script's header?"
-        in done.stderr
-    )
-    program.write_text("import os\n" + program.read_text())
-    refused = command("reproduce", "dumps", "-k", "refused_by_jax", "--run")
-    assert refused.returncode == 3
-    assert (
-        "the dump's program is refused at line 1: programs have no such import in `import os`."
-        in refused.stderr
-    )
+    assert "# Shrunk by pallas-debug from 6 equations to " in text
+    assert "lax.cumsum(" in text
+    assert "lax.exp(" not in text
 
 
 @pytest.mark.slow
@@ -160,15 +139,14 @@ def test_without_a_program_the_module_is_compiled(
     shutil.copytree(dumped, tmp_path / "dumps")
     for program in (tmp_path / "dumps").glob("*/program.py"):
         program.write_text("# There is no program of this kernel: it has a flux capacitor.\n")
-    done = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "-o", "m.py", "--run")
+    done = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "-o", "m.py")
     assert done.returncode == 0, done.stderr
     why = "it cannot be written as a program: it has a flux capacitor."
     assert f"pallas-debug: the script compiles the kernel's StableHLO: {why}" in done.stderr
-    assert "for v5e: the same failure, at compile: " in done.stderr
     assert f"# It is embedded as StableHLO: {why}" in (tmp_path / "m.py").read_text()
     shrunk = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "--shrink")
-    assert shrunk.returncode == 3
-    assert f"refused_by_the_compiler cannot be made smaller: {why}" in shrunk.stderr
+    assert shrunk.returncode == 2
+    assert "--shrink is for package.module:function, and 'dumps' is a dump" in shrunk.stderr
     nothing = command("reproduce", "dumps", "-k", "refused_by_jax")
     assert nothing.returncode == 3
     assert f"cannot be reproduced: {why}" in nothing.stderr

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import re
-import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,11 +20,9 @@ from tiers import first_of_each_fault
 
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.lowering import lower, trace
-from pallas_debug.bridge.unparse import scripts
+from pallas_debug.bridge.lowering import hook, lower, trace
 from pallas_debug.compiler import targets
 from pallas_debug.ir.normal import normal_form, stripped
-from pallas_debug.reproduce import grammar
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.same import signature
 from pallas_debug.reproduce.script import script_of
@@ -52,19 +47,16 @@ def captures(session: Session, function: Callable[..., Any], args: Sequence[Any]
 def of_program(captured: Capture) -> str:
     """The module that the program of a kernel lowers to, or how that fails."""
     program = unparse.program_of(captured)
-    emitted = grammar.emitted(program)
-    assert ast.dump(ast.parse(emitted)) == ast.dump(ast.parse(program))
-    assert comments(emitted) == comments(program)[1:]  # but for the one at the top
     script = script_of(recorded(captured, program))
+    namespace: dict[str, Any] = {"__name__": "reproduced"}
+    found: list[str] = []
     try:
-        return str(scripts.mosaic(script))
-    except lower.LoweringFailed as error:
-        return str(signature(error.failure))
-
-
-def comments(text: str) -> list[str]:
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return [token.string for token in tokens if token.type == tokenize.COMMENT]
+        with lower.collecting_mosaic(found), hook.unwatched():
+            exec(compile(script, "reproduce.py", "exec"), namespace)  # a script of ours
+            namespace["lowered"]()
+    except Exception as error:  # noqa: BLE001 - any that lowering raises
+        return str(signature(lower.failure_of(error)))
+    return "\n".join(found)
 
 
 def of_kernel(captured: Capture) -> str:

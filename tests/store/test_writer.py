@@ -124,7 +124,6 @@ def test_a_program_and_blocks_are_written_with_a_new_kernel(tmp_path: Path, kern
         "jaxpr.txt",
         "kernel.json",
         "program.py",
-        "program.py.hmac",
     ]
     store.put_kernel(kernel, jaxpr="j", source=None, program="p2")
     assert (folder / "program.py").read_text() == "p2"

@@ -171,8 +171,6 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
         module, attribute = _home(eqn.primitive)
         primitive = f"{module}.{attribute}"
         block.page.imports.add(module)
-    if primitive not in vocabulary.PRIMITIVES:
-        raise values.CannotUnparse(f"{eqn.primitive.name}, a primitive that no program binds")
     try:
         given = values.keywords(eqn.params.items())
     except values.CannotUnparse as error:

@@ -20,7 +20,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.jaxcompat import dtypes, pallas_core
-from pallas_debug.bridge.unparse import vocabulary
 
 _PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}
 """Modules imported by a program, by their names in it."""
@@ -157,7 +156,5 @@ def _set_fields(value: Any) -> dict[str, Any]:
 def _class_name(kind: type) -> str:
     for name, module in _PUBLIC.items():
         if vars(module).get(kind.__name__) is kind:
-            path = f"{name}.{kind.__name__}"
-            if path in vocabulary.RECORDS or path in vocabulary.ENUMS:
-                return path
+            return f"{name}.{kind.__name__}"
     raise CannotUnparse(f"a {kind.__name__}")
