@@ -111,13 +111,6 @@ def test_alone_they_do_not_fail() -> None:
     assert github.lines(real)[0].startswith("::error file=")
 
 
-def test_what_the_static_analysis_proves_counts() -> None:
-    verdict = judged(N, {"x": X}, engines="static,machine")
-    proved = [f for f in verdict.findings if "static" in f.engines]
-    assert proved
-    assert not any(f.made_up for f in proved)
-
-
 @pytest.mark.slow
 def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:

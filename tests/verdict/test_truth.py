@@ -152,19 +152,6 @@ def test_a_kernel_that_the_machine_refuses_is_told_of_jax_s_modes() -> None:
     assert 'may run it: --pallas-interpret=hlo|tpu, pallas_debug.interpret("hlo")' in str(verdict)
 
 
-def test_arithmetic_of_8_bit_integers_is_known() -> None:
-    def add(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + x_ref[...]
-
-    x = jax.ShapeDtypeStruct((32, 128), jnp.int8)
-    finding = one(called(add), x, engines="compile")
-    assert finding.kind == "UnsupportedDtype"
-    assert finding.source is not None
-    assert finding.source.text == "o_ref[...] = x_ref[...] + x_ref[...]"
-    assert finding.advice is not None
-    assert finding.advice.startswith("cast to int32, compute, and cast the result back")
-
-
 # Each fault once.
 
 
@@ -177,7 +164,7 @@ def test_a_part_of_an_output_that_is_never_written(dtype: Any) -> None:
 
     x = jax.ShapeDtypeStruct((16, 128), dtype)
     finding = one(called(rows), x, engines="static,machine")
-    assert (finding.kind, finding.engines) == ("OutputNotWritten", ("machine", "static"))
+    assert (finding.kind, set(finding.engines)) == ("OutputNotWritten", {"machine", "static"})
     assert finding.message.startswith("o_ref[1:9, 0:128] and o_ref[10:16, 0:128] are never written")
 
 
@@ -212,71 +199,3 @@ def test_a_check_that_fails_is_seen_in_its_kernel() -> None:
     assert (finding.message, finding.engines) == ("too far", ("machine",))
     assert verdict.unjudged == ()  # the kernel is the same one each time it is traced
     assert verdict.notes == ()
-
-
-# Blocks of dynamic sizes.
-
-
-def copied_in_blocks(x: Any, starts: Any, sizes: Any) -> Any:
-    def kernel(starts_ref: Any, sizes_ref: Any, x_hbm: Any, o_hbm: Any) -> None:
-        def body(x_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = x_ref[...]
-
-        block = pl.BlockSpec(
-            (pl.BoundedSlice(16), 128), lambda i: (pl.ds(starts_ref[i], sizes_ref[i]), 0)
-        )
-        pltpu.emit_pipeline(body, grid=(3,), in_specs=[block], out_specs=block)(x_hbm, o_hbm)
-
-    smem, hbm = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pl.ANY)
-    return pl.pallas_call(kernel, in_specs=[smem, smem, hbm], out_specs=hbm, out_shape=x)(
-        starts, sizes, x
-    )
-
-
-STARTS = jnp.array([0, 8, 24])
-RAN = "machine"
-
-
-@pytest.mark.slow
-def test_the_rest_of_a_window_is_not_read_for_a_result() -> None:
-    x = jnp.ones((32, 128))
-    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines=RAN)
-    assert verdict.findings == ()
-
-
-@pytest.mark.slow
-def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
-    x = jnp.ones((32, 128))
-    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 12, 8]), engines=RAN)
-    if jax.__version_info__ >= (0, 12):
-        assert verdict.findings == ()
-        return
-    gap, hint = verdict.findings
-    assert (gap.kind, gap.engines) == ("OutputNotWritten", ("machine",))
-    assert gap.cause == "the stores and copies to o_hbm do not reach it"
-    assert (hint.kind, set(hint.engines)) == ("FalseHint", {"machine"})
-    assert hint.source is not None
-    assert str(hint.source.text).startswith("pltpu.emit_pipeline(")
-    assert hint.message == "a block of 12 rows or columns is not a multiple of 8"
-    assert hint.cause == (
-        "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples of 8, "
-        "the tiling of the array in HBM"
-    )
-    assert hint.advice == (
-        "let the index map return slices whose sizes are multiples of 8; jax rounds up only "
-        "slices that reach past the array's end, jax 0.12 all of them"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="since jax 0.12")
-def test_a_slice_that_is_rounded_past_the_end() -> None:
-    starts, sizes = jnp.array([0, 8, 26]), jnp.array([8, 16, 6])
-    found, *_ = verify(copied_in_blocks, jnp.ones((32, 128)), starts, sizes, engines=RAN).findings
-    assert found.kind == "OutOfBoundsRead"
-    assert found.cause == (
-        "`emit_pipeline` rounds the size of a slice up to whole tiles and assumes that the slice "
-        "begins at a tile; this one begins at 26 (from starts_ref[2], which is 26), and its size "
-        "is rounded to 8"
-    )
-    assert found.advice == "begin each slice at a tile boundary, or pad the array"

@@ -162,18 +162,6 @@ def program(line: str) -> Verdict:
     return Verifier(line).of_program(run, Request(engines="static,machine"))
 
 
-def test_an_exception_of_jax_is_not_said_to_be_the_script_s_own() -> None:
-    def run() -> BaseException | None:
-        try:
-            jax.jit(jnp.dot)(ONES, jnp.ones((5, 5)))
-        except TypeError as error:
-            return error
-        return None
-
-    (finding,) = Verifier("script").of_program(run, Request(engines="machine")).findings
-    assert finding.advice == "fix what the message names: jax rejected the call while tracing it"
-
-
 def test_a_script_that_stops_after_a_finding_was_not_judged_to_its_end() -> None:
     def run() -> BaseException | None:
         np.asarray(jax.jit(used)(ONES))
