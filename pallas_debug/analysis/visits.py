@@ -223,7 +223,6 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
         first=before,
         last=before,
         again=again,
-        from_table=bool(subject.indices[block.position].reads),
     )
     # A visit that stores the whole block again, and reads none of it, loses nothing.
     condition = f"a later visit reads {block.name} before storing to it, or stores only a part"

@@ -79,21 +79,14 @@ def revisited(
     first: tuple[int, ...],
     last: tuple[int, ...],
     again: tuple[int, ...],
-    from_table: bool,
 ) -> Finding:
-    """Report an output block that is revisited after another; it was visited `first` to `last`.
-
-    Args:
-      from_table: whether the index map reads scalar prefetch.
-    """
+    """Report an output block that is revisited after another; it was visited `first` to `last`."""
     visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
     return seen.with_values({"first visit": str(first), "last visit": str(last)}).of(
         Fault.OUTPUT_REVISITED,
         what=what,
         visits=visits,
-        last=last,
         again=again,
-        from_table=from_table,
     )
 
 

@@ -81,13 +81,15 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "block (0, 0) of out_ref is visited at grid point (0,) and again at grid point (2,), with "
         "another block in between: its contents have left VMEM",
         "an output block is written back when the next one begins, and is never read back",
-        "put the grid axes along which the block stays the same last",
+        "let all grid points of a block follow each other: put the grid axes along which it stays "
+        "the same last, or sort the table that its index map reads",
     ),
     "contraction_outermost": (
         "block (0, 0) of out_ref is visited at grid point (0, 0) and again at grid point (1, 0), "
         "with another block in between: its contents have left VMEM",
         "an output block is written back when the next one begins, and is never read back",
-        "put the grid axes along which the block stays the same last",
+        "let all grid points of a block follow each other: put the grid axes along which it stays "
+        "the same last, or sort the table that its index map reads",
     ),
     "parallel_sum": (
         "block (0, 0) of out_ref, float32[8, 128], is written at grid point (1,) here and "

@@ -61,11 +61,6 @@ def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
     return None if frame is None else _only(_entries([frame], [frame.program.outputs[dim].number]))
 
 
-def has_tables(program: ir.KernelProgram) -> bool:
-    """Return whether a program loads anything, as an index map does from scalar prefetch."""
-    return any(isinstance(step, ir.LoadStep) for step in program.steps)
-
-
 def is_of_table(program: ir.KernelProgram, number: int) -> bool:
     """Return whether a register of an index map depends on values loaded from scalar prefetch."""
     return bool(Slicer(Follows.ALL).behind(program, {number: True}).loads)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.facts import element_text, number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
@@ -21,8 +20,6 @@ from pallas_debug.machine.order.reports import name_in
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sightings import sighting_of
 from pallas_debug.model import Finding, Hint
-
-Point = tuple[int, ...]
 
 DeviceResults = Sequence[Sequence[Array]]
 """Arrays that the kernel returns, for each device."""
@@ -39,26 +36,25 @@ class OrderSanitizer(OrderTracker):
     def hints(self) -> list[Hint]:
         """Return unordered writes of equal values, which no order changes."""
         found = [
-            self._equal(name_in(later), later.step, earlier.point, later.point)
+            (name_in(later), later.step, earlier.point, later.point)
             for earlier, later in self.detector.equal.values()
         ]
         for first, other in filter(None, map(blocks.equal, self.visits.values())):
-            store = other.store
-            assert store is not None
+            assert other.store is not None
             name = first.window.operand.name
-            found.append(self._equal(name, store.step, first.point, store.point))
-        return found
-
-    def _equal(self, name: str, step: ir.MachineStep | None, first: Point, second: Point) -> Hint:
-        return Hint(
-            kind=HintKind.SEVERAL_WRITERS,
-            kernel=self.launch.name,
-            message=f"grid points {first} and {second} write equal values to one part of {name}, "
-            "in an order that nothing guarantees: no order changes the result",
-            source=None if step is None else step.site.line,
-            operand=name,
-            grid_point=second,
-        )
+            found.append((name, other.store.step, first.point, other.store.point))
+        return [
+            Hint(
+                kind=HintKind.SEVERAL_WRITERS,
+                kernel=self.launch.name,
+                message=f"grid points {one} and {two} write equal values to one part of {name}, "
+                "in an order that nothing guarantees: no order changes the result",
+                source=None if step is None else step.site.line,
+                operand=name,
+                grid_point=two,
+            )
+            for name, step, one, two in found
+        ]
 
     def deadlock(self) -> list[Finding]:
         """Return blocked waits, after their causes; nothing if a thread can still run."""

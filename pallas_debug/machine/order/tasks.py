@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
@@ -54,8 +55,7 @@ class OrderedThread:
     windows: dict[int, BlockVisit] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyTasks:
+class CopyTasks(NamedTuple):
     """Tasks of a DMA: until it has read its source, and until it has written its destination."""
 
     reads: Task
@@ -162,9 +162,8 @@ class OrderTasks:
     def started(self, near: CopyTasks, far: CopyTasks) -> None:
         """Finish the tasks of a DMA that has released its semaphores."""
         for tasks, copy in ((self.near, near), (self.far, far))[: 2 if self.axes else 1]:
-            tasks.finish(copy.reads)
-            if copy.writes is not copy.reads:
-                tasks.finish(copy.writes)
+            for task in dict.fromkeys(copy):
+                tasks.finish(task)
 
 
 def is_far(buffer: MemoryBuffer) -> bool:

@@ -22,7 +22,6 @@ from pallas_debug.findings.memory import (
 )
 from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import revisited
-from pallas_debug.machine.bounds import origins
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.shadow import shadow
 from pallas_debug.machine.shadow.arrays import BlockReturn, OverwrittenRead
@@ -176,7 +175,6 @@ class MemoryWording:
             first=back.first,
             last=back.last,
             again=back.again,
-            from_table=origins.has_tables(back.window.spec.index_map),
         )
 
     # Outputs that were not written
