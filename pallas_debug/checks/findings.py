@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 
 from pallas_debug.bridge.instrument import checkify_errors
@@ -122,7 +121,6 @@ def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
         Fault.FALSE_HINT,
         value=value,
         divisor=details["divisor"],
-        gcd=math.gcd(value, details["divisor"]),
         of_pipeline=details["of_pipeline"],
     )
 

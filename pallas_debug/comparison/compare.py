@@ -19,7 +19,7 @@ from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.mismatch import DifferingPattern, RoundingError, WriterChain
+from pallas_debug.findings.mismatch import RoundingError, WriterChain
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Gap, Witness
 
@@ -239,8 +239,7 @@ def _finding(
         "expected": text(pair.expected, element),
     }
     absolute, relative = pair.largest_absolute()[0], pair.largest_relative()
-    special = patterns.special(pair.actual.wide, pair.bad)
-    pattern = DifferingPattern(patterns.region(pair.bad), special)
+    pattern = patterns.pattern(pair.actual.wide, pair.bad)
     values = {
         **facts,
         "differing": f"{pair.count} of {pair.bad.size}",

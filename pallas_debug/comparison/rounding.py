@@ -24,8 +24,8 @@ from pallas_debug.comparison.compare import leaves, output_name
 from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.differences import Differences, Leaf, text
 from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
+from pallas_debug.findings.facts import line_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.numbers import Products
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.model import Finding, Witness
@@ -147,7 +147,7 @@ def _finding(
         count=pair.count,
         total=pair.bad.size,
         reference=compared.reference,
-        products=Products(lines),
+        products=[line_text(line) for line in lines] if len(lines) > 1 else None,
         element=str(list(element)) if element else "it",
         rounded=rounded,
         exact=without,

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from pallas_debug.findings.facts import where
 from pallas_debug.findings.faults import NO_KERNEL, Fault, Severity
 from pallas_debug.model import Finding, SourceLine
 
@@ -74,8 +73,8 @@ def merged(
 ) -> tuple[Finding, ...]:
     """Merge the findings of several engines, so that each fault is reported once; worst first.
 
-    Message, witness, cause and advice come from the engine most certain of the fault. A failure of
-    the compiler that a static finding explains is its consequence.
+    Message and witness come from the engine most certain of the fault. A failure of the compiler
+    that a static finding explains is its consequence. Differences from a reference come last.
 
     Args:
       findings: findings of all engines.
@@ -91,7 +90,7 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    return _mismatches_last(sorted(_with_failures(kept, begins), key=_by_severity))
+    return tuple(sorted(_with_failures(kept, begins), key=_by_severity))
 
 
 Places = Collection[tuple[str, int]]
@@ -110,11 +109,10 @@ def _is_same(a: Finding, b: Finding, begins: Places) -> bool:
         return True  # the compiler stops at the first fault, and often reports the line of the call
     if a.engines[:1] == b.engines[:1] and None not in (here, there):
         return key(a) == key(b)
-    is_one_line = None in (here, there) or here == there
-    operands = [one.operand.partition("[")[0] for one in (a, b) if one.operand is not None]
-    if len(operands) == 2 and a.kind not in _ACCESSES:
-        return operands[0] == operands[1]  # engines differ in the line of an unwritten output
-    return is_one_line and len({*operands}) < 2
+    operands = {one.operand.partition("[")[0] for one in (a, b) if one.operand is not None}
+    if None not in (a.operand, b.operand) and a.kind not in _ACCESSES:
+        return len(operands) == 1  # engines differ in the line of an unwritten output
+    return (None in (here, there) or here == there) and len(operands) < 2
 
 
 def _line(finding: Finding, begins: Places) -> tuple[str, int] | None:
@@ -126,23 +124,16 @@ def _line(finding: Finding, begins: Places) -> tuple[str, int] | None:
 def _joined(first: Finding, other: Finding, begins: Places) -> Finding:
     """Complete the first finding with facts that only the other has."""
     a, b = first.witness, other.witness
-    prefer_other = b.source is not None and (a.source is None or a.line in begins)
-    witness = replace(
-        a,
-        source=b.source if prefer_other else a.source,
-        operand=a.operand or b.operand,
-        grid_point=a.grid_point if a.grid_point is not None else b.grid_point,
-        values={**b.values, **a.values} if a.line == b.line or b.line in begins else a.values,
-    )
+    prefer_other = b.source is not None and _line(first, begins) is None
+    source = b.source if prefer_other else a.source
+    point = b.grid_point if a.grid_point is None else a.grid_point
     return replace(
         first,
         kernel=other.kernel if first.kernel == NO_KERNEL else first.kernel,
         digest=first.digest or other.digest,
-        witness=witness,
+        witness=replace(a, source=source, operand=a.operand or b.operand, grid_point=point),
         engines=tuple(dict.fromkeys((*first.engines, *other.engines))),
         targets=tuple(dict.fromkeys((*first.targets, *other.targets))),
-        cause=first.cause or other.cause,
-        advice=first.advice or other.advice,
         only_if=first.only_if and other.only_if,
         consequences=first.consequences or other.consequences,
     )
@@ -155,22 +146,14 @@ _UNCLASSIFIED = (
 
 def _with_failures(findings: Sequence[Finding], begins: Places) -> list[Finding]:
     """Attach unclassified failures of the compiler to the static finding of the same line."""
-    failures = [finding for finding in findings if finding.kind in _UNCLASSIFIED]
-    kept = []
-    for finding in findings:
-        if finding.kind in _UNCLASSIFIED:
-            continue
-        following = [failure for failure in failures if _follows(failure, finding, begins)]
-        failures = [failure for failure in failures if failure not in following]
-        for failure in following:
-            finding = replace(
-                finding,
-                engines=tuple(dict.fromkeys((*finding.engines, *failure.engines))),
-                targets=tuple(dict.fromkeys((*finding.targets, *failure.targets))),
-                consequences=(*finding.consequences, failure),
-            )
-        kept.append(finding)
-    return [*kept, *failures]
+    kept = list(findings)
+    for failure in (one for one in findings if one.kind in _UNCLASSIFIED):
+        cause = next((i for i, one in enumerate(kept) if _follows(failure, one, begins)), None)
+        if cause is not None:
+            found = _joined(kept[cause], failure, begins)
+            kept[cause] = replace(found, consequences=(*kept[cause].consequences, failure))
+            kept.remove(failure)
+    return kept
 
 
 def _follows(failure: Finding, cause: Finding, begins: Places) -> bool:
@@ -183,28 +166,13 @@ def _follows(failure: Finding, cause: Finding, begins: Places) -> bool:
     return refused and line is not None and line == cause.witness.line
 
 
-def _mismatches_last(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Move mismatches with a reference behind other faults of their kernel, which come first."""
-    wrong = [finding for finding in findings if finding.kind is Fault.VALUE_MISMATCH]
-    rest = [finding for finding in findings if finding not in wrong]
-    for i, mismatched in enumerate(wrong):
-        before = (f for f in rest if f.kernel == mismatched.kernel and f.counts)
-        if (first := next(before, None)) is not None:
-            at = "" if first.source is None else f" at {where(first.source, mismatched.source)}"
-            advice = (
-                f"first fix the {first.kind}{at}, which can change these values, and compare again"
-            )
-            wrong[i] = replace(mismatched, advice=advice)
-    return (*rest, *wrong)
-
-
 def _by_sureness(finding: Finding) -> int:
     """Rank of the most certain of its engines for this kind of fault."""
-    judges = [str(name) for name in finding.kind.judges]
+    judges: Sequence[str] = finding.kind.judges
     return min((judges.index(e) for e in finding.engines if e in judges), default=len(judges))
 
 
-def _by_severity(finding: Finding) -> tuple[bool, Severity]:
+def _by_severity(finding: Finding) -> tuple[bool, bool, Severity]:
     """Sort key: findings that prevented compilation come first."""
     stopped = not {"trace", "compile"}.isdisjoint(finding.engines)
-    return not stopped, finding.kind.severity
+    return finding.kind is Fault.VALUE_MISMATCH, not stopped, finding.kind.severity

@@ -14,98 +14,27 @@ from pallas_debug.model import Link, SourceLine
 # Patterns
 
 
-class DifferingIndices(NamedTuple):
-    """Indices along a dimension at which elements differ.
-
-    Attributes:
-      size: size of the dimension.
-      number: number of them, from `first` to `last`.
-      step: distance between them, if they are evenly spaced; None otherwise.
-    """
-
-    size: int
-    first: int
-    last: int
-    number: int
-    step: int | None
-
-    def text(self, name: str, names: str, of: str = "") -> str:
-        """Describe them: `the last 8 rows`, `rows 2 to 4`."""
-        size, first, last, count, step = self
-        if count == 1:
-            return f"{name} {first}{of}"
-        if step == 1 and last == size - 1:
-            return f"the last {count:,} {names}{of}"
-        if step == 1 and first == 0:
-            return f"the first {count:,} {names}{of}"
-        if step == 1 or count == 2:
-            return f"{names} {first} {'to' if step == 1 else 'and'} {last}{of}"
-        if step is not None:
-            return f"{names} {first} to {last}{of} in steps of {step}"
-        return f"{count:,} of {size:,} {names}{of}, from {first} to {last}"
-
-
-class DifferingRegion(NamedTuple):
-    """Smallest product of index sets that contains all differing elements.
-
-    Attributes:
-      share: share of the region's elements that differ; 1 if all do.
-    """
-
-    dims: Sequence[DifferingIndices]
-    share: float
-
-    def __str__(self) -> str:
-        # Rows and columns first: they are the most informative.
-        named = [
-            one.text(*_nouns(dim, len(self.dims)))
-            for dim, one in reversed(list(enumerate(self.dims)))
-            if one.number < one.size
-        ]
-        region = " of ".join(named) or ("all elements" if self.dims else "the only element")
-        if self.share == 1:
-            return region
-        of = "" if "elements" in region else "the elements of "
-        return f"{_percent(self.share)} of {of}{region}"
-
-
-def _nouns(dim: int, rank: int) -> tuple[str, ...]:
-    """Return singular and plural of an index along a dimension, and which dimension it is."""
-    if rank == 1:
-        return "element", "elements"
-    known = {rank - 1: ("column", "columns"), rank - 2: ("row", "rows")}
-    return known.get(dim, ("index", "indices", f" of dimension {dim}"))
-
-
-def _percent(share: float) -> str:
-    if share > 0.999:
-        return "over 99.9%"
-    return f"{share:.0%}" if 0.1 <= share <= 0.9 else f"{share:.1%}"
-
-
 SpecialKind = Literal["NaN", "infinite", "zero"]
 
 
-class SpecialValues(NamedTuple):
-    """Share of the differing elements that are NaN, infinite or zero."""
-
-    kind: SpecialKind
-    share: float = 1.0
-
-    def __str__(self) -> str:
-        if self.share == 1:
-            return f"each is {self.kind}"
-        return f"{_percent(self.share)} of these are {self.kind}"
-
-
 class DifferingPattern(NamedTuple):
-    """Where elements differ, and special values among them."""
+    """Where elements differ.
 
-    region: DifferingRegion
-    special: Sequence[SpecialValues] = ()
+    Attributes:
+      slices: smallest range along each dimension that contains all of them.
+      special: what each of them is, if it is one of these.
+    """
+
+    slices: Sequence[range]
+    special: SpecialKind | None = None
 
     def __str__(self) -> str:
-        return "; ".join(map(str, [self.region, *self.special]))
+        named = [
+            f"{one.start}:{one.stop}" + (f":{one.step}" if one.step > 1 else "")
+            for one in self.slices
+        ]
+        within = f"within [{', '.join(named)}]" if named else "the only element"
+        return within + (f"; each is {self.special}" if self.special else "")
 
 
 class RoundingError(NamedTuple):
@@ -126,9 +55,7 @@ class RoundingError(NamedTuple):
     most: int
 
     def __str__(self) -> str:
-        if self.units < 1.5:
-            return "1 unit" if self.units >= 1 else "less than 1 unit"
-        return f"{self.units:.0f} units"
+        return f"{self.units:.2g} units"
 
 
 # Writers
@@ -269,10 +196,6 @@ def _because(kind: CauseKind) -> Test:
     return lambda facts: facts.because is not None and facts.because.kind == kind
 
 
-def _all_are(kind: SpecialKind) -> Test:
-    return lambda facts: any(one == (kind, 1) for one in facts.pattern.special)
-
-
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.VALUE_MISMATCH: [
         _case(
@@ -321,20 +244,9 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             _because("left over"),
         ),
         _case(
-            "the kernel produces a NaN, or leaves one in memory, where the reference does not",
-            "the other engines of `pallas-debug verify` report the line that produced it",
-            _all_are("NaN"),
-        ),
-        _case(
-            "an overflow, a division by zero, or a mask value that is never replaced",
-            'run pallas_debug.check with "inf,float_div": it reports the line',
-            _all_are("infinite"),
-        ),
-        _case(
-            "zero was stored there",
-            "look at the operands of that line: a mask, a branch, an accumulator that was reset, "
-            "or a block that the kernel skips",
-            _all_are("zero"),
+            "the kernel produces these, or leaves them in memory, where the reference does not",
+            'pallas_debug.check with "nan,inf,float_div" reports the line that produces one',
+            lambda facts: facts.pattern.special in ("NaN", "infinite"),
         ),
         _case(),
     ],

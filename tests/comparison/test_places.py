@@ -23,9 +23,8 @@ def test_the_same_row_of_each_block() -> None:
 
     finding = one(lambda x: blocks(last_row, x), double, X)
     assert finding.grid_point == (0, 0)
-    assert finding.values["pattern"] == "rows 7 and 15; each is zero"
+    assert finding.values["pattern"] == "within [7:16:8, 0:256]; each is zero"
     assert finding.values["element"] == "[7, 0]"
-    assert finding.cause == "zero was stored there"
 
 
 @pytest.mark.slow
@@ -33,7 +32,7 @@ def test_a_block_that_no_grid_point_visits() -> None:
     half = functools.partial(blocks, copy_twice, grid=(1, 2))
     finding = one(half, double, X)
     assert (finding.grid_point, finding.chain) == (None, ())
-    assert finding.values["pattern"].startswith("the last 8 rows")
+    assert finding.values["pattern"] == "within [8:16, 0:256]"
     assert str(finding.cause).startswith("no step of the kernel writes [8, 0]: it holds whatever")
     assert str(finding.advice).startswith("does a grid point visit this block?")
 

@@ -183,10 +183,6 @@ def test_a_fault_of_the_kernel_comes_before_the_results_that_it_changes() -> Non
     cause, wrong = verdict.counted
     assert (cause.kind, wrong.kind) == ("NanProduced", "ValueMismatch")
     assert cause.source is not None
-    assert wrong.advice == (
-        f"first fix the NanProduced at line {cause.source.line}, which can change these values, "
-        "and compare again"
-    )
     assert wrong.source == cause.source
 
 

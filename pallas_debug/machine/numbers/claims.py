@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -46,7 +45,6 @@ class ClaimsObserver(MachineObserver):
                     Fault.FALSE_HINT,
                     value=first,
                     divisor=divisor,
-                    gcd=math.gcd(first, divisor),
                     of_pipeline=step.of_pipeline,
                 )
 

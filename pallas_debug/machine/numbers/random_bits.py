@@ -92,10 +92,10 @@ class RandomBitsObserver(MachineObserver):
         return list(found.values())
 
     def _before_seeding(self, seen: Sighting, thread: int) -> Finding:
-        own = self._first.get(thread)
-        if own is None:
-            return seen.of(Fault.UNSEEDED_RANDOM_BITS, other_cores=bool(self._first))
-        return seen.at(other=own.line).of(Fault.UNSEEDED_RANDOM_BITS, later=own.point)
+        later = self._first.get(thread)
+        if later is None:
+            return seen.of(Fault.UNSEEDED_RANDOM_BITS)
+        return seen.at(other=later.line).of(Fault.UNSEEDED_RANDOM_BITS, later=str(later.point))
 
     def _repeated(self, draws: _Draws) -> Hint:
         seed = ", ".join(map(str, draws.state[0]))
