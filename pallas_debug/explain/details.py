@@ -77,7 +77,5 @@ def _memory(text: str, kernel: Kernel | None) -> list[str]:
     if overflow is None:
         return []
     used, limit = memory.amount(overflow.used), memory.amount(overflow.limit)
-    lines = [f"needed: {used} of {overflow.space.upper()}; limit: {limit}"]
-    if overflow.is_estimate:
-        lines.append("its blocks take at least:")
-    return [*lines, *(f"  {allocation}" for allocation in overflow.allocations)]
+    needed = f"needed: {used} of {overflow.space.upper()}; limit: {limit}"
+    return [needed, *(f"  {allocation}" for allocation in overflow.allocations)]

@@ -1,29 +1,24 @@
 """Extraction of kernel errors from logs of any size: each once, with count, lines and kernel.
 
-The log is read in pieces of a few megabytes. Each piece is searched for the marks of the catalogue,
-which is cheap; only lines around a mark are examined. A message spans several lines, and lines of
-several processes may interleave. Memory holds one record per distinct error.
+A message begins at a line with a mark of the catalogue and spans several lines; lines of several
+processes may interleave. Memory holds the open message of each process and one record per distinct
+error.
 """
 
 from __future__ import annotations
 
-import bisect
 import re
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from pallas_debug.explain import plugins, recognise
 from pallas_debug.explain.catalogue import CATALOGUE
 from pallas_debug.explain.details import applied, kernel_name
 from pallas_debug.model import Explanation
 
-PIECE = 1 << 22
-"""Characters of the log held at a time, not counting carried-over lines."""
 BEFORE = 200
 """Lines before an error that are searched for a word that ties it to a kernel."""
-AFTER = 240
-"""Maximum lines, over all processes, from the start of a message to its end."""
 LONGEST = 120
 """Maximum lines of a message; a table of allocations has about 70."""
 MAX_LINE = 1 << 14
@@ -91,19 +86,13 @@ def read(lines: Iterable[str]) -> Scan:
     Args:
       lines: lines of the log, with or without newlines.
     """
-    reader = _Reader(catalogue=(*plugins.explanations(), *CATALOGUE))
-    held: list[str] = []
-    size = 0
-    for line in lines:
-        line = line[:MAX_LINE]
-        held.append(line if line.endswith("\n") else line + "\n")
-        size += len(line)
-        if size >= PIECE:
-            reader.piece(held, last=False)
-            held, size = [], 0
-    reader.piece(held, last=True)
+    reader, number = _Reader((*plugins.explanations(), *CATALOGUE)), 0
+    for number, line in enumerate(lines, 1):
+        reader.take(number, *_split(line[:MAX_LINE]))
+    for process in list(reader.processes):
+        reader.close(process)
     return Scan(
-        lines=reader.done - 1,
+        lines=number,
         occurrences=tuple(sorted(reader.found.values(), key=lambda found: found.lines[0])),
         others=reader.others,
         dropped=reader.dropped,
@@ -111,76 +100,65 @@ def read(lines: Iterable[str]) -> Scan:
 
 
 @dataclass
+class _Process:
+    """Lines of a process, with their numbers: of the open message, and the last before it."""
+
+    name: str
+    message: list[tuple[int, str]] = field(default_factory=list)
+    before: deque[str] = field(default_factory=lambda: deque(maxlen=BEFORE))
+
+
 class _Reader:
-    """State after some pieces; `held` are the lines that the next piece still needs."""
+    """State after some lines."""
 
-    catalogue: tuple[Explanation, ...]
-    held: list[str] = field(default_factory=list)
-    first: int = 1  # number of the first held line
-    done: int = 1  # number of the first line not examined yet
-    found: dict[tuple[str, str | None], Occurrence] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)  # end of each worker's last message
-    others: int = 0
-    dropped: int = 0
+    def __init__(self, catalogue: tuple[Explanation, ...]) -> None:
+        self._catalogue = catalogue
+        self._marks = {mark for entry in catalogue for mark in entry.marks}.union(_ERROR_MARKS)
+        self._has_marks = all(entry.marks or not entry.pattern for entry in catalogue)
+        self.processes: dict[str, _Process] = {}
+        self.found: dict[tuple[str, str | None], Occurrence] = {}
+        self.others = self.dropped = 0
 
-    def piece(self, lines: list[str], *, last: bool) -> None:
-        held = self.held + lines
-        end = self.first + len(held)
-        stop = end if last else max(self.done, end - AFTER)
-        for index in self._marked(held):
-            if self.done <= self.first + index < stop:
-                self._examine(held, index)
-        keep = max(0, stop - self.first - BEFORE)
-        self.held, self.first, self.done = held[keep:], self.first + keep, stop
+    def take(self, number: int, name: str, line: str) -> None:
+        process = self.processes.setdefault(name, _Process(name))
+        if process.message and (len(process.message) == LONGEST or _START.match(line)):
+            self.close(name)
+        if process.message:
+            process.message.append((number, line))
+        elif not self._has_marks or any(mark in line for mark in self._marks):
+            process.message = [(number, line)]
+        else:
+            process.before.append(line)
 
-    def _marked(self, held: list[str]) -> list[int]:
-        """Indices of the lines that contain a mark.
+    def close(self, name: str) -> None:
+        """End the open message of a process; if it is not an error, look at its other lines."""
+        process = self.processes[name]
+        while process.message:
+            lines, process.message = process.message, []
+            if self._examine(process, lines):
+                process.before.extend(line for _, line in lines)
+                return
+            process.before.append(lines[0][1])
+            for number, line in lines[1:]:
+                self.take(number, name, line)
 
-        Searching for one of some 200 marks takes a millisecond per megabyte. Most are skipped
-        because an inner word of the mark does not occur in this piece.
-        """
-        if any(entry.pattern and not entry.marks for entry in self.catalogue):
-            return list(range(len(held)))
-        text = "".join(held)
-        ends = list(accumulate(map(len, held)))
-        words = set(text.split())
-        marks = {mark for entry in self.catalogue for mark in entry.marks}
-        indices: set[int] = set()
-        for mark in marks.union(_ERROR_MARKS):
-            if not words.issuperset(mark.split()[1:-1]):
-                continue
-            at = text.find(mark)
-            while at >= 0:
-                index = bisect.bisect_right(ends, at)
-                indices.add(index)
-                at = text.find(mark, ends[index])
-        return sorted(indices)
-
-    def _examine(self, held: list[str], index: int) -> None:
-        """Record the error whose message starts at a line, if one does."""
-        worker, line = _split(held[index])
-        number = self.first + index
-        if number < self.ends.get(worker, 0):
-            return
-        before = [
-            text
-            for whose, text in map(_split, held[max(0, index - BEFORE) : index])
-            if whose == worker
-        ]
-        message, end = _message(held, index, worker)
-        entry = recognise.first(message, self.catalogue)
-        if entry is None and any(map(recognise.CONTEXT.search, before)):
-            entry = recognise.first(message, self.catalogue, in_context=True)
+    def _examine(self, process: _Process, lines: Sequence[tuple[int, str]]) -> bool:
+        """Record the error that a message reports; return whether it reports one."""
+        number, line = lines[0]
+        message = "\n".join(line for _, line in lines)[:MAX_MESSAGE]
+        entry = recognise.first(message, self._catalogue)
+        if entry is None and any(map(recognise.CONTEXT.search, process.before)):
+            entry = recognise.first(message, self._catalogue, in_context=True)
         if entry is not None and not entry.marks and not re.search(entry.pattern, line):
-            return  # without marks every line is examined: the matching one comes later
+            return False  # without marks every line is examined: the matching one comes later
         if entry is None and not (_ERROR.search(line) or "Mosaic failed" in line):
-            return
-        self.ends[worker] = self.first + end
-        if entry is None and not _OURS.search(_frames(before) + message):
+            return False
+        if entry is None and not _OURS.search(_frames(process.before) + message):
             self.others += 1
         elif entry is not None or "CpuCallback error" not in line:
             # jax wraps exceptions of callbacks, and prints them below
-            self._add(entry, message, number, worker)
+            self._add(entry, message, number, process.name)
+        return True
 
     def _add(self, entry: Explanation | None, message: str, number: int, worker: str) -> None:
         kernel = kernel_name(message)
@@ -201,33 +179,16 @@ class _Reader:
         )
 
 
-def _frames(before: list[str]) -> str:
+def _frames(before: Iterable[str]) -> str:
     """The traceback that ends at the last of these lines; empty if there is none."""
-    for index in reversed(range(len(before))):
-        if before[index].startswith("Traceback (most recent call last)"):
-            return "\n".join([*before[index:], ""])
-        if not before[index].startswith((" ", "~")):
+    frames: list[str] = []
+    for line in reversed([*before]):
+        frames.insert(0, line)
+        if line.startswith("Traceback (most recent call last)"):
+            return "\n".join([*frames, ""])
+        if not line.startswith((" ", "~")):
             break
     return ""
-
-
-def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
-    """Lines of a message without their prefixes, and the index after the last."""
-    lines = [_split(held[index])[1]]
-    end = index + 1
-    left = MAX_MESSAGE - len(lines[0])
-    for offset, raw in enumerate(held[index + 1 : index + AFTER], index + 1):
-        whose, line = _split(raw)
-        if whose != worker:
-            continue
-        if len(lines) == LONGEST or _START.match(line):
-            break
-        end = offset + 1
-        left -= len(line) + 1
-        if left < 0:
-            break
-        lines.append(line)
-    return "\n".join(lines), end
 
 
 def _split(line: str) -> tuple[str, str]:

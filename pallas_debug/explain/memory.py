@@ -1,23 +1,16 @@
 """Allocations behind a VMEM or SMEM overflow.
 
 libtpu has three messages. Above the scoped limit it prints two sums; above the chip's capacity, a
-table of the largest allocations; and if a single allocation is too large, that one. If a message
-has no table, the allocations are estimated from the kernel's blocks.
+table of the largest allocations; and if a single allocation is too large, that one.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pallas_debug.model import Kernel, Operand
+from pallas_debug.model import Kernel
 
-LANES = 128
-SUBLANES = 8
-
-_BITS = re.compile(r"([1-9]\d{0,3})")
 _SUMS = (
     re.compile(r"Scoped allocation with size (?P<used>\S+) and limit (?P<limit>\S+) exceeded"),
     re.compile(r"Used (?P<used>\S+) of (?P<limit>\S+) (?P<space>[vs]mem)\. Exceeded"),
@@ -34,7 +27,6 @@ _WINDOW = re.compile(
 )
 _PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d{1,9})")
 _BUFFERS = re.compile(r"has (?P<count>\d{1,9}) buffering levels")
-_RESULT = re.compile(r"\bin\s*\((?P<values>.*)\)\s*\}?\s*$", re.DOTALL)
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
 
@@ -71,15 +63,13 @@ class Overflow:
     """Bytes of a memory that were used, and its limit.
 
     Attributes:
-      allocations: largest first; the compiler may name only some.
-      is_estimate: whether they are estimated from the kernel's blocks.
+      allocations: largest first; the compiler may name only some, or none.
     """
 
     space: str
     used: int
     limit: int
     allocations: tuple[Allocation, ...] = ()
-    is_estimate: bool = False
 
 
 def amount(count: float) -> str:
@@ -95,7 +85,7 @@ def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
 
     Args:
       message: message of the compiler.
-      kernel: for the names of its operands, and for an estimate if the message has no table.
+      kernel: for the names of its operands.
     """
     one = _ONE.search(message)
     if one is not None:
@@ -108,15 +98,12 @@ def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
     for pattern in _SUMS:
         match = pattern.search(message)
         if match is not None:
-            found = Overflow(
+            return Overflow(
                 space=match.groupdict().get("space") or "vmem",
                 used=_bytes(match["used"]),
                 limit=_bytes(match["limit"]),
                 allocations=_table(message, kernel),
             )
-            if found.allocations or kernel is None or found.space != "vmem":
-                return found
-            return replace(found, allocations=tuple(estimate(kernel)), is_estimate=True)
     return None
 
 
@@ -166,49 +153,3 @@ def _name(kernel: Kernel | None, side: str, number: int) -> str | None:
 def _bytes(text: str) -> int:
     match = _AMOUNT.match(text)
     return int(float(match["number"]) * _UNITS[match["unit"]]) if match else 0
-
-
-def estimate(kernel: Kernel) -> list[Allocation]:
-    """Estimate the operands' VMEM use, largest first: a lower bound, as spills are unknown."""
-    found = []
-    for operand in kernel.operands:
-        if operand.kind in ("scalar_prefetch", "dynamic_grid"):
-            continue
-        if operand.memory_space not in ("default", "vmem"):
-            continue
-        buffers = _buffers(kernel, operand)
-        block = operand.shape if operand.block_shape is None else operand.block_shape
-        dims = tuple(size for size in block if size is not None)
-        found.append(
-            Allocation(
-                what=operand.name,
-                bytes=buffers * padded_bytes(dims, operand.dtype),
-                block=f"{operand.dtype}{list(dims)}",
-                whole=f"{list(operand.shape)}" if operand.shape != dims else "",
-                buffers=buffers,
-            )
-        )
-    return sorted(found, key=lambda allocation: -allocation.bytes)
-
-
-def _buffers(kernel: Kernel, operand: Operand) -> int:
-    """Number of buffers: by default one for a block that never changes, else two."""
-    steps = math.prod(size or 2 for size in kernel.grid)
-    if operand.kind == "scratch" or steps == 1:
-        return 1
-    match = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
-    if match:
-        return int(match[1])
-    result = _RESULT.search(operand.index_map or "")
-    indices = [i.strip().partition(":")[0] for i in result["values"].split(",")] if result else []
-    return 1 if all(index.isdigit() for index in indices if index) else 2
-
-
-def padded_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of an array in VMEM, its last two dimensions padded to whole tiles."""
-    match = _BITS.search(dtype)
-    bits = int(match[1]) if match else 8  # a stored bool
-    rows = SUBLANES * max(1, 32 // bits)
-    *leading, second, last = (1, 1, *shape)
-    tiles = math.ceil(second / rows) * math.ceil(last / LANES)
-    return math.prod(leading) * tiles * rows * LANES * bits // 8

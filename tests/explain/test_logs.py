@@ -111,21 +111,6 @@ def test_entries_of_plugins_with_and_without_marks(monkeypatch: pytest.MonkeyPat
         assert ids(occurrences) == [("lab", 1, (2,)), ("scalar-to-vmem", 1, (3,))]
 
 
-def test_pieces_join_and_an_error_across_their_border_is_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(logs, "PIECE", 4000)
-    filler = ["step 1 loss 0.5 all is well\n"] * 300
-    lines = [*filler, *LIMIT.splitlines(keepends=True), *filler, STORE + "\n", *filler]
-    whole = explain.read(lines)
-    assert ids(whole.occurrences) == [
-        ("scoped-vmem-overflow", 1, (301,)),
-        ("scalar-to-vmem", 1, (605,)),
-    ]
-    assert whole.lines == len(lines)
-    assert whole.occurrences[0].kernel == "softmax"
-
-
 LARGE = """
 import resource, sys
 from pallas_debug import explain

@@ -19,7 +19,6 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import explain
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.explain import memory
 from pallas_debug.explain.formulas import FORMULAS
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Failure, Kernel
@@ -186,14 +185,3 @@ def test_names_that_are_gone_and_a_cpu() -> None:
         assert found is not None
         ids.append(found.id)
     assert ids == ["removed-name", "only-interpret"]
-
-
-def test_an_estimate_is_the_compilers_own_figure(session: Session) -> None:
-    """Where the compiler gives sums alone, the kernel's blocks make the table."""
-    kernel_of = broken("blocks_over_the_limit")
-    failure, kernel = refused(session, kernel_of.function, kernel_of.args, "v5e")
-    assert failure is not None
-    overflow = memory.overflow(failure.message, kernel)
-    assert overflow is not None
-    assert overflow.is_estimate
-    assert sum(a.bytes for a in overflow.allocations) == overflow.used == 32 << 20
