@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
@@ -69,32 +67,10 @@ def _access(subject: Subject, event: Event, view: View | None, what: str, result
             size=dim.size if dim.is_slice else None,
             bound=dim.bound,
             stride=dim.stride,
-            scratch=name if view.buffer.kind in ("scratch", "scoped") else None,
-        ),
-        follows=None if _reads_scalars(subject, event) else _follows(dim, rank),
-        is_block=any(
-            subject.position(block) == view.buffer.position and not block.is_whole
-            for block in subject.grid.blocks
         ),
         computed=None if computed is None else Computed(computed, event.source),
     )
     result.findings.append(finding)
-
-
-def _reads_scalars(subject: Subject, event: Event) -> bool:
-    """Return whether a scalar that may be the index is loaded from SMEM before this event."""
-    return any(
-        one.what == "read" and one.number < event.number and one.view.buffer.space == "smem"
-        for one in subject.walked.events
-    )
-
-
-def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
-    """Axes that the start of an index depends on; axes before those of the grid belong to loops."""
-    shape = dim.start.shape if dim.start is not None else ()
-    if any(size > 1 for size in shape[: max(len(shape) - rank, 0)]):
-        return "loop"
-    return "grid" if any(size > 1 for size in shape) else None
 
 
 def _text(dims: tuple[Dim, ...], spot: tuple[int, ...]) -> str:

@@ -97,9 +97,7 @@ def _bounds(
                 value=value,
                 first=limits[0],
                 last=limits[1],
-                size=dim.size,
                 is_element=dim.kind == "element",
-                point=point,
             ),
             array=array_text(block.dtype, block.shape),
             is_from_table=number in indices.from_tables,
@@ -131,6 +129,5 @@ def _table_reads(subject: Subject, block: Block, indices: Indices, result: Resul
             Fault.OUT_OF_BOUNDS_READ,
             map_of=block.name,
             slice=Outside(dim=number, start=value, size=None, bound=dim.bound),
-            is_small=any(size > dim.bound for size in subject.grid.sizes),
         )
         result.findings.append(finding)

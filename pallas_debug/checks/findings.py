@@ -94,9 +94,7 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
         dim=details["dim"],
         value=index,
         last=details["blocks"] - 1,
-        size=details["size"] or 1,
         is_element=details["element"],
-        point=failure.grid_point,
     )
     return seen.at(
         index=f"{site.operand}: {block.unit} {index} of dimension {block.dim}", shape=array

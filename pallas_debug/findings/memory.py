@@ -138,8 +138,7 @@ _UNWRITTEN: Mapping[WhyUnwritten, tuple[str, str]] = {
     ),
     "left out": (
         "no grid point visits it: the grid has too few steps, or the index map leaves blocks out",
-        "visit every block, with pl.cdiv(size, block) steps if a size was rounded down, or "
-        + _ALIAS,
+        "visit every block, or " + _ALIAS,
     ),
 }
 

@@ -27,30 +27,30 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "loop_one_row_too_far": (
         "x_ref[16:17, 0:128] reaches 1 past the end of dimension 0 of float32[16, 128] in VMEM",
-        "the index follows a loop that runs past the end of the operand",
+        "the index is not bounded by the shape of the ref",
         "keep the index between 0 and 15, or pad the array",
     ),
     "scalar_read_past_the_end": (
         "lengths_ref[2] reaches 1 past the end of dimension 0 of int32[2] in SMEM",
-        "the index follows the grid point past the end of the operand",
+        "the index is not bounded by the shape of the ref",
         "keep the index between 0 and 1, or pad the array",
     ),
     "write_past_the_end": (
         "out_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
-        "the index follows the grid point past the end of the operand",
+        "the index is not bounded by the shape of the ref",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
     "block_past_the_array": (
         "the index map of next_ref returns block 2 along dimension 0 of float32[16, 128], which "
         "has 2 blocks; it is out of bounds at 1 of 2 grid points",
         "the index map goes past the last block",
-        "return a value between 0 and 1",
+        "return a value between 0 and 1: it counts blocks",
     ),
     "block_before_the_array": (
         "the index map of previous_ref returns block -1 along dimension 0 of float32[16, 128], "
         "which has 2 blocks; it is out of bounds at 1 of 2 grid points",
         "a negative index does not count from the end, unlike in NumPy",
-        "return a value between 0 and 1",
+        "return a value between 0 and 1: it counts blocks",
     ),
     "page_past_the_pool": (
         "the index map of page_ref returns block 9 along dimension 0 of float32[4, 8, 128], which "
@@ -61,8 +61,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "element_offset_as_block_index": (
         "the index map of x_ref returns block 8 along dimension 0 of float32[32, 128], which has "
         "4 blocks; it is out of bounds at 3 of 4 grid points",
-        "an index map returns block indices, and this looks like an element offset: 8 is 1 x 8",
-        "return a value between 0 and 3: `i` rather than `i * 8`",
+        "the index map goes past the last block",
+        "return a value between 0 and 3: it counts blocks",
     ),
     "output_block_skipped": (
         "out_ref[16:32, 0:128] is never written, and holds whatever was in memory before: 2,048 of "
@@ -107,7 +107,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "copy_past_the_end": (
         "x_ref[16:24, 0:128] reaches 8 past the end of dimension 0 of float32[16, 128] in ANY",
-        "the index follows the grid point past the end of the operand",
+        "the index is not bounded by the shape of the ref",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
 }

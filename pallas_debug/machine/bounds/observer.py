@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.bounds import origins
 from pallas_debug.machine.copies import Counter, SizesDiffer
 from pallas_debug.machine.grid import Window
-from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
+from pallas_debug.machine.memory import Entry, OutOfBounds
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.places import NoSuchDevice
 from pallas_debug.machine.sightings import counter_text, index_text, shape_text, sighting
@@ -55,30 +54,26 @@ class BoundsObserver(MachineObserver):
             seen, facts = self._outside[id(step)]
             self._outside[id(step)] = replace(seen, count=seen.count + 1), facts
         else:
-            dim, start, _, _ = _first_outside(error.index, error.shape)
-            outside = Outside(dim=dim, start=start, size=None, bound=error.shape[dim])
-            self._outside[id(step)] = self._access(thread, step, error, outside)
+            self._outside[id(step)] = self._access(thread, step, error)
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        dim, start, size, stride = _first_outside(error.index, error.shape)
-        outside = Outside(dim=dim, start=start, size=size, bound=error.shape[dim], stride=stride)
         window = self._window_of(thread, error)
         if window is not None and window.block is not None and not window.has(window.block):
             self.block_leaves(thread, window, window.block)
-        elif thread.index_map_of:
-            self._findings.append(self._table(thread, step, error, outside))
-        else:
-            seen, facts = self._access(thread, step, error, outside)
-            writes = _writes(step, error)
-            kind = Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ
-            self._findings.append(seen.of(kind, **facts))
+            return
+        seen, facts = self._access(thread, step, error)
+        writes = _writes(step, error)
+        kind = Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ
+        self._findings.append(seen.of(kind, **facts))
 
     def _access(
-        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, outside: Outside
+        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds
     ) -> tuple[Sighting, dict[str, Any]]:
         """Return a sighting of the access, and the facts of its finding."""
-        buffer, dim, start = error.buffer, outside.dim, outside.start
-        name = buffer.name if error.place is None else thread.ref(error.place).name
+        buffer, outside = error.buffer, _first_outside(error.index, error.shape)
+        is_of_map, name = bool(thread.index_map_of), buffer.name
+        if error.place is not None and not is_of_map:
+            name = thread.ref(error.place).name
         seen = sighting(
             self._launch,
             thread,
@@ -87,25 +82,23 @@ class BoundsObserver(MachineObserver):
             index=index_text(name + error.recast, error.index),
             shape=shape_text(buffer, error.shape),
         )
-        if tables := origins.tables_of_index(thread, error, dim):
+        if is_of_map:
+            return seen, {"map_of": thread.index_map_of, "slice": outside}
+        tables = origins.of_index(thread, error, outside.dim)
+        if tables:
             seen = seen.with_values({"index from": ", ".join(tables)})
-        facts: dict[str, Any] = {}
+        copy, is_rounded = None, False
         if isinstance(step, ir.CopyStart):
             copy = CopyOf(thread.ref(step.source).name, thread.ref(step.destination).name)
-            is_within = outside.size is not None and 0 <= start < outside.bound
-            facts = {
-                "copy": copy,
-                "is_fetched": not (step.of_pipeline or _writes(step, error)) and start > 0,
-                "is_rounded": step.of_pipeline and is_within,
-            }
-        is_scratch = buffer.kind in ("scratch", "scoped")
-        computed = self._launch.index_lines.of(step.site.line, dim)
+            is_within = outside.size is not None and 0 <= outside.start < outside.bound
+            is_rounded = step.of_pipeline and is_within
+        computed = self._launch.index_lines.of(step.site.line, outside.dim)
         return seen, {
-            **facts,
-            "slice": replace(outside, scratch=name if is_scratch else None),
-            "is_block": buffer.kind == "window" and self._is_part(buffer),
-            "origin": ", and from ".join(origins.of_index(thread, error, dim)),
+            "copy": copy,
+            "slice": outside,
+            "origin": origins.text(tables),
             "computed": None if computed is None else Computed(computed, step.site.line),
+            "is_rounded": is_rounded,
             "is_masked": self._launch.is_gpu and getattr(step, "mask", None) is not None,
             "is_ragged": self._window_of(thread, error) is not None,
         }
@@ -117,33 +110,6 @@ class BoundsObserver(MachineObserver):
         window = thread.walk.pointed(thread.ref(error.place).name)
         is_of_array = error.shape == error.buffer.content.shape
         return window if window is not None and is_of_array else None
-
-    def _is_part(self, window: MemoryBuffer) -> bool:
-        """Return whether a window is smaller than its array."""
-        operand = next((o for o in self._launch.operands if o.name == window.name), None)
-        if operand is None or operand.array is None:
-            return False
-        return window.content.size < math.prod(operand.array)
-
-    def _table(
-        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, outside: Outside
-    ) -> Finding:
-        """Report an index map that reads scalar prefetch past its end."""
-        name = error.buffer.name
-        seen = sighting(
-            self._launch,
-            thread,
-            step,
-            operand=name,
-            index=index_text(name, error.index),
-            shape=shape_text(error.buffer, error.shape),
-        )
-        return seen.of(
-            Fault.OUT_OF_BOUNDS_READ,
-            map_of=thread.index_map_of,
-            slice=outside,
-            is_small=any(size > outside.bound for size in thread.grid),
-        )
 
     def leaves_mesh(self, thread: Thread, step: ir.MachineStep, error: NoSuchDevice) -> None:
         copy = None
@@ -207,9 +173,7 @@ class BoundsObserver(MachineObserver):
                     dim=dim,
                     value=block[dim],
                     last=counts[dim] - 1,
-                    size=spec.sizes[dim],
                     is_element=spec.unit[dim] != spec.sizes[dim],
-                    point=thread.point,
                 ),
                 array=array_text(str(window.array.type.dtype), shape),
                 is_from_table=origins.is_of_table(
@@ -220,24 +184,21 @@ class BoundsObserver(MachineObserver):
         )
 
 
-def _first_outside(
-    index: Sequence[Entry], shape: Sequence[int]
-) -> tuple[int, int, int | None, int]:
-    """Dimension, start, number of elements and stride of the first out-of-bounds entry."""
+def _first_outside(index: Sequence[Entry], shape: Sequence[int]) -> Outside:
+    """Return the first entry of an index that is out of bounds."""
     for dim, (entry, bound) in enumerate(zip(index, shape, strict=True)):
         if isinstance(entry, slice):
             stride = entry.step or 1
             count = -(-(entry.stop - entry.start) // stride) if stride else 1
             last = entry.start + (count - 1) * stride
             if count > 0 and (entry.start < 0 or last >= bound):
-                return dim, entry.start, count, stride
-        elif isinstance(entry, np.ndarray):
-            outside = entry[(entry < 0) | (entry >= bound)]
-            if outside.size:
-                return dim, int(outside.flat[0]), None, 1
-        elif not 0 <= entry < bound:
-            return dim, int(entry), None, 1
-    return 0, 0, None, 1
+                return Outside(dim=dim, start=entry.start, size=count, bound=bound, stride=stride)
+            continue
+        values = np.atleast_1d(entry)
+        outside = values[(values < 0) | (values >= bound)]
+        if outside.size:
+            return Outside(dim=dim, start=int(outside.flat[0]), size=None, bound=bound)
+    return Outside(dim=0, start=0, size=None, bound=shape[0])
 
 
 def _writes(step: ir.MachineStep, error: OutOfBounds) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.facts import element_text
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.slices import Follows, InnerSlice, Slicer
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -15,30 +16,29 @@ from pallas_debug.machine.threads import ProgramFrame, Thread
 MAX_ENTRIES = 3
 """Maximum number of entries that are described one by one."""
 
+Entries = dict[str, list[str]]
+"""Descriptions of entries, such as `table[2], which is 9`, by the table that holds them; none for a
+table of which a loop has read entries, since the registers of its iterations are gone."""
 
-def of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
-    """Describe the entries from which an out-of-bounds index was computed: `table[2], which is 9`.
+
+def of_index(thread: Thread, error: OutOfBounds, dim: int) -> Entries:
+    """Entries from which an out-of-bounds index was computed.
 
     Args:
       error: error of a load, store or copy in the innermost frame of the thread.
       dim: position in the index.
-
-    Returns:
-      The descriptions, one for each entry; one for a whole table if a loop has read its entries, or
-      if there are many. Empty if there are none.
     """
-    tables = _entries(thread.frames, _of_dimension(error, dim))
+    return _entries(thread.frames, _of_dimension(error, dim))
+
+
+def text(tables: Entries) -> str:
+    """Describe entries one by one, or their tables if there are many."""
     is_short = sum(map(len, tables.values())) <= MAX_ENTRIES
-    return [
-        text
+    return ", and from ".join(
+        one
         for table, entries in tables.items()
-        for text in (entries if is_short and entries else [f"entries of {table}"])
-    ]
-
-
-def tables_of_index(thread: Thread, error: OutOfBounds, dim: int) -> list[str]:
-    """Names of operands from whose entries an out-of-bounds index comes; see `of_index`."""
-    return list(_entries(thread.frames, _of_dimension(error, dim)))
+        for one in (entries if is_short and entries else [f"entries of {table}"])
+    )
 
 
 def of_sizes(thread: Thread, place: ir.RefPlace) -> str | None:
@@ -80,16 +80,13 @@ def _of_dimension(error: OutOfBounds, dim: int) -> list[int]:
     return start or [*ir.registers(entry)]
 
 
-def _only(tables: Mapping[str, Sequence[str]]) -> str | None:
+def _only(tables: Entries) -> str | None:
     entries = [entry for found in tables.values() for entry in found]
     return entries[0] if len(entries) == len(tables) == 1 else None
 
 
-def _entries(frames: Sequence[ProgramFrame], wanted: Sequence[int]) -> dict[str, list[str]]:
-    """Descriptions of the entries behind registers of the innermost frame, by table.
-
-    There are none for a table that a loop has read: the registers of its iterations are gone.
-    """
+def _entries(frames: Sequence[ProgramFrame], wanted: Sequence[int]) -> Entries:
+    """Entries behind registers of the innermost frame."""
     slicer, registers = Slicer(Follows.VALUES), dict.fromkeys(wanted, True)
     found: dict[str, set[str]] = defaultdict(set)
     read_by_loops: set[str] = set()
@@ -139,59 +136,33 @@ def _entry(frame: ProgramFrame, step: ir.LoadStep) -> str | None:
         region = resolve(frame.registers[step.place.ref.number], step.place.view, frame.registers)
     except OutOfBounds:
         return None
-    at = _position(region)
+    at, buffer = _position(region), region.buffer
     if at is None:
         return None
-    buffer = region.buffer
     source = _copied_from(buffer, at) if _is_scratch(buffer) else None
     origin = "" if source is None else f" and was copied from {source}"
-    return f"{_element(buffer, at)}, which is {np.asarray(buffer.content[at])}{origin}"
-
-
-def _element(buffer: MemoryBuffer, at: tuple[int, ...]) -> str:
-    return f"{buffer.name}[{', '.join(map(str, at))}]"
+    return f"{element_text(buffer.name, at)}, which is {np.asarray(buffer.content[at])}{origin}"
 
 
 def _copied_from(buffer: MemoryBuffer, at: tuple[int, ...]) -> str | None:
     """Return the element from which a copy to SMEM filled this one, if it still has that value."""
-    if buffer.filled is None:
+    if buffer.filled is None or buffer.filled[0].buffer.is_freed or buffer.filled[0].existing:
         return None
-    source, destination = buffer.filled
-    if source.index is None or destination.index is None:
+    sources, targets = map(MemoryRegion.positions, buffer.filled)
+    if sources is None or targets is None:
         return None
-    offsets = []
-    for i, entry in zip(at, destination.index, strict=True):
-        if isinstance(entry, np.ndarray):
-            return None
-        if not isinstance(entry, slice):
-            if i != entry:
-                return None
-            continue
-        offset, rest = divmod(i - entry.start, entry.step or 1)
-        if rest or not entry.start <= i < entry.stop:
-            return None
-        offsets.append(offset)
-    found = []
-    for entry in source.index:
-        if isinstance(entry, np.ndarray) or (isinstance(entry, slice) and not offsets):
-            return None
-        if isinstance(entry, slice):
-            found.append(entry.start + offsets.pop(0) * (entry.step or 1))
-        else:
-            found.append(int(entry))
-    place = tuple(found)
-    if offsets or source.buffer.is_freed:
-        return None
-    if source.buffer.content[place] != buffer.content[at]:
-        return None
-    return _element(source.buffer, place)
+    source = buffer.filled[0].buffer
+    for flat in sources.ravel()[targets.ravel() == np.ravel_multi_index(at, buffer.content.shape)]:
+        place = tuple(int(i) for i in np.unravel_index(flat, source.content.shape))
+        if source.content[place] == buffer.content[at]:
+            return element_text(source.name, place)
+    return None
 
 
 def _position(region: MemoryRegion) -> tuple[int, ...] | None:
     """Index of the only element of a region; None if there are several."""
-    if region.index is None or (region.shape and max(region.shape) != 1):
+    positions = region.positions()
+    if positions is None or positions.size != 1:
         return None
-    entries = [e.start if isinstance(e, slice) else e for e in region.index]
-    if any(isinstance(e, np.ndarray) for e in entries):
-        return None
-    return tuple(int(e) for e in entries)
+    shape = region.buffer.content.shape
+    return tuple(int(i) for i in np.unravel_index(int(positions.flat[0]), shape))

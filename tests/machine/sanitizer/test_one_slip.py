@@ -54,7 +54,7 @@ def test_a_fetch_of_what_comes_after_the_last_block() -> None:
 
         return with_two_tiles(kernel, x)
 
-    with pytest.raises(KernelFault, match="; do not start a copy when nothing is left to fetch"):
+    with pytest.raises(KernelFault, match="keep the index between 0 and 3"):
         judged(copied, X)
 
 
