@@ -250,7 +250,7 @@ class Verifier:
     lowered, before it runs, and announces what that and the compilations find.
 
     Args:
-      name: name of the function or program.
+      name: name of the program, or of the function until it has ended.
       found: called with findings that are known before a program ends.
     """
 
@@ -279,7 +279,6 @@ class Verifier:
     ) -> Verdict:
         """Verify the kernels that a function calls, as `verify` does."""
         check_function("pallas_debug.verify", function)
-        self.name = name_of(function)
         names = [one.name for one in fields(Request)]
         check_arguments("pallas_debug.verify", function, args, kwargs, names)
         if request.reference is not None:
@@ -446,8 +445,8 @@ class Verifier:
             self.add(ask.guarded("static", (), ask.removed_names, call.function))
         self._require_kernels(
             self._found.captures.values(),
-            f"{self.name} calls no Pallas kernel with these arguments: nothing to verify. "
-            + another_path(),
+            f"{name_of(call.function)} calls no Pallas kernel with these arguments: nothing to "
+            f"verify. {another_path()}",
             unless=False,
         )
         left = dict(self._found.captures)
@@ -506,6 +505,7 @@ class Verifier:
     def _conclude(self) -> Verdict:
         """Build the verdict, with a cell for every judgement requested, answered or not."""
         request, session, call = self._request, self.session, self._call
+        name = self.name if call is None else name_of(call.function)
         captures = list(self._found.captures.values())
         known = table.kernels([c.kernel for c in captures], session.uncaptured)
         targets = [target.name for target in self._targets()]
@@ -540,7 +540,7 @@ class Verifier:
             if outcome.status in JUDGED and outcome.digest:
                 judged.setdefault(outcome.digest, []).append(outcome.column)
         session.record_run(
-            self.name,
+            name,
             [captured.kernel for captured in captures],
             prints=session.observer.records,
             findings=found,
@@ -553,7 +553,7 @@ class Verifier:
         issues = [issue for captured in captures for issue in ask.known_issues(captured)]
         reasons = "\n".join(outcome.reason or "" for outcome in filled)
         return Verdict(
-            name=self.name,
+            name=name,
             kernels=tuple(table.labels(known).values()),
             outcomes=filled,
             findings=found,
