@@ -51,7 +51,7 @@ def _left_over(run: OrderTracker) -> Iterator[Finding]:
         if ledger.mismatch is not None:
             finding = _mismatch(run, ledger, ledger.mismatch)
         elif ledger.copies:
-            line = ledger.copies[0].place.step.site.line
+            line = ledger.copies[0].dma.step.site.line
             if (line, key) in run.detector.raced_copies:
                 continue
             key, finding = line, _not_awaited(run, ledger, ledger.copies[0])
@@ -89,7 +89,7 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
         run.launch,
         found.wait,
         operand=ledger.name,
-        other=found.copy.place.step.site.line,
+        other=found.copy.dma.step.site.line,
         values={"semaphore": ledger.name, **bytes_of},
     ).of(
         Fault.WAIT_SIZE_MISMATCH,

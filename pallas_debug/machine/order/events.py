@@ -181,16 +181,13 @@ class OrderTracker(MachineObserver):
             return
         own, step = self.tasks.thread(thread), copy.step
         when = self.detector.next()
-        place = EventPlace(step, thread.device, copy.point, copy.iterations)
         source, destination = boxes(copy.source), boxes(copy.destination)
         target = thread.ref(step.destination).name
         names = (
             boxes_text(thread.ref(step.source).name, source, copy.source.buffer.content.shape),
             boxes_text(target, destination, copy.destination.buffer.content.shape),
         )
-        started = StartedCopy(
-            place, names, copy.destination.buffer, target, copy.nbytes, copy.nbytes
-        )
+        started = StartedCopy(copy, names, target, copy.nbytes, copy.nbytes)
         if copy.source.buffer is copy.destination.buffer and source != destination:
             overlap = first_meeting(source, destination)
             if overlap is not None:
@@ -199,7 +196,7 @@ class OrderTracker(MachineObserver):
         near, far = self.tasks.copy(own, copy)
 
         def access(region: MemoryRegion, found: tuple[Box, ...], *tasks: Task) -> None:
-            self.detector.access(own, tasks[is_far(region.buffer)], MemoryAccess(
+            self.detector.access(tasks[is_far(region.buffer)], MemoryAccess(
                 region.buffer, found, region is copy.destination, 0, thread.number, when,
                 copy.point, copy.iterations, step, copy, names,
             ), goes_on=True)  # fmt: skip
@@ -219,11 +216,11 @@ class OrderTracker(MachineObserver):
 
     def _has_entered(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy) -> bool:
         """Return whether the receiver's entry into the kernel happened before the DMA."""
-        device = copy.destination.device
+        device = copy.dma.destination.buffer.device
         if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
             return True
-        key = "early", copy.place.step.site.line
-        self.report(key, lambda: reports.early(self.launch, copy))
+        key, sender = ("early", copy.dma.step.site.line), own.thread.device
+        self.report(key, lambda: reports.early(self.launch, copy, sender, device))
         return False
 
     # Semaphores

@@ -22,14 +22,13 @@ class EventPlace:
     """A step that was executed, with its position."""
 
     step: ir.MachineStep
-    device: int
     point: Point
     iterations: Point
 
     @classmethod
     def of(cls, step: ir.MachineStep, thread: Thread) -> EventPlace:
         """Return a step at the current position of a thread."""
-        return cls(step, thread.device, thread.point, thread.iterations)
+        return cls(step, thread.point, thread.iterations)
 
 
 @dataclass(eq=False, slots=True)
@@ -38,14 +37,13 @@ class StartedCopy:
 
     Attributes:
       names: names of its source and destination, with the slices.
-      destination, operand: buffer that it writes, and the buffer's name in the kernel.
+      operand: name of its destination in the kernel, without a slice.
       nbytes: amount that it adds to the semaphore: 1 for one that does not count bytes.
       left: part of that amount that no wait has taken.
     """
 
-    place: EventPlace
+    dma: DmaCopy
     names: tuple[str, str]
-    destination: MemoryBuffer
     operand: str
     nbytes: int
     left: int

@@ -12,6 +12,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.clocks import Task
+from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.order import reports
 from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
@@ -35,7 +36,7 @@ class UndecidedOrder:
       semaphore: semaphore that is read; None if both events are DMAs.
     """
 
-    place: EventPlace
+    place: EventPlace | DmaCopy
     first: str
     second: str
     semaphore: str | None = None
@@ -103,7 +104,7 @@ class RaceDetector:
         if buffer.type.space == "gmem" and (place := getattr(step, "place", None)) is not None:
             access.operand = thread.ref(place).name
         self.access(
-            own, self.tasks.of(own, buffer), access,
+            self.tasks.of(own, buffer), access,
             changes=not writes or (lambda: changes(own.thread, step, region, value)),
         )  # fmt: skip
 
@@ -116,10 +117,10 @@ class RaceDetector:
             region.buffer, boxes(region), writes, 0, own.thread.number, self.next(), point,
             block=block, parallel_point=self.tasks.parallel_point(point),
         )  # fmt: skip
-        self.access(own, task, access, goes_on=goes_on)
+        self.access(task, access, goes_on=goes_on)
 
     def access(
-        self, own: OrderedThread, task: Task, access: MemoryAccess, *, goes_on: bool = False,
+        self, task: Task, access: MemoryAccess, *, goes_on: bool = False,
         changes: bool | Callable[[], bool] = True,
     ) -> None:  # fmt: skip
         """Check an access of `task`, and keep it if later accesses may be unordered with it.
@@ -143,20 +144,18 @@ class RaceDetector:
             if are_stores and not changes and not other.is_of_pipeline:
                 self.equal.setdefault(_key(other, access), (other, access))
             else:
-                self._conflict(own, other, access, both)
+                self._conflict(other, access, both)
         if goes_on or not history.drops:
             history.keep(access)
         if is_far(access.buffer):
             return
         (history.wrote if access.writes else history.read)(access.boxes)
 
-    def _conflict(
-        self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess, both: Box
-    ) -> None:
+    def _conflict(self, other: MemoryAccess, access: MemoryAccess, both: Box) -> None:
         if access.is_atomic and other.is_atomic:
             return
         if access.adds and other.adds:
-            self._sums(own, other, access)
+            self._sums(other, access)
             return
         is_moved = access.is_of_pipeline and other.is_of_pipeline
         if is_moved and (access.thread, access.parallel_point) == (
@@ -171,13 +170,12 @@ class RaceDetector:
         make = functools.partial(reports.race, self.launch, self.tasks, other, access, both, axes)
         self._report(_key(other, access, axes), make)
 
-    def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
-        assert access.step is not None
-        place = EventPlace(access.step, own.thread.device, access.point, access.iterations)
+    def _sums(self, other: MemoryAccess, access: MemoryAccess) -> None:
+        assert access.copy is not None
         names = [side.names for side in (other, access) if side.names is not None]
         first, second = (f"the copy of {source} to {target}" for source, target in names)
-        fact = UndecidedOrder(place, first, second)
-        self.undecided.setdefault(("add", access.step.site.line), fact)
+        fact = UndecidedOrder(access.copy, first, second)
+        self.undecided.setdefault(("add", access.copy.step.site.line), fact)
 
 
 def changes(thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> bool:

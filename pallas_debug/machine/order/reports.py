@@ -126,9 +126,9 @@ def name_in(access: MemoryAccess) -> str:
 
 def of_copy(launch: Launch, copy: StartedCopy, **values: str) -> Sighting:
     """Position of the start of a DMA; the operand is its destination."""
-    shape = shape_text(copy.destination)
+    shape = shape_text(copy.dma.destination.buffer)
     given: dict[str, Any] = {"operand": copy.operand, "index": copy.names[1], "shape": shape}
-    return sighting_of(launch, copy.place, values=values, **given)
+    return sighting_of(launch, copy.dma, values=values, **given)
 
 
 def overlapping(launch: Launch, copy: StartedCopy, elements: Box) -> Finding:
@@ -140,13 +140,12 @@ def overlapping(launch: Launch, copy: StartedCopy, elements: Box) -> Finding:
     )
 
 
-def early(launch: Launch, copy: StartedCopy) -> Finding:
+def early(launch: Launch, copy: StartedCopy, sender: int, receiver: int) -> Finding:
     """Report a DMA to a device that may not have entered the kernel yet."""
-    sender, receiver = copy.place.device, copy.destination.device
     return of_copy(launch, copy, sender=f"device {sender}", receiver=f"device {receiver}").of(
         Fault.DATA_RACE,
         source=copy.names[0],
-        what=f"{copy.names[1]}, {shape_text(copy.destination)},",
+        what=f"{copy.names[1]}, {shape_text(copy.dma.destination.buffer)},",
         sender=sender,
         receiver=receiver,
     )
