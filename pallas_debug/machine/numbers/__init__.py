@@ -4,7 +4,6 @@ observer   evaluates units of plain operations, with tests of their arithmetic
 nan_trail  propagation of NaNs and infinities from an operation to the results
 reach      whether more than values depends on a wrapped integer
 loops      endless loops
-repeated   arithmetic of a further run, without tests
 claims     false hints and checks
 assumptions  false assumptions in `pltpu.annotate`
 random_bits  random bits that are unseeded, or repeat

@@ -9,7 +9,7 @@ contains them (`nan_trail`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +29,6 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.numbers.nan_trail import Facts, NanTrail
 from pallas_debug.machine.numbers.reach import reaching
-from pallas_debug.machine.numbers.repeated import RepeatedArithmetic
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sightings import sighting
 from pallas_debug.machine.threads import Thread
@@ -83,14 +82,13 @@ class ArithmeticReport:
         """True if it is a fault only where more than values depend on it."""
         return self.fault.trouble in ("overflow", "narrowing")
 
-    def finding(self, *, reaches: bool = False) -> Finding:
+    def finding(self, *, reaches: bool = True) -> Finding:
         """Create the finding; `reaches` if more than values depend on a wrapped number."""
         fault, seen = self.fault, replace(self.seen, count=self.count)
         facts = {"element": str(list(fault.element))} if fault.element else {}
-        facts |= {f"operand {i}": number(value) for i, value in enumerate(fault.values)}
-        if not fault.values:
-            for i, (least, greatest) in enumerate(fault.ranges):
-                facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
+        ranges = (f"{number(least)} to {number(greatest)}" for least, greatest in fault.ranges)
+        operands = map(number, fault.values) if fault.values else ranges
+        facts |= {f"operand {i}": value for i, value in enumerate(operands)}
         seen = seen.at(shape=fault.result_type).with_values(facts)
         if fault.trouble in ("nan", "infinity"):
             return _not_finite(seen, fault)
@@ -156,6 +154,11 @@ class _UnitRecord:
         return count <= ALWAYS_EXPLAINED or count & (count - 1) == 0
 
 
+def is_watched(points: WatchedPoints | None, thread: Thread) -> bool:
+    """Return whether the arithmetic of the current grid point is checked; None checks all."""
+    return points is None or thread.point in points
+
+
 class NumbersObserver(MachineObserver):
     """Checks the arithmetic of a kernel."""
 
@@ -194,17 +197,11 @@ class NumbersObserver(MachineObserver):
         for made in sorted(self._trail.results(infinities=self._infinities), key=min):
             self._confirm(made)
         reports = sorted(self._found, key=lambda r: r.number)
-        reaching = {id(report) for report in self._reaching}
-        return [
-            report.finding(reaches=report.wraps)
-            for report in reports
-            if not report.wraps or id(report) in reaching
-        ]
+        return [one.finding() for one in reports if not one.wraps or one in self._reaching]
 
     def hints(self) -> list[Hint]:
         """Return the integers that wrap around, and on which only values depend."""
-        reaching = {id(report) for report in self._reaching}
-        left = [one.finding() for one in self._found if one.wraps and id(one) not in reaching]
+        left = (one for one in self._found if one.wraps and one not in self._reaching)
         return [
             Hint(
                 kind=HintKind.WRAPPED_INTEGER,
@@ -214,7 +211,7 @@ class NumbersObserver(MachineObserver):
                 operand=finding.operand,
                 grid_point=finding.grid_point,
             )
-            for finding in left
+            for finding in (one.finding(reaches=False) for one in left)
         ]
 
     @cached_property
@@ -231,7 +228,7 @@ class NumbersObserver(MachineObserver):
         return RepeatedArithmetic(self._watched)
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
-        if step.unit is None or not self._watches(thread):
+        if step.unit is None or not is_watched(self._watched, thread):
             return step.evaluate(*values)
         outputs, suspicions = numerics.watch(step).run(values)
         made: Facts = frozenset()
@@ -240,9 +237,6 @@ class NumbersObserver(MachineObserver):
         if suspicions or made:
             self._suspected(thread, step, values, outputs, suspicions, made)
         return outputs
-
-    def _watches(self, thread: Thread) -> bool:
-        return self._watched is None or thread.point in self._watched
 
     def _suspected(
         self,
@@ -289,7 +283,9 @@ class NumbersObserver(MachineObserver):
         new = [n for n in equations if n not in record.reports]
         if not new or not record.is_due():
             return
-        fault = _explain(occasion, "integers", record.reports)
+        fault = numeric_faults.explain(
+            occasion.step.unit, occasion.values, kind="integers", but=record.reports
+        )
         if fault is not None:
             self._report(occasion, fault)
 
@@ -298,7 +294,7 @@ class NumbersObserver(MachineObserver):
         for occasion in sorted(made):
             if not self._record(occasion.step).is_due():
                 continue
-            fault = _explain(occasion, "nans")
+            fault = numeric_faults.explain(occasion.step.unit, occasion.values, kind="nans")
             if fault is not None and (self._infinities or fault.makes_nan):
                 self._report(occasion, fault)
                 return
@@ -321,34 +317,43 @@ class NumbersObserver(MachineObserver):
         self._trail.point_begins(thread)
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        if self._trail.is_active:
-            self._trail.loads(thread, getattr(step, "output", None), region, value)
+        self._trail.loads(thread, getattr(step, "output", None), region, value)
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
-        if not isinstance(step, ir.StoreStep):
-            return
-        if self._trail.is_active:
+        if self._trail.is_active and isinstance(step, ir.StoreStep):
             self._trail.stores(thread, step, region, value)
 
     def copy_ends(self, copy: DmaCopy) -> None:
-        if self._trail.is_active:
-            self._trail.copy_ends(copy)
+        self._trail.copy_ends(copy)
 
     def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        if self._trail.is_active:
-            self._trail.fetches(window)
+        self._trail.fetches(window)
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        if self._trail.is_active:
-            self._trail.writes_back(window, block)
+        self._trail.writes_back(window, block)
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         self._trail.allocated(buffer)
 
 
-def _explain(
-    occasion: _Occasion, kind: numeric_faults.Kind, but: Collection[int] = ()
-) -> NumericFault | None:
-    return numeric_faults.explain(occasion.step.unit, occasion.values, kind=kind, but=but)
+class RepeatedArithmetic(MachineObserver):
+    """Evaluates units as `NumbersObserver` does, without checking them.
+
+    The results of both runs are compared bit by bit, and XLA may round differently in a program
+    without the tests. Compiling one would also take longer than a short run.
+
+    Args:
+      watched: grid points whose arithmetic was checked; None for all.
+    """
+
+    evaluates = True
+
+    def __init__(self, watched: WatchedPoints | None = None) -> None:
+        self._watched = watched
+
+    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
+        if step.unit is None or not is_watched(self._watched, thread):
+            return step.evaluate(*values)
+        return numerics.watch(step).run(values)[0]

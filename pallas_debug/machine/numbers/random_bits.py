@@ -41,14 +41,12 @@ class _Draws:
       state: state of the generator at the first draw: its seed, and how many 32-bit numbers
         were drawn since.
       is_same: whether the state was the same at each draw.
-      has_moved: whether the draws were at several grid points.
     """
 
     seen: Sighting
     state: tuple[tuple[int, ...], int]
     seeded: SourceLine | None
     is_same: bool = True
-    has_moved: bool = False
     count: int = 1
 
 
@@ -99,12 +97,10 @@ class RandomBitsObserver(MachineObserver):
 
     def _repeated(self, draws: _Draws) -> Hint:
         seed = ", ".join(map(str, draws.state[0]))
-        each = "grid point" if draws.has_moved else "iteration"
         return Hint(
             kind=HintKind.SAME_RANDOM_BITS,
             kernel=self._launch.name,
-            message=f"all {draws.count} draws return the same bits: the seed, {seed}, is the same "
-            f"at each {each}",
+            message=f"all {draws.count} draws return the same bits: the seed is {seed} each time",
             source=draws.seen.witness.source,
             other=draws.seeded,
             grid_point=draws.seen.witness.grid_point,
@@ -139,4 +135,3 @@ class RandomBitsObserver(MachineObserver):
             return
         known.count += 1
         known.is_same = known.is_same and known.state == state
-        known.has_moved = known.has_moved or known.seen.witness.grid_point != (thread.point or None)
