@@ -32,14 +32,8 @@ _MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of 
 
 def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Explanation:
     """Apply an entry to one message: add its details, drop the recogniser."""
-    return replace(
-        entry,
-        details=tuple(_details(entry.id, text, kernel)),
-        pattern="",
-        marks=(),
-        ambiguous=False,
-        general=False,
-    )
+    details = tuple(_details(entry.id, text, kernel))
+    return replace(entry, details=details, pattern="", marks=(), ambiguous=False, general=False)
 
 
 def kernel_name(text: str) -> str | None:
@@ -53,7 +47,7 @@ def kernel_name(text: str) -> str | None:
 
 def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
     if id in ("scoped-vmem-overflow", "vmem-capacity", "smem-overflow"):
-        return _memory(text, kernel)
+        return memory.overflow(text, kernel)
     if id == "unproven-alignment":
         match = _MULTIPLE.search(text)
         if match is not None:
@@ -70,12 +64,3 @@ def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
     if id in ("loop-carry", "branch-results"):
         return _CARRIES.findall(text)
     return []
-
-
-def _memory(text: str, kernel: Kernel | None) -> list[str]:
-    overflow = memory.overflow(text, kernel)
-    if overflow is None:
-        return []
-    used, limit = memory.amount(overflow.used), memory.amount(overflow.limit)
-    needed = f"needed: {used} of {overflow.space.upper()}; limit: {limit}"
-    return [needed, *(f"  {allocation}" for allocation in overflow.allocations)]

@@ -7,7 +7,6 @@ table of the largest allocations; and if a single allocation is too large, that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from pallas_debug.model import Kernel
 
@@ -31,47 +30,6 @@ _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """A single VMEM or SMEM allocation.
-
-    Attributes:
-      what: the operand's name if known, else `input 0`, `scratch`, `spilled registers`.
-      block: dtype and shape of the block or buffer, as XLA writes it: `f32[512,4096]`.
-      whole: dtype and shape of the whole operand.
-      buffers: number of buffers of the block.
-      bytes: sum over all buffers.
-    """
-
-    what: str
-    bytes: int
-    block: str = ""
-    whole: str = ""
-    buffers: int = 1
-
-    def __str__(self) -> str:
-        words = [f"{self.what}: {amount(self.bytes)}"]
-        if self.block:
-            words.append(self.block + (f" of {self.whole}" if self.whole else ""))
-        if self.buffers > 1:
-            words.append(f"{self.buffers} buffers")
-        return ", ".join(words)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overflow:
-    """Bytes of a memory that were used, and its limit.
-
-    Attributes:
-      allocations: largest first; the compiler may name only some, or none.
-    """
-
-    space: str
-    used: int
-    limit: int
-    allocations: tuple[Allocation, ...] = ()
-
-
 def amount(count: float) -> str:
     """Format bytes: `16.0 MiB`, `512 KiB`, `96 B`."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -80,8 +38,8 @@ def amount(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
-    """Parse the overflow that a message reports, if any.
+def overflow(message: str, kernel: Kernel | None = None) -> list[str]:
+    """Return lines about the overflow that a message reports: the sums, then what it names.
 
     Args:
       message: message of the compiler.
@@ -89,56 +47,47 @@ def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
     """
     one = _ONE.search(message)
     if one is not None:
-        held = _allocation(one["tag"], int(one["used"]), kernel)
-        if not held.block:
-            held = replace(held, block=one["shape"].partition("{")[0])
-        return Overflow(
-            space=one["space"], used=int(one["used"]), limit=int(one["limit"]), allocations=(held,)
-        )
-    for pattern in _SUMS:
-        match = pattern.search(message)
-        if match is not None:
-            return Overflow(
-                space=match.groupdict().get("space") or "vmem",
-                used=_bytes(match["used"]),
-                limit=_bytes(match["limit"]),
-                allocations=_table(message, kernel),
-            )
-    return None
-
-
-def _table(message: str, kernel: Kernel | None) -> tuple[Allocation, ...]:
+        used, shape = int(one["used"]), one["shape"].partition("{")[0]
+        needed = _needed(used, int(one["limit"]), one["space"])
+        return [needed, _allocation(one["tag"], used, kernel, shape)]
+    match = next(filter(None, (pattern.search(message) for pattern in _SUMS)), None)
+    if match is None:
+        return []
+    space = match.groupdict().get("space") or "vmem"
     rows = list(_ROW.finditer(message))
     ends = [row.start() for row in rows[1:]] + [len(message)]
-    found = []
-    for row, end in zip(rows, ends, strict=False):
-        tag = _TAG.search(message, row.end(), end)
-        found.append(_allocation(tag["tag"] if tag else "", _bytes(row["size"]), kernel))
-    return tuple(found)
+    tags = [_TAG.search(message, row.end(), end) for row, end in zip(rows, ends, strict=False)]
+    return [
+        _needed(_bytes(match["used"]), _bytes(match["limit"]), space),
+        *(
+            _allocation(tag["tag"] if tag else "", _bytes(row["size"]), kernel)
+            for row, tag in zip(rows, tags, strict=True)
+        ),
+    ]
 
 
-def _allocation(tag: str, size: int, kernel: Kernel | None) -> Allocation:
-    window = _WINDOW.search(tag)
-    if window is not None:
-        number = int(window["number"])
+def _needed(used: int, limit: int, space: str) -> str:
+    return f"needed: {amount(used)} of {space.upper()}; limit: {amount(limit)}"
+
+
+def _allocation(tag: str, size: int, kernel: Kernel | None, shape: str = "") -> str:
+    """Describe an allocation by its tag; the size includes all buffers of a block."""
+    what, buffers = tag[:80] or "unnamed", 1
+    if (window := _WINDOW.search(tag)) is not None:
+        number, shape, full = int(window["number"]), window["window"], window["full"]
+        what = _name(kernel, window["side"], number) or f"{window['side']} {number}"
+        shape += f" of {full}" if full != shape else ""
         levels = _BUFFERS.search(tag)
-        return Allocation(
-            what=_name(kernel, window["side"], number) or f"{window['side']} {number}",
-            bytes=size,
-            block=window["window"],
-            whole=window["full"] if window["full"] != window["window"] else "",
-            buffers=int(levels["count"]) if levels else 1,
-        )
-    prefetched = _PREFETCHED.search(tag)
-    if prefetched is not None:
+        buffers = int(levels["count"]) if levels else 1
+    elif (prefetched := _PREFETCHED.search(tag)) is not None:
         number = int(prefetched["number"])
         what = _name(kernel, "input", number) or f"scalar prefetch {number}"
-        return Allocation(what=what, bytes=size)
-    if "spill" in tag:
-        return Allocation(what="spilled registers", bytes=size)
-    if tag.startswith("scratch"):
-        return Allocation(what="scratch", bytes=size)
-    return Allocation(what=tag[:80] or "unnamed", bytes=size)
+    elif "spill" in tag:
+        what = "spilled registers"
+    elif tag.startswith("scratch"):
+        what = "scratch"
+    words = [f"  {what}: {amount(size)}", shape, f"{buffers} buffers" if buffers > 1 else ""]
+    return ", ".join(filter(None, words))
 
 
 def _name(kernel: Kernel | None, side: str, number: int) -> str | None:

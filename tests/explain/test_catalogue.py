@@ -149,13 +149,6 @@ def test_every_class_of_fault_is_explained() -> None:
     assert set(Fault) - unclassified <= explained
 
 
-@pytest.mark.parametrize("kind", ["CompilerAbort", "CompileError", "InvalidOperation"])
-def test_a_failure_that_no_entry_recognises_has_no_cause(kind: str) -> None:
-    message = "the compiler's process died of SIGABRT: Do not know how to handle output"
-    assert explain.of_finding(Finding(kind=kind, kernel="rows", message=message)) is None
-    assert explain.explain(f"{kind} in kernel `rows`\n{message}") is None
-
-
 def test_a_finding_is_completed_where_its_engine_gave_no_reason() -> None:
     bare = Finding(kind="Deadlock", kernel="k", message="sem is never signalled")
     found = explain.completed(bare)
@@ -240,24 +233,6 @@ def test_the_kernel_that_a_message_names() -> None:
     for text, kernel in NAMED:
         assert explain.explain(text) is not None, text
         assert explain.kernel_name(text) == kernel, text
-
-
-def test_an_entry_in_words() -> None:
-    found = explain.explain(
-        "E2003: CompileTimeMosaicUnprovenMemoryAccessAlignment: cannot statically prove that index "
-        "in dimension 1 is a multiple of 128"
-    )
-    assert found is not None
-    lines = found.text().splitlines()
-    assert lines[0].startswith("unproven-alignment (E2003): a load or store starts at an index")
-    assert lines[1].startswith("  cause: the start along a tiled dimension is computed")
-    assert lines[2] == "  here: the start along dimension 1 must be a multiple of 128"
-    assert lines[3].startswith("  try: if it is aligned, declare it with pl.multiple_of")
-    assert "  see: https://openxla.org/xla/errors/error_2003" in lines
-    brief = found.brief()
-    assert len(brief) == 3
-    assert brief[0].startswith("unproven-alignment (E2003): the start along")
-    assert (brief[1], brief[2][:5]) == (lines[2].strip(), "try: ")
 
 
 def test_an_unknown_name() -> None:

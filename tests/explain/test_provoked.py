@@ -13,14 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from broken_kernels import BROKEN, BrokenKernel, broken
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import explain
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.explain.formulas import FORMULAS
-from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.session import Options, Session
 
@@ -40,7 +36,6 @@ kernels = _load(Path(__file__).with_name("kernels.py"))
 
 HERE = ".".join(jax.__version__.split(".")[:2])
 LIBTPU = tuple(map(int, importlib.metadata.version("libtpu").split(".")))
-RAISING = [kernel for kernel in BROKEN if kernel.refusal() is not None]
 
 
 @pytest.fixture(scope="module")
@@ -103,54 +98,6 @@ def test_a_formula_compiles_in_place_of_its_function(session: Session, name: str
     assert f"Unimplemented primitive in Pallas TPU lowering for tc: {name}." in failure.message
 
 
-KINDS_ELSEWHERE = {
-    "votes_counted_in_int8": ("UnsupportedDtype",),  # v5e adds no int8
-    "mask_as_column": ("UnsupportedShapeCast", "CompilerAbort"),  # 0.0.42 refuses it, 0.0.50 dies
-}
-
-
-@pytest.mark.parametrize("broken_kernel", RAISING, ids=lambda kernel: kernel.name)
-def test_a_broken_kernel_is_explained_as_its_fault(
-    session: Session, broken_kernel: BrokenKernel
-) -> None:
-    failure, kernel = refused(
-        session, broken_kernel.function, broken_kernel.args, "v5e", x64=broken_kernel.x64
-    )
-    assert failure is not None
-    found = explain.of_failure(failure, kernel)
-    assert found is not None, failure.message
-    kinds = KINDS_ELSEWHERE.get(broken_kernel.name, (broken_kernel.fault,))
-    assert found.kind is not None
-    assert Fault(found.kind) in kinds
-
-
-INTERPRETED = {
-    "read_past_the_end": "out-of-bounds",
-    "block_past_the_array": "block-out-of-bounds",
-    "element_offset_as_block_index": "block-out-of-bounds",
-    "output_revisited": "output-revisited",
-    "direct_hbm_access": "direct-hbm-access",
-    "check_without_debug": "check-not-supported",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", INTERPRETED)
-def test_what_jaxs_own_interpreter_raises(name: str) -> None:
-    kernel = broken(name)
-    try:
-        with (
-            pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()),
-            pytest.raises(Exception) as error,
-        ):
-            jax.block_until_ready(jax.jit(kernel.function)(*kernel.make_args()))
-    finally:
-        pltpu.reset_tpu_interpret_mode_state()
-    found = explain.explain(str(error.value))
-    assert found is not None
-    assert found.id == INTERPRETED[name]
-
-
 def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     """A compiler that an earlier test has started takes some milliseconds, too."""
     options = Options(
@@ -162,26 +109,3 @@ def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
     assert found.id.startswith("compiler-timeout")
-
-
-def test_an_array_of_another_size_than_the_program_was_compiled_for() -> None:
-    """Below what jax checks itself; any client of XLA says it, that of the CPU too."""
-    executable = jax.jit(lambda x: x + 1).lower(jax.numpy.ones(32)).compile().runtime_executable()
-    with pytest.raises(jax.errors.JaxRuntimeError) as error:
-        executable.execute_sharded([jax.numpy.ones(16)])
-    found = explain.explain(str(error.value))
-    assert found is not None
-    assert found.id == "program-input"
-
-
-def test_names_that_are_gone_and_a_cpu() -> None:
-    with pytest.raises(AttributeError) as gone:
-        _ = pltpu.TPUCompilerParams
-    with pytest.raises(ValueError) as cpu:
-        pl.pallas_call(kernels.copy, out_shape=kernels.X)(jax.numpy.ones((16, 128)))
-    ids = []
-    for error in (gone, cpu):
-        found = explain.explain(str(error.value))
-        assert found is not None
-        ids.append(found.id)
-    assert ids == ["removed-name", "only-interpret"]
