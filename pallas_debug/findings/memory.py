@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pallas_debug.findings.case import Case, both, has, is_
-from pallas_debug.findings.facts import Point, lines_text, number
+from pallas_debug.findings.facts import Point, lines_text
 from pallas_debug.findings.faults import Fault
 
 # Facts
@@ -28,53 +28,20 @@ def some(affected: int, total: int, of: str = "elements") -> Count | None:
     return Count(affected, total, of) if affected < total else None
 
 
-class FirstElement(NamedTuple):
-    """First affected element, with the number of affected ones unless all are."""
-
-    name: str
-    affected: Count | None = None
-
-    def __str__(self) -> str:
-        return f"{self.affected}, starting with {self.name}" if self.affected else self.name
+def first_of(element: str, affected: Count | None) -> str:
+    """Name the first affected element, with the number of affected ones unless all are."""
+    return f"{affected}, starting with {element}" if affected else element
 
 
-class Writes(NamedTuple):
-    """Lines that write a buffer, and the first grid point at which one of them ran."""
-
-    lines: Sequence[int]
-    point: Point
-
-    def __str__(self) -> str:
-        at = f", first at grid point {self.point}" if self.point else ""
-        return lines_text(self.lines) + at
+def writes_text(lines: Sequence[int], first: Point) -> str:
+    """Name the lines that write a buffer, and the first grid point at which one of them ran."""
+    return lines_text(lines) + (f", first at grid point {first}" if first else "")
 
 
-class GridStep(NamedTuple):
-    """A grid point, and the iterations of the loops around a line."""
-
-    point: Point
-    loop: Point = ()
-
-    def __str__(self) -> str:
-        point = f"grid point {self.point}" if self.point or not self.loop else ""
-        loop = f"loop iteration {self.loop}" if self.loop else ""
-        return ", ".join(filter(None, (point, loop)))
-
-
-class OverwrittenElement(NamedTuple):
-    """Values of an element before and after it was overwritten."""
-
-    element: str
-    before: object
-    after: object
-
-    def __str__(self) -> str:
-        return f"{self.element} was {number(self.before)} and is now {number(self.after)}"
-
-    @property
-    def values(self) -> dict[str, str]:
-        """Return the change as values of a witness."""
-        return {self.element: number(self.after), f"{self.element} before": number(self.before)}
+def step_text(point: Point, loop: Point) -> str:
+    """Name a grid point, and the iterations of the loops around a line."""
+    at = [f"grid point {point}"] if point or not loop else []
+    return ", ".join([*at, f"loop iteration {loop}"] if loop else at)
 
 
 class UnwrittenPart(NamedTuple):
@@ -218,7 +185,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             has("is_under_way"),
         ),
         Case(
-            "{part} is read at {reader} after {writer} overwrote it through {output}{change:: %}",
+            "{part} is read at {reader} after {writer} overwrote it through {output}",
             _SHARED,
             _KEEP,
         ),

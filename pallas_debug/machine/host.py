@@ -182,8 +182,6 @@ class MachineHost:
                     _launches.popitem(last=False)
         if is_sanitized:
             areas.require_cores(known)
-            if watch is not None:
-                room.require_axes(known, watch)
             room.require_room(known, watch)
         uses = current_uses(operand.name for operand in kernel.of_kind("output"))
         return PreparedKernel(known, kernel.digest, _communicates(known), is_sanitized, uses, watch)

@@ -35,14 +35,10 @@ class LowPrecisionSums(MachineObserver):
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
-        buffer = region.buffer
-        if id(step) not in self._sums or id(step) in self._found:
+        buffer, dtype = region.buffer, region.buffer.content.dtype.name
+        if id(step) not in self._sums or id(step) in self._found or dtype not in BITS:
             return
-        found = self._memory.shadows.get(buffer.number)
-        dtype = buffer.content.dtype.name
-        if found is None or dtype not in BITS:
-            return
-        numbers = found.of(region)
+        numbers = self._memory.shadows[buffer.number].of(region)
         before = None if numbers is None else self._memory.writes.get(int(np.max(numbers)))
         if before is None or before.step is not step:
             return

@@ -28,6 +28,7 @@ MAX_FAULTS = 62
 """Maximum number of faults that are followed: each is a bit of a number."""
 
 Point = tuple[int, ...]
+Slices = tuple[slice, ...]
 Place = tuple[tuple[str, int], Point, Point]
 """File and line, grid point, and loop iterations."""
 
@@ -92,8 +93,14 @@ class OriginTracker(MachineObserver):
         if self._touched:
             results = {reg.number for reg in ir.results(step)}
             for number in {*ir.registers(step)} - results:
-                used |= self._behind(thread, number)
-        return used | self._own(step, thread.point, thread.iterations, used)
+                for other in self._slicer.of_frames(thread.frames, ir.Reg(number)).steps:
+                    used |= self._touched.get((thread.number, other), 0)
+        faults = used | self._own(step, thread.point, thread.iterations, used)
+        if faults:
+            self._touched[thread.number, id(step)] = faults
+        else:
+            self._touched.pop((thread.number, id(step)), None)
+        return faults
 
     def _own(self, step: ir.MachineStep, point: Point, iterations: Point, used: int) -> int:
         """Note what the faults at a step follow from; return their numbers."""
@@ -103,24 +110,10 @@ class OriginTracker(MachineObserver):
         for line in lines & self._lines:
             for number in self._faults.get((line, tuple(point), tuple(iterations)), ()):
                 own |= 1 << number
-                others = _numbers(used & ~(1 << number))
+                others = {n for n in range(MAX_FAULTS) if n != number and used >> n & 1}
                 if others:
                     self.causes.setdefault(number, set()).update(others)
         return own
-
-    def _behind(self, thread: Thread, register: int) -> int:
-        """Return the faults that a register's value comes from."""
-        found = 0
-        for step in self._slicer.of_frames(thread.frames, ir.Reg(register)).steps:
-            found |= self._touched.get((thread.number, step), 0)
-        return found
-
-    def _touch(self, thread: Thread, step: ir.MachineStep, faults: int) -> None:
-        key = thread.number, id(step)
-        if faults:
-            self._touched[key] = faults
-        else:
-            self._touched.pop(key, None)
 
     # Elements
 
@@ -147,11 +140,11 @@ class OriginTracker(MachineObserver):
     # Events
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
-        self._touch(thread, step, self._at(thread, step))
+        self._at(thread, step)
         return step.evaluate(*values)
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        self._touch(thread, step, self._at(thread, step, self._in(region)))
+        self._at(thread, step, self._in(region))
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
@@ -162,7 +155,7 @@ class OriginTracker(MachineObserver):
             self._mark(region.buffer, index, faults, adds=is_partial)
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
-        self._touch(thread, copy.step, self._at(thread, copy.step))
+        self._at(thread, copy.step)
 
     def copy_ends(self, copy: DmaCopy) -> None:
         used = self._in(copy.source) | self._touched.get((copy.thread, id(copy.step)), 0)
@@ -172,15 +165,16 @@ class OriginTracker(MachineObserver):
 
     def fetches(self, thread: Thread, window: Window, block: Point) -> None:
         outer, inner = window.bounds(block)
-        slot, marks = window.slots[window.filled], self._marks.get(window.array.number)
-        sizes = tuple(n.stop - n.start for n in inner)
-        self._mark(slot, inner, 0 if marks is None else marks[outer].reshape(sizes))
+        self._moves(window.array, outer, window.slots[window.filled], inner)
 
     def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
         outer, inner = window.bounds(block)
-        marks = self._marks.get(window.current.number)
-        sizes = tuple(n.stop - n.start for n in outer)
-        self._mark(window.array, outer, 0 if marks is None else marks[inner].reshape(sizes))
+        self._moves(window.current, inner, window.array, outer)
+
+    def _moves(self, source: MemoryBuffer, at: Slices, target: MemoryBuffer, to: Slices) -> None:
+        marks = self._marks.get(source.number)
+        sizes = tuple(n.stop - n.start for n in to)
+        self._mark(target, to, 0 if marks is None else marks[at].reshape(sizes))
 
     def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
         self._at(thread, step)
@@ -190,7 +184,3 @@ class OriginTracker(MachineObserver):
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         self._at(thread, step)
-
-
-def _numbers(faults: int) -> list[int]:
-    return [number for number in range(MAX_FAULTS) if faults >> number & 1]

@@ -25,44 +25,42 @@ class ControlTrace(MachineObserver):
         self._dynamic: dict[int, bool] = {}
 
     def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
-        self.trace = hash((self.trace, id(step), chosen))
+        self._decided(step, chosen)
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         if type(step) is ir.WhileLoop:
-            self.trace = hash((self.trace, id(step), iteration))
+            self._decided(step, iteration)
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        if self._is_dynamic(step):
-            self.trace = hash((self.trace, id(step), index_key(region)))
+        self._accesses(step, region)
 
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
-        if self._is_dynamic(step):
-            self.trace = hash((self.trace, id(step), index_key(region)))
+        self._accesses(step, region)
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
-        if self._is_dynamic(copy.step):
-            keys = index_key(copy.source), index_key(copy.destination)
-            self.trace = hash((self.trace, id(copy.step), keys))
+        self._accesses(copy.step, copy.source, copy.destination)
 
     def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
-        self.trace = hash((self.trace, id(step), counter.entry, amount))
+        self._decided(step, counter.entry, amount)
 
-    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
-        self.trace = hash((self.trace, id(step), counter.entry, amount))
+    waited = signals
 
     def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        self.trace = hash((self.trace, id(step), str(error.index)))
+        self._decided(step, str(error.index))
 
-    def reads_outside(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
-        self.trace = hash((self.trace, id(step), str(error.index)))
+    reads_outside = leaves
 
-    def _is_dynamic(self, step: ir.MachineStep) -> bool:
+    def _accesses(self, step: ir.MachineStep, *regions: MemoryRegion) -> None:
         found = self._dynamic.get(id(step))
         if found is None:
             found = self._dynamic[id(step)] = is_dynamic(step)
-        return found
+        if found:
+            self._decided(step, *map(index_key, regions))
+
+    def _decided(self, step: ir.MachineStep, *values: Any) -> None:
+        self.trace = hash((self.trace, id(step), values))
 
 
 def is_dynamic(step: ir.MachineStep) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,6 @@ class OverwrittenRead:
     buffer: MemoryBuffer
     element: Point
     writer: WriteRecord | None
-    value: Any
 
 
 @dataclass(eq=False, slots=True)
@@ -216,7 +214,7 @@ class ArrayLedger:
             element = shadow.first_in(mask)
             self.overwritten[id(step), marked.window.operand.name] = OverwrittenRead(
                 step, thread.point, thread.iterations, marked, region.buffer, element,
-                self._writes.get(int(kept.numbers[element])), region.buffer.content[element].item(),
+                self._writes.get(int(kept.numbers[element])),
             )  # fmt: skip
 
     def copied_from(self, copy: DmaCopy) -> None:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.facts import block_text, element_text, when_zero
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.memory import (
-    FirstElement,
-    GridStep,
-    OverwrittenElement,
     UnwrittenPart,
     WhyUnwritten,
-    Writes,
+    first_of,
     some,
+    step_text,
+    writes_text,
 )
 from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import revisited
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.shadow import shadow
 from pallas_debug.machine.shadow.arrays import BlockReturn, OverwrittenRead
-from pallas_debug.machine.shadow.shadow import SuspectRead, plain_number
+from pallas_debug.machine.shadow.shadow import SuspectRead
 from pallas_debug.machine.shadow.tracking import MemoryTracker
 from pallas_debug.machine.sightings import access_of, shape_text, sighting_of
 from pallas_debug.model import Finding
@@ -40,11 +36,9 @@ LAST = 1 << 60
 class MemoryWording:
     """Creates the findings of one run."""
 
-    def __init__(self, run: MemoryTracker, arrays: Sequence[Sequence[Any]]) -> None:
-        """Set up; `arrays` are those of the call, for each device."""
+    def __init__(self, run: MemoryTracker) -> None:
         self._run = run
         self._launch = run.launch
-        self._arrays = arrays
 
     # Reads
 
@@ -60,7 +54,7 @@ class MemoryWording:
             other=None if copy is None else copy.step.site.line,
         )
         affected = int(suspect.mask.sum())
-        first = FirstElement(element_text(name, suspect.element), some(affected, suspect.total))
+        first = first_of(element_text(name, suspect.element), some(affected, suspect.total))
         if suspect.kind == "padding":
             array = None if copy is None else copy.source.buffer
             return seen.of(
@@ -96,7 +90,7 @@ class MemoryWording:
             else "at each grid point",
         }
 
-    def _writes(self, suspect: SuspectRead) -> Writes | None:
+    def _writes(self, suspect: SuspectRead) -> str | None:
         """Other lines than the reader's that have written a buffer; None if there are none."""
         reader = suspect.step.site.line
         written = [
@@ -104,7 +98,7 @@ class MemoryWording:
             for step, point in self._run.stored.get(suspect.buffer.name, {}).values()
             if (line := step.site.line) is not None and line != reader
         ]
-        return Writes(sorted({n for n, _ in written}), written[0][1]) if written else None
+        return writes_text(sorted({n for n, _ in written}), written[0][1]) if written else None
 
     # Arrays
 
@@ -127,36 +121,19 @@ class MemoryWording:
             index=part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
         )
-        change, writer = self._change(read), "another grid point"
-        values = {} if change is None else change.values
+        writer, values = "another grid point", {}
         if record is not None:
-            writer = str(GridStep(record.point, record.iterations))
-            values |= {f"other {n}": v for n, v in access_of(record, record.copy).facts.items()}
+            writer = step_text(record.point, record.iterations)
+            values = {f"other {n}": v for n, v in access_of(record, record.copy).facts.items()}
         finding = seen.with_values(values).of(
             Fault.OVERWRITTEN_READ,
             part=seen.witness.index or name,
             output=self._run.arrays.outputs[window.array.name],
-            reader=GridStep(read.point, read.iterations),
+            reader=step_text(read.point, read.iterations),
             writer=writer,
-            change=change,
             is_under_way=read.block.is_under_way,
         )
         return (0 if record is None else record.number + 1), finding
-
-    def _change(self, read: OverwrittenRead) -> OverwrittenElement | None:
-        """Values of the first element before and after; None while a write-back is under way."""
-        if read.block.is_under_way:
-            return None
-        window, launch = read.block.window, self._launch
-        name = window.operand.name
-        given = [o.name for o in launch.operands if o.kind in ("prefetch", "input")]
-        arrays = self._arrays[window.array.device][sum(n is None for n in launch.grid) :]
-        outer, inner = window.bounds(read.block.block)
-        block = np.asarray(arrays[given.index(name)])[outer]
-        index = tuple(i - n.start for i, n in zip(read.element, inner, strict=True))
-        before = block.reshape([n.stop - n.start for n in inner])[index].item()
-        element = element_text(name, read.element)
-        return OverwrittenElement(element, plain_number(before), plain_number(read.value))
 
     def _returned(self, back: BlockReturn) -> Finding:
         name = back.window.operand.name
@@ -218,7 +195,7 @@ class MemoryWording:
             shape=shape_text(buffer),
             values={"elements": f"{part.elements} of {part.of}"},
         )
-        what = part.text + (f" on device {buffer.device}" if len(self._arrays) > 1 else "")
+        what = part.text + (f" on device {buffer.device}" if self._launch.mesh else "")
         return seen.of(
             Fault.OUTPUT_NOT_WRITTEN,
             part=UnwrittenPart(what, part.regions > 1),

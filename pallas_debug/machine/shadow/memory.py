@@ -83,8 +83,9 @@ class MemorySanitizer(MemoryTracker):
             if suspect.back is not None:  # it reads what the revisit has lost
                 self.arrays.returns.setdefault(suspect.buffer.name, suspect.back)
         uninitialized = [suspect for suspect in uninitialized if suspect.back is None]
-        carried = self._carried({suspect.buffer.name for suspect in uninitialized})
-        wording = MemoryWording(self, self._call.arrays)
+        known = {suspect.buffer.name for suspect in uninitialized}
+        carried = self._first_of_each(self._of_kinds("other core"), known)
+        wording = MemoryWording(self)
         found = [
             *((suspect.first, wording.read(suspect)) for suspect in (*uninitialized, *carried)),
             *wording.arrays(),
@@ -99,16 +100,25 @@ class MemorySanitizer(MemoryTracker):
         suspects = [
             suspect
             for suspect in self._of_kinds("unwritten", "padding")
-            if not self._is_race(suspect) and not self._is_return(suspect)
+            if not self._is_race(suspect)
+            and (suspect.back is None or suspect.buffer.name not in self.arrays.returns)
         ]
         if not suspects or not self._matters(suspects):
             return []
-        found: dict[tuple[str, ReadKind], SuspectRead] = {}
+        if len(suspects) == 1:
+            return suspects
+        return self._first_of_each(suspects) or self._needed(suspects)
+
+    def _first_of_each(
+        self, suspects: Iterable[SuspectRead], known: Iterable[str] = ()
+    ) -> list[SuspectRead]:
+        """Return the first read of each buffer, unless it is known, that matters by itself."""
+        found: dict[object, SuspectRead] = {}
         for suspect in suspects:
-            name = suspect.buffer.name, suspect.kind
-            if name not in found and (len(suspects) == 1 or self._matters([suspect])):
-                found[name] = suspect
-        return list(found.values()) or self._needed(suspects)
+            place = suspect.buffer.name, suspect.kind
+            if place[0] not in known and place not in found and self._matters([suspect]):
+                found[place] = suspect
+        return list(found.values())
 
     def _needed(self, suspects: Sequence[SuspectRead]) -> list[SuspectRead]:
         """Return the first read of each buffer in the minimal set of reads that matter together.
@@ -134,10 +144,6 @@ class MemorySanitizer(MemoryTracker):
             return suspect.is_early
         return suspect.buffer.name in self._order.detector.raced
 
-    def _is_return(self, suspect: SuspectRead) -> bool:
-        """Return whether a read is the consequence of a revisited output block."""
-        return suspect.back is not None and suspect.buffer.name in self.arrays.returns
-
     def _of_kinds(self, *kinds: ReadKind) -> list[SuspectRead]:
         found = [suspect for suspect in self.suspects.values() if suspect.kind in kinds]
         return sorted(found, key=lambda suspect: suspect.first)
@@ -147,14 +153,3 @@ class MemorySanitizer(MemoryTracker):
             return False
         self._replays += 1
         return matters(self._call, [s.key for s in suspects], self._baseline)
-
-    # Scratch left by other grid points
-
-    def _carried(self, known: set[str]) -> list[SuspectRead]:
-        """Return reads of what may be on another core, the first of each buffer that matters."""
-        found: dict[str, SuspectRead] = {}
-        for suspect in self._of_kinds("other core"):
-            name = suspect.buffer.name
-            if name not in known and name not in found and self._matters([suspect]):
-                found[name] = suspect
-        return list(found.values())

@@ -18,17 +18,25 @@ SHADOW_BYTES = 4
 
 
 def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
-    """Reject a kernel whose arrays are too large for shadow memory.
+    """Reject a kernel whose arrays are too large for shadow memory, or grid points of other axes.
 
     Args:
       watch: grid points that are watched. Shadows of arrays in HBM are then created on write, so
         their size is not known in advance.
 
     Raises:
-      MachineError: the arrays are too large; the message states the sizes and what to do.
+      MachineError: the arrays are too large, with the sizes and what to do; or the grid points of
+        this kernel do not have as many axes as its grid.
     """
-    devices = math.prod(launch.mesh.values())
-    parts = () if watch is None else watch.of(launch.name, len(launch.grid))
+    devices, axes = math.prod(launch.mesh.values()), len(launch.grid)
+    parts = () if watch is None else watch.of(launch.name, axes)
+    for part in parts:
+        if len(part.entries) != axes:
+            grid = ", ".join("?" if n is None else str(n) for n in launch.grid)
+            raise MachineError(
+                f"the grid points to watch in kernel `{launch.name}`, {part.text!r}, have "
+                f"{_axes(len(part.entries))}, but its grid ({grid}) has {axes}"
+            )
     elements = _elements(launch) * devices
     needed = (_kept_whole(launch) * devices if parts else elements) * SHADOW_BYTES
     if needed <= defaults.MAX_SHADOW_BYTES:
@@ -51,25 +59,9 @@ def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
     if watch is not None and not parts:
         message += (
             f". The watched grid points {watch.text!r} are not for this kernel, whose grid has "
-            f"{_axes(len(launch.grid))}"
+            f"{_axes(axes)}"
         )
     raise MachineError(message)
-
-
-def require_axes(launch: Launch, watch: GridWatch) -> None:
-    """Reject grid points that do not have as many axes as the kernel that they name.
-
-    Raises:
-      MachineError: the numbers differ; the message states both.
-    """
-    axes = len(launch.grid)
-    for part in watch.of(launch.name, axes):
-        if len(part.entries) != axes:
-            grid = ", ".join("?" if n is None else str(n) for n in launch.grid)
-            raise MachineError(
-                f"the grid points to watch in kernel `{launch.name}`, {part.text!r}, have "
-                f"{_axes(len(part.entries))}, but its grid ({grid}) has {axes}"
-            )
 
 
 def watched_points(
@@ -81,11 +73,8 @@ def watched_points(
         return None
     sizes = iter(arrays[0])
     grid = tuple(int(next(sizes)) if n is None else n for n in launch.grid)
-    found = WatchedPoints(
-        grid,
-        tuple(part.text for part in parts),
-        tuple(part.ranges(grid) for part in parts),
-    )
+    boxes = tuple(part.ranges(grid) for part in parts)
+    found = WatchedPoints(grid, tuple(part.text for part in parts), boxes)
     return None if found.count == found.total else found
 
 
@@ -110,25 +99,24 @@ def example(launch: Launch) -> str | None:
 
 def judged_in_part(observers: Sequence[MachineObserver]) -> str | None:
     """Why a run was not checked at all grid points; None if it was."""
-    for observer in observers:
-        if isinstance(observer, MemorySanitizer) and observer.watched is not None:
-            points = observer.watched
-            message = (
-                f"memory and arithmetic are judged at {points.count:,} of {points.total:,} grid "
-                f"points ({points.text})"
-            )
-            empty = points.empty
-            if empty:
-                grid = ", ".join(map(str, points.grid))
-                message += f", but its grid ({grid}) has no {' or '.join(empty)}"
-            if observer.room.is_exhausted:
-                limit = f"{observer.room.limit / (1 << 30):.1f} GiB"
-                message += (
-                    f", and memory only up to {observer.last_watched}, where the writes of the "
-                    f"watched ones took more than {limit} of shadow memory: watch fewer"
-                )
-            return message
-    return None
+    memories = [observer for observer in observers if isinstance(observer, MemorySanitizer)]
+    points = memories[0].watched if memories else None
+    if points is None:
+        return None
+    message = (
+        f"memory and arithmetic are judged at {points.count:,} of {points.total:,} grid points "
+        f"({points.text})"
+    )
+    if points.empty:
+        grid = ", ".join(map(str, points.grid))
+        message += f", but its grid ({grid}) has no {' or '.join(points.empty)}"
+    room = memories[0].room
+    if room.is_exhausted:
+        message += (
+            f", and memory only up to {memories[0].last_watched}, where the writes of the watched "
+            f"ones took more than {room.limit / (1 << 30):.1f} GiB of shadow memory: watch fewer"
+        )
+    return message
 
 
 def _axes(count: int) -> str:

@@ -81,7 +81,6 @@ class WriteRecord:
 
     number: int
     step: ir.MachineStep
-    thread: int
     point: tuple[int, ...]
     iterations: tuple[int, ...]
     copy: DmaCopy | None = None
@@ -109,9 +108,7 @@ class SuspectRead:
     key: SiteKey
     step: ir.MachineStep
     buffer: MemoryBuffer
-    operand: str
     first: int
-    thread: int
     point: tuple[int, ...]
     iterations: tuple[int, ...]
     mask: Mask
@@ -296,11 +293,6 @@ def differing(a: Any, b: Any) -> Mask:
         return np.asarray(a != b)
     one, other = np.ascontiguousarray(a).view(bits), np.ascontiguousarray(b).view(bits)
     return np.asarray(one != other).reshape(a.shape)
-
-
-def plain_number(value: Any) -> Any:
-    """Convert a scalar of a dtype that Python lacks, such as bfloat16, to a float."""
-    return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
 
 
 def first_in(mask: Mask) -> tuple[int, ...]:

@@ -258,8 +258,8 @@ class MemoryTracker(ControlTrace):
             return None
         at = thread if copy is None else copy
         noted = SuspectRead(
-            key, step, buffer, found.operand, self.count, thread.number, at.point, at.iterations,
-            mask, int(found.where(region).sum()), copy,
+            key, step, buffer, self.count, at.point, at.iterations, mask,
+            int(found.where(region).sum()), copy,
         )  # fmt: skip
         noted.writer = self.writes.get(int(found.numbers[noted.element]))
         noted.back = self.arrays.came_back(buffer)
@@ -296,10 +296,8 @@ class MemoryTracker(ControlTrace):
     def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
         """Assign a number to a write."""
         self.count = number = self.count + 1
-        place = thread if copy is None else copy
-        of = thread.number if copy is None else copy.thread
-        written = WriteRecord(number, step, of, place.point, place.iterations, copy)
-        self.writes[number] = written
+        at = thread if copy is None else copy
+        self.writes[number] = WriteRecord(number, step, at.point, at.iterations, copy)
         if len(self.writes) > self._limit:
             self._forget()
         return number
