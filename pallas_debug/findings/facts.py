@@ -1,4 +1,4 @@
-"""Facts and phrases shared by messages: values, elements, grid points, lines, resets, lists."""
+"""Facts and phrases shared by messages: values, elements, lines, resets, lists."""
 
 from __future__ import annotations
 
@@ -75,24 +75,10 @@ def two_cores(dimension: str) -> str:
     )
 
 
-MAX_POINTS = 3
-"""Maximum number of grid points listed in a sentence."""
-
-
 def lines_text(lines: Sequence[int]) -> str:
     """Format line numbers: `line 12`, or `lines 12, 15 and 20`."""
     *rest, last = map(str, lines)
     return f"lines {', '.join(rest)} and {last}" if rest else f"line {last}"
-
-
-def points_text(points: Sequence[Point]) -> str:
-    """Format points: `grid point (0, 0)`, or `grid points (0, 0), (1, 0) and 14 more`."""
-    shown = [str(point) for point in points[:MAX_POINTS]]
-    if len(points) == 1:
-        return f"grid point {shown[0]}"
-    if len(points) > MAX_POINTS:
-        return f"grid points {', '.join(shown)} and {len(points) - MAX_POINTS:,} more"
-    return f"grid points {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def text_of(fact: object) -> str:

@@ -23,16 +23,6 @@ A source names the versions and the kernel that gave the message, or the thread,
 file that quotes it, with the versions that it states.
 """
 
-NO_VERSIONS = {
-    "overwritten-read": "only the kernel machine says it, whatever the versions",
-    "buffer-allocation": "only a TPU says it, and the threads that quote it name no versions",
-    "halt-hardware": "only a TPU that breaks says it; no thread quotes it, XLA's page does",
-    "halt-launch-group": "only several hosts with TPUs say it; the threads name no versions",
-    "halt-user": "only a TPU says it, and the notes that quote it name no versions",
-    "xla-status": "no release printed such a code here or in a thread; XLA's list names them",
-}
-"""Entries of which no message is known that was really printed by known versions, and why."""
-
 
 class Message(NamedTuple):
     entry: str
@@ -94,20 +84,6 @@ def test_every_message_is_recognised_by_its_entry_alone(part: Callable[[str], st
 def test_a_mark_stands_in_every_message() -> None:
     marks = {entry.id: entry.marks for entry in CATALOGUE}
     assert_each((row(m), any(mark in m.text for mark in marks[m.entry])) for m in ALL)
-
-
-VERSIONS = re.compile(r"\b(jax|libtpu) 0\.\d+\.\d+")
-
-
-def was_printed(message: Message) -> bool:
-    """By versions that are known, and not just quoted from a document or from source."""
-    quoted = message.source.startswith(("documentation, ", "source of "))
-    return not quoted and VERSIONS.search(message.source) is not None
-
-
-def test_every_entry_has_a_message_that_known_versions_printed() -> None:
-    printed = {m.entry for m in ALL if was_printed(m)} | set(NO_VERSIONS)
-    assert_each((entry.id, entry.id in printed) for entry in CATALOGUE)
 
 
 def test_every_entry_has_a_message_and_is_written_whole() -> None:
