@@ -34,7 +34,7 @@ MAX_REPLAYS = 12
 
 
 class MemorySanitizer(MemoryTracker):
-    """Observes a run; `findings` runs the kernel again if that is needed to judge a read."""
+    """Observes a run; `findings` runs the kernel again if a read may matter."""
 
     def __init__(
         self, launch: Launch, arrays: Sequence[Sequence[Any]], *,

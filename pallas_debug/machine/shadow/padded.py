@@ -38,7 +38,7 @@ def explain(
       first: number of the first of these devices in the mesh.
 
     Returns:
-      The findings; none if no array has padding, the call passed NaN, or the sanitizer cannot judge
+      The findings; none if no array has padding, the call passed NaN, or the sanitizer cannot check
       the kernel.
     """
     if not _has_padding(launch) or not _has_nan(results) or _has_nan(arrays):

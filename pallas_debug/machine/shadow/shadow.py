@@ -102,7 +102,6 @@ class SuspectRead:
       back: the revisit, if the buffer holds an output block that is revisited.
       is_early: whether a DMA to these elements was in flight, or another device started one later:
         a race, unless they are ordered.
-      count: number of such reads.
     """
 
     key: SiteKey
@@ -113,11 +112,10 @@ class SuspectRead:
     iterations: tuple[int, ...]
     mask: Mask
     total: int
-    copy: DmaCopy | None = None
-    writer: WriteRecord | None = None
-    back: BlockReturn | None = None
+    copy: DmaCopy | None
+    writer: WriteRecord | None
+    back: BlockReturn | None
     is_early: bool = False
-    count: int = 1
 
     @property
     def kind(self) -> ReadKind:

@@ -238,15 +238,10 @@ class MemoryTracker(ControlTrace):
         """Record a read of elements that were not meant for it, in full the first time."""
         key: SiteKey = (id(step), region.buffer.name, kind)
         test = self._test(kind, thread)
-        known = self.suspects.get(key)
-        if known is None:
-            known = self._noted(key, thread, step, region, test, copy)
-            if known is None:
-                return
+        known = self.suspects.get(key) or self._noted(key, thread, step, region, test, copy)
+        if known is not None:
             self.suspects[key] = known
-        else:
-            known.count += 1
-        self.alter(known, region, test, value)
+            self.alter(known, region, test, value)
 
     def _noted(
         self, key: SiteKey, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
@@ -257,12 +252,11 @@ class MemoryTracker(ControlTrace):
         if not mask.any():
             return None
         at = thread if copy is None else copy
+        writer = self.writes.get(int(found.numbers[shadow.first_in(mask)]))
         noted = SuspectRead(
             key, step, buffer, self.count, at.point, at.iterations, mask,
-            int(found.where(region).sum()), copy,
+            int(found.where(region).sum()), copy, writer, self.arrays.came_back(buffer),
         )  # fmt: skip
-        noted.writer = self.writes.get(int(found.numbers[noted.element]))
-        noted.back = self.arrays.came_back(buffer)
         for _, flying in self._flying.values():
             self._finds_early(noted, flying)
         return noted

@@ -223,7 +223,7 @@ def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) 
     found, left_out = watched("0:7,*")
     assert found == ["UninitializedRead (1, 0)"]
     assert (
-        "judged at 21 of 24 grid points (0:7,*), and memory only up to (2, 2), where the writes of "
+        "judged at 21 of 24 grid points (0:7,*), and memory only up to (3, 2), where the writes of "
         "the watched ones took more than 0.0 GiB of shadow memory: watch fewer." in left_out
     )
     monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 10_000)
