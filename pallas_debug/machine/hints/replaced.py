@@ -32,7 +32,7 @@ class ReplacedWrites(MachineObserver):
 
     def __init__(self, memory: MemoryTracker) -> None:
         self._memory = memory
-        self._read: set[int] = set()
+        self._read = np.zeros(1 << 10, bool)
         self._found: dict[object, Hint] = {}
 
     def hints(self) -> list[Hint]:
@@ -73,11 +73,17 @@ class ReplacedWrites(MachineObserver):
         found = self._memory.shadows.get(region.buffer.number)
         if found is None:
             return
+        self._grow()
         if found.dense is None:
-            self._read.add(found.whole)
+            self._read[max(found.whole, 0)] = True
             return
         for index in region.ranges():
-            self._read.update(np.unique(found.dense[index]).tolist())
+            self._read[np.maximum(found.dense[index], 0)] = True
+
+    def _grow(self) -> None:
+        if self._memory.count >= len(self._read):
+            added = np.zeros(self._memory.count + len(self._read), bool)
+            self._read = np.concatenate([self._read, added])
 
     def _writes(
         self, region: MemoryRegion, line: SourceLine | None, point: Point, value: Any
@@ -88,9 +94,9 @@ class ReplacedWrites(MachineObserver):
         numbers = found.of(region)
         if numbers is None:
             return
-        for number in np.unique(numbers).tolist():
-            if number <= shadow.GIVEN or number in self._read:
-                continue
+        self._grow()
+        unread = (numbers > shadow.GIVEN) & ~self._read[np.maximum(numbers, 0)]
+        for number in np.unique(numbers[unread]).tolist() if unread.any() else ():
             before, replaced = self._memory.writes[number], numbers == number
             if (found.numbers == number).sum() == replaced.sum():
                 verb = "stored to" if before.copy is None else "copied to"
