@@ -273,8 +273,8 @@ def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
     ]
     lines = failure.message.splitlines()
     assert lines[:2] == [
-        "a TPU cannot do this print: a scalar of type int32 is printed without a `{}` for it, "
-        "after 'row'",
+        "a TPU cannot do this print: a scalar of type int32 is printed without a `{}` for it: "
+        "libtpu 0.0.42 aborts",
         "",
     ]
     assert lines[2].startswith("SIGABRT: the compiler's process died of SIGABRT")
