@@ -121,7 +121,7 @@ def _jax() -> Iterator[Check]:
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import jaxcompat, patches, selftest
+    from pallas_debug.bridge import jaxcompat, patches, primitives, selftest
 
     gone = jaxcompat.missing()
     used = sum(len(internal.names) for internal in jaxcompat.internals())
@@ -132,6 +132,15 @@ def _hooks() -> Iterator[Check]:
         remedy="what needs these is refused by name, the rest works; upgrade pallas-debug"
         if gone
         else None,
+    )
+    without = primitives.unknown()
+    yield Check(
+        name="primitives",
+        state="warning" if without else "ok",
+        detail=f"without a row in our table: {', '.join(without)}"
+        if without
+        else f"{len(primitives.TABLE)} in our table, all that this jax lowers",
+        remedy="kernels with these are refused by name; upgrade pallas-debug" if without else None,
     )
     for name, problem in selftest.results().items():
         rows = patches.needed(name)

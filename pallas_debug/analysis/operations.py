@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
+from pallas_debug.bridge.primitives import ACCESSES
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.explain.formulas import INSTEAD
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Target
-
-_ACCESSES = ("get", "swap", "addupdate", "masked_load", "masked_swap")
 
 _NO_NARROW_MATMUL = {"TPU v4": ("int8", "uint8", "float8", "int4", "uint4")}
 """Prefixes of dtypes that a chip's matrix unit does not accept, by device kind."""
@@ -66,7 +65,7 @@ def _of_operation(
 
 def _memory(seen: Sighting, operation: Equation) -> Finding | None:
     """Report loads and stores that the ref's memory space does not support."""
-    if operation.name not in _ACCESSES or not operation.inputs[0].is_ref:
+    if operation.name not in ACCESSES or not operation.inputs[0].is_ref:
         return None
     ref = operation.inputs[0]
     if ref.space in ("any", "hbm"):

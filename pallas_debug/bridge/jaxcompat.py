@@ -215,6 +215,7 @@ triton_primitives: Any = Internal(
     names="atomic_cas_p atomic_rmw_p debug_barrier_p elementwise_inline_asm_p lowering "
     "max_contiguous_p",
 )
+triton_lowering: Any = Internal("jax._src.pallas.triton.lowering", names="triton_lowering_rules")
 pjit: Any = Internal("jax._src.pjit", names="jit_p")
 prng: Any = Internal("jax._src.random.prng", names="random_bits_p random_fold_in_p random_seed_p")
 source_info_util: Any = Internal(

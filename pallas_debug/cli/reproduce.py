@@ -104,7 +104,6 @@ def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
 def _of_function(
     module: str, name: str, options: ReproduceOptions
 ) -> Iterator[tuple[str, Recorded]]:
-    from pallas_debug.bridge import unparse
     from pallas_debug.reproduce import recorded, script, shrink
 
     with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
@@ -119,7 +118,7 @@ def _of_function(
             smallest = shrink.shrink(
                 captured, found.target, seconds=options.timeout, report=output.message
             )
-            program, note = unparse.program_of(smallest.captured), smallest.note
+            program, note = smallest.program, smallest.note
         yield script.script_of(found, program=program, note=note), found
 
 

@@ -12,8 +12,8 @@ from enum import Enum, auto
 from typing import Any
 
 from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.primitives import TABLE
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.walk.origins import ELEMENTWISE
 from pallas_debug.machine.threads import ProgramFrame
 
 
@@ -272,4 +272,5 @@ def _is_aligned(eqn: Any, operand: Any) -> bool:
         return len(before) == len(after) and eqn.params["broadcast_dimensions"] == (
             tuple(range(len(after)))
         )
-    return eqn.primitive.name in ELEMENTWISE and before in (after, ())
+    row = TABLE.get(eqn.primitive.name)
+    return row is not None and row.is_by_element and before in (after, ())

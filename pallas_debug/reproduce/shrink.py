@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import smaller
-from pallas_debug.bridge.lowering import lower
+from pallas_debug.bridge.lowering import lower, smaller
 from pallas_debug.compiler import switches, targets
 from pallas_debug.compiler.pool import Pool, PoolSettings
 from pallas_debug.errors import CannotRunError, UsageError
@@ -32,6 +32,11 @@ class Shrunk:
 
     captured: Capture
     note: str
+
+    @property
+    def program(self) -> str:
+        """The kernel as a module."""
+        return unparse.program_of(self.captured)
 
 
 def shrink(

@@ -14,8 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import smaller
-from pallas_debug.bridge.lowering import trace
+from pallas_debug.bridge.lowering import smaller, trace
 from pallas_debug.compiler import targets
 from pallas_debug.errors import UsageError
 from pallas_debug.reproduce.shrink import shrink

@@ -15,26 +15,15 @@ from pallas_debug.bridge.jaxcompat import (
     tpu_primitives,
 )
 from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.primitives import named
 
-MAKES_NAN = {
-    *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
-    *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
-    *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
-    *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
-}
+MAKES_NAN = named(lambda row: "nan" in row.makes)
 """Primitives that can produce a NaN from operands without one."""
 
-MAKES_INFINITY = {
-    *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
-    *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
-    *("sinh", "tan", "convert_element_type"),
-}
+MAKES_INFINITY = named(lambda row: "infinity" in row.makes)
 """Primitives that can produce an infinity from finite operands."""
 
 ARITHMETIC = MAKES_NAN | MAKES_INFINITY
-
-COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-"""Comparison primitives, with their Python operators."""
 
 CHECKED = {
     checkify.check_p,

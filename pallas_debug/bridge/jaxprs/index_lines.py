@@ -12,12 +12,8 @@ import jax
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import indexing, jax_core
 from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.primitives import FIRST_INDEX, FORMS
 from pallas_debug.model import SourceLine
-
-_FORMS = frozenset(
-    ("convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy")
-)
-"""Primitives whose result is their operand in a different form."""
 
 _OF_THE_GRID = frozenset(("program_id", "num_programs", "axis_index"))
 """Primitives whose result is not computed, but a position."""
@@ -80,7 +76,7 @@ class IndexLines:
             eqn = self._makers.get(atom)
             if eqn is None:
                 atom = self._given.get(atom)
-            elif eqn.primitive.name in _FORMS:
+            elif eqn.primitive.name in FORMS:
                 atom = eqn.invars[0]
             else:
                 is_position = eqn.primitive.name in _OF_THE_GRID
@@ -108,7 +104,7 @@ def _given(eqn: Any) -> Iterator[tuple[Any, Iterable[Any]]]:
 def _starts(eqn: Any) -> Iterator[tuple[int, Any]]:
     """Yield the dimensions that an equation indexes by a variable, with the first element."""
     tree = eqn.params.get("tree", eqn.params.get("args_tree"))
-    first = {"get": 1, "swap": 2, "addupdate": 2}.get(eqn.primitive.name, 0)
+    first = FIRST_INDEX.get(eqn.primitive.name, 0)
     atoms = eqn.invars[first:]
     if getattr(tree, "num_leaves", None) != len(atoms):  # operations of a SparseCore differ
         return

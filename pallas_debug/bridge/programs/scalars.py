@@ -9,59 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pallas_debug.bridge import primitives
+from pallas_debug.bridge import scalar_rules as rules
 from pallas_debug.bridge.jaxcompat import jax_core
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.programs.units import Unit
 
 _INTEGERS = frozenset("biu")
-
-
-def _div(x: Any, y: Any) -> Any:
-    if y == 0:
-        return type(x)(-1)
-    quotient = abs(int(x)) // abs(int(y))
-    return np.asarray(quotient if (x < 0) == (y < 0) else -quotient).astype(x.dtype)[()]
-
-
-def _shift_right(x: Any, y: Any, kind: str = "i") -> Any:
-    """Right shift that fills with the sign bit (`i`) or zeros (`u`), for operands of any sign."""
-    return (x.view(f"{kind}{x.itemsize}") >> y.view(f"{kind}{y.itemsize}")).view(x.dtype)
-
-
-def _shift_right_logical(x: Any, y: Any) -> Any:
-    return _shift_right(x, y, "u")
-
-
-_BY_NUMPY: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-    "max": lambda x, y: y if y > x else x,
-    "min": lambda x, y: y if y < x else x,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "not": operator.invert,
-    "rem": lambda x, y: np.fmod(x, y) if y != 0 else x,
-    "div": _div,
-    "sign": np.sign,
-    "abs": operator.abs,
-    "shift_left": operator.lshift,
-    "shift_right_arithmetic": _shift_right,
-    "shift_right_logical": _shift_right_logical,
-    "select_n": lambda which, *cases: cases[int(which)],
-    "clamp": lambda low, x, high: low if x < low else high if x > high else x,
-    "stop_gradient": lambda x: x,
-}
-"""Operations on integer and boolean scalars, exact as in XLA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +79,7 @@ _IS_WRONG: dict[str, Callable[..., bool]] = {
     "abs": lambda result, x: abs(int(x)) != int(result),
     "div": lambda result, x, y: y == 0 or (y == -1 and -int(x) != int(result)),
     "rem": lambda result, x, y: bool(y == 0),
-    "shift_left": lambda result, x, y: x > 0 and _shift_right_logical(result, y) != x,
+    "shift_left": lambda result, x, y: x > 0 and rules.logically_shifted_scalar(result, y) != x,
     "convert_element_type": lambda result, x: int(x) != int(result),
 }
 """Tests of whether integer scalars wrapped, or were divided by zero."""
@@ -162,10 +117,11 @@ def on_scalars(unit: Unit) -> ScalarUnit | None:
             function: Callable[..., Any] = operator.methodcaller("astype", dtype)
             if dtype.kind == "b":
                 function = dtype.type
-        elif name in _BY_NUMPY:
-            function = _BY_NUMPY[name]
         else:
-            return None
+            row = primitives.TABLE.get(name)
+            if row is None or row.scalar is None:
+                return None
+            function = row.scalar
         args = tuple(number(atom) for atom in eqn.invars)
         code.append(ScalarOperation(function, args, number(eqn.outvars[0]), _scalar_test(eqn)))
     first = tuple(number(v) for v in unit.invars)

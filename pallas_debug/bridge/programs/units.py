@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.instrument.primitives import COMPARISONS
 from pallas_debug.bridge.jaxcompat import jax_core, lax, tpu_primitives
 from pallas_debug.bridge.jaxprs import likeness, nested
+from pallas_debug.bridge.primitives import COMPARISONS, FORMS, OPPOSITES
 from pallas_debug.bridge.programs import algorithms, elementwise, scalars
 from pallas_debug.bridge.programs import program as ir
 
@@ -207,8 +207,6 @@ def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
 
 # Conditions
 
-_OPPOSITES = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
-
 
 @dataclass(frozen=True)
 class FalseComparison:
@@ -246,10 +244,10 @@ def false_comparison(
         eqn, inputs = makers[atom]
         name = eqn.primitive.name
         if name in COMPARISONS:
-            return _where_false(_OPPOSITES[name] if is_negated else name, inputs)
+            return _where_false(OPPOSITES[name] if is_negated else name, inputs)
         if name == "not":
             is_negated = not is_negated
-        elif name not in ("or", "reduce_and", "convert_element_type", "squeeze", "reshape"):
+        elif name not in FORMS and name not in ("or", "reduce_and"):
             return None
         # checkify adds a failure to those before it: `or False`.
         operands = [a for a in eqn.invars if not isinstance(a, jax_core.Literal) or a.val]

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from pallas_debug.bridge import internals
+from pallas_debug.bridge import internals, primitives
 from pallas_debug.bridge.jaxcompat import debugging, jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import refs, regions, values, vocabulary
@@ -151,7 +151,8 @@ def _expression(block: Writer, eqn: Any) -> str:
         return _FUNCTIONS[name](args, eqn.params)
     if name in _OF_PALLAS and not is_lax:
         return _OF_PALLAS[name](block, eqn)
-    if is_lax and name in vocabulary.ELEMENTWISE and not _given(eqn.params):
+    row = primitives.TABLE.get(name)
+    if is_lax and row is not None and row.is_plain and not _given(eqn.params):
         return f"lax.{name}({', '.join(args)})"
     return _bound(block, eqn, args)
 
@@ -197,23 +198,7 @@ def _homes(modules: int) -> dict[int, tuple[str, str]]:
     return found
 
 
-_OPERATORS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "neg": "-",
-    "not": "~",
-}
+_OPERATORS = {name: row.sign for name, row in primitives.TABLE.items() if row.sign}
 
 
 def _is_plain(eqn: Any) -> bool:

@@ -11,18 +11,6 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\w+", text))
 
 
-ELEMENTWISE = frozenset(
-    _words(
-        """
-        abs acos acosh asin asinh atan atan2 atanh cbrt ceil clamp clz conj cos cosh erf erf_inv
-        erfc exp exp2 expm1 floor imag is_finite log log1p logistic max min nextafter
-        population_count pow real rem rsqrt select_n shift_left shift_right_arithmetic
-        shift_right_logical sign sin sinh sqrt square tan tanh add sub mul div lt le gt ge eq ne neg
-        """
-    )
-)
-"""Primitives with a function in `lax` that takes only their operands."""
-
 ARGUMENTS, AXES, ENABLE_X64, CALL = "ARGUMENTS", "AXES", "ENABLE_X64", "call"
 """Names that each program defines."""
 

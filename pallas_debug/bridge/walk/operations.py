@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxcompat import (
     checkify,
@@ -182,13 +182,14 @@ def _typed(aval: Any) -> Typed:
     return Typed(shape=static_shape(aval), dtype=str(getattr(aval, "dtype", "")), space=space)
 
 
-_FIRST_INDEX = {
-    state_primitives.get_p: 1,
-    state_primitives.swap_p: 2,
-    state_primitives.addupdate_p: 2,
-}
-
 _COPIES = (tpu_primitives.dma_start_p, tpu_primitives.dma_wait_p)
+
+
+def _first_index(eqn: Any) -> int | None:
+    """Position of the first index among the inputs of an access."""
+    row = primitives.TABLE.get(eqn.primitive.name)
+    is_access = row is not None and row.kind == "access"
+    return primitives.FIRST_INDEX.get(eqn.primitive.name) if is_access else None
 
 
 def _float_index(eqn: Any) -> str:
@@ -197,19 +198,12 @@ def _float_index(eqn: Any) -> str:
     Operands of an access after the ref and the stored value are indices; operands of a copy are
     refs, indices and a device number.
     """
-    first = 0 if eqn.primitive in _COPIES else _FIRST_INDEX.get(eqn.primitive)
+    first = 0 if eqn.primitive in _COPIES else _first_index(eqn)
     for atom in () if first is None else eqn.invars[first:]:
         dtype = "" if nested.is_ref(atom) else str(getattr(atom.aval, "dtype", ""))
         if dtype.startswith(("float", "bfloat")):
             return dtype
     return ""
-
-
-_IN_PLACE = {
-    *("and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "div"),
-    *("neg", "abs", "max", "min", "exp", "square", "sqrt", "convert_element_type"),
-}
-"""Elementwise operations: results have the layout of their operands."""
 
 
 def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
@@ -231,7 +225,8 @@ def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
         return len(indexers) == len(transforms) == 1 and isinstance(
             indexers[0].indices[-1], indexing.Slice
         )
-    if eqn.primitive.name not in _IN_PLACE:
+    row = primitives.TABLE.get(eqn.primitive.name)
+    if row is None or not row.is_by_element:
         return False
     arrays = [atom for atom in eqn.invars if atom.aval.shape]
     return bool(arrays) and all(_is_variable(atom) and atom in lanes for atom in arrays)
@@ -257,7 +252,7 @@ def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
 
 def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int]:
     """Known divisor of the start of the last dimension's slice, and the slice's size."""
-    first = _FIRST_INDEX.get(eqn.primitive)
+    first = _first_index(eqn)
     if first is None:
         return None, 0
     transforms = jax.tree.unflatten(eqn.params["tree"], eqn.invars[first:])

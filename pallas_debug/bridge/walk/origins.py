@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxcompat import jax_core
@@ -27,25 +28,6 @@ from pallas_debug.model import Target
 MAX_ELEMENTS = 1 << 25
 """Maximum elements of a result whose numbers are moved; one that is a kernel's output has no limit.
 """
-
-_MOVES = frozenset(
-    {
-        *("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev"),
-        *("copy", "copy_p", "concatenate", "pad"),
-    }
-)
-"""Primitives that move elements without changing them."""
-
-ELEMENTWISE = frozenset(
-    {
-        *("convert_element_type", "reduce_precision", "optimization_barrier"),
-        *("add", "add_any", "sub", "mul", "div", "rem", "pow", "integer_pow", "max", "min", "neg"),
-        *("sign", "abs", "floor", "ceil", "round", "exp", "exp2", "expm1", "log", "log1p", "sqrt"),
-        *("rsqrt", "cbrt", "tanh", "logistic", "erf", "square", "is_finite", "not", "and", "or"),
-        *("xor", "eq", "ne", "lt", "le", "gt", "ge", "select_n", "clamp"),
-    }
-)
-"""Primitives whose elements depend on the element of the same index."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,9 +98,10 @@ def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> li
         (source,) = sources
         operand = eqn.invars[inputs.index(source)]
         shape = eqn.outvars[0].aval.shape
-        if name in ELEMENTWISE and operand.aval.shape == shape:
+        row = primitives.TABLE.get(name)
+        if row is not None and row.is_by_element and operand.aval.shape == shape:
             return [source]
-    if name in _MOVES and len({(s.captured, s.output) for s in sources}) == 1:
+    if name in primitives.MOVES and len({(s.captured, s.output) for s in sources}) == 1:
         return [_moved(eqn, inputs, sources[0])]
     why = f"it is computed by `{name}` from a result of kernel `{_name(sources[0])}`"
     return [KernelOrigin(reason=why)] * len(eqn.outvars)

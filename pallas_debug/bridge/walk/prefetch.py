@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.jaxcompat import jax_core, loops
 from pallas_debug.bridge.jaxprs import arrays, nested
@@ -36,17 +36,6 @@ MAX_ELEMENTS = 1 << 22
 
 MAX_ITERATIONS = 1 << 12
 """Maximum iterations of a loop to evaluate."""
-
-_EXACT = frozenset(
-    {
-        *("gt", "ge", "lt", "le", "eq", "ne", "max", "min", "neg", "abs", "sign", "is_finite"),
-        *("floor", "ceil", "round", "clamp", "select_n", "sort", "top_k", "argmax", "argmin"),
-        *("reduce_max", "reduce_min", "gather", "slice", "dynamic_slice", "dynamic_update_slice"),
-        *("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "concatenate"),
-        *("rev", "pad", "split", "copy", "convert_element_type", "stop_gradient"),
-    }
-)
-"""Primitives that are exact for floats on every chip; for integers and bools, all of them are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +235,9 @@ def _is_exact(eqn: Any) -> bool:
     if inner:
         return all(_is_exact(e) for closed in inner for e in jaxcompat.opened(closed)[0].eqns)
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
-    return eqn.primitive.name in _EXACT or all(aval.dtype.kind in "biu" for aval in avals)
+    row = primitives.TABLE.get(eqn.primitive.name)
+    # All of them are exact for integers and bools.
+    return (row is not None and row.is_exact) or all(aval.dtype.kind in "biu" for aval in avals)
 
 
 def _are_equal(a: Tables, b: Tables) -> bool:

@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
+from pallas_debug.bridge.primitives import TABLE
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars
 from pallas_debug.bridge.programs.arithmetic import numerics
@@ -45,7 +46,8 @@ def test_shifts_are_those_of_xla(dtype: str) -> None:
     pairs = np.array(list(itertools.product(numbers, counts))).astype(dtype)
     for shift in (lax.shift_left, lax.shift_right_arithmetic, lax.shift_right_logical):
         by_xla = np.asarray(shift(*pairs.T))
-        function = scalars._BY_NUMPY[shift.__name__]
+        function = TABLE[shift.__name__].scalar
+        assert function is not None
         for pair, wanted in zip(pairs, by_xla, strict=True):
             got = function(*pair)
             assert (got, got.dtype) == (wanted, wanted.dtype), (shift.__name__, pair)

@@ -8,10 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.programs.arithmetic import intervals
-
-SUMS = frozenset({"reduce_sum", "cumsum", "dot_general"})
-"""Operations that compute each element from many."""
+from pallas_debug.bridge.primitives import SUMS, TABLE
+from pallas_debug.bridge.scalar_rules import terms
 
 
 def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
@@ -26,27 +24,15 @@ def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
     is_long = any(x.dtype.itemsize > 4 for x in inputs)
     is_power = name in ("integer_pow", "square")
     wide = [x.astype(object if is_long or is_power else "int64") for x in inputs]
-    if name in ("add", "add_any"):
-        return wide[0] + wide[1]
-    if name == "sub":
-        return wide[0] - wide[1]
-    if name == "mul":
-        return wide[0] * wide[1]
-    if name == "neg":
-        return -wide[0]
-    if name == "abs":
-        return np.abs(wide[0])
+    row = TABLE.get(name)
+    if row is not None and row.integer is not None:
+        return row.integer(*wide)
     if is_power:
         return wide[0] ** int(eqn.params.get("y", 2))
     if name == "shift_left":
         bits = 8 * inputs[0].dtype.itemsize
         is_inside = (inputs[1] >= 0) & (inputs[1] < bits)  # beyond that, XLA returns 0
         return np.where(is_inside, wide[0] * 2 ** np.where(is_inside, wide[1], 0), 0)
-    if name == "div":
-        # Towards zero; a division by zero is another fault.
-        divisor = np.where(wide[1] == 0, 1, wide[1])
-        magnitude = np.abs(wide[0]) // np.abs(divisor)
-        return np.where((wide[0] < 0) == (divisor < 0), magnitude, -magnitude)
     return _sum(eqn, wide) if name in SUMS else None
 
 
@@ -74,7 +60,7 @@ def _product(eqn: Any, inputs: Sequence[Any]) -> Any:
     (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     a, b = inputs
     if a.dtype == np.int64:
-        most = np.abs(a).max(initial=0) * np.abs(b).max(initial=0) * intervals.terms(eqn)
+        most = np.abs(a).max(initial=0) * np.abs(b).max(initial=0) * terms(eqn)
         if most < 2**53:  # float64 represents each partial sum, and its product is much faster
             a, b = a.astype("float64"), b.astype("float64")
         elif most >= 2**62:
@@ -82,10 +68,10 @@ def _product(eqn: Any, inputs: Sequence[Any]) -> Any:
     free = [n for n in range(a.ndim) if n not in (*left, *left_batch)]
     others = [n for n in range(b.ndim) if n not in (*right, *right_batch)]
     shape = [a.shape[n] for n in (*left_batch, *free)] + [b.shape[n] for n in others]
-    terms = intervals.terms(eqn)
+    count = terms(eqn)
     batch = [a.shape[n] for n in left_batch]
-    a = a.transpose(*left_batch, *free, *left).reshape(*batch, -1, terms)
-    b = b.transpose(*right_batch, *right, *others).reshape(*batch, terms, -1)
+    a = a.transpose(*left_batch, *free, *left).reshape(*batch, -1, count)
+    b = b.transpose(*right_batch, *right, *others).reshape(*batch, count, -1)
     found = np.matmul(a, b).reshape(shape)
     if found.dtype == np.float64 and inputs[0].dtype == np.int64:
         return found.astype("int64")

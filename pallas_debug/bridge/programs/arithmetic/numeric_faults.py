@@ -17,8 +17,10 @@ import numpy as np
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.programs.arithmetic import exact, intervals, numerics, wrapping
+from pallas_debug.bridge.primitives import SUMS
+from pallas_debug.bridge.programs.arithmetic import exact, numerics, wrapping
 from pallas_debug.bridge.programs.units import Unit
+from pallas_debug.bridge.scalar_rules import terms
 from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
 
@@ -339,7 +341,7 @@ class _Evaluation:
         eqn, result = self._eqns[candidate.equation], candidate.result
         name = eqn.primitive.name
         element = tuple(int(n) for n in np.argwhere(here)[-1])
-        is_elementwise = exact.is_elementwise(candidate.inputs, result) and name not in exact.SUMS
+        is_elementwise = exact.is_elementwise(candidate.inputs, result) and name not in SUMS
         wanted = None
         if candidate.exact is not None:
             wanted = _scalar(np.broadcast_to(candidate.exact, result.shape)[element])
@@ -359,7 +361,7 @@ class _Evaluation:
             count=int(candidate.wrong.sum()),
             exact=wanted,
             ranges=() if is_elementwise else tuple(map(_range, candidate.inputs)),
-            terms=intervals.terms(eqn) if name in exact.SUMS else None,
+            terms=terms(eqn) if name in SUMS else None,
             makes_nan=candidate.kind == "nans" and self.makes_nan(candidate),
             line=lines.source_of(eqn),
         )

@@ -29,6 +29,7 @@ from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units
 from pallas_debug.bridge.programs.arithmetic import intervals, wrapping
+from pallas_debug.bridge.scalar_rules import Interval, terms
 
 Flag = tuple[str, int]
 """A suspicion about an "output" or an "equation", by number."""
@@ -163,7 +164,7 @@ def suspicion(
     eqn: Any,
     inputs: Sequence[Any],
     outputs: Sequence[Any],
-    ranges: Sequence[intervals.Interval | None],
+    ranges: Sequence[Interval | None],
     *,
     may_wrap: bool,
 ) -> Any:
@@ -185,7 +186,7 @@ def suspicion(
     return _overflow(eqn, inputs, result, ranges)
 
 
-def _division(name: str, inputs: Sequence[Any], ranges: Sequence[intervals.Interval | None]) -> Any:
+def _division(name: str, inputs: Sequence[Any], ranges: Sequence[Interval | None]) -> Any:
     divisor = inputs[1]
     zero = None
     if not intervals.excludes(ranges[1], 0):
@@ -197,7 +198,7 @@ def _division(name: str, inputs: Sequence[Any], ranges: Sequence[intervals.Inter
     return wraps if zero is None else zero | wraps
 
 
-def _narrowing(value: Any, result: Any, bounds: intervals.Interval | None) -> Any:
+def _narrowing(value: Any, result: Any, bounds: Interval | None) -> Any:
     source, target = jnp.result_type(value), jnp.result_type(result)
     if not jnp.issubdtype(target, jnp.integer):
         return None  # an infinity is visible in the outputs
@@ -221,7 +222,7 @@ def _narrowing(value: Any, result: Any, bounds: intervals.Interval | None) -> An
 
 
 def _overflow(
-    eqn: Any, inputs: Sequence[Any], result: Any, ranges: Sequence[intervals.Interval | None]
+    eqn: Any, inputs: Sequence[Any], result: Any, ranges: Sequence[Interval | None]
 ) -> Any:
     """Return whether signed integers may have wrapped."""
     exact = _EXACT.get(eqn.primitive.name)
@@ -313,7 +314,7 @@ def _contracted(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
     if _narrow(result):
         return _differs(eqn, inputs, result)
     largest = [jnp.max(jnp.abs(_wide(x))) for x in (a, b)]
-    return largest[0] * largest[1] * intervals.terms(eqn) >= _limit(result)
+    return largest[0] * largest[1] * terms(eqn) >= _limit(result)
 
 
 _EXACT: dict[str, Callable[[Any, Sequence[Any], Any], Any]] = {

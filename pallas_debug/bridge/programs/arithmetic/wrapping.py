@@ -10,19 +10,17 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.programs import program as ir
 
-_RECASTS = {"bitcast_convert_type", "bitcast"}
-_MIXES = {"xor", "and", "not", "shift_right_logical", "population_count", "clz"} | _RECASTS
-_SELECTS = {"and", "or", "xor", "not", "shift_right_logical"}
-_PACKS = _MIXES | {"or", "shift_right_arithmetic"}
-_CARRIES = {
-    *("add", "sub", "mul", "neg", "shift_left", "convert_element_type", "broadcast_in_dim"),
-    *("reshape", "squeeze", "transpose", "select_n", "concatenate", "slice", "rem"),
-}
 
-_KEEPS = (_CARRIES - {"rem"}) | {"or", "xor", "not", "shift_right_logical"} | _RECASTS
+def _with(role: primitives.Role) -> frozenset[str]:
+    return primitives.named(lambda row: role in row.roles)
+
+
+_MIXES, _SELECTS, _PACKS = _with("mixes"), _with("selects"), _with("packs")
+_CARRIES, _KEEPS = _with("carries"), _with("keeps")
 
 
 def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:

@@ -25,6 +25,7 @@ from pallas_debug.bridge.jaxcompat import (
 )
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.primitives import FIRST_INDEX
 from pallas_debug.bridge.walk import refs
 from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
@@ -39,16 +40,6 @@ MAX_ROUNDS = 20
 """Maximum rounds of a loop until its values stop changing; each adds an argument to some value."""
 
 _READS = (state_primitives.get_p, pallas_primitives.load_p)
-
-_FIRST_INDEX = {
-    "get": 1,
-    "swap": 2,
-    "addupdate": 2,
-    "dynamic_slice": 1,
-    "dynamic_update_slice": 2,
-    "gather": 1,
-}
-"""Position of the first index among the inputs of a primitive."""
 
 
 @dataclass(eq=False)
@@ -288,7 +279,7 @@ class KernelWalk(JaxprWalk):
         memories = [value for value in inputs if isinstance(value, KernelMemory)]
         is_store = id(eqn) in self._plain_stores
         names = names_of([value for value in inputs if not (is_store and value in memories)])
-        first = 1 if primitive.name.startswith("scatter") else _FIRST_INDEX.get(primitive.name)
+        first = 1 if primitive.name.startswith("scatter") else FIRST_INDEX.get(primitive.name)
         plain = inputs[first:] if first is not None else inputs if memories else []
         if primitive.name in _MASKED:
             plain = _indices_and_mask(eqn, inputs)

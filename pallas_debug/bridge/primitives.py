@@ -1,0 +1,478 @@
+"""Table of jax's primitives: what each computes, and how, one row per primitive.
+
+Rows are keyed by name, so that a primitive which the installed jax does not have is an unused row.
+`doctor` prints the primitives that jax lowers for a TPU or with Triton and that have no row.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from pallas_debug.bridge import scalar_rules as rules
+from pallas_debug.bridge.jaxcompat import lowering, triton_lowering
+
+Kind = Literal[
+    "elementwise",  # each element of the result depends on the elements at its index
+    "comparison",  # elementwise, gives bools
+    "selection",  # elementwise, gives elements of its operands
+    "form",  # the elements of an operand, in another place, shape or dtype
+    "reduction",  # an element of the result depends on elements along an axis
+    "contraction",  # sums of products
+    "position",  # a position: in the grid, on a core, in a result
+    "access",  # loads from or stores to a ref
+    "copy",  # a DMA
+    "semaphore",
+    "control",  # holds jaxprs
+    "effect",  # prints, checks, hints, delays
+    "random",
+    "matrix",  # registers of the matrix units
+    "subcore",  # cooperation of the subcores of a SparseCore
+]
+
+Role = Literal["mixes", "selects", "packs", "carries", "keeps", "recasts"]
+"""What a primitive does to integers that are bits; see `programs/arithmetic/wrapping.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Primitive:
+    """A row of the table.
+
+    Attributes:
+      sign: Python's operator for it.
+      is_plain: whether a function of `lax` of that name takes only the operands.
+      arrays: on numpy arrays of any shape, as XLA computes it; takes the parameters first.
+      scalar: on numpy's integer and boolean scalars.
+      integer: exact result from wider integers.
+      interval: bounds of an exact result from those of the operands; takes the equation first.
+      is_monotone: whether `interval` takes one bound of each operand, and gives that of the result.
+      makes: a NaN, or an infinity, that may arise from numbers.
+      is_exact: whether it gives the same floats on every chip.
+      roles: what it does to bits.
+    """
+
+    name: str
+    kind: Kind
+    sign: str = ""
+    is_plain: bool = False
+    arrays: Callable[..., Any] | None = None
+    scalar: Callable[..., Any] | None = None
+    integer: Callable[..., Any] | None = None
+    interval: Callable[..., Any] | None = None
+    is_monotone: bool = False
+    makes: frozenset[str] = frozenset()
+    is_exact: bool = False
+    roles: frozenset[str] = frozenset()
+
+    @property
+    def is_by_element(self) -> bool:
+        """True if each element of the result depends on the elements at its index."""
+        return self.kind in ("elementwise", "comparison", "selection") or self.name in _CASTS
+
+
+_CASTS = ("convert_element_type", "reduce_precision", "optimization_barrier")
+
+
+def _row(name: str, kind: Kind, words: str = "", **columns: Any) -> Primitive:
+    """Row with flags as words: `plain`, `exact`, `nan`, `infinity`, and roles of bits."""
+    given = frozenset(words.split())
+    return Primitive(
+        name=name,
+        kind=kind,
+        is_plain="plain" in given,
+        is_exact="exact" in given,
+        makes=given & {"nan", "infinity"},
+        roles=given - {"plain", "exact", "nan", "infinity"},
+        **columns,
+    )
+
+
+def _of_kind(kind: Kind, words: str, names: str, **columns: Any) -> Iterator[Primitive]:
+    return (_row(name, kind, words, **columns) for name in names.split())
+
+
+def _same(_: Any, value: Any, *__: Any) -> Any:
+    return value
+
+
+def _on(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *values: function(*values)
+
+
+def _rows() -> Iterator[Primitive]:
+    numbers = "plain nan infinity carries keeps"
+    yield _row(
+        "add",
+        "elementwise",
+        numbers,
+        sign="+",
+        arrays=_on(np.add),
+        scalar=operator.add,
+        integer=operator.add,
+        interval=rules.sum_bounds,
+    )
+    yield _row(
+        "add_any", "elementwise", "nan infinity", integer=operator.add, interval=rules.sum_bounds
+    )
+    yield _row(
+        "sub",
+        "elementwise",
+        numbers,
+        sign="-",
+        arrays=_on(np.subtract),
+        scalar=operator.sub,
+        integer=operator.sub,
+        interval=rules.difference_bounds,
+    )
+    yield _row(
+        "mul",
+        "elementwise",
+        numbers,
+        sign="*",
+        arrays=_on(np.multiply),
+        scalar=operator.mul,
+        integer=operator.mul,
+        interval=rules.product_bounds,
+    )
+    yield _row(
+        "neg",
+        "elementwise",
+        "plain exact carries keeps",
+        sign="-",
+        arrays=_on(np.negative),
+        scalar=operator.neg,
+        integer=operator.neg,
+        interval=rules.negative_bounds,
+    )
+    yield _row(
+        "div",
+        "elementwise",
+        "plain nan infinity",
+        sign="/",
+        arrays=_on(rules.divided),
+        scalar=rules.divided_scalar,
+        integer=rules.divided_exactly,
+    )
+    yield _row(
+        "rem",
+        "elementwise",
+        "plain nan carries",
+        arrays=_on(rules.remainder),
+        scalar=rules.remainder_scalar,
+    )
+    yield _row(
+        "max",
+        "elementwise",
+        "plain exact",
+        arrays=_on(np.maximum),
+        scalar=rules.larger_scalar,
+        interval=rules.greatest,
+        is_monotone=True,
+    )
+    yield _row(
+        "min",
+        "elementwise",
+        "plain exact",
+        arrays=_on(np.minimum),
+        scalar=rules.smaller_scalar,
+        interval=rules.least,
+        is_monotone=True,
+    )
+    yield _row(
+        "abs",
+        "elementwise",
+        "plain exact",
+        arrays=_on(np.abs),
+        scalar=operator.abs,
+        integer=np.abs,
+        interval=rules.magnitude_bounds,
+    )
+    yield _row("sign", "elementwise", "plain exact", arrays=_on(np.sign), scalar=np.sign)
+    yield _row("floor", "elementwise", "plain exact", arrays=_on(np.floor))
+    yield _row("ceil", "elementwise", "plain exact", arrays=_on(np.ceil))
+    yield _row("round", "elementwise", "exact")
+    yield _row(
+        "square",
+        "elementwise",
+        "plain nan infinity",
+        arrays=rules.squared,
+        interval=rules.square_bounds,
+    )
+    yield _row(
+        "integer_pow",
+        "elementwise",
+        "nan infinity",
+        arrays=rules.powered,
+        interval=rules.square_bounds,
+    )
+    yield _row(
+        "clamp",
+        "elementwise",
+        "plain exact",
+        arrays=rules.clamped,
+        scalar=rules.clamped_scalar,
+        interval=rules.clamped_bounds,
+        is_monotone=True,
+    )
+    for name, sign, function in (
+        ("eq", "==", np.equal),
+        ("ne", "!=", np.not_equal),
+        ("lt", "<", np.less),
+        ("le", "<=", np.less_equal),
+        ("gt", ">", np.greater),
+        ("ge", ">=", np.greater_equal),
+    ):
+        yield _row(
+            name,
+            "comparison",
+            "plain exact",
+            sign=sign,
+            arrays=_on(function),
+            scalar=getattr(operator, name),
+        )
+    for name, sign in (("eq_to", "=="), ("le_to", "<="), ("lt_to", "<")):
+        yield _row(name, "comparison", "exact", sign=sign)
+    yield _row("is_finite", "elementwise", "plain exact")
+    yield _row(
+        "select_n",
+        "selection",
+        "plain exact carries keeps",
+        arrays=rules.selected,
+        scalar=rules.selected_scalar,
+    )
+    # Bits
+    yield _row(
+        "and",
+        "elementwise",
+        "mixes selects packs",
+        sign="&",
+        arrays=_on(np.bitwise_and),
+        scalar=operator.and_,
+    )
+    yield _row(
+        "or",
+        "elementwise",
+        "selects packs keeps",
+        sign="|",
+        arrays=_on(np.bitwise_or),
+        scalar=operator.or_,
+    )
+    yield _row(
+        "xor",
+        "elementwise",
+        "mixes selects packs keeps",
+        sign="^",
+        arrays=_on(np.bitwise_xor),
+        scalar=operator.xor,
+    )
+    yield _row(
+        "not",
+        "elementwise",
+        "mixes selects packs keeps",
+        sign="~",
+        arrays=_on(rules.inverted),
+        scalar=operator.invert,
+    )
+    yield _row(
+        "shift_left",
+        "elementwise",
+        "plain carries keeps",
+        arrays=_on(np.left_shift),
+        scalar=operator.lshift,
+    )
+    yield _row(
+        "shift_right_arithmetic",
+        "elementwise",
+        "plain packs",
+        arrays=_on(np.right_shift),
+        scalar=rules.shifted_right,
+    )
+    yield _row(
+        "shift_right_logical",
+        "elementwise",
+        "plain mixes selects packs keeps",
+        arrays=_on(rules.logically_shifted),
+        scalar=rules.logically_shifted_scalar,
+    )
+    yield from _of_kind("elementwise", "plain mixes packs", "population_count clz")
+    yield _row("mulhi", "elementwise")
+    # Functions of floats
+    yield from _of_kind("elementwise", "plain nan infinity", "log log1p pow rsqrt tan")
+    yield from _of_kind("elementwise", "nan infinity", "reciprocal log2")
+    yield from _of_kind("elementwise", "plain infinity", "exp exp2 expm1 cosh sinh")
+    yield from _of_kind(
+        "elementwise", "plain nan", "sqrt cbrt sin cos asin acos acosh atanh erf_inv logistic atan2"
+    )
+    yield from _of_kind("elementwise", "nan", "lgamma digamma")
+    yield from _of_kind("elementwise", "plain", "asinh atan erf erfc tanh nextafter conj imag real")
+    yield from _of_kind(
+        "elementwise",
+        "",
+        """
+        bessel_i0e bessel_i1e complex igamma igammac igamma_grad_a one_minus_square polygamma
+        polynomial random_gamma_grad regularized_incomplete_beta stochastic_round
+        unpack_elementwise pack_elementwise zeta pvary
+        """,
+    )
+    # Forms
+    kept = {"arrays": _same, "interval": rules.same_bounds}
+    moved = "exact carries keeps"
+    yield from _of_kind("form", moved, "broadcast_in_dim reshape squeeze", **kept)
+    yield _row("transpose", "form", moved, interval=rules.same_bounds)
+    yield _row("slice", "form", moved, interval=rules.same_bounds)
+    yield _row("concatenate", "form", moved)
+    yield _row("expand_dims", "form", "exact", **kept)
+    yield _row("copy", "form", "exact", **kept)
+    yield _row("rev", "form", "exact", interval=rules.same_bounds)
+    yield _row("dynamic_slice", "form", "exact", interval=rules.same_bounds)
+    yield _row("convert_element_type", "form", "exact infinity carries keeps", arrays=_same)
+    yield _row("stop_gradient", "form", "exact", arrays=_same, scalar=rules.itself)
+    yield _row("add_dependency", "form", arrays=_same)
+    yield from _of_kind("form", "exact", "pad split gather dynamic_update_slice sort top_k")
+    yield from _of_kind("form", "nan mixes packs keeps recasts", "bitcast_convert_type bitcast")
+    yield from _of_kind(
+        "form",
+        "",
+        """
+        broadcast_to optimization_barrier reduce_precision roll tile stack unstack reshard
+        einshape_lo scatter tie with_memory_space_constraint approx_top_k
+        """,
+    )
+    # Sums, and other results of many elements
+    yield from _of_kind(
+        "reduction", "nan infinity", "reduce_sum cumsum", interval=rules.bounds_of_sum
+    )
+    yield from _of_kind("reduction", "nan", "reduce_prod cumprod")
+    yield from _of_kind("reduction", "exact", "reduce_max reduce_min", interval=rules.same_bounds)
+    yield from _of_kind("reduction", "exact", "argmax argmin")
+    yield from _of_kind(
+        "reduction",
+        "",
+        """
+        reduce_and reduce_or reduce_xor cummax cummin cumlogsumexp reduce_window_sum
+        reduce_window_max reduce_window_min scatter_add scatter_mul scatter_min scatter_max
+        """,
+    )
+    yield _row("dot_general", "contraction", "nan infinity", interval=rules.contraction_bounds)
+    yield _row("conv_general_dilated", "contraction", "nan")
+    yield from _of_kind("contraction", "", "conv ragged_dot_general")
+    # Positions
+    yield from _of_kind(
+        "position",
+        "",
+        """
+        program_id num_programs axis_index iota iota_2x32_shape dim_as_value platform_index
+        has_memory_space
+        """,
+    )
+    # Memory
+    yield from _of_kind(
+        "access",
+        "",
+        """
+        get swap addupdate masked_load masked_swap load empty empty2 empty_ref free_ref get_global
+        atomic_rmw atomic_cas
+        """,
+    )
+    yield from _of_kind("copy", "", "dma_start dma_wait")
+    yield from _of_kind(
+        "semaphore",
+        "",
+        """
+        semaphore_signal semaphore_wait semaphore_read get_barrier_semaphore
+        """,
+    )
+    yield from _of_kind(
+        "matrix",
+        "",
+        """
+        matmul_push_rhs matmul_acc_lhs matmul_pop matmul_lhs_fifo matmul_pop_fifo
+        """,
+    )
+    yield from _of_kind(
+        "subcore",
+        "",
+        """
+        barrier pack unpack masked_sort masked_cumsum masked_cummax masked_cummin all_reduce_ffs
+        all_reduce_population_count scan_count unique sc_fetch_and_add parallel_loop
+        """,
+    )
+    # Control flow, effects, random numbers
+    yield from _of_kind(
+        "control",
+        "",
+        """
+        cond scan while jit closed_call eval_jaxpr custom_fusion custom_jvp_call custom_vjp_call
+        remat2 run_scoped core_map emit_pipeline pipeline_body stage pallas_call mpmd_map shard_map
+        """,
+    )
+    yield _row("multiple_of", "effect", arrays=_same)
+    yield from _of_kind(
+        "effect",
+        "",
+        """
+        check debug_print debug_callback pure_callback io_callback delay trace_value touch
+        debug_barrier max_contiguous elementwise_inline_asm
+        """,
+    )
+    yield from _of_kind(
+        "random",
+        "",
+        """
+        prng_seed prng_random_bits prng_split prng_join random_bits random_fold_in random_seed
+        random_wrap random_unwrap threefry2x32 join_key split_key
+        """,
+    )
+
+
+TABLE: Mapping[str, Primitive] = {row.name: row for row in _rows()}
+
+
+def named(test: Callable[[Primitive], Any]) -> frozenset[str]:
+    """Names of the primitives whose row passes a test."""
+    return frozenset(name for name, row in TABLE.items() if test(row))
+
+
+COMPARISONS = {
+    name: row.sign for name, row in TABLE.items() if row.kind == "comparison" and row.sign
+}
+"""Comparison primitives, with their Python operators."""
+
+OPPOSITES = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+"""The comparison that is true where another is false."""
+
+ACCESSES = frozenset(("get", "swap", "addupdate", "masked_load", "masked_swap"))
+"""Loads and stores of a TensorCore."""
+
+FORMS = frozenset(
+    ("convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy")
+)
+"""Primitives whose result is their only operand in another form, element by element."""
+
+MOVES = FORMS - {"convert_element_type"} | {"transpose", "slice", "rev", "concatenate", "pad"}
+"""Primitives that move elements, by rules that depend on no value, without changing them."""
+
+FIRST_INDEX = {
+    "get": 1,
+    "swap": 2,
+    "addupdate": 2,
+    "dynamic_slice": 1,
+    "dynamic_update_slice": 2,
+    "gather": 1,
+}
+"""Position of the first index among the inputs of a primitive."""
+
+SUMS = frozenset(("reduce_sum", "cumsum", "dot_general"))
+"""Primitives that compute each element as a sum."""
+
+
+def unknown() -> list[str]:
+    """Names of the primitives that jax lowers for a TPU or with Triton and that have no row."""
+    lowered = {p.name for rules in lowering.lowering_rules.values() for p in rules}
+    of_triton = triton_lowering.triton_lowering_rules
+    lowered |= {p.name for p in (of_triton if isinstance(of_triton, Mapping) else ())}
+    return sorted(lowered - TABLE.keys())
