@@ -14,7 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from pallas_debug.bridge import scalar_rules as rules
-from pallas_debug.bridge.jaxcompat import lowering, triton_lowering
+from pallas_debug.bridge.jaxcompat import (
+    lowering,
+    sc_primitives,
+    triton_lowering,
+    triton_primitives,
+)
 
 Kind = Literal[
     "elementwise",  # each element of the result depends on the elements at its index
@@ -416,7 +421,7 @@ def _rows() -> Iterator[Primitive]:
         "",
         """
         check debug_print debug_callback pure_callback io_callback delay trace_value touch
-        debug_barrier max_contiguous elementwise_inline_asm
+        debug_barrier debug_barrier_p max_contiguous elementwise_inline_asm elementwise_inline_asm_p
         """,
     )
     yield from _of_kind(
@@ -472,7 +477,9 @@ SUMS = frozenset(("reduce_sum", "cumsum", "dot_general"))
 
 def unknown() -> list[str]:
     """Names of the primitives that jax lowers for a TPU or with Triton and that have no row."""
+    _ = sc_primitives.gather_p, triton_primitives.atomic_rmw_p  # which adds their rules
     lowered = {p.name for rules in lowering.lowering_rules.values() for p in rules}
     of_triton = triton_lowering.triton_lowering_rules
     lowered |= {p.name for p in (of_triton if isinstance(of_triton, Mapping) else ())}
-    return sorted(lowered - TABLE.keys())
+    ours = {name for name in lowered if name.startswith("pallas_debug")}
+    return sorted(lowered - TABLE.keys() - ours)

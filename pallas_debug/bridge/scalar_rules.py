@@ -29,7 +29,8 @@ def divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     # Floor division: a negative quotient with a remainder is one too small.
     quotient = a // safe
     inexact = (quotient * safe != a) & ((a < 0) != (safe < 0))
-    return np.where(b == 0, np.full_like(a, -1), quotient + inexact)
+    ones = np.asarray(-1).astype(a.dtype)
+    return np.where(b == 0, ones, quotient + inexact)
 
 
 def remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -33,7 +33,10 @@ def test_there_is_no_other_table() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Dict):
-                if all(isinstance(v, ast.Name | ast.Lambda | ast.Attribute) for v in node.values):
+                if all(
+                    isinstance(v, ast.Name | ast.Lambda | ast.Attribute | ast.Call)
+                    for v in node.values
+                ):
                     continue
                 items: list[ast.expr | None] = list(node.keys)
             elif isinstance(node, ast.Set | ast.Tuple | ast.List):
