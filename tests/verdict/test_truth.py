@@ -199,3 +199,63 @@ def test_a_check_that_fails_is_seen_in_its_kernel() -> None:
     assert (finding.message, finding.engines) == ("too far", ("machine",))
     assert verdict.unjudged == ()  # the kernel is the same one each time it is traced
     assert verdict.notes == ()
+
+
+# Blocks of dynamic sizes.
+
+
+def copied_in_blocks(x: Any, starts: Any, sizes: Any) -> Any:
+    def kernel(starts_ref: Any, sizes_ref: Any, x_hbm: Any, o_hbm: Any) -> None:
+        def body(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...]
+
+        block = pl.BlockSpec(
+            (pl.BoundedSlice(16), 128), lambda i: (pl.ds(starts_ref[i], sizes_ref[i]), 0)
+        )
+        pltpu.emit_pipeline(body, grid=(3,), in_specs=[block], out_specs=block)(x_hbm, o_hbm)
+
+    smem, hbm = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(kernel, in_specs=[smem, smem, hbm], out_specs=hbm, out_shape=x)(
+        starts, sizes, x
+    )
+
+
+STARTS = jnp.array([0, 8, 24])
+RAN = "machine"
+
+
+@pytest.mark.slow
+def test_the_rest_of_a_window_is_not_read_for_a_result() -> None:
+    x = jnp.ones((32, 128))
+    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 16, 8]), engines=RAN)
+    assert verdict.findings == ()
+
+
+@pytest.mark.slow
+def test_a_block_size_that_jax_believes_to_be_whole_tiles() -> None:
+    x = jnp.ones((32, 128))
+    verdict = verify(copied_in_blocks, x, STARTS, jnp.array([8, 12, 8]), engines=RAN)
+    if jax.__version_info__ >= (0, 12):
+        assert verdict.findings == ()
+        return
+    gap, hint = verdict.findings
+    assert (gap.kind, gap.engines) == ("OutputNotWritten", ("machine",))
+    assert gap.consequences == ()  # nothing follows from what is not there
+    assert (hint.kind, set(hint.engines)) == ("FalseHint", {"machine"})
+    assert hint.source is not None
+    assert str(hint.source.text).startswith("pltpu.emit_pipeline(")
+    assert hint.message == "a block of 12 rows or columns is not a multiple of 8"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="since jax 0.12")
+def test_a_slice_that_is_rounded_past_the_end() -> None:
+    starts, sizes = jnp.array([0, 8, 26]), jnp.array([8, 16, 6])
+    found, *_ = verify(copied_in_blocks, jnp.ones((32, 128)), starts, sizes, engines=RAN).findings
+    assert found.kind == "OutOfBoundsRead"
+    assert found.cause == (
+        "`emit_pipeline` rounds the size of a slice up to whole tiles and assumes that the slice "
+        "begins at a tile; this one begins at 26 (from starts_ref[2], which is 26), and its size "
+        "is rounded to 8"
+    )
+    assert found.advice == "begin each slice at a tile boundary, or pad the array"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
@@ -26,6 +27,9 @@ from pallas_debug.model import Finding
 
 MAX_FAULTS = 62
 """Maximum number of faults that are followed: each is a bit of a number."""
+
+ABSENT = (Fault.OUTPUT_NOT_WRITTEN, Fault.SEMAPHORE_LEFT_OVER, Fault.DMA_NOT_AWAITED)
+"""Faults of what does not happen: no element is touched by them, so that nothing follows."""
 
 Point = tuple[int, ...]
 Slices = tuple[slice, ...]
@@ -78,7 +82,7 @@ class OriginTracker(MachineObserver):
         self.causes: dict[int, set[int]] = {}
         self._faults: dict[Place, list[int]] = {}
         for number, fault in enumerate(faults):
-            if fault.witness.line is not None:
+            if fault.witness.line is not None and fault.kind not in ABSENT:
                 place = fault.witness.line, fault.grid_point or (), fault.loop
                 self._faults.setdefault(place, []).append(number)
         self._lines = {place[0] for place in self._faults}
