@@ -14,9 +14,9 @@ HBM = pl.BlockSpec(memory_space=pl.ANY)
 def captured_constant(x: jax.Array) -> jax.Array:
     weights = jnp.arange(128, dtype=F32)
 
-    def scale(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        # An array from outside is no operand of the kernel.
-        out_ref[...] = x_ref[...] * weights  # FAULT
+    # An array from outside is no operand of the kernel.
+    def scale(x_ref: jax.Ref, out_ref: jax.Ref) -> None:  # FAULT
+        out_ref[...] = x_ref[...] * weights
 
     return pl.pallas_call(scale, out_shape=x)(x)
 
@@ -119,9 +119,9 @@ def store_of_wrong_shape_repaired(x: jax.Array) -> jax.Array:
 
 
 def kernel_returns_value(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref) -> jax.Array:
-        # A kernel has refs to store to, and returns nothing.
-        return x_ref[...] * 2  # FAULT
+    # A kernel has refs to store to, and returns nothing.
+    def double(x_ref: jax.Ref, out_ref: jax.Ref) -> jax.Array:  # FAULT
+        return x_ref[...] * 2
 
     return pl.pallas_call(double, out_shape=x)(x)
 
