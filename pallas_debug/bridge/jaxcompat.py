@@ -132,7 +132,7 @@ config: Any = Internal(
 )
 jax_core: Any = Internal(
     "jax._src.core",
-    names="AbstractValue ClosedJaxpr[-0.11] DebugInfo Jaxpr Literal NamedAxisEffect Primitive "
+    names="ClosedJaxpr[-0.11] DebugInfo Jaxpr Literal NamedAxisEffect Primitive "
     "ShapedArray Tracer Var empty_ref_p eval_jaxpr free_ref_p jaxpr_as_fun jaxprs_in_params "
     "new_jaxpr_eqn physical_aval trace_ctx trace_state_clean typeof",
 )
@@ -194,9 +194,7 @@ tpu_primitives: Any = Internal(
     "prng_random_bits_p prng_seed_p split_key_p stochastic_round_p touch_p trace_value_p "
     "unpack_elementwise_p",
 )
-sc_core: Any = Internal(
-    "jax._src.pallas.mosaic.sc_core", names="Indices ScalarSubcoreMesh VectorSubcoreMesh"
-)
+sc_core: Any = Internal("jax._src.pallas.mosaic.sc_core", names="Indices")
 sc_primitives: Any = Internal(
     "jax._src.pallas.mosaic.sc_primitives",
     names="all_reduce_ffs_p all_reduce_population_count_p barrier_p bitcast_p[-0.11] "
@@ -338,11 +336,6 @@ def is_assumption(transform: Any) -> bool:
 def checks_take_context() -> bool:
     """Return whether rules of `checkify` take a context, which counts errors since jax 0.12."""
     return "ctx" in inspect.signature(checkify.assert_func).parameters
-
-
-def prints_value_types() -> bool:
-    """Return whether jax passes the types of printed values to the recorder (since jax 0.12)."""
-    return "_aval_to_log_format_spec" in vars(lowering._module())
 
 
 def gpu_interpret_params() -> Any:

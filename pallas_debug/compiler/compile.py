@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,14 +13,11 @@ from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import RequestOutcome
 from pallas_debug.errors import CompiledWithOthersError
 from pallas_debug.ir.locations import first_source_line, source_lines
-from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
+from pallas_debug.model import Compilation, Failure, Kernel, Pass, SourceLine, Target
 from pallas_debug.store import layout, raw
 
 _FATAL = re.compile(r"F\d{4} ")
 """Prefix of libtpu's fatal log line: level and date."""
-
-_OF_A_PRINT = re.compile(r"Signedness cannot be inferred|\bbitwidth\b")
-"""Messages with which libtpu rejects a print, or crashes on it."""
 
 Files = dict[str, bytes | Path]
 
@@ -38,14 +35,12 @@ def finished(
     timeout: float,
     switches: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
-    prints: Sequence[Finding] = (),
 ) -> tuple[Compilation, Files]:
     """Convert the worker's outcome to a compilation, with the files to keep.
 
     Args:
       switches: names of the enabled switches.
       notes: sentences to store with an executable.
-      prints: known faults of the kernel's prints.
     """
     compiles = raw.compiles(outcome.dumps)
     raw_passes = compiles[-1].passes if compiles else ()
@@ -61,7 +56,9 @@ def finished(
         passes.append(described)
     failure = _failure(kernel, outcome, passes, files, timeout)
     if failure is not None:
-        failure = explain.explained(attributed(failure, prints, versions), kernel)
+        if failure.stage != "timeout":
+            failure = switch_names.explained(failure, versions)
+        failure = explain.explained(failure, kernel)
     reply = outcome.reply
     compilation = Compilation(
         kernel=kernel.name,
@@ -107,39 +104,6 @@ def refused(
 def needs_others(failure: Failure) -> bool:
     """Return whether a kernel was skipped because it compiles only together with others."""
     return failure.type == CompiledWithOthersError.__name__
-
-
-def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
-    """Attribute a failure to the switch or print that caused it, if any.
-
-    Args:
-      prints: known faults of the kernel's prints.
-    """
-    if failure.stage in ("timeout", "setup"):
-        return failure
-    blamed = next((f for f in prints if _is_cause(f, failure)), None)
-    if blamed is None:
-        return switch_names.explained(failure, versions)
-    known = explain.of_finding(blamed)
-    return replace(
-        failure,
-        type=blamed.kind,
-        message=f"a TPU cannot do this print: {blamed.message}\n\n"
-        f"{failure.type}: {failure.message}",
-        source=blamed.source or failure.source,
-        explanation=known
-        and replace(known, cause=blamed.cause or known.cause, advice=blamed.advice or known.advice),
-    )
-
-
-def _is_cause(finding: Finding, failure: Failure) -> bool:
-    """Return whether a faulty print may be the cause: message and any known line must fit."""
-    if failure.stage != "lowering" and not _OF_A_PRINT.search(failure.message):
-        return False
-    if failure.source is None or finding.source is None:
-        return True
-    named, printed = failure.source, finding.source
-    return named.place == printed.place
 
 
 def _failure(

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from pallas_debug.bridge import versions
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.instrument import print_formats
+from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import attempts, switches, targets
 from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
 from pallas_debug.compiler.stages import NONE, Stages
 from pallas_debug.errors import CannotRunError
-from pallas_debug.model import Compilation, Failure, Finding, SourceLine, Target
+from pallas_debug.model import Compilation, Failure, SourceLine, Target
 from pallas_debug.store import layout
 
 
@@ -69,8 +69,7 @@ class Jobs:
             lowered = lower.lower(captured, target, settings=settings)
         except lower.LoweringFailed as error:
             log = error.failure.message.encode(errors="replace") + b"\n"
-            prints = unprintable(captured)
-            failure = compile_.attributed(error.failure, prints, versions.installed())
+            failure = switches.explained(error.failure, versions.installed())
             made = self.refused(captured, target, key, failure)
             yield replace(made, stages=stages.names), {layout.LOG: log}
             return
@@ -118,7 +117,6 @@ class Jobs:
                 timeout=self._pool.settings.timeout,
                 switches=self._switches,
                 notes=self._notes(captured),
-                prints=unprintable(captured),
             )
             dumped = attempt.files(stages)
             compilation = replace(
@@ -133,19 +131,8 @@ class Jobs:
 
     def _notes(self, captured: Capture) -> tuple[str, ...]:
         """Notes on the prints of a kernel that compiled."""
-        if not print_formats.count(captured.params):
-            return ()
-        wrong = [
-            f"its print {finding.source or ''} comes out wrong on a TPU: {finding.message}"
-            for finding in unprintable(captured)
-        ]
-        is_recorded = switches.is_recorded(self._switches, self._flags)
-        return (*wrong, *(() if is_recorded else (switches.NOT_RECORDED,)))
-
-
-def unprintable(captured: Capture) -> tuple[Finding, ...]:
-    """Findings about prints of a kernel that a TPU does not support."""
-    return print_formats.findings(captured.kernel.name, captured.params)
+        is_seen = switches.is_recorded(self._switches, self._flags)
+        return () if is_seen or not printing.prints(captured.params) else (switches.NOT_RECORDED,)
 
 
 def _place(source: SourceLine | None) -> str:

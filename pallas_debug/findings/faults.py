@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-Judge = Literal["trace", "static", "compile", "machine", "checks", "print formats", "reference"]
+Judge = Literal["trace", "static", "compile", "machine", "checks", "reference"]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
-libtpu, the kernel machine, checks in a compiled kernel, the rules for `debug_print`, the comparison
-with a reference."""
+libtpu, the kernel machine, checks in a compiled kernel, the comparison with a reference."""
 
 
 class Severity(IntEnum):
@@ -49,7 +48,7 @@ class Sure(StrEnum):
 
 
 GUARANTEES: Mapping[Judge, Sure] = {
-    **dict.fromkeys(("static", "print formats"), Sure.PROVED),
+    "static": Sure.PROVED,
     **dict.fromkeys(("trace", "compile"), Sure.REFUSED),
     **dict.fromkeys(("machine", "checks", "reference"), Sure.SEEN),
 }
@@ -68,7 +67,6 @@ _too_large = _row(Severity.REFUSED, "static", "compile")
 _removed = _row(Severity.REFUSED, "static", "trace")
 _rejected = _row(Severity.REFUSED, "trace")
 _failed = _row(Severity.REFUSED, "compile")
-_print = _row(Severity.REFUSED, "print formats")
 _aborts = _row(Severity.STOPS, "compile")
 _stops = _row(Severity.STOPS, "machine")
 _bounds = _row(Severity.BOUNDS, "machine", "checks", "static")
@@ -141,7 +139,7 @@ class Fault(StrEnum):
     TRACE_ERROR = _rejected("TraceError", "jax failed to trace the call")
     LOWERING_ERROR = _failed("LoweringError", "jax failed to lower the kernel")
     COMPILE_ERROR = _failed("CompileError", "libtpu failed to compile the kernel")
-    PRINT_NOT_SUPPORTED = _print("PrintNotSupported", "a `debug_print` that does not work on a TPU")
+    PRINT_NOT_SUPPORTED = _failed("PrintNotSupported", "a print that a TPU does not support")
     COMPILER_ABORT = _aborts("CompilerAbort", "the compiler's process died")
     DEADLOCK = _stops("Deadlock", "a wait never ends")
     ENDLESS_LOOP = _stops("EndlessLoop", "a `while_loop` does not end")

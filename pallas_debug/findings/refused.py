@@ -57,39 +57,6 @@ _UNKNOWN = [_raised(explain.UNKNOWN_ADVICE)]
 _NO_RULE = "`{name}` has no lowering for the TPU's core"
 _BLOCKS = "{operand}, {array}, is divided into blocks of {block}"
 _VMEM = "the kernel needs at least {used} of VMEM, and may use {limits}: {parts}"
-_FORMAT = "the format string {fmt!r}"
-_AS_INT32 = "print `x.astype(jnp.int32)`"
-
-_PRINTS = {
-    "ordered": ("it is ordered", "remove `ordered=True`"),
-    "surrogate": (
-        _FORMAT + " has the lone surrogate {surrogate!r}, which is no UTF-8",
-        "remove it",
-    ),
-    "keyword": ("{keyword!r} is a keyword argument", "write `{{}}`, and pass it by position"),
-    "static": ("{static} is not an array", "put it into the format string"),
-    "is_ref": ("a ref is printed instead of its value", "load it first, as in `x_ref[...]`"),
-    "shapes": ("{shapes} are printed together", "print each array in a separate `pl.debug_print`"),
-    "is_array": (
-        "an array is printed with {fmt!r}, which does not end in its only `{{}}`",
-        "end the format string in `{{}}`, without `{{{{` or `}}}}` before it",
-    ),
-    "bools": ("an array of booleans is printed: {bools}", _AS_INT32),
-    "error": (_FORMAT + " is invalid: {error}", "remove the brace, or double it after the `{{}}`"),
-    "spec": (_FORMAT + " has the format spec `{spec}`", "write `{{}}`, and round the number first"),
-    "field": (_FORMAT + " has the field `{{{field}}}`", "write `{{}}`, and pass values in order"),
-    "expected": (_FORMAT + " expects {expected}, not {given}", "write a `{{}}` for each value"),
-    "has_braces": (
-        _FORMAT + " has a `{{{{` or `}}}}` before a `{{}}`: jax takes the brace for a placeholder",
-        "put braces after the last `{{}}`, or use parentheses",
-    ),
-    "is_integer": ("a scalar of type {dtype} is printed with a `{{}}`", _AS_INT32),
-    "allowed": (
-        "a scalar of type {dtype} is printed with a `{{}}`, which takes only {allowed}",
-        "print `x.astype(jnp.float32)`{is_last:% after the text, without a `{{}}` for it}",
-    ),
-}
-"""Message and advice by the fact that tells what is wrong with a `debug_print`."""
 
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.INVALID_OPERATION: [
@@ -162,14 +129,6 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         Case("the kernel needs at least {used} of SMEM, and has {limits}: {parts}")
     ],
     Fault.REMOVED_NAME: [Case("{messages}", None, "{instead}")],
-    Fault.PRINT_NOT_SUPPORTED: [
-        *(Case(message, None, advice, has(fact)) for fact, (message, advice) in _PRINTS.items()),
-        Case(
-            "a scalar of type {dtype} is printed without a `{{}}` for it: libtpu {libtpu} aborts",
-            None,
-            "print `x.astype(jnp.float32)`",
-        ),
-    ],
     Fault.INTERPRET_ERROR: [
         Case(
             "stopped after {seconds:,.0f} s on the kernel machine{progress:, at grid point %}; "

@@ -40,7 +40,7 @@ def test_six_are_bundled() -> None:
 
 
 WITHOUT_A_KERNEL = {
-    Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
+    Fault.PRINT_NOT_SUPPORTED: "tests/explain",
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
     Fault.ZERO_SIZE_OPERAND: "tests/analysis",
     Fault.UNSEEDED_RANDOM_BITS: "tests/machine/sanitizer/test_random_bits.py",

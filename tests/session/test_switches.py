@@ -235,20 +235,14 @@ def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> 
     (dump,) = pallas_debug.dump(wrong, X, to=tmp_path)
     failure = dump.compilation("v5e").failure
     assert failure is not None
-    assert (failure.stage, failure.type) == ("lowering", "PrintNotSupported")
+    assert (failure.stage, failure.type) == ("lowering", "ValueError")
     assert failure.source is not None
     assert failure.source.text == 'pl.debug_print("row {:03d}", pl.program_id(0))'
+    assert failure.message == "The format string should not contain any format specs or conversions"
     assert failure.explanation is not None
-    assert failure.explanation.brief() == [
-        "print-arguments: on a TPU, the log recorder formats prints: scalars with {}, or one array "
-        "after a text that ends in {}",
-        "try: write `{}`, and round the number first",
-    ]
-    assert failure.message.splitlines() == [
-        "a TPU cannot do this print: the format string 'row {:03d}' has the format spec `:03d`",
-        "",
-        "ValueError: The format string should not contain any format specs or conversions",
-    ]
+    assert (failure.explanation.id, failure.explanation.kind) == (
+        "print-arguments", "PrintNotSupported",
+    )  # fmt: skip
     assert dump.compilation("v5e").notes == ()
 
 
@@ -262,22 +256,9 @@ def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
         return
     failure = compilation.failure
     assert failure is not None
-    assert (failure.stage, failure.type) == ("crash", "PrintNotSupported")
-    assert failure.source is not None
-    assert failure.source.text == 'pl.debug_print("row", pl.program_id(0))'
+    assert (failure.stage, failure.type) == ("crash", "SIGABRT")
     assert failure.explanation is not None
-    assert failure.explanation.brief() == [
-        "print-arguments: on a TPU, the log recorder formats prints: scalars with {}, or one array "
-        "after a text that ends in {}",
-        "try: print `x.astype(jnp.float32)`",
-    ]
-    lines = failure.message.splitlines()
-    assert lines[:2] == [
-        "a TPU cannot do this print: a scalar of type int32 is printed without a `{}` for it: "
-        "libtpu 0.0.42 aborts",
-        "",
-    ]
-    assert lines[2].startswith("SIGABRT: the compiler's process died of SIGABRT")
+    assert failure.explanation.id == "print-arguments"
     assert compilation.notes == ()
 
 
@@ -294,31 +275,3 @@ def test_a_failure_for_another_reason_is_not_laid_to_a_print(tmp_path: Path) -> 
     assert failure is not None
     assert failure.type == "NotImplementedError"
     assert "sort" in failure.headline
-
-
-def line_of(text: str) -> int:
-    lines = Path(__file__).read_text().splitlines()
-    return next(i for i, line in enumerate(lines, 1) if text in line)
-
-
-def test_a_print_that_compiles_and_comes_out_wrong_is_a_note(tmp_path: Path) -> None:
-    def braces_kernel(x_ref: Any, o_ref: Any) -> None:
-        pl.debug_print("{} of {{ {}", pl.program_id(0), 7)
-        o_ref[...] = x_ref[...]
-
-    def braces(x: Any) -> Any:
-        return pl.pallas_call(braces_kernel, out_shape=X, grid=(1,))(x)
-
-    (dump,) = pallas_debug.dump(braces, X, to=tmp_path, switches="log_recorder")
-    compilation = dump.compilation("v5e")
-    words = (
-        "the format string '{} of {{ {}' has a `{{` or `}}` before a `{}`: jax takes the brace for "
-        "a placeholder"
-    )
-    if compilation.failure is not None:  # jax 0.12
-        assert compilation.failure.headline == f"a TPU cannot do this print: {words}"
-        return
-    line = line_of('"{} of {{ {}", pl')
-    assert compilation.notes == (
-        f"its print {Path(__file__)}:{line} comes out wrong on a TPU: {words}",
-    )

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pallas_debug.bridge.jaxcompat import debugging
+from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
 
 _MANY = 64
 """Array size (elements) above which a record keeps only the edges."""
+
+
+def prints(params: Mapping[str, Any]) -> bool:
+    """Return whether a kernel prints, given the parameters of its primitive."""
+    return any("debug_print" in nested.primitives(jaxpr) for jaxpr in jaxprs_of(params))
 
 
 def shown(values: Sequence[np.ndarray]) -> tuple[str, ...]:
