@@ -121,7 +121,7 @@ def _jax() -> Iterator[Check]:
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import jaxcompat, patches, primitives, selftest
+    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, selftest
 
     gone = jaxcompat.missing()
     used = sum(len(internal.names) for internal in jaxcompat.internals())
@@ -141,6 +141,17 @@ def _hooks() -> Iterator[Check]:
         if without
         else f"{len(primitives.TABLE)} in our table, all that this jax lowers",
         remedy="kernels with these are refused by name; upgrade pallas-debug" if without else None,
+    )
+    changed = meaning.changed()
+    yield Check(
+        name="meaning",
+        state="warning" if changed else "ok",
+        detail=f"other programs than with a known jax: {', '.join(changed)}"
+        if changed
+        else f"{len(meaning.KERNELS)} tiny kernels are decoded as expected",
+        remedy="do not rely on what the machine says of kernels with these; upgrade pallas-debug"
+        if changed
+        else None,
     )
     for name, problem in selftest.results().items():
         rows = patches.needed(name)
