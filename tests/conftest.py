@@ -62,12 +62,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def without_askers() -> Iterator[None]:
-    """Forget which functions asked for their chip: later tests of them would count as askers."""
+def without_queries() -> Iterator[None]:
+    """Forget whether the test queried its chip: later tests would count as querying it."""
     yield
     chip = sys.modules.get("pallas_debug.bridge.chip")
     if chip is not None:
-        chip._askers.clear()
         chip.forget()
 
 
