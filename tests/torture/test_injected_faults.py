@@ -378,7 +378,9 @@ def test_a_full_disk_is_said_and_what_is_found_still_counts(
 def test_a_bug_in_the_command_is_no_finding(
     inject: Injected, verify: Callable[..., tuple[int, str]]
 ) -> None:
-    inject(Fault("pallas_debug.verdict.run", "_ask", "verifying added:add"), KeyError("gone"))
+    inject(
+        Fault("pallas_debug.verdict.run:Verifier", "_ask", "verifying added:add"), KeyError("gone")
+    )
     with pytest.raises(InternalError, match="internal error in pallas-debug while verifying added"):
         verify("added:add", "-e", "static", "-t", "v5e")
 
