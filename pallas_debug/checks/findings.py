@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import SiteFailure, slice_text
-from pallas_debug.findings.bounds import Computed, MissingBlock, Outside
+from pallas_debug.findings.bounds import MissingBlock, Outside
 from pallas_debug.findings.facts import array_text, number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.numbers import FloatOperation
@@ -69,7 +69,7 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
     if failure.site.operation == "block":
         return _block(seen, failure)
     site, (start, *_) = failure.site, failure.values
-    details, computed = site.details, site.details.get("computed")
+    details = site.details
     size, dim, stride = details["size"], details["dim"], details.get("stride", 1)
     name = (site.operand or "the array") + details.get("view", "")
     dims = list(details["dims"])
@@ -81,8 +81,6 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
     ).of(
         Fault.OUT_OF_BOUNDS_WRITE if site.operation == "write" else Fault.OUT_OF_BOUNDS_READ,
         slice=Outside(dim=dim, start=start, size=size, bound=details["bound"], stride=stride),
-        computed=None if computed is None else Computed(computed, site.source),
-        is_masked=details.get("masked", False),
     )
 
 

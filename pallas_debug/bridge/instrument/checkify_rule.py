@@ -70,7 +70,7 @@ def _checked(
     except instrument.CannotInstrument as reason:
         _unchecked(params, str(reason))
         made = None
-    if made is None or made.layout is None:
+    if made is None:
         return error, pallas_call.pallas_call_p.bind(*args, **params)
     for inner in made.not_entered:
         _unchecked(params, f"the body of its `{inner}` is not checked")
@@ -94,7 +94,6 @@ def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> An
     rows = jax.lax.reshape(rows, (layout.slices, layout.words))
     used = rows[:, : len(layout.sites) * layout.record]
     records = jnp.reshape(used, (layout.slices, len(layout.sites), layout.record))
-    records = records[:, np.array(layout.order())]
     failed = records[:, :, 0] > 0
     number = jnp.argmax(jnp.any(failed, axis=1))
     record, failed = records[number], failed[number]

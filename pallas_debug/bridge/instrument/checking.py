@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,18 +17,50 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument.bounds import BoundsChecker
 from pallas_debug.bridge.instrument.primitives import ACCESSES, MAKES_INFINITY, MAKES_NAN, capacity
-from pallas_debug.bridge.instrument.recording import any_of
-from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site
-from pallas_debug.bridge.jaxcompat import checkify, jax_core, pallas_primitives, tpu_primitives
+from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RefOperand, Site
+from pallas_debug.bridge.jaxcompat import (
+    checkify,
+    indexing,
+    jax_core,
+    pallas_primitives,
+    tpu_primitives,
+)
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.findings.facts import array_text
 
 
-class Checker(BoundsChecker):
-    """Visitor that checks a kernel's equations and records failures."""
+class Checker(rewrite.Visitor):
+    """Visitor that checks a kernel's equations and records failures.
+
+    Args:
+      checks: names, as listed in `defaults.CHECKS`.
+      operands: the kernel's refs, by the `id` of their tracers.
+      recorder: records failures.
+      default_space: memory of operands without a memory space.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[str],
+        operands: dict[int, RefOperand],
+        recorder: Recorder,
+        *,
+        default_space: str = "vmem",
+    ) -> None:
+        self._default_space = default_space
+        self._checks = frozenset(checks)
+        self._operands = operands
+        self._recorder = recorder
+        self._kept_alive: list[Any] = []
+        self._regions: list[list[Pending]] = []  # regions being visited, innermost last
+        self._place = rewrite.ProgramPoint()
+        self.sites: list[Site] = []
+        self.not_entered: list[str] = []
+        self.left_out = 0
 
     # Called by `rewrite.replay`.
 
@@ -42,14 +75,12 @@ class Checker(BoundsChecker):
             self._access(eqn, inputs)
         elif primitive is tpu_primitives.dma_start_p:
             self._copy(eqn, inputs)
+        elif primitive is lax.dynamic_slice_p:
+            self._dynamic_slice(eqn, inputs)
         elif primitive is pallas_primitives.multiple_of_p:
             self._hint(eqn, inputs[0])
         elif primitive in (lax.div_p, lax.rem_p):
             self._division(eqn, inputs)
-        elif primitive is lax.dynamic_slice_p:
-            self._dynamic_slice(eqn, inputs)
-        elif primitive is lax.gather_p:
-            self._gather(eqn, inputs)
         return None
 
     def after(
@@ -61,15 +92,174 @@ class Checker(BoundsChecker):
         if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
             self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
 
+    def entering(self, place: rewrite.ProgramPoint) -> None:
+        self._regions.append([])
+
+    def leaving(self, place: rewrite.ProgramPoint) -> None:
+        pending = self._regions.pop()
+        if pending:
+            self._recorder.write(pending, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+
+    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
+        for ref, name in zip(refs, names, strict=True):
+            self._operands[id(ref)] = RefOperand(name=name, kind="scratch")
+            self._kept_alive.append(ref)
+
     def wants(self, jaxpr: Any) -> bool:
         return capacity(jaxpr) > 0
 
     def unknown(self, eqn: Any) -> None:
         self.not_entered.append(eqn.primitive.name)
 
-    # The checks.
+    # Checks of indices.
 
-    def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
+        """Check that each operand's block at the current grid point begins within its array.
+
+        The last block of an array may reach past its end; what is read there is padding.
+
+        Args:
+          mapping: jax's `GridMapping`.
+          prefetched: refs of the scalar-prefetch operands.
+        """
+        if "index" not in self._checks:
+            return
+        self.entering(self._place)
+        operands = list(self._operands.values())[mapping.num_index_operands :]
+        batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
+        for operand, block in zip(operands, mapping.block_mappings, strict=False):
+            inner, consts = jaxcompat.opened(block.index_map_jaxpr)
+            indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
+            for dim, (index, entry, bound) in enumerate(
+                zip(indices, block.block_shape, block.array_aval.shape, strict=False)
+            ):
+                size = conditions.block_size(entry)
+                is_element = type(entry).__name__ == "Element"
+                last = bound - 1 if is_element or size is None else (bound - 1) // size
+                if _stays(index, last, inner, dim, mapping):
+                    continue
+                self._index(
+                    "block",
+                    lines.of_function(block.index_map_jaxpr.debug_info),
+                    index,
+                    last,
+                    operand=operand.name,
+                    details={
+                        "dim": dim,
+                        "bound": bound,
+                        "blocks": last + 1,
+                        "element": is_element,
+                        "shape": tuple(block.array_aval.shape),
+                        "dtype": str(block.array_aval.dtype),
+                    },
+                )
+        self.leaving(self._place)
+
+    def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        what, first = ACCESSES[eqn.primitive]
+        if first is not None:
+            transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
+            self._indices(eqn, inputs[0], transforms, what)
+            return
+        ref, transforms, *rest = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+        if rest[0 if what == "read" else 1] is None:  # elements that are masked out may be outside
+            self._indices(eqn, ref, transforms, what)
+
+    def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
+        for ref, what in ((source, "read"), (destination, "write")):
+            if conditions.is_transformed(ref):
+                self._indices(eqn, ref.ref, ref.transforms, what)
+
+    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
+        known = self._operands.get(id(ref))
+        aval = jax_core.typeof(ref)
+        view = ""
+        for transform in transforms or ():
+            if not isinstance(transform, indexing.NDIndexer):
+                continue
+            dims = conditions.dims(transform)
+            outer, view = view, f"{view}.at[{', '.join(dims)}]"
+            for dim, (index, bound) in enumerate(
+                zip(transform.indices, transform.shape, strict=True)
+            ):
+                is_slice = isinstance(index, indexing.Slice)
+                start = index.start if is_slice else index
+                size, stride = (index.size, index.stride) if is_slice else (1, 1)
+                is_sized = all(isinstance(number, int) for number in (bound, size, stride))
+                if not is_sized or not isinstance(start, jax_core.Tracer):
+                    continue
+                self._index(
+                    what,
+                    lines.source_at(eqn, self._place),
+                    start,
+                    bound - 1 - (size - 1) * stride,
+                    operand=known.name if known else None,
+                    details={
+                        "dim": dim,
+                        "size": size if is_slice else None,
+                        "bound": bound,
+                        "dims": dims,
+                        "view": outer,
+                        "stride": stride,
+                        "shape": tuple(transform.shape),
+                        "dtype": str(aval.dtype),
+                        "space": conditions.space(aval, self._default_space),
+                    },
+                )
+
+    def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        """Check a slice of an array rather than a ref."""
+        operand, *starts = inputs
+        sizes = eqn.params["slice_sizes"]
+        for dim, (start, size) in enumerate(zip(starts[: operand.ndim], sizes, strict=True)):
+            if not isinstance(start, jax_core.Tracer):
+                continue
+            self._index(
+                eqn.primitive.name,
+                lines.source_at(eqn, self._place),
+                start,
+                operand.shape[dim] - size,
+                details={
+                    "dim": dim,
+                    "size": size,
+                    "bound": operand.shape[dim],
+                    "dims": ("…",) * operand.ndim,
+                    "shape": tuple(operand.shape),
+                    "dtype": str(operand.dtype),
+                    "space": None,
+                },
+            )
+
+    def _index(
+        self,
+        operation: str,
+        source: Any,
+        index: Any,
+        last: int,
+        *,
+        operand: str | None = None,
+        details: Mapping[str, Any],
+    ) -> None:
+        """Check that an index is between 0 and `last`. No core has arrays of indices."""
+        if "index" not in self._checks or jnp.ndim(index):
+            return
+        self._add(
+            Site(
+                check="index",
+                operation=operation,
+                source=source,
+                operand=operand,
+                values=(("index", "int32"),),
+                details=details,
+            ),
+            conditions.is_outside(index, last),
+            values=lambda: [index],
+        )
+
+    # The other checks.
+
+    def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         if "user" not in self._checks:
             self.left_out += 1  # like `checkify` for categories that were not requested
             return []
@@ -83,7 +273,7 @@ class Checker(BoundsChecker):
                     check="user",
                     operation="check",
                     source=lines.source_at(eqn, self._place),
-                    values=tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars)),
+                    values=_kept(scalars),
                     details={
                         "payload": tuple(
                             (tuple(jnp.shape(x)), str(jnp.result_type(x))) for x in payload
@@ -97,11 +287,10 @@ class Checker(BoundsChecker):
         return []
 
     def _hint(self, eqn: Any, value: Any) -> None:
-        if "hint" not in self._checks or not isinstance(value, jax_core.Tracer):
+        if "hint" not in self._checks or not isinstance(value, jax_core.Tracer) or value.ndim:
             return
         # Several divisors may be claimed for one value; check their least common multiple.
         divisor = math.lcm(*map(int, np.atleast_1d(eqn.params["values"])))
-        failed = lax.rem(value, lax.full_like(value, divisor)) != 0
         self._add(
             Site(
                 check="hint",
@@ -110,8 +299,8 @@ class Checker(BoundsChecker):
                 values=(("value", "int32"),),
                 details={"divisor": divisor, "of_pipeline": lines.is_of_pipeline(eqn)},
             ),
-            failed,
-            values=lambda: [conditions.one_where(failed, value)],
+            lax.rem(value, lax.full_like(value, divisor)) != 0,
+            values=lambda: [value],
         )
 
     def _division(self, eqn: Any, inputs: Sequence[Any]) -> None:
@@ -121,18 +310,17 @@ class Checker(BoundsChecker):
             return
         if not isinstance(right, jax_core.Tracer):
             return  # a constant; jax itself folds a division by a constant zero
-        failed = conditions.wide(right) == 0
-        kept = (("0", conditions.kept_dtype(left)),) if jnp.shape(left) == () else ()
+        kept = [left] if jnp.shape(left) == () else []
         self._add(
             Site(
                 check="div",
                 operation=eqn.primitive.name,
                 source=lines.source_at(eqn, self._place),
-                values=kept,
+                values=_kept(kept),
                 details={"shape": array_text(str(right.dtype), right.shape), "float": is_float},
             ),
-            failed,
-            values=lambda: [left] if kept else [],
+            conditions.wide(right) == 0,
+            values=kept.copy,
         )
 
     def _born(
@@ -160,13 +348,12 @@ class Checker(BoundsChecker):
         def confirmed() -> Any:
             return functools.reduce(lambda clean, x: clean & ~any_of(is_bad(x)), arrays, True)
 
-        kept = tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars[:MAX_VALUES]))
         self._add(
             Site(
                 check=check,
                 operation=eqn.primitive.name,
                 source=lines.source_at(eqn, self._place),
-                values=kept,
+                values=_kept(scalars[:MAX_VALUES]),
                 details={
                     "shape": array_text(str(output.dtype), output.shape),
                     "operands": tuple(
@@ -178,3 +365,33 @@ class Checker(BoundsChecker):
             confirmed=None if elementwise else confirmed,
             values=lambda: scalars[:MAX_VALUES],
         )
+
+    def _add(
+        self,
+        site: Site,
+        failed: Any,
+        *,
+        values: Callable[[], Sequence[Any]],
+        confirmed: Callable[[], Any] | None = None,
+    ) -> None:
+        loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
+        self._regions[-1].append(
+            Pending(site=len(self.sites), failed=failed, confirmed=confirmed, values=values)
+        )
+        self.sites.append(replace(site, step=self._place.step, loops=loops))
+
+
+def _kept(scalars: Sequence[Any]) -> tuple[tuple[str, str], ...]:
+    """Names and dtypes of recorded scalars."""
+    return tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars))
+
+
+def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
+    """Return whether a block index is statically known to be within the array."""
+    if not isinstance(index, jax_core.Tracer):
+        return 0 <= int(index) <= last
+    out = inner.outvars[dim]
+    return any(
+        out is variable and isinstance(size, int) and size - 1 <= last
+        for size, variable in zip(mapping.grid, inner.invars, strict=False)
+    )

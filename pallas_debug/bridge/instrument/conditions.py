@@ -53,49 +53,12 @@ def is_infinite(value: Any) -> Any:
     return size == np.float32(np.inf)
 
 
-def one_where(failed: Any, value: Any) -> Any:
-    """Return the largest value that failed."""
-    if jnp.ndim(value) == 0:
-        return value
-    lowest = jnp.float32(-jnp.inf)
-    return jnp.max(jnp.where(failed, value.astype("float32"), lowest)).astype("int32")
-
-
 def is_outside(start: Any, last: int) -> Any:
     """Return whether an index is negative or greater than `last`, computed in its own dtype."""
     dtype = jnp.result_type(start)
-    if jnp.issubdtype(dtype, jnp.floating):  # accepted only by an interpreter
-        return (start < 0) | (start > last)
     limits = jnp.iinfo(dtype)
     above = start > np.array(last, dtype) if last < limits.max else lax.full_like(start, 0, bool)
     return above if limits.min == 0 else (start < np.array(0, dtype)) | above
-
-
-def reaches_outside(transform: Any, dim: int, mask: Any) -> Any:
-    """Return whether a masked access selects elements outside a dimension with the mask set."""
-    index, bound = transform.indices[dim], transform.shape[dim]
-    common = tuple(transform.int_indexer_shape)
-    slices = [isinstance(one, indexing.Slice) for one in transform.indices]
-    shape = (*common, *(one.size for one in transform.indices if isinstance(one, indexing.Slice)))
-    if slices[dim]:
-        axis = len(common) + sum(slices[:dim])
-        along = [index.size if n == axis else 1 for n in range(len(shape))]
-        start = jnp.asarray(index.start).astype(jnp.int32)
-        positions = start + lax.broadcasted_iota(jnp.int32, along, axis) * index.stride
-    else:
-        positions = jnp.asarray(index)
-        positions = positions.reshape(*positions.shape, *[1] * sum(slices))
-    outside = is_outside(positions, bound - 1)
-    return jnp.any(jnp.broadcast_to(outside, shape) & jnp.broadcast_to(mask, shape))
-
-
-def first_outside(start: Any, last: int) -> list[Any]:
-    """Return a scalar index; of an array, the maximum if too large, otherwise the minimum."""
-    if jnp.ndim(start) == 0:
-        return [start]
-    numbers = start.astype("float32")
-    above = jnp.max(numbers)
-    return [jnp.where(above > last, above, jnp.min(numbers)).astype("int32")]
 
 
 def kept_dtype(value: Any) -> str:

@@ -7,7 +7,6 @@ TPU as well as in an interpreter.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ from pallas_debug.bridge.instrument.recording import Recorder
 from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested, rewrite
-from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 from pallas_debug.bridge.jaxprs.params import gpu_backend
 
 MAX_BYTES = 256 << 20
@@ -40,19 +38,19 @@ class Instrumented:
     Attributes:
       params: parameters of the primitive; its last output is `int32[layout.slices, 1,
         layout.words]`.
-      layout: None if checks were only removed.
+      layout: its sites are empty if checks were only removed.
       not_entered: primitives whose inner code was not checked.
     """
 
     params: dict[str, Any]
-    layout: RecordLayout | None
+    layout: RecordLayout
     not_entered: tuple[str, ...]
 
     def bind(self, primitive: jax_core.Primitive, args: Sequence[Any]) -> list[Any]:
-        """Call the kernel; with a layout, the last output is the checks'."""
+        """Call the kernel; the last output is the checks'."""
         outputs = list(primitive.bind(*args, **self.params))
         bounds = args[: self.params["grid_mapping"].num_dynamic_grid_bounds]
-        if self.layout is None or not bounds:
+        if not bounds:
             return outputs
         # An empty grid writes nothing and leaves the output uninitialised.
         is_run = functools.reduce(lambda a, b: a & b, [bound > 0 for bound in bounds])
@@ -85,14 +83,13 @@ def instrument(params: dict[str, Any], checks: Sequence[str]) -> Instrumented | 
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings)
     if capacity == 0:
         return None
-    made = _Rewriting(params, tuple(checks))
     prefix = _prefix(params, capacity)
     room = _layout(mapping, prefix, capacity)
     block = _block_mapping(mapping, (room.slices, 1, room.words), prefix)
-    jaxpr = made.with_checks(room, block, prefix)
-    if len(made.sites) > capacity:
-        raise CannotInstrument(f"it has {len(made.sites)} checks, but only {capacity} fit")
-    if not made.sites and not made.changed:
+    jaxpr, checker = _with_checks(params, checks, room, block, prefix)
+    if len(checker.sites) > capacity:
+        raise CannotInstrument(f"it has {len(checker.sites)} checks, but only {capacity} fit")
+    if not checker.sites and not checker.left_out:
         return None
     return Instrumented(
         params={
@@ -104,68 +101,44 @@ def instrument(params: dict[str, Any], checks: Sequence[str]) -> Instrumented | 
                 num_outputs=mapping.num_outputs + 1,
             ),
         },
-        layout=replace(room, sites=made.sites, rows=made.rows),
-        not_entered=made.not_entered,
+        layout=replace(room, sites=tuple(checker.sites)),
+        not_entered=tuple(dict.fromkeys(checker.not_entered)),
     )
 
 
-class _Rewriting:
-    """Retraces one kernel with additions; its public attributes then describe them."""
+def _with_checks(
+    params: dict[str, Any], checks: Sequence[str], layout: RecordLayout, block: Any, prefix: int
+) -> tuple[Any, checking.Checker]:
+    """Retrace a kernel with checks, and with a ref for them after its outputs."""
+    jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
+    position = mapping.num_index_operands + len(mapping.block_mappings)
+    avals, names = [v.aval for v in jaxpr.invars], nested.arg_names(jaxpr)
+    avals.insert(position, block.ref_aval)
+    names.insert(position, "checks_ref")
+    sequential = max(prefix - len(mapping.vmapped_dims), 0)
+    checkers = []
 
-    def __init__(self, params: dict[str, Any], checks: tuple[str, ...]) -> None:
-        self._jaxpr = params["jaxpr"]
-        self._mapping = params["grid_mapping"]
-        self._checks = checks
-        self._is_interpreted = bool(params.get("interpret"))
-        self._default_space = "gmem" if gpu_backend(params) else "vmem"
-        self.sites: tuple[Any, ...] = ()
-        self.rows: tuple[int, ...] = ()
-        self.changed = False
-        self.not_entered: tuple[str, ...] = ()
+    def body(*all_refs: Any) -> list[Any]:
+        refs, point = list(all_refs), _grid_point(mapping)
+        recorder = Recorder(refs.pop(position), layout, point)
+        _at_first(recorder.clear, point[sequential:])
+        checker = checking.Checker(
+            checks,
+            _operands(jaxpr, mapping, refs),
+            recorder,
+            default_space="gmem" if gpu_backend(params) else "vmem",
+        )
+        checker.blocks(mapping, point, refs[mapping.slice_index_ops])
+        rewrite.replay(jaxpr, refs, checker)
+        checkers.append(checker)
+        return []
 
-    def with_checks(self, layout: RecordLayout, block: Any, prefix: int) -> Any:
-        """Return the kernel's jaxpr with the checks, and with a ref for them after its outputs."""
-        mapping = self._mapping
-        position = mapping.num_index_operands + len(mapping.block_mappings)
-        avals, names = [v.aval for v in self._jaxpr.invars], nested.arg_names(self._jaxpr)
-        avals.insert(position, block.ref_aval)
-        names.insert(position, "checks_ref")
-        sequential = max(prefix - len(mapping.vmapped_dims), 0)
-
-        def body(*all_refs: Any) -> list[Any]:
-            refs, point = list(all_refs), _grid_point(mapping)
-            recorder = Recorder(refs.pop(position), layout, point)
-            _at_first(recorder.clear, point[sequential:])
-            checker = checking.Checker(
-                self._checks,
-                _operands(self._jaxpr, mapping, refs),
-                recorder,
-                is_interpreted=self._is_interpreted,
-                index_lines=IndexLines([self._jaxpr]),
-                default_space=self._default_space,
-            )
-            checker.blocks(mapping, point, refs[mapping.slice_index_ops])
-            rewrite.replay(self._jaxpr, refs, checker)
-            self.sites = tuple(checker.sites)
-            self.rows = _rows(recorder, len(self.sites))
-            self.changed = bool(checker.left_out)
-            self.not_entered = tuple(dict.fromkeys(checker.not_entered))
-            return []
-
-        debug_info = self._jaxpr.debug_info._replace(arg_names=tuple(names))
-        with mapping.trace_env():
-            traced, consts = rewrite.trace(body, avals, debug_info)
-        if consts:
-            raise CannotInstrument("its checks would need to capture constants")
-        return traced
-
-
-def _rows(recorder: Recorder, number: int) -> tuple[int, ...]:
-    """Number of each site's record."""
-    free = itertools.count(len(recorder.rows))
-    return tuple(
-        recorder.rows[site] if site in recorder.rows else next(free) for site in range(number)
-    )
+    debug_info = jaxpr.debug_info._replace(arg_names=tuple(names))
+    with mapping.trace_env():
+        traced, consts = rewrite.trace(body, avals, debug_info)
+    if consts:
+        raise CannotInstrument("its checks would need to capture constants")
+    return traced, checkers[-1]
 
 
 def _layout(mapping: Any, prefix: int, capacity: int) -> RecordLayout:

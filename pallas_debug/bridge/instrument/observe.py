@@ -8,6 +8,7 @@ with the recorded failures.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import instrument
-from pallas_debug.bridge.instrument.sites import SiteFailure
+from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxcompat import callback_lib, jax_core, mlir, xla_client
 from pallas_debug.bridge.jaxprs.params import name_of
@@ -95,11 +96,6 @@ def _digest() -> str:
     return tokens[-1] if tokens else ""
 
 
-def _innermost(observer: Observer) -> Observer:
-    """Current recipient: jax caches programs beyond the lifetime of the observer at lowering."""
-    return _observers.innermost or observer
-
-
 def is_active() -> bool:
     """Return whether any observer is active."""
     return bool(_observers)
@@ -123,123 +119,66 @@ def lowered(
       plain: returns the lowering rule for the unmodified kernel.
     """
     observer = _observers.innermost
-    if observer is not None and observer.checks and meshes.is_partitioned(context):
+    if observer is None or not observer.checks or is_lowering():
+        return plain()(context, *nodes)
+    if meshes.is_partitioned(context):
         observer.skipped(name_of(params), meshes.PARTITIONED, digest=_digest())
         return plain()(context, *nodes)
-    rule = lowering(primitive, params)
-    if rule is None:
-        return plain()(context, *nodes)
+    name = "?"
     undo = undoing.mark(context)
     try:
-        return rule(context, *nodes)
+        name = name_of(params)
+        made = instrument.instrument(params, observer.checks)
+        for inner in made.not_entered if made else ():
+            reason = f"the body of its `{inner}` is not checked"
+            observer.skipped(name, reason, digest=_digest(), partly=True)
+        return _lowered(primitive, params, context, nodes, made, observer)
+    except instrument.CannotInstrument as error:
+        observer.skipped(name, str(error), digest=_digest())
     except PallasDebugError:
         raise  # found by an interpreter while inspecting the kernel
     except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
         undo()
         results = plain()(context, *nodes)  # raises the same error if the kernel itself is at fault
-        if observer is not None:
-            _fault(observer, name_of(params), error, "lowering it with its checks")
+        _fault(observer, name, error, "lowering it with its checks")
         return results
+    return plain()(context, *nodes)
 
 
-def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any] | None:
-    """Return a lowering rule that adds the innermost observer's checks.
-
-    Returns None without checks, or if they cannot be inserted, which is reported to the observer.
-    """
-    observer = _observers.innermost
-    if observer is None or not observer.checks or is_lowering():
-        return None
-    name = "?"
-    try:
-        name = name_of(params)
-        return _lowering(primitive, params, observer, name)
-    except instrument.CannotInstrument as error:
-        observer.skipped(name, str(error), digest=_digest())
-    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
-        _fault(observer, name, error, "putting checks into it")
-    return None
-
-
-def _lowering(
-    primitive: jax_core.Primitive, params: dict[str, Any], observer: Observer, name: str
-) -> Callable[..., Any]:
-    made = instrument.instrument(params, observer.checks)
-    if made is None:
-        return _noting(primitive, params)
-    for inner in made.not_entered:
-        observer.skipped(
-            name, f"the body of its `{inner}` is not checked", digest=_digest(), partly=True
-        )
-    return _rule(primitive, params, made, observer, name)
-
-
-def _noting(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any]:
-    """Lowering rule for a kernel in which no check can fail: records that it ran."""
-
-    def rule(context: Any, *nodes: Any, **_: Any) -> Any:
+def _lowered(
+    primitive: jax_core.Primitive,
+    params: dict[str, Any],
+    context: Any,
+    nodes: Sequence[Any],
+    made: instrument.Instrumented | None,
+    observer: Observer,
+) -> list[Any]:
+    """Lower a kernel with its checks, or, if none can fail, with a note that it ran."""
+    is_run = context.module_context.get_backend(optional=True) is not None
+    if made is None or not is_run:  # inspected or cross-compiled
         results = _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
-        if context.module_context.get_backend(optional=True) is not None:
-            _note_launch(context, results)
+        if is_run:
+            call_back(context, functools.partial(_note, launched.current()), [], [])
         return results
+    words = made.params["out_avals"][-1]
+    wider = context.replace(avals_out=(*context.avals_out, words))
+    *results, rows = _lower(wider, lambda *args: made.bind(primitive, args), nodes)
+    if wider.tokens_out is not None:
+        context.set_tokens_out(wider.tokens_out)
+    reporter = _Reporter(made.layout, observer, name_of(params))
+    call_back(context, reporter.report, [rows], [words])
+    return results
 
-    return rule
 
-
-def _note_launch(context: Any, results: Sequence[Any]) -> None:
-    """Call back after a kernel, with an element of its result, so that it has to run first."""
-    tokens = launched.current()
-
-    def note(*_: Any) -> tuple[()]:
-        launched.notify(tokens)
-        return ()
-
-    outputs = [
-        (node, aval)
-        for node, aval in zip(results, context.avals_out, strict=False)
-        if isinstance(getattr(aval, "dtype", None), np.dtype) and aval.size
-    ]
-    if not outputs:
-        call_back(context, note, [], [])
-        return
-    node, aval = outputs[0]
-    first = jax_core.ShapedArray((), np.dtype(np.float32))  # callbacks do not accept all dtypes
-    inner = context.replace(avals_in=(aval,), avals_out=(first,), tokens_in=None, tokens_out=None)
-    element = _lower(
-        inner, lambda array: [array[(0,) * array.ndim].real.astype(np.float32)], [node]
-    )
-    call_back(context, note, element, [first])
+def _note(tokens: launched.Tokens) -> tuple[()]:
+    """Notify listeners that a kernel ran; a callback for jax."""
+    launched.notify(tokens)
+    return ()
 
 
 def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
     problem = str(problem_of(error, "hook", doing)).removesuffix(".")
     observer.skipped(name, problem, digest=_digest(), is_fault=True)
-
-
-def _rule(
-    primitive: jax_core.Primitive,
-    params: dict[str, Any],
-    made: instrument.Instrumented,
-    observer: Observer,
-    name: str,
-) -> Callable[..., Any]:
-    def rule(context: Any, *nodes: Any, **_: Any) -> Any:
-        if context.module_context.get_backend(optional=True) is None:
-            # The platform is not available here: the kernel is only inspected or cross-compiled.
-            return _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
-        if made.layout is None:
-            results = _lower(context, lambda *args: made.bind(primitive, args), nodes)
-            _note_launch(context, results)
-            return results
-        words = made.params["out_avals"][-1]
-        wider = context.replace(avals_out=(*context.avals_out, words))
-        *results, rows = _lower(wider, lambda *args: made.bind(primitive, args), nodes)
-        if wider.tokens_out is not None:
-            context.set_tokens_out(wider.tokens_out)
-        call_back(context, _Reporter(made, observer, name).report, [rows], [words])
-        return results
-
-    return rule
 
 
 def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
@@ -260,17 +199,17 @@ def _lowering_ours() -> Iterator[None]:
 class _Reporter:
     """Reports to the observer, after each run of a lowered kernel, what its checks recorded."""
 
-    def __init__(self, made: instrument.Instrumented, observer: Observer, name: str) -> None:
-        assert made.layout is not None
+    def __init__(self, layout: RecordLayout, observer: Observer, name: str) -> None:
         self._name = name
-        self._layout = made.layout
+        self._layout = layout
         self._observer = observer
         self._tokens = launched.current()
 
     def report(self, rows: np.ndarray) -> tuple[()]:
         """Report a run, given the words that its checks wrote."""
         launched.notify(self._tokens)
-        observer = _innermost(self._observer)
+        # jax caches programs beyond the lifetime of the observer at lowering.
+        observer = _observers.innermost or self._observer
         try:
             observer.checked(
                 CheckedRun(

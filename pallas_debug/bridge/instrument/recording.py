@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,24 +20,20 @@ from jax import lax
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout
 
 
-def _nothing() -> Sequence[Any]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pending:
     """A site whose check has been computed but not recorded yet.
 
     Attributes:
       failed: a bool, or a mask of any shape, which may contain false positives.
-      confirmed: computes a precise second check as a scalar bool; None if `failed` is precise.
       values: computes the scalars to record.
+      confirmed: computes a precise second check as a scalar bool; None if `failed` is precise.
     """
 
     site: int
     failed: Any
+    values: Callable[[], Sequence[Any]]
     confirmed: Callable[[], Any] | None = None
-    values: Callable[[], Sequence[Any]] = field(default=_nothing)
 
 
 class Recorder:
@@ -52,8 +48,6 @@ class Recorder:
         self._words = words
         self._layout = layout
         self._grid_point = list(grid_point)
-        self.rows: dict[int, int] = {}
-        """Row of each site that has been recorded."""
 
     def clear(self) -> None:
         """Reset all failure records."""
@@ -66,21 +60,19 @@ class Recorder:
     def write(self, pending: Sequence[Pending], loops: Sequence[Any]) -> None:
         """Record the failures of a region: the kernel, a loop body, a branch or a scope."""
         place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
-        start = len(self.rows)
-        self.rows |= {p.site: start + i for i, p in enumerate(pending)}
 
         def record() -> tuple[()]:
-            for i, one in enumerate(pending):
+            for one in pending:
                 failed = any_of(one.failed)
                 if one.confirmed is not None:
                     failed = failed & one.confirmed()
-                self._write_one(start + i, one, failed, place)
+                self._write_one(one, failed, place)
             return ()
 
         lax.cond(_any_failed(pending), record, lambda: ())
 
-    def _write_one(self, row: int, one: Pending, failed: Any, place: Sequence[Any]) -> None:
-        base = self._layout.base(row)
+    def _write_one(self, one: Pending, failed: Any, place: Sequence[Any]) -> None:
+        base = self._layout.base(one.site)
         count = self._words[0, 0, base]
         self._words[0, 0, base] = count + failed.astype("int32")
 

@@ -90,7 +90,6 @@ class RecordLayout:
       batch: sizes of the leading dimensions added by `vmap`.
       slices: number of rows.
       capacity: maximum number of sites.
-      rows: number of each site's record; without them, that of the site.
     """
 
     sites: tuple[Site, ...] = ()
@@ -98,7 +97,6 @@ class RecordLayout:
     grid_rank: int
     batch: tuple[int, ...]
     slices: int
-    rows: tuple[int, ...] = ()
 
     @property
     def record(self) -> int:
@@ -110,13 +108,9 @@ class RecordLayout:
         """Number of words per row, rounded up to whole lanes."""
         return math.ceil(self.capacity * self.record / LANES) * LANES
 
-    def base(self, row: Any) -> Any:
-        """Offset of the first word of a record, its failure count."""
-        return row * self.record
-
-    def order(self) -> list[int]:
-        """Number of each site's record."""
-        return list(self.rows or range(len(self.sites)))
+    def base(self, site: Any) -> Any:
+        """Offset of the first word of a site's record, its failure count."""
+        return site * self.record
 
     def read(self, rows: np.ndarray) -> list[SiteFailure]:
         """Return the sites that failed, ordered by first failure.
@@ -125,7 +119,7 @@ class RecordLayout:
           rows: `int32[slices, words]`, as written by the kernel.
         """
         rows = np.asarray(rows).reshape(-1, self.words)
-        counts = rows[:, [self.base(row) for row in self.order()]]
+        counts = rows[:, [self.base(site) for site in range(len(self.sites))]]
         failures = []
         for i in np.flatnonzero(counts.any(axis=0)):
             first = int(np.flatnonzero(counts[:, i])[0])
@@ -133,7 +127,7 @@ class RecordLayout:
         return sorted(failures, key=lambda failure: failure.order)
 
     def _failure(self, site: int, row: np.ndarray, number: int, count: int) -> SiteFailure:
-        base = self.base(self.order()[site])
+        base = self.base(site)
         words = row[base + 1 : base + self.record]
         point, words = words[: self.grid_rank], words[self.grid_rank :]
         loops, kept = words[: len(self.sites[site].loops)], words[MAX_LOOPS:]
