@@ -62,11 +62,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def without_queries() -> Iterator[None]:
-    """Forget whether the test queried its chip: later tests would count as querying it."""
+def without_askers() -> Iterator[None]:
+    """Forget which functions asked for their chip: later tests of them would count as askers."""
     yield
     chip = sys.modules.get("pallas_debug.bridge.chip")
     if chip is not None:
+        chip._askers.clear()
         chip.forget()
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TypeVar
 
 from pallas_debug.bridge import contexts, jaxcompat, patches
-from pallas_debug.bridge.jaxcompat import mesh_lib, xla_bridge
+from pallas_debug.bridge.jaxcompat import mesh_lib, source_info_util, xla_bridge
 from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)
@@ -22,12 +24,23 @@ _Answer = TypeVar("_Answer", str, int, str | None)
 _context = contexts.make()
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
+Frame = tuple[str, str]
+"""File and qualified name of a function, or of a module for what it does while it is imported."""
+
+_RUNNERS = ("unittest", "absl", "hypothesis", "click", "pallas_debug", "pallas_debug_pytest")
+"""Packages that run the user's functions: their frames say nothing about who asked."""
+
+_OUTERMOST = ("_pytest", "pluggy", "pytest")
+"""Packages whose callers, such as xdist's workers, run all tests and have asked for none."""
+
 
 class _Chip(threading.local):
     target: Target | None = None
     asked: bool = False
-    is_truthful: bool = False
 
+
+_askers: set[Frame] = set()
+"""Functions that have queried the chip, or called one that did: they may keep the answer."""
 
 _local = _Chip()
 _everywhere: Target | None = None
@@ -91,32 +104,53 @@ def answered() -> Target | None:
 
 def pretended() -> Target | None:
     """Chip that jax's devices answer as in this thread; None if they answer as themselves."""
-    return answered() if _pretends and not _local.is_truthful else None
+    return answered() if _pretends else None
 
 
-@contextlib.contextmanager
-def truthful() -> Iterator[None]:
-    """Let jax's devices answer as themselves in this thread."""
-    before, _local.is_truthful = _local.is_truthful, True
-    try:
-        yield
-    finally:
-        _local.is_truthful = before
-
-
-def was_asked() -> str | None:
+def was_asked(calling: Iterable[Frame] = ()) -> str | None:
     """Device kind for which a kernel may have been traced; None if the code did not query it.
 
-    The code counts as having queried it if this thread has done so since `forget`.
+    The code counts as having queried it if this thread has done so since `forget`, or if one of the
+    functions that lead to the kernel ever has, because it may have kept the answer.
+
+    Args:
+      calling: the functions that lead to the kernel.
     """
     target = answered()
-    return target.device_kind if _local.asked and target else None
+    asked = _local.asked or any(
+        frame in _askers or (frame[0], _MODULE) in _askers for frame in calling
+    )
+    return target.device_kind if asked and target else None
 
 
 def note(answer: _Answer) -> _Answer:
     """Return an answer that differs between chips, for `was_asked`."""
     _local.asked = True
+    _askers.update(_asking_frames())
     return answer
+
+
+_MODULE = "<module>"
+
+
+def _asking_frames() -> Iterator[Frame]:
+    """The user's functions on the stack, up to the module whose import asks."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
+        is_users = source_info_util.is_user_filename(code.co_filename)
+        if name.partition(".")[0] in _OUTERMOST:
+            return
+        if is_users and not _is_runner(name):
+            yield code.co_filename, code.co_qualname
+            if code.co_name == _MODULE:
+                return
+        frame = frame.f_back
+
+
+def _is_runner(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in _RUNNERS or package in sys.stdlib_module_names
 
 
 def _is_in_mesh_of_tpus() -> bool:
@@ -137,7 +171,7 @@ def listening() -> Iterator[Callable[[], bool]]:
 
 
 def forget() -> None:
-    """Reset the queries of this thread."""
+    """Reset the queries of this thread; functions that made a query are remembered."""
     _local.asked = False
     jaxcompat.forget_tpu_info()  # a cached answer would bypass us
 

@@ -237,7 +237,7 @@ util: Any = Internal("jax._src.util", names="fun_name")
 xla_bridge: Any = Internal(
     "jax._src.xla_bridge",
     names="backends_are_initialized canonicalize_platform default_backend get_backend "
-    "local_devices",
+    "local_devices xla_client",
 )
 xla_client: Any = Internal(
     "jaxlib.xla_client",

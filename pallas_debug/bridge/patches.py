@@ -135,7 +135,7 @@ _HOOK = "pallas_debug.bridge.lowering.hook"
 _SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap and grad"
 _NO_FASTPATH = "jax's C++ dispatch bypasses Python once it knows a program"
 _NO_CHIP = "without a TPU, code that queries its chip while it is traced fails"
-_GATES = "code queries its device before it calls a kernel"
+_GATES = "code queries its device before it calls a kernel; jax itself gets the real values"
 _CHECKIFY = "since 0.10.1, checkify reports no errors in kernels"
 
 TABLE: tuple[Patch, ...] = (
@@ -257,47 +257,16 @@ TABLE: tuple[Patch, ...] = (
     *(
         Patch(
             area=PRETEND,
-            owner="jaxlib._jax:Device",
+            owner=f"jaxlib._jax:{owner}",
             name=name,
             replacement=f"pallas_debug.bridge.pretend:answering_{what}",
             why=_GATES,
         )
-        for name, what in (("platform", "platform"), ("device_kind", "kind"))
-    ),
-    Patch(
-        area=PRETEND,
-        owner="jax",
-        name="default_backend",
-        replacement="pallas_debug.bridge.pretend:answering_backend",
-        why=_GATES,
-    ),
-    *(
-        Patch(
-            area=PRETEND,
-            owner=owner,
-            name=name,
-            replacement="pallas_debug.bridge.pretend:truthful",
-            why="jax orders the devices of a TPU by a topology that simulated ones do not have",
+        for owner, name, what in (
+            ("Device", "platform", "platform"),
+            ("Device", "device_kind", "kind"),
+            ("Client", "platform", "platform"),
         )
-        for owner, name in (
-            ("jax", "make_mesh"),
-            ("jax._src.mesh_utils", "create_device_mesh"),
-            ("jax.experimental.mesh_utils", "create_device_mesh"),
-        )
-    ),
-    Patch(
-        area=PRETEND,
-        owner="jax._src.cache_key",
-        name="get",
-        replacement="pallas_debug.bridge.pretend:truthful",
-        why="jax reads the kind of the devices for its cache on disk; the code did not query it",
-    ),
-    Patch(
-        area=PRETEND,
-        owner="jax.sharding:Mesh",
-        name="abstract_mesh",
-        replacement="pallas_debug.bridge.pretend:truthful_property",
-        why="abstract devices are part of jax's cache keys, and decide what it lowers for",
     ),
     *(
         Patch(

@@ -38,14 +38,14 @@ def default_backend() -> str:
     devices.
     """
     if xla_bridge.backends_are_initialized():
-        return str(xla_bridge.default_backend())
+        return str(jax.default_backend())
     chosen = jax.config.jax_platforms
     if chosen:
         return str(chosen).partition(",")[0]
     if hardware_utils.num_available_tpu_chips_and_device_id()[0]:
         return "tpu"
     if any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd")):
-        return str(xla_bridge.default_backend())  # only the plugins know whether they support it
+        return str(jax.default_backend())  # only the plugins know whether they support it
     return "cpu"
 
 

@@ -1,66 +1,60 @@
 """Devices that answer as the emulated chip, for code that queries them before it calls a kernel.
 
-`jax.default_backend()`, and `platform` and `device_kind` of the CPU's devices, answer
-as the chip, whoever reads them. jax itself chooses how to compile by the platform of the client,
-which is left alone; the few places where it reads those of a device run within `chip.truthful()`.
-The devices compare, hash and work in `jax.device_put`, `Mesh` and `jax.jit` as before.
+The answer depends on the caller. jax itself gets the real values, and so keeps compiling for the
+CPU. Other code gets the chip from `jax.default_backend()` (through the platform of its client) and
+from a device's `platform` and `device_kind`. The devices stay what they are: they compare, hash and
+work in `jax.device_put`, `Mesh` and `jax.jit` as before.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 from jax.sharding import get_abstract_mesh
 
 from pallas_debug.bridge import chip
+from pallas_debug.bridge.jaxcompat import xla_bridge
+from pallas_debug.model import Target
 
-_PLATFORM, _CPU = "tpu", "cpu"
+_PLATFORM = "tpu"
+_OURS = ("jax", "jaxlib", "pallas_debug", "pallas_debug_pytest")
+"""Packages that get the real values."""
 
+_OTHERS = (
+    "jax._src.test_util",
+    "jax._src.internal_test_util",
+    "jax._src.pallas.pallas_test_util",
+    "jax.experimental.pallas.ops",
+)
+"""Modules of jax that query devices like user code: test utilities, bundled kernels."""
 
-def answering_backend(original: Callable[[], str]) -> Callable[[], str]:
-    """Replacement for `jax.default_backend`, which jax itself calls by another name."""
-
-    @functools.wraps(original)
-    def answer() -> str:
-        return original() if chip.pretended() is None else _PLATFORM
-
-    return answer
+_default_backend = xla_bridge.default_backend.__code__
 
 
 def answering_platform(original: property) -> property:
-    """Replacement for a device's `platform`."""
-
-    def get(device: Any) -> str:
-        found = str(original.__get__(device))
-        return found if found != _CPU or chip.pretended() is None else _PLATFORM
-
-    return property(get, doc=original.__doc__)
+    """Replacement for the property `platform` of a device or client."""
+    return _answering(original, original, lambda target: _PLATFORM)
 
 
 def answering_kind(original: property) -> property:
     """Replacement for a device's `device_kind`."""
-
-    def get(device: Any) -> str:
-        found, target = str(original.__get__(device)), chip.pretended()
-        if found != _CPU or target is None or target.device_kind is None:
-            return found
-        return chip.note(target.device_kind)
-
-    return property(get, doc=original.__doc__)
+    return _answering(original, _platform_of(), lambda target: chip.note(target.device_kind))
 
 
 def answering_cores(original: Any) -> property:
     """Replacement for a device's `num_cores`, which devices other than TPUs do not have.
 
-    It does not depend on pretending: `pltpu.create_tensorcore_mesh` reads it.
+    All callers get this answer, including jax: `pltpu.create_tensorcore_mesh` reads it.
     """
 
     def get(device: Any) -> int:
         target = chip.answered()
-        if target is not None and device.client.platform == _CPU:
+        if target is not None and _platform_of().__get__(device) == "cpu":
             return chip.note(target.num_cores)
         raise AttributeError(f"{type(device).__name__!r} object has no attribute 'num_cores'")
 
@@ -96,7 +90,7 @@ def answering_place(original: Any, name: str) -> property:
     """
 
     def get(device: Any) -> Any:
-        if chip.pretended() is not None and device.client.platform == _CPU:
+        if chip.pretended() is not None and _platform_of().__get__(device) == "cpu":
             return 0 if name == "core_on_chip" else (device.id % 2, device.id // 2, 0)
         raise AttributeError(f"{type(device).__name__!r} object has no attribute {name!r}")
 
@@ -115,22 +109,36 @@ def finding_backends(original: Callable[..., Any]) -> Callable[..., Any]:
     return find
 
 
-def truthful(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replacement for a function of jax that reads the attributes of devices for its own use."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **options: Any) -> Any:
-        with chip.truthful():
-            return original(*args, **options)
-
-    return call
+def _platform_of() -> property:
+    """jax's own property `platform` of a device, whether it is replaced at the moment or not."""
+    found: property = vars(xla_bridge.xla_client.Device)["platform"]
+    return found.original if isinstance(found, _Answer) else found
 
 
-def truthful_property(original: Any) -> property:
-    """Replacement for a property of jax that reads the attributes of devices for its own use."""
+class _Answer(property):
+    original: property
 
-    def get(owner: Any) -> Any:
-        with chip.truthful():
-            return original.__get__(owner)
 
-    return property(get, doc=original.__doc__)
+def _answering(original: property, platform: property, answer: Callable[[Target], Any]) -> property:
+    def get(device: Any) -> Any:
+        target = chip.pretended()
+        if target is None or _is_jax(sys._getframe(1)) or platform.__get__(device) != "cpu":
+            return original.__get__(device)
+        found = answer(target)
+        return original.__get__(device) if found is None else found
+
+    made = _Answer(get, doc=original.__doc__)
+    made.original = original
+    return made
+
+
+def _is_jax(frame: FrameType | None) -> bool:
+    """Return whether the query comes from jax or from us, rather than from the user's code."""
+    while frame is not None and frame.f_code is _default_backend:
+        frame = frame.f_back
+    name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""
+    return _is_in(name, _OURS) and not _is_in(name, _OTHERS)
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

@@ -34,6 +34,8 @@ _USED: dict[str, dict[str, dict[str, str]]] = {
     },
     patches.PRETEND: {
         "jax._src.xla_bridge": {"get_backend": "platform", "local_devices": "backend"},
+        "jax._src.xla_bridge:xla_client": {"Device": ""},
+        "jax._src.xla_bridge:default_backend": {"__code__": ""},
     },
     patches.MOSAIC: {
         "jax._src.pallas.mosaic.lowering": {

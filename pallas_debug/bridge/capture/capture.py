@@ -109,7 +109,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         cost_estimate=_cost_estimate(params.get("cost_estimate")),
         metadata={str(k): str(v) for k, v in dict(params.get("metadata") or {}).items()},
         mesh=meshes.sizes(mesh),
-        chip=chip.was_asked(),
+        chip=part("finding out whether it asked for its chip", _chip, None),
         versions=versions.installed(),
     )
     return Capture(
@@ -159,6 +159,10 @@ def _unprinted(jaxprs: Sequence[Any]) -> str:
 
 def _file_text(source: SourceLine | None) -> str | None:
     return "".join(linecache.getlines(source.file)) or None if source else None
+
+
+def _chip() -> str | None:
+    return chip.was_asked((frame.file, frame.function) for frame in lines.calling())
 
 
 def _callers() -> frozenset[tuple[str, int]]:

@@ -59,7 +59,7 @@ class CallArguments:
         """Device kind of the TPU, or its stand-in, on which an argument is; None for no TPU."""
         shardings = (getattr(leaf, "sharding", None) for leaf in self.arrays)
         devices = (device for s in shardings if s is not None for device in s.device_set)
-        return next((str(d.device_kind) for d in devices if d.client.platform == "tpu"), None)
+        return next((str(d.device_kind) for d in devices if d.platform == "tpu"), None)
 
 
 def call_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
