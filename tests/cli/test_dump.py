@@ -416,12 +416,9 @@ def test_what_jax_refuses_is_shown_without_our_frames(command: Any, tmp_path: Pa
     assert "File " not in done.stderr
     done = command("dump", "--arg=f32[8,128]", "--arg=f32[8,128]", "alone:kernel")
     assert done.returncode == 1
-    assert done.stderr.endswith(
-        "alone:kernel raised TypeError when it was traced with f32[8,128], f32[8,128]. kernel is a "
-        "kernel, and was called with arrays: its parameters are references only while "
-        "pl.pallas_call or pl.kernel calls it; name or call the function that passes this kernel "
-        "to pl.pallas_call\n"
-    )
+    line = done.stderr.splitlines()[-1]
+    assert "alone:kernel raised TypeError when it was traced with f32[8,128], f32[8,128]. " in line
+    assert line.endswith("pass a kernel to pl.pallas_call, without calling it")
 
 
 def test_a_result_that_is_no_array_is_ignored(command: Any, tmp_path: Path) -> None:
