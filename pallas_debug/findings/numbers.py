@@ -194,12 +194,16 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         Case(
             "{operand}, {shape}, is stored to, although pltpu.annotate(…, no_store=True) says that "
             "it is not",
-            when=is_("assumption", "no_store"),
+            "the compiler may repeat, after the store, a load that came before it",
+            "remove no_store: it is for memory that only copies and the pipeline write to",
+            is_("assumption", "no_store"),
         ),
         Case(
             "{operand}, {shape}, is read after a store to the same elements, although "
             "pltpu.annotate(…, no_hazard_no_deps=True) says that loads do not depend on stores",
-            when=has("assumption"),
+            "the compiler may move this load before that store",
+            "remove no_hazard_no_deps; no_hazard=True keeps the order",
+            has("assumption"),
         ),
         Case(
             "{value} is not a multiple of {divisor}, although pl.multiple_of claims it is",
