@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -120,38 +120,38 @@ def _jax() -> Iterator[Check]:
     )
 
 
+def _complete(name: str, lacks: Sequence[str], what: str, fine: str, then: str) -> Check:
+    """Check that nothing of a kind is lacking; if it is, `then` says what follows from it."""
+    if not lacks:
+        return Check(name=name, state="ok", detail=fine)
+    detail, remedy = f"{what}: {', '.join(lacks)}", f"{then}; upgrade pallas-debug"
+    return Check(name=name, state="warning", detail=detail, remedy=remedy)
+
+
 def _hooks() -> Iterator[Check]:
     from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, selftest
 
-    gone = jaxcompat.missing()
     used = sum(len(internal.names) for internal in jaxcompat.internals())
-    yield Check(
-        name="private names",
-        state="warning" if gone else "ok",
-        detail=f"missing in this jax: {', '.join(gone)}" if gone else f"{used} used, all there",
-        remedy="what needs these is refused by name, the rest works; upgrade pallas-debug"
-        if gone
-        else None,
+    yield _complete(
+        "private names",
+        jaxcompat.missing(),
+        "missing in this jax",
+        f"{used} used, all there",
+        "what needs these is refused by name, the rest works",
     )
-    without = primitives.unknown()
-    yield Check(
-        name="primitives",
-        state="warning" if without else "ok",
-        detail=f"without a row in our table: {', '.join(without)}"
-        if without
-        else f"{len(primitives.TABLE)} in our table, all that this jax lowers",
-        remedy="kernels with these are refused by name; upgrade pallas-debug" if without else None,
+    yield _complete(
+        "primitives",
+        primitives.unknown(),
+        "without a row in our table",
+        f"{len(primitives.TABLE)} in our table, all that this jax lowers",
+        "the machine runs these only if jax does on a CPU, and the analysis knows nothing of them",
     )
-    changed = meaning.changed()
-    yield Check(
-        name="meaning",
-        state="warning" if changed else "ok",
-        detail=f"other programs than with a known jax: {', '.join(changed)}"
-        if changed
-        else f"{len(meaning.KERNELS)} tiny kernels are decoded as expected",
-        remedy="do not rely on what the machine says of kernels with these; upgrade pallas-debug"
-        if changed
-        else None,
+    yield _complete(
+        "meaning",
+        meaning.changed(),
+        "other programs than with a known jax",
+        f"{len(meaning.KERNELS)} tiny kernels are decoded as expected",
+        "do not rely on what the machine says of kernels with these",
     )
     for name, problem in selftest.results().items():
         rows = patches.needed(name)

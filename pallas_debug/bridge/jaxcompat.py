@@ -80,19 +80,12 @@ class Internal:
 
     def expected(self) -> Iterator[str]:
         """Names that the installed version should have."""
-        jax = _numbers(versions.installed().get("jax", versions.OLDEST))
         for name, (first, last) in self.names.items():
-            since = _numbers(first or "")
-            until = _numbers(last or "")
-            if jax[: len(since)] >= since and (not until or jax[: len(until)] <= until):
+            if versions.is_within(first or "", last or ""):
                 yield name
 
 
 _internals: list[Internal] = []
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))[:3]
 
 
 def missing() -> list[str]:

@@ -56,11 +56,8 @@ class Patch:
     @property
     def is_needed(self) -> bool:
         """True if the installed jax needs this patch."""
-        jax = _numbers(versions.installed().get("jax", versions.OLDEST))
-        last = _numbers(self.last)
-        return jax >= _numbers(self.first) and (
-            self.last == versions.NEWEST or jax[: len(last)] <= last
-        )
+        is_open = self.last == versions.NEWEST
+        return versions.is_within(self.first, "" if is_open else self.last)
 
     def problem(self) -> str | None:
         """Return how the installed jax does not fit this row, or None."""
@@ -119,7 +116,3 @@ def resolve(path: str) -> Any:
     for name in names.split(".") if names else ():
         found = getattr(found, name)
     return found
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pallas_debug.bridge import scalar_rules as rules
+from pallas_debug.bridge import primitive_rules as rules
 from pallas_debug.bridge.jaxcompat import (
     lowering,
     sc_primitives,
@@ -40,7 +40,7 @@ Kind = Literal[
 ]
 
 Role = Literal["mixes", "selects", "packs", "carries", "keeps", "recasts"]
-"""What a primitive does to integers that are bits; see `programs/arithmetic/wrapping.py`."""
+"""Effect on integers used as bit patterns; see `programs/arithmetic/wrapping.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ Patches to jax list their versions in `patches.py`. Other workarounds:
 from __future__ import annotations
 
 import functools
+import re
 from importlib import metadata
 
 from pallas_debug.installed import OLDEST_JAX
@@ -34,3 +35,17 @@ def installed() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def is_within(first: str, last: str) -> bool:
+    """Return whether the installed jax is in a range of versions, open where a bound is empty.
+
+    Args:
+      last: a version or a series: 0.11 includes 0.11.1.
+    """
+    jax, until = numbers(installed().get("jax", OLDEST)), numbers(last)
+    return jax >= numbers(first) and (not until or jax[: len(until)] <= until)

@@ -92,8 +92,8 @@ def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
     programs.refuse_arguments(options)
     if options.shrink:
         raise UsageError(
-            f"--shrink is for package.module:function, and {options.what!r} is a dump: the search "
-            "needs the function's own kernel"
+            f"--shrink is for package.module:function, and {options.what!r} is none: the search "
+            "needs the kernel as the function calls it, not a dump"
         )
     stored, of_folder = kernel_at(place(options.what), options.kernel)
     found = recorded.read(stored, options.target or of_folder)

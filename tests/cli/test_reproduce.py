@@ -146,7 +146,7 @@ def test_without_a_program_the_module_is_compiled(
     assert f"# It is embedded as StableHLO: {why}" in (tmp_path / "m.py").read_text()
     shrunk = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "--shrink")
     assert shrunk.returncode == 2
-    assert "--shrink is for package.module:function, and 'dumps' is a dump" in shrunk.stderr
+    assert "--shrink is for package.module:function, and 'dumps' is none" in shrunk.stderr
     nothing = command("reproduce", "dumps", "-k", "refused_by_jax")
     assert nothing.returncode == 3
     assert f"cannot be reproduced: {why}" in nothing.stderr

@@ -27,7 +27,7 @@ from pallas_debug.bridge.jaxcompat import (
 from pallas_debug.bridge.jaxprs import nested
 
 Version = tuple[str, Capture]
-"""What was changed, as a clause, and the kernel."""
+"""A description of the change, such as `removed 7 equations`, and the changed kernel."""
 
 Edit = tuple[list[Any], dict[Any, Any]]
 """Equations in place of one, and atoms in place of its results."""
@@ -41,7 +41,7 @@ def size(captured: Capture) -> int:
 def versions(captured: Capture) -> Iterator[Version]:
     """Yield smaller versions of a kernel, those that remove most first."""
     yield from _of_grid(captured)
-    eqns = list(_numbered(_body(captured)))
+    eqns = list(enumerate(nested.equations(_body(captured))))
     for number, eqn in eqns:
         if eqn.primitive is conditionals.cond_p:
             for i in range(len(eqn.params["branches"])):
@@ -73,10 +73,6 @@ def _of_grid(captured: Capture) -> Iterator[Version]:
             params = {**captured.params, "grid_mapping": mapping.replace(grid=grid)}
             what = f"reduced grid dimension {axis} from {extent} to 1"
             yield what, replace(captured, params=params)
-
-
-def _numbered(jaxpr: Any) -> Iterator[tuple[int, Any]]:
-    return enumerate(nested.equations(jaxpr))
 
 
 def _edited(captured: Capture, what: str, edits: dict[int, Callable[[Any], Edit]]) -> Version:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pallas_debug.bridge import primitive_rules as rules
 from pallas_debug.bridge import primitives
-from pallas_debug.bridge import scalar_rules as rules
 from pallas_debug.bridge.jaxcompat import jax_core
 
 if TYPE_CHECKING:

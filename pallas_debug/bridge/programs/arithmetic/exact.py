@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_debug.bridge.primitive_rules import terms
 from pallas_debug.bridge.primitives import SUMS, TABLE
-from pallas_debug.bridge.scalar_rules import terms
 
 
 def integers(eqn: Any, inputs: Sequence[Any]) -> Any:

@@ -13,10 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_debug.bridge import primitive_rules as rules
 from pallas_debug.bridge import primitives
-from pallas_debug.bridge import scalar_rules as rules
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.scalar_rules import Interval
+from pallas_debug.bridge.primitive_rules import Interval
 
 Intervals = dict[Any, Interval]
 """Known bounds, by variable."""

@@ -17,10 +17,10 @@ import numpy as np
 
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.primitive_rules import terms
 from pallas_debug.bridge.primitives import SUMS
 from pallas_debug.bridge.programs.arithmetic import exact, numerics, wrapping
 from pallas_debug.bridge.programs.units import Unit
-from pallas_debug.bridge.scalar_rules import terms
 from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
 

@@ -26,10 +26,10 @@ from jax import lax
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import likeness, nested
+from pallas_debug.bridge.primitive_rules import Interval, terms
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units
 from pallas_debug.bridge.programs.arithmetic import intervals, wrapping
-from pallas_debug.bridge.scalar_rules import Interval, terms
 
 Flag = tuple[str, int]
 """A suspicion about an "output" or an "equation", by number."""
