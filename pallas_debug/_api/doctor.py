@@ -129,7 +129,7 @@ def _complete(name: str, lacks: Sequence[str], what: str, fine: str, then: str) 
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, selftest
+    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, selftest, versions
 
     used = sum(len(internal.names) for internal in jaxcompat.internals())
     yield _complete(
@@ -148,10 +148,11 @@ def _hooks() -> Iterator[Check]:
     )
     yield _complete(
         "meaning",
-        meaning.changed(),
-        "other programs than with a known jax",
+        [str(one) for one in meaning.changed()],
+        "not as in a tested jax",
         f"{len(meaning.KERNELS)} tiny kernels are decoded as expected",
-        "do not rely on what the machine says of kernels with these",
+        "the machine and the analysis refuse kernels with these, the rest works; install a jax "
+        f"from {versions.OLDEST} to {versions.NEWEST}",
     )
     for name, problem in selftest.results().items():
         rows = patches.needed(name)

@@ -20,6 +20,7 @@ from pallas_debug.analysis import (
     visits,
 )
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import mechanisms
 from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.bridge.jaxprs.unused import unused_lines
 from pallas_debug.bridge.walk import index_maps
@@ -77,6 +78,8 @@ def analyze(
       ValueError: `prefetch` does not fit the kernel's scalar-prefetch operands.
     """
     deadline = time.monotonic() + time_limit
+    if reason := mechanisms.refusal(captured.params):
+        return Analysis(gaps=_gaps(captured, [reason], is_partial=False), is_judged=False)
     if index_maps.is_unsized(captured):
         sizes = [int(size) for size in bounds if size is not None]
         if not bounds or len(sizes) < len(bounds):

@@ -343,6 +343,13 @@ def gpu_interpret_params() -> Any:
     return gpu_params.InterpretGPUParams
 
 
+def tensorcore_mesh(axis: str, num_cores: int) -> Any:
+    """A mesh of TensorCores, which has a class since jax 0.11."""
+    pltpu = importlib.import_module("jax.experimental.pallas.tpu")
+    make = getattr(pltpu, "TensorCoreMesh", None) or pltpu.create_tensorcore_mesh
+    return make(axis_name=axis, num_cores=num_cores)
+
+
 def forget_tpu_info() -> None:
     """Clear the cache of `get_tpu_info`, which it has since jax 0.12."""
     clear = getattr(tpu_info.get_tpu_info, "cache_clear", None)

@@ -3,11 +3,16 @@
 A newer jax may keep a name and change what a parameter means. Each kernel here uses one mechanism
 of Pallas; the steps of its decoded program are its normal form. `forms.txt` has the forms that are
 right, as text; `python -m pallas_debug.bridge.meaning` writes it.
+
+With a jax that is newer than those tested, they are compared before the first kernel is captured,
+and kernels that use a changed mechanism are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +23,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge import chip
+from pallas_debug.bridge import chip, jaxcompat, versions
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.hosted.client import evaluating
+from pallas_debug.bridge.jaxprs import mechanisms, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import launch
@@ -28,7 +34,7 @@ from pallas_debug.model import Target
 
 STORED = Path(__file__).with_name("forms.txt")
 
-_CHIP = Target(name="v5e", topology="v5e:2x2", device_kind="TPU v5 lite")
+_CHIP = Target(name="v6e", topology="v6e:2x2", device_kind="TPU v6 lite")
 _ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 _HBM = pl.BlockSpec(memory_space=pl.ANY)
 _X = jax.ShapeDtypeStruct((16, 128), jnp.float32)
@@ -119,6 +125,30 @@ def _by_table(x: Any) -> Any:
     return pl.pallas_call(_prefetch, grid_spec=spec, out_shape=x)(jnp.arange(2), x)
 
 
+def _on_cores(x: Any) -> Any:
+    def copy_half(x_ref: Any, o_ref: Any) -> None:
+        rows = pl.ds(lax.axis_index("core") * 8, 8)
+        pltpu.sync_copy(x_ref.at[rows], o_ref.at[rows])
+
+    return pl.kernel(copy_half, out_type=x, mesh=jaxcompat.tensorcore_mesh("core", 2))(x)
+
+
+def _on_subcores(x: Any) -> Any:
+    from jax.experimental.pallas import tpu_sc
+
+    def copy_row(x_ref: Any, o_ref: Any, row: Any) -> None:
+        number = lax.axis_index("subcore")
+        pltpu.sync_copy(x_ref.at[number], row)
+        row[pl.ds(0, 8)] = row[pl.ds(8, 8)]
+        pltpu.sync_copy(row, o_ref.at[number])
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=16
+    )
+    row = pltpu.VMEM((128,), jnp.float32)
+    return pl.kernel(copy_row, out_type=x, mesh=mesh, scratch_types=[row])(x)
+
+
 KERNELS: dict[str, Callable[[Any], Any]] = {
     "load and store": _blocked(_load_and_store),
     "dma": _blocked(_copy, pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA, space=_HBM),
@@ -130,20 +160,31 @@ KERNELS: dict[str, Callable[[Any], Any]] = {
     "debug_print": _blocked(_print),
     "emit_pipeline": _whole(_pipeline),
     "scalar prefetch": _by_table,
+    "a mesh of TensorCores": _on_cores,
+    "SparseCore": _on_subcores,
 }
 """A kernel for each mechanism, by its name."""
 
 
-def form(call: Callable[[Any], Any]) -> str:
-    """Return the normal form of the only kernel that a function calls."""
-    with chip.answering(_CHIP):  # which emit_pipeline asks for
-        jaxpr = jax.make_jaxpr(call)(_X).jaxpr
+def _traced(name: str) -> Any:
+    """Equation of a tiny kernel."""
+    with hook.unwatched(), evaluating(enable_x64=False), chip.answering(_CHIP):
+        jaxpr = jax.make_jaxpr(KERNELS[name])(_X).jaxpr
     (eqn,) = [e for e in nested.equations(jaxpr) if e.primitive in hook.PRIMITIVES.values()]
-    decoded = launch(capture.of_equation(eqn))
+    return eqn
+
+
+def form(name: str) -> str:
+    """Return the normal form of a tiny kernel; the exception if it cannot be decoded."""
+    try:
+        with evaluating(enable_x64=False), chip.answering(_CHIP):
+            decoded = launch(capture.of_equation(_traced(name)))
+    except Exception as error:  # noqa: BLE001 - whatever a change of jax causes
+        return f"{type(error).__name__}: {error}"
     operands = ", ".join(f"{operand.kind} {operand.type.space}" for operand in decoded.operands)
     maps = [o.block.index_map for o in decoded.operands if o.block is not None]
-    programs = [decoded.body, *maps]
-    lines = [line for program in programs for line in ("program", *_program(program, "  "))]
+    bodies = [mesh.body for mesh in decoded.meshes] or [decoded.body]
+    lines = [line for part in (*bodies, *maps) for line in ("program", *_program(part, "  "))]
     return "\n".join([f"grid {decoded.grid}: {operands}", *lines])
 
 
@@ -178,17 +219,6 @@ def _named(value: Any, text: Callable[[Any], str]) -> list[str]:
     ]
 
 
-def forms() -> dict[str, str]:
-    """Forms of all kernels with this jax; for one that cannot be decoded, the exception."""
-    found = {}
-    for name, call in KERNELS.items():
-        try:
-            found[name] = form(call)
-        except Exception as error:  # noqa: BLE001 - whatever a change of jax causes
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
-
-
 def stored() -> dict[str, list[str]]:
     """Forms that are right, by the kernel's name: one, or one for each series of jax."""
     found: dict[str, list[str]] = {}
@@ -198,16 +228,56 @@ def stored() -> dict[str, list[str]]:
     return found
 
 
-def changed() -> list[str]:
-    """Names of the mechanisms whose kernels mean something else with this jax."""
-    right = stored()
-    return [name for name, text in forms().items() if text not in right.get(name, ())]
+def changed() -> list[mechanisms.Changed]:
+    """Mechanisms whose kernels mean something else with this jax than with those tested."""
+    right, features = stored(), {name: _features(name) for name in KERNELS}
+    forms = {name: form(name) for name in KERNELS}
+    others = [name for name, text in forms.items() if text not in right.get(name, ())]
+    plain = frozenset().union(*(features[name] for name in KERNELS if name not in others))
+    base = features["load and store"]
+    found = []
+    for name in others:
+        expected, differs = _difference(right.get(name, ("",))[-1], forms[name])
+        own = features[name] if name == "load and store" else features[name] - base
+        found.append(
+            mechanisms.Changed(
+                name=name,
+                expected=expected,
+                found=differs,
+                features=own - plain or own,
+                needs_all=own <= plain,
+            )
+        )
+    return found
+
+
+def _features(name: str) -> frozenset[str]:
+    """Features of a tiny kernel; none if it cannot be traced, as nobody can trace such a kernel."""
+    try:
+        return mechanisms.features(_traced(name).params)
+    except Exception:  # noqa: BLE001 - whatever a change of jax causes
+        return frozenset()
+
+
+def _difference(expected: str, found: str) -> tuple[str, str]:
+    """First lines in which two forms differ."""
+    pairs = itertools.zip_longest(expected.splitlines(), found.splitlines(), fillvalue="nothing")
+    return next(((a.strip(), b.strip()) for a, b in pairs if a != b), ("", ""))
+
+
+@functools.cache
+def examine() -> Sequence[mechanisms.Changed]:
+    """Compare the tiny kernels once if this jax is newer than those tested; refuse what changed."""
+    if not versions.is_within(versions.OLDEST, versions.NEWEST):
+        mechanisms.changed[:] = changed()
+    return mechanisms.changed
 
 
 def main() -> None:
     """Add the forms of the installed jax to the stored ones."""
     right = stored() if STORED.exists() else {}
-    for name, text in forms().items():
+    for name in KERNELS:
+        text = form(name)
         if text not in right.setdefault(name, []):
             right[name].append(text)
     parts = [f"\n## {name}\n{text}\n" for name, texts in right.items() for text in texts]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.bridge import chip, platform, selftest
+from pallas_debug.bridge import chip, meaning, platform, selftest
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -448,6 +448,8 @@ class Session:
 
         with guarded("capture", "reading the name of a kernel", lambda problem: None):
             name = name_of(params)
+        with guarded("capture", "comparing what this jax does with a known one", report):
+            meaning.examine()
         with guarded("capture", f"capturing kernel `{name}`", report):
             return self._captured(capture.capture(primitive, context, params))
         return None

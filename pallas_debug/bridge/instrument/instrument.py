@@ -22,7 +22,7 @@ from pallas_debug.bridge.instrument import checking, primitives
 from pallas_debug.bridge.instrument.recording import Recorder
 from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.jaxprs import nested, rewrite
+from pallas_debug.bridge.jaxprs import mechanisms, nested, rewrite
 from pallas_debug.bridge.jaxprs.params import gpu_backend
 
 MAX_BYTES = 256 << 20
@@ -76,6 +76,8 @@ def instrument(params: dict[str, Any], checks: Sequence[str]) -> Instrumented | 
             "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not "
             "support"
         )
+    if reason := mechanisms.refusal(params):
+        raise CannotInstrument(reason)
     mapping = params["grid_mapping"]
     if 0 in [size for size in mapping.grid if isinstance(size, int)]:
         return None  # an empty grid: it never runs

@@ -15,7 +15,7 @@ import numpy as np
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.jaxprs import lines, mechanisms, nested
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
 from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
@@ -236,6 +236,8 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
       MachineError: the machine cannot run it.
     """
     params = captured.params
+    if reason := mechanisms.refusal(params):
+        raise MachineError(f"kernel `{captured.kernel.name}`: {reason}")
     backend = gpu_backend(params)
     if backend not in (None, "Triton"):
         raise MachineError(

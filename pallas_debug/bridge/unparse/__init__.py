@@ -26,9 +26,12 @@ NO_PROGRAM = "# There is no program of this kernel: "
 def program_of(captured: Capture) -> str:
     """Unparse a kernel to a module, or to a comment with the reason why that is impossible."""
     # Lazily, since scripts are made from dumps without jax, and with the names in this package.
+    from pallas_debug.bridge.jaxprs import mechanisms
     from pallas_debug.bridge.unparse import program
     from pallas_debug.bridge.unparse.values import CannotUnparse
 
+    if reason := mechanisms.refusal(captured.params):
+        return f"{NO_PROGRAM}{reason}.\n"
     try:
         return program.unparsed(captured)
     except CannotUnparse as error:
