@@ -22,6 +22,9 @@ from pallas_debug.session import Options, Session
 
 Arrays = list[list[np.ndarray]]
 
+UNITS = 2
+"""Units in the last place of the largest entry by which floats of two runs may differ."""
+
 
 def decoded(function: Callable[..., Any], args: Sequence[Any]) -> Launch:
     """The only kernel that a function calls."""
@@ -98,3 +101,16 @@ def call_with_table(kernel: Any, table: jax.Array, x: jax.Array) -> jax.Array:
         ),
         out_shape=jax.ShapeDtypeStruct((8 * rows, 128), jnp.float32),
     )(table, x)
+
+
+def require_close(got: Any, want: Any, units: float = UNITS) -> None:
+    """Fail unless arrays are equal, floats up to units in the last place of the largest entry."""
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if not jnp.issubdtype(b.dtype, jnp.floating):
+            np.testing.assert_array_equal(a, b)
+            continue
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        largest = np.max(np.abs(y), initial=0, where=np.isfinite(y))
+        unit = float(jnp.finfo(b.dtype).eps) * 2.0 ** np.floor(np.log2(largest or 1))
+        np.testing.assert_allclose(x, y, rtol=0, atol=units * unit)

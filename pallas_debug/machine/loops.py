@@ -114,14 +114,14 @@ def _run(
     if isinstance(step, ir.WhileLoop):
         others = [registers[reg.number] for reg in step.condition_constants]
     buffers: dict[int, MemoryBuffer] = {}
-    views = _views(constants, buffers)
-    other_views = _views(others, buffers)
+    own_views = views(constants, buffers)
+    other_views = views(others, buffers)
     is_tested = machine.observer is not None and machine.observer.evaluates
     key = (
         is_tested,
         *(
             (v.slot, v.shape, v.parts) if isinstance(v, BufferView) else None
-            for v in (*views, *other_views)
+            for v in (*own_views, *other_views)
         ),
     )
     programs = machine.launch.loops.setdefault(id(step), {})
@@ -129,7 +129,7 @@ def _run(
     if program is None:
         if len(programs) == MAX_VARIANTS:
             return None
-        program = programs[key] = CompiledLoop(step, views, other_views, is_tested=is_tested)
+        program = programs[key] = CompiledLoop(step, own_views, other_views, is_tested=is_tested)
     numbers = [_identity(machine, thread, inner) for inner in loops.identities(step)]
     limit = max_iterations(step) if isinstance(step, ir.WhileLoop) else None
     first = iteration
@@ -229,8 +229,12 @@ def _box(starts: np.ndarray[Any, Any], sizes: Sequence[int]) -> tuple[slice, ...
     return tuple(box) if count == len(places) else None
 
 
-def _views(values: Sequence[Any], buffers: dict[int, MemoryBuffer]) -> list[Any]:
-    """Replace references by views of buffers, which are added to `buffers` by number."""
+def views(values: Sequence[Any], buffers: dict[int, MemoryBuffer]) -> list[Any]:
+    """Replace references by views of buffers, which are added to `buffers` by number.
+
+    Raises:
+      NotCompiled: a compiled program cannot access a reference.
+    """
     return [_view(value, buffers) if isinstance(value, Ref) else value for value in values]
 
 

@@ -171,6 +171,9 @@ class _TimeLimit(MachineObserver):
     def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
         self._look(thread, step)
 
+    def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
+        self._look(thread, step)
+
     def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         self._look(thread, step)
 

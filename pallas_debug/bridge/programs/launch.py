@@ -135,6 +135,7 @@ class Launch:
       meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
         is the body of the first.
       loops: compiled variants of loops, by identity of the step.
+      grids: compiled grids by size; None for one that cannot be compiled.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Launch:
     mapped: tuple[int, ...] = ()
     is_gpu: bool = False
     loops: dict[int, dict[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
+    grids: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def block_line(self, operand: LaunchOperand) -> SourceLine | None:
         """The line that determines the blocks of an operand; reads the user's source."""

@@ -83,17 +83,27 @@ class NotCompiled(Exception):
 
 def is_compilable(step: Loop) -> bool:
     """Return whether the machine may run a loop as one program, by the kinds of its steps."""
+    return _is_bounded(step) and all(is_plain(program) for program, _ in ir.inner_programs(step))
+
+
+def _is_bounded(step: Loop) -> bool:
+    """Return whether a loop ends, and only its body reads memory."""
     if isinstance(step, ir.ScanLoop):
-        return not step.stacked and len(step.outputs) == len(step.carry) and _is_plain(step.body)
+        return not step.stacked and len(step.outputs) == len(step.carry)
     reads = any(isinstance(s, ir.LoadStep | ir.StoreStep) for s in step.condition.all_steps())
-    return step.is_counted and _is_plain(step.body) and _is_plain(step.condition) and not reads
+    return step.is_counted and not reads
 
 
-def _is_plain(program: ir.KernelProgram) -> bool:
-    return all(map(_is_plain_step, program.steps))
+def is_plain(program: ir.KernelProgram, *, loops: bool = False) -> bool:
+    """Return whether a program only computes, loads and stores.
+
+    Args:
+      loops: whether it may do so in loops.
+    """
+    return all(_is_plain_step(step, loops) for step in program.steps)
 
 
-def _is_plain_step(step: ir.MachineStep) -> bool:
+def _is_plain_step(step: ir.MachineStep, loops: bool) -> bool:
     match step:
         case ir.Compute():
             return isinstance(step.unit, Unit)
@@ -109,9 +119,24 @@ def _is_plain_step(step: ir.MachineStep) -> bool:
             )
         case ir.MultipleOf() | ir.GridId() | ir.AxisIndex():
             return True
-        case ir.Branch():
-            return all(map(_is_plain, step.branches))
+        case ir.ScanLoop() | ir.WhileLoop() if not loops or not _is_bounded(step):
+            return False
+        case ir.ScanLoop() if step.length > CHUNK:
+            return False
+        case ir.Branch() | ir.ScanLoop() | ir.WhileLoop():
+            return all(is_plain(inner, loops=loops) for inner, _ in ir.inner_programs(step))
     return False
+
+
+def stored_inputs(program: ir.KernelProgram) -> set[int]:
+    """Positions of the inputs of a program to which it stores."""
+    numbers = set()
+    for step in program.steps:
+        if isinstance(step, ir.StoreStep):
+            numbers.add(step.place.ref.number)
+        for inner, given in ir.inner_programs(step):
+            numbers |= {given[position].number for position in stored_inputs(inner)}
+    return {i for i, reg in enumerate(program.inputs) if reg.number in numbers}
 
 
 def identities(step: Loop) -> list[ir.GridId | ir.AxisIndex]:
@@ -202,12 +227,12 @@ class CompiledLoop:
         known = dict(zip(map(id, identities(step)), numbers, strict=True))
         rank = max(map(jnp.ndim, contents), default=0)
         no_places = jnp.zeros((len(self._rows), 1 + rank), jnp.int32)
-        start = _LoopMemory([jnp.asarray(c) for c in contents], no_places, jnp.bool_(False))
+        start = LoopMemory([jnp.asarray(c) for c in contents], no_places, jnp.bool_(False))
 
         def goes_on(values: Sequence[Any], count: Any) -> Any:
             if isinstance(step, ir.ScanLoop):
                 return jnp.asarray(first + count < step.length)
-            trace = _Trace(start, known, self._rows)
+            trace = Trace(start, known, self._rows)
             (result,) = trace.run(step.condition, [*others, *values])
             return jnp.asarray(result)
 
@@ -218,7 +243,7 @@ class CompiledLoop:
         def iterate(loop: Any) -> Any:
             count, _, values, memory, places = loop
             memory = memory._replace(places=no_places)
-            trace = _Trace(memory, known, self._rows, is_tested=self._is_tested)
+            trace = Trace(memory, known, self._rows, is_tested=self._is_tested)
             results = [jnp.asarray(r) for r in trace.run(step.body, [*given, *values])]
             self._accesses = trace.accesses
             if any(
@@ -241,7 +266,7 @@ def _joined(views: Sequence[BufferView | None], values: Sequence[Any]) -> list[A
     return [v if v is not None else value for v, value in zip(views, values, strict=True)]
 
 
-class _LoopMemory(NamedTuple):
+class LoopMemory(NamedTuple):
     """The part of a loop's state that its accesses change.
 
     Attributes:
@@ -255,20 +280,24 @@ class _LoopMemory(NamedTuple):
     is_rejected: Any
 
 
-class _Trace:
+class Trace:
     """Evaluation of a program on traced values.
 
     Attributes:
       accesses: accesses by their row among the places.
+      numbers: results of `GridId` and `AxisIndex`, by identity of the step.
+
+    Args:
+      rows: rows of the accesses among the places, by identity of the step; None not to note them.
     """
 
     def __init__(
-        self, memory: _LoopMemory, numbers: dict[int, Any], rows: dict[int, int], *,
+        self, memory: LoopMemory, numbers: dict[int, Any], rows: dict[int, int] | None = None, *,
         is_tested: bool = False,
     ) -> None:  # fmt: skip
         self.memory = memory
         self.accesses: dict[int, LoopAccess] = {}
-        self._numbers = numbers
+        self.numbers = numbers
         self._rows = rows
         self._is_tested = is_tested
 
@@ -280,7 +309,7 @@ class _Trace:
             self._step(step, registers)
         return [registers[reg.number] for reg in program.outputs]
 
-    def _reject_if(self, test: Any) -> None:
+    def reject_if(self, test: Any) -> None:
         if test is False:
             return
         is_rejected = self.memory.is_rejected | jnp.any(test)
@@ -292,9 +321,11 @@ class _Trace:
                 values = [registers[reg.number] for reg in step.inputs]
                 if self._is_tested:
                     results, flags = numerics.instrumented(step.unit).traced(*values)
-                    self._reject_if(flags)
+                    self.reject_if(flags)
                 else:
                     results = step.unit.traced(*values)
+                # Units round their results, as in a run step by step: XLA would fuse them.
+                results = jax.lax.optimization_barrier(results)
                 for reg, value in zip(step.outputs, results, strict=True):
                     registers[reg.number] = value
             case ir.LoadStep():
@@ -310,12 +341,14 @@ class _Trace:
             case ir.MultipleOf():
                 value = registers[step.value.number]
                 for divisor in step.divisors:
-                    self._reject_if(jnp.asarray(value) % divisor != 0)
+                    self.reject_if(jnp.asarray(value) % divisor != 0)
                 registers[step.output.number] = value
             case ir.GridId() | ir.AxisIndex():
-                registers[step.output.number] = self._numbers[id(step)]
+                registers[step.output.number] = self.numbers[id(step)]
             case ir.Branch():
                 self._branch(step, registers)
+            case ir.ScanLoop() | ir.WhileLoop():
+                self._loop(step, registers)
             case _:
                 raise AssertionError(type(step).__name__)
 
@@ -341,14 +374,16 @@ class _Trace:
                     if jnp.ndim(start):
                         raise NotCompiled("an array as an index")
                 # In 64 bits if it is known; a position past 2^31 would be out of bounds anyway.
-                self._reject_if((start < 0) | (start + size > sizes[axis]))
+                self.reject_if((start < 0) | (start + size > sizes[axis]))
                 starts[axis] = starts[axis] + start
                 sizes[axis] = size
             axes = kept
-        row = self._rows[id(step)]
         access = LoopAccess(step, view.slot, tuple(sizes), tuple(sorted(dropped)))
-        self.accesses[row] = access
         at = [jnp.asarray(s, jnp.int32) for s in starts]
+        if self._rows is None:
+            return access, at
+        row = self._rows[id(step)]
+        self.accesses[row] = access
         places = self.memory.places.at[row, : len(at) + 1].set(jnp.stack([jnp.int32(1), *at]))
         self.memory = self.memory._replace(places=places)
         return access, at
@@ -380,7 +415,9 @@ class _Trace:
             registers[step.output.number] = before
         contents = list(self.memory.contents)
         content = contents[access.slot]
-        value = jnp.asarray(registers[step.value.number]).astype(content.dtype)
+        value = jnp.asarray(registers[step.value.number])
+        if value.dtype != content.dtype:
+            value = jax.lax.optimization_barrier(value.astype(content.dtype))
         if step.mask is not None:
             value = jnp.where(registers[step.mask.number], value, before)
         shape = [n for axis, n in enumerate(access.sizes) if axis not in access.dropped]
@@ -389,22 +426,86 @@ class _Trace:
         self.memory = self.memory._replace(contents=contents)
 
     def _branch(self, step: ir.Branch, registers: list[Any]) -> None:
-        given = [registers[reg.number] for reg in step.inputs]
-        views = [v if isinstance(v, BufferView) else None for v in given]
-        plain = [None if v is not None else g for v, g in zip(views, given, strict=True)]
-
-        def function(branch: ir.KernelProgram) -> Callable[..., Any]:
-            def run(values: list[Any], memory: _LoopMemory) -> Any:
-                self.memory = memory
-                results = self.run(branch, _joined(views, values))
-                return [jnp.asarray(r) for r in results], self.memory
-
-            return run
-
+        args = [registers[reg.number] for reg in step.inputs]
+        views, plain = _separated(args)
+        slots = _stored_slots(step.branches, args)
         last = len(step.branches) - 1
         index = jnp.clip(jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, last)
-        results, self.memory = jax.lax.switch(
-            index, [function(branch) for branch in step.branches], plain, self.memory
-        )
+        functions = [self._function(branch, views, slots) for branch in step.branches]
+        before = self.memory
+        results, part = jax.lax.switch(index, functions, plain, self._part(slots))
+        self.memory = _whole(slots, part, before)
         for reg, value in zip(step.outputs, results, strict=True):
             registers[reg.number] = value
+
+    def _loop(self, step: Loop, registers: list[Any]) -> None:
+        constants = [registers[reg.number] for reg in step.constants]
+        carry = [jnp.asarray(registers[reg.number]) for reg in step.carry]
+        views, plain = _separated(constants)
+        slots = _stored_slots([step.body], constants)
+        function = self._function(step.body, [*views, *(None for _ in carry)], slots)
+
+        def iterate(values: list[Any], memory: LoopMemory) -> Any:
+            results, memory = function([*plain, *values], memory)
+            if [(r.shape, r.dtype) for r in results] != [(v.shape, v.dtype) for v in values]:
+                raise NotCompiled("a carried value changes its type")
+            return results, memory
+
+        before = self.memory
+        start = carry, self._part(slots)
+        if isinstance(step, ir.ScanLoop):
+            results, part = jax.lax.fori_loop(0, step.length, lambda _, loop: iterate(*loop), start)
+        else:
+            others = [registers[reg.number] for reg in step.condition_constants]
+            condition = step.condition
+
+            def goes_on(loop: Any) -> Any:
+                count, (values, _) = loop
+                (result,) = Trace(before, self.numbers).run(condition, [*others, *values])
+                return jnp.asarray(result) & (count <= CHUNK)
+
+            count, (results, part) = jax.lax.while_loop(
+                goes_on, lambda loop: (loop[0] + 1, iterate(*loop[1])), (0, start)
+            )
+            # It may be endless.
+            part = part._replace(is_rejected=part.is_rejected | (count > CHUNK))
+        self.memory = _whole(slots, part, before)
+        for reg, value in zip(step.outputs, results, strict=True):
+            registers[reg.number] = value
+
+    def _part(self, slots: Sequence[int]) -> LoopMemory:
+        """The memory with only some of its buffers."""
+        return self.memory._replace(contents=[self.memory.contents[slot] for slot in slots])
+
+    def _function(
+        self, program: ir.KernelProgram, views: Sequence[BufferView | None], slots: Sequence[int]
+    ) -> Callable[..., Any]:
+        """A function of the arguments other than views, and of the buffers that change."""
+        before = self.memory
+
+        def run(values: list[Any], part: LoopMemory) -> Any:
+            self.memory = _whole(slots, part, before)
+            results = self.run(program, _joined(views, values))
+            return [jnp.asarray(result) for result in results], self._part(slots)
+
+        return run
+
+
+def _separated(args: Sequence[Any]) -> tuple[list[BufferView | None], list[Any]]:
+    """Views among arguments, and the other arguments, with None in place of the rest."""
+    views = [arg if isinstance(arg, BufferView) else None for arg in args]
+    return views, [arg if view is None else None for view, arg in zip(views, args, strict=True)]
+
+
+def _stored_slots(programs: Sequence[ir.KernelProgram], args: Sequence[Any]) -> list[int]:
+    """Slots of the buffers to which programs store, by views among their first arguments."""
+    stored = {args[position].slot for program in programs for position in stored_inputs(program)}
+    return sorted(stored)
+
+
+def _whole(slots: Sequence[int], part: LoopMemory, before: LoopMemory) -> LoopMemory:
+    """The memory before, with those of its buffers that have changed since."""
+    contents = list(before.contents)
+    for slot, content in zip(slots, part.contents, strict=True):
+        contents[slot] = content
+    return part._replace(contents=contents)
