@@ -252,7 +252,7 @@ def changed() -> list[mechanisms.Changed]:
 
 
 def _features(name: str) -> frozenset[str]:
-    """Features of a tiny kernel; none if it cannot be traced, as nobody can trace such a kernel."""
+    """Features of a tiny kernel; none if it cannot be traced, as no one can trace such a kernel."""
     try:
         return mechanisms.features(_traced(name).params)
     except Exception:  # noqa: BLE001 - whatever a change of jax causes

@@ -176,6 +176,8 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         "  libtpu",
         f"{marked(cycles.compiler)}; ours with its assumptions: " + (marked(cycles.as_compiler)),
     )
+    if cycles.time.is_known:
+        yield "  time", f"{marked(cycles.time)} ms {cycles.time.note}"
     yield "grid steps", marked(cycles.steps) + _shared(cycles)
     yield "  compute", f"{marked(traffic.compute_per_step)} cycles per step"
     yield (

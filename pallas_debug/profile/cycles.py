@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.profile.core.copies import copy_model
-from pallas_debug.profile.core.decode import decode
-from pallas_debug.profile.core.given import given_scalars
+from pallas_debug.profile.core.copies import MEASURED, copy_model
+from pallas_debug.profile.core.decode import DecodedBundle, decode
+from pallas_debug.profile.core.given import GivenScalars, given_scalars
 from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
 from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule
 
-CYCLES = "cycles"
+CYCLES, MILLISECONDS = "cycles", "ms"
 
 CORES_SHARE = "cores share the grid"
 """Part of the assumption that each core runs a part of the grid."""
@@ -45,6 +46,9 @@ ROUNDS = (
 )
 """Assumption about shares of a kernel whose cycles are a formula."""
 
+_TIME_BUDGET = 50_000
+"""Scalar instructions that are walked for the time on the chip, before loops are extrapolated."""
+
 _REMOTE = re.compile(r"tpu\.enqueue_dma .*\bdevice_id\(")
 _STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
@@ -63,6 +67,8 @@ class CycleEstimate:
         values that the kernel reads are 0, values passed in registers are 42, and copies do not
         slow each other down.
       compiler: libtpu's own estimate.
+      time: milliseconds of one run on the chip, with the cost of copies and grid steps as it was
+        measured there; missing for chips without measurements.
       steps: number of grid steps.
       core_steps: number of grid steps that the estimated core runs.
       trips: iterations of each loop of the schedule, in order, over the whole kernel.
@@ -78,6 +84,7 @@ class CycleEstimate:
     waiting: Figure
     as_compiler: Figure
     compiler: Figure
+    time: Figure
     steps: Figure
     core_steps: Figure
     trips: tuple[Figure, ...] = ()
@@ -114,6 +121,7 @@ def estimate_cycles(
             waiting=nothing,
             as_compiler=nothing,
             compiler=compiler,
+            time=missing("there is no listing of bundles", unit=MILLISECONDS),
             steps=steps,
             core_steps=core_steps,
         )
@@ -154,6 +162,7 @@ def estimate_cycles(
             bool(theirs.unknown_loops) or not theirs.is_complete,
         ),
         compiler=compiler,
+        time=_time(schedule, decoded, given, is_open=is_open),
         steps=steps,
         core_steps=core_steps,
         trips=tuple(
@@ -196,6 +205,25 @@ def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
         note=f"iterations known only at run time: {starts}",
         formula=f"{round(base):,} + {terms}" if round(base) > 0 else terms,
     )
+
+
+def _time(
+    schedule: Schedule, decoded: Sequence[DecodedBundle], given: GivenScalars, *, is_open: bool
+) -> Figure:
+    """Return the milliseconds of one run, with copies as measured on the chip."""
+    model, peaks = MEASURED.get(schedule.chip or ""), peaks_of(schedule.chip)
+    if model is None or peaks is None:
+        name = schedule.chip or "this chip"
+        return missing(f"no run times have been measured on {name}", unit=MILLISECONDS)
+    if is_open:
+        return missing("it depends on values known only at run time", unit=MILLISECONDS)
+    measured = replace(model, shares_hbm=True)
+    walked = walk(schedule, measured, decoded=decoded, given=given, budget=_TIME_BUDGET)
+    if not walked.is_complete:
+        return missing("the walk through the schedule did not finish", unit=MILLISECONDS)
+    note = f"at {peaks.clock / 1e9:g} GHz, with the measured cost of copies and grid steps"
+    value = 1e3 * walked.cycles / peaks.clock
+    return Figure(value=value, origin="assumed", unit=MILLISECONDS, note=note)
 
 
 def _least(total: Figure, skipped: Walk) -> Figure:

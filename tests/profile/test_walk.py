@@ -9,7 +9,7 @@ import pytest
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import cycles
-from pallas_debug.profile.core.copies import CopyModel, copy_model
+from pallas_debug.profile.core.copies import MEASURED, MODELS, CopyModel, copy_model
 from pallas_debug.profile.core.events import CopyEvent, IterationEvent, WaitEvent
 from pallas_debug.profile.core.operands import operand_addresses
 from pallas_debug.profile.core.walk import walk
@@ -385,6 +385,27 @@ def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:
     assert copy_model("v6e")[1] is False
     estimate = estimate_cycles(schedule_of(COPY, target="v4"))
     assert "as libtpu has no estimate for v4" in estimate.assumptions[-1]
+
+
+def test_the_time_on_a_v6e_includes_the_measured_cost_of_starting_a_copy() -> None:
+    text, start = COPY, 100
+    slow = replace(MODEL, start=start)
+    ours, theirs = walk(schedule_of(text), slow), walk(schedule_of(text), MODEL)
+    assert ours.cycles == theirs.cycles + start
+    measured, model = MEASURED["v6e"], MODELS["v6e"]
+    assert measured.time("hbm_to_vmem", 2048)[1] > model.time("hbm_to_vmem", 2048)[1]
+    schedule = schedule_of(text, target="v6e")
+    cycles = walk(schedule, replace(measured, shares_hbm=True)).cycles
+    estimate = estimate_cycles(schedule)
+    assert estimate.time.value == 1e3 * cycles / 1.75e9 > 1e3 * estimate.total.value / 1.75e9
+    assert (estimate.time.unit, estimate.time.origin) == ("ms", "assumed")
+
+
+def test_a_chip_without_measurements_has_cycles_and_no_time() -> None:
+    estimate = estimate_cycles(schedule_of(COPY, target="v5e"))
+    assert estimate.total.is_known
+    assert estimate.time.value is None
+    assert estimate.time.note == "no run times have been measured on v5e"
 
 
 def test_a_word_is_stored_at_an_offset_from_an_address() -> None:

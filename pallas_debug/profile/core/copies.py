@@ -29,12 +29,14 @@ class CopyModel:
       granule: size in bytes of the unit in which `dma` instructions state sizes.
       shares_hbm: whether copies from and to HBM share its bandwidth, and those from and to SMEM its
         own. libtpu's own estimate runs each of them at full speed.
+      start: cycles for which starting a copy occupies the scalar core, besides its bundle.
     """
 
     latency: Mapping[str, float]
     bandwidth: Mapping[str, float]
     granule: int = GRANULE
     shares_hbm: bool = False
+    start: float = 0.0
     default: str = field(default="hbm_to_vmem")
 
     def time(self, direction: str, size: int) -> tuple[float, float]:
@@ -54,6 +56,15 @@ class CopyModel:
             return {}
         taken = {"hbm": self.hbm_time(direction, size), "smem": self.time(direction, size)[1]}
         return {memory: cycles for memory, cycles in taken.items() if memory in direction}
+
+    def scaled(self, *, latency: float, bandwidth: float, start: float) -> CopyModel:
+        """Return the model with all latencies and bandwidths multiplied, and a cost of starting."""
+        return replace(
+            self,
+            latency={direction: cycles * latency for direction, cycles in self.latency.items()},
+            bandwidth={direction: b * bandwidth for direction, b in self.bandwidth.items()},
+            start=start,
+        )
 
     def with_bandwidth(self, bandwidth: float) -> CopyModel:
         """Return the model with another bandwidth of HBM."""
@@ -125,6 +136,13 @@ MODELS: Mapping[str, CopyModel] = {
 compiled with libtpu 0.0.42 and 0.0.50, and latency and bandwidth were derived from their estimates.
 On v5e, the bandwidth of HBM is 0.9 of the published one, and `vmem_to_smem`, for which libtpu
 estimates nothing, is as fast as `smem_to_vmem`, as on the other chips."""
+
+MEASURED: Mapping[str, CopyModel] = {
+    "v6e": MODELS["v6e"].scaled(latency=1.75, bandwidth=0.82, start=180),
+}
+"""Copy models by chip, calibrated on run times instead of libtpu's estimates: those that JAXBench
+(https://github.com/aryatschand/JAXBench) measured for 22 functions of its model `gpt53`
+(docs/reference/real-time.md)."""
 
 _STAND_INS: Mapping[str, CopyModel] = {
     "v4": replace(MODELS["v5p"].with_bandwidth(925.6), granule=_GRANULES["v4"]),

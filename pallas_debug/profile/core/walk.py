@@ -410,6 +410,7 @@ class _Walker:
         runs = self._holds(copy.predicate)
         if runs is False or (runs is None and self._skip):
             return
+        self._time += self._model.start
         given = [self._value(a) for a in copy.arguments]
         stated = given[1] if len(given) > 1 else None
         granules = stated if isinstance(stated, int) and stated >= 0 else None

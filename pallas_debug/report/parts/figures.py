@@ -85,6 +85,8 @@ def _beside(cycles: CycleEstimate) -> str:
         parts.append(f"{words.number(own.value)} by libtpu’s estimate")
         if ours.is_known and ours.value != cycles.total.value:
             parts.append(f"ours with its assumptions: {words.number(ours.value)}")
+    if cycles.time.is_known:
+        parts.append(f"{cycles.time} ms {cycles.time.note}")
     return "; ".join(filter(None, parts))
 
 
