@@ -7,12 +7,13 @@ Rows are keyed by name, so that a primitive which the installed jax does not hav
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from pallas_debug.bridge import normal_forms as forms
 from pallas_debug.bridge import primitive_rules as rules
 from pallas_debug.bridge.jaxcompat import (
     lowering,
@@ -58,6 +59,7 @@ class Primitive:
       makes: a NaN, or an infinity, that may arise from numbers.
       is_exact: whether it gives the same floats on every chip.
       roles: what it does to bits.
+      unpack: its normal form, from the equation and values of its operands.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Primitive:
     makes: frozenset[str] = frozenset()
     is_exact: bool = False
     roles: frozenset[str] = frozenset()
+    unpack: Callable[[Any, Sequence[Any]], forms.Form] | None = None
 
     @property
     def is_by_element(self) -> bool:
@@ -375,22 +378,20 @@ def _rows() -> Iterator[Primitive]:
         """,
     )
     # Memory
-    yield from _of_kind(
-        "access",
-        "",
-        """
-        get swap addupdate masked_load masked_swap load empty empty2 empty_ref free_ref get_global
-        atomic_rmw atomic_cas
-        """,
-    )
-    yield from _of_kind("copy", "", "dma_start dma_wait")
-    yield from _of_kind(
-        "semaphore",
-        "",
-        """
-        semaphore_signal semaphore_wait semaphore_read get_barrier_semaphore
-        """,
-    )
+    yield _row("get", "access", unpack=forms.get)
+    yield _row("swap", "access", unpack=forms.swap)
+    yield _row("addupdate", "access", unpack=forms.addupdate)
+    yield _row("masked_load", "access", unpack=forms.masked_load)
+    yield _row("masked_swap", "access", unpack=forms.masked_swap)
+    yield _row("load", "access", unpack=forms.subcore_load)
+    yield _row("atomic_rmw", "access", unpack=forms.atomic_rmw)
+    yield _row("atomic_cas", "access", unpack=forms.atomic_cas)
+    yield from _of_kind("access", "", "empty empty2 empty_ref free_ref get_global")
+    yield from _of_kind("copy", "", "dma_start dma_wait", unpack=forms.dma)
+    yield _row("semaphore_signal", "semaphore", unpack=forms.semaphore_signal)
+    yield _row("semaphore_wait", "semaphore", unpack=forms.semaphore_wait)
+    yield _row("semaphore_read", "semaphore", unpack=forms.semaphore_read)
+    yield _row("get_barrier_semaphore", "semaphore")
     yield from _of_kind(
         "matrix",
         "",
@@ -407,12 +408,18 @@ def _rows() -> Iterator[Primitive]:
         """,
     )
     # Control flow, effects, random numbers
+    yield _row("cond", "control", unpack=forms.cond)
+    yield _row("scan", "control", unpack=forms.scan)
+    yield _row("while", "control", unpack=forms.while_loop)
+    yield _row("run_scoped", "control", unpack=forms.run_scoped)
+    yield from _of_kind("control", "", "jit remat2", unpack=forms.call)
+    yield from _of_kind("control", "", "custom_jvp_call custom_vjp_call", unpack=forms.custom_call)
     yield from _of_kind(
         "control",
         "",
         """
-        cond scan while jit closed_call eval_jaxpr custom_fusion custom_jvp_call custom_vjp_call
-        remat2 run_scoped core_map emit_pipeline pipeline_body stage pallas_call mpmd_map shard_map
+        closed_call eval_jaxpr custom_fusion core_map emit_pipeline pipeline_body stage pallas_call
+        mpmd_map shard_map
         """,
     )
     yield _row("multiple_of", "effect", arrays=_same)
@@ -435,6 +442,18 @@ def _rows() -> Iterator[Primitive]:
 
 
 TABLE: Mapping[str, Primitive] = {row.name: row for row in _rows()}
+
+
+def form(eqn: Any, values: Sequence[Any] | None = None) -> Any:
+    """Return the normal form of an equation, a `normal_forms.Form`; None if its row has none.
+
+    Args:
+      values: in place of the equation's operands.
+    """
+    row = TABLE.get(eqn.primitive.name)
+    if row is None or row.unpack is None:
+        return None
+    return row.unpack(eqn, eqn.invars if values is None else values)
 
 
 def named(test: Callable[[Primitive], Any]) -> frozenset[str]:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import (
-    ad_checkpoint,
-    custom_derivatives,
-    jax_core,
-    lax,
-    loops,
-    pjit,
-)
+from pallas_debug.bridge import jaxcompat, normal_forms
+from pallas_debug.bridge import primitives as table
+from pallas_debug.bridge.jaxcompat import jax_core
+from pallas_debug.bridge.normal_forms import Region
 
 T = TypeVar("T")
 
@@ -52,60 +46,13 @@ def primitives_in(module: ModuleType) -> frozenset[jax_core.Primitive]:
     return frozenset(v for v in vars(module).values() if isinstance(v, jax_core.Primitive))
 
 
-def replaced(jaxpr: Any, equation: Callable[[Any, int], Any], depth: int = 0) -> Any:
-    """Return a jaxpr with each equation replaced; the same object if none changes.
-
-    Args:
-      equation: takes an equation, in whose jaxprs equations are already replaced, and the number
-        of loops around it.
-      depth: number of loops around the jaxpr.
-    """
-    eqns = [equation(_with_inner(eqn, equation, depth), depth) for eqn in jaxpr.eqns]
-    if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
-        return jaxpr
-    return jaxpr.replace(eqns=eqns)
-
-
-def _with_inner(eqn: Any, equation: Callable[[Any, int], Any], depth: int) -> Any:
-    depth += eqn.primitive in (loops.scan_p, loops.while_p)
-    inner = {name: replaced_within(v, equation, depth) for name, v in eqn.params.items()}
-    if all(inner[name] is value for name, value in eqn.params.items()):
-        return eqn
-    return eqn.replace(params=inner)
-
-
-def replaced_within(value: Any, equation: Callable[[Any, int], Any], depth: int = 0) -> Any:
-    """The same as `replaced` for each jaxpr in a parameter of an equation; other values as is."""
-    if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
-        inner = [replaced_within(one, equation, depth) for one in value]
-        is_same = all(new is old for new, old in zip(inner, value, strict=True))
-        return value if is_same else type(value)(inner)
-    if not is_jaxpr(value):
-        return value
-    old, _ = jaxcompat.opened(value)
-    new = replaced(old, equation, depth)
-    return value if new is old else jaxcompat.closed_as(value, new)
-
-
-def renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
-    """Equations of a jaxpr with some of its inputs replaced."""
-
-    def now(atom: Any) -> Any:
-        return atom if isinstance(atom, jax_core.Literal) else known.get(atom, atom)
-
-    return [eqn.replace(invars=[now(atom) for atom in eqn.invars]) for eqn in jaxpr.eqns]
-
-
-def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+def inlined(eqn: Any) -> Region | None:
     """Return the jaxpr of an equation that only calls it, with its constants; otherwise None."""
-    if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
-        return jaxcompat.opened(eqn.params["jaxpr"])
-    if eqn.primitive in (
-        custom_derivatives.custom_jvp_call_p,
-        custom_derivatives.custom_vjp_call_p,
-    ):
-        return jaxcompat.opened(eqn.params["call_jaxpr"])
-    return None
+    call = table.form(eqn) if eqn.primitive.name in _CALLS else None
+    return None if call is None else call.body
+
+
+_CALLS = table.named(lambda row: row.unpack in (normal_forms.call, normal_forms.custom_call))
 
 
 def scan_operands(
@@ -115,57 +62,6 @@ def scan_operands(
     consts, carry = jaxcompat.scan_sizes(params)
     every = list(operands)
     return every[:consts], every[consts : consts + carry], every[consts + carry :]
-
-
-def loop_counter(params: Mapping[str, Any]) -> Any:
-    """Return the variable that counts iterations in the body of a `scan`; None if there is none.
-
-    It is the first value that a `fori_loop` carries.
-    """
-    (num_consts, num_carry), jaxpr = (
-        jaxcompat.scan_sizes(params),
-        jaxcompat.opened(params["jaxpr"])[0],
-    )
-    if not num_carry:
-        return None
-    variable, out = jaxpr.invars[num_consts], jaxpr.outvars[0]
-    if variable.aval.shape != () or str(variable.aval.dtype) != "int32":
-        return None
-    for eqn in jaxpr.eqns:
-        if eqn.outvars and eqn.outvars[0] is out:
-            adds_one = eqn.primitive is lax.add_p and any(
-                isinstance(a, jax_core.Literal) and a.val == 1 for a in eqn.invars
-            )
-            return variable if adds_one and variable in eqn.invars else None
-    return None
-
-
-def with_counter(eqn: Any) -> Any:
-    """Return a `scan` that first carries the number of iterations done, from zero.
-
-    jax drops the counter of a `fori_loop` whose body does not use it.
-    """
-    num_consts, _ = jaxcompat.scan_sizes(eqn.params)
-    old, _ = jaxcompat.opened(eqn.params["jaxpr"])
-    counting, _ = jaxcompat.opened(jax.make_jaxpr(lambda i: i + np.int32(1))(np.int32(0)))
-    names = old.debug_info.arg_names
-    info = old.debug_info._replace(
-        arg_names=names and (*names[:num_consts], "i", *names[num_consts:]), result_paths=None
-    )
-    body = old.replace(
-        invars=[*old.invars[:num_consts], *counting.invars, *old.invars[num_consts:]],
-        outvars=[*counting.outvars, *old.outvars],
-        eqns=[*counting.eqns, *old.eqns],
-        debug_info=info,
-    )
-    body = jaxcompat.closed_as(eqn.params["jaxpr"], body)
-    params = {**jaxcompat.scan_with_one_more(eqn.params), "jaxpr": body}
-    zero = jax_core.Literal(np.int32(0), counting.invars[0].aval)
-    return eqn.replace(
-        invars=[*eqn.invars[:num_consts], zero, *eqn.invars[num_consts:]],
-        outvars=[jax_core.Var(counting.outvars[0].aval), *eqn.outvars],
-        params=params,
-    )
 
 
 def while_operands(

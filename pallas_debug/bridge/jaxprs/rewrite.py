@@ -15,7 +15,7 @@ from typing import Any
 
 from jax import lax
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.jaxcompat import (
     conditionals,
     config,
@@ -27,6 +27,7 @@ from pallas_debug.bridge.jaxcompat import (
     source_info_util,
 )
 from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.normal_forms import Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +141,7 @@ def trace(
 
 def replay(jaxpr: Any, args: Sequence[Any], visitor: Visitor) -> Any:
     """Evaluate a jaxpr without constants under the current trace; return its outputs."""
-    return _Replay(visitor).run(jaxpr, (), args, ProgramPoint())
+    return _Replay(visitor).run(Region(jaxpr, ()), args, ProgramPoint())
 
 
 class _Replay:
@@ -148,17 +149,14 @@ class _Replay:
         self.visitor = visitor
         self._steps = 0
 
-    def run(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: ProgramPoint
-    ) -> list[Any]:
+    def run(self, region: Region, args: Sequence[Any], place: ProgramPoint) -> list[Any]:
         self.visitor.entering(place)
-        outputs = self._equations(jaxpr, consts, args, place)
+        outputs = self._equations(region, args, place)
         self.visitor.leaving(place)
         return outputs
 
-    def _equations(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: ProgramPoint
-    ) -> list[Any]:
+    def _equations(self, region: Region, args: Sequence[Any], place: ProgramPoint) -> list[Any]:
+        jaxpr, consts = region
         known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
         for eqn in jaxpr.eqns:
             inputs = known.read(eqn.invars)
@@ -174,9 +172,8 @@ class _Replay:
             return replaced
         inline = nested.inlined(eqn)
         if inline is not None:
-            inner, consts = inline
             called = replace(place, calls=(*place.calls, eqn))
-            return self._equations(inner, consts, inputs, called)
+            return self._equations(inline, inputs, called)
         rule = _RULES.get(eqn.primitive)
         if rule is not None:
             outputs: Sequence[Any] = rule(self, eqn, inputs, place)
@@ -189,96 +186,82 @@ class _Replay:
         self.visitor.after(eqn, inputs, outputs, place)
         return outputs
 
-    def region(self, inner: Any, place: ProgramPoint) -> Callable[..., list[Any]]:
-        """Return an inner jaxpr as a function of its arguments."""
-        jaxpr, consts = jaxcompat.opened(inner)
-
-        def body(*args: Any) -> list[Any]:
-            return self.run(jaxpr, consts, args, place)
-
-        return body
-
 
 def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
-    index, *operands = inputs
-    arrays = [i for i, x in enumerate(operands) if not is_ref(x)]
+    form = primitives.form(eqn, inputs)
+    arrays = [i for i, x in enumerate(form.inputs) if not is_ref(x)]
     place = replace(place, branches=place.branches + 1)
 
-    def branch(inner: Any) -> Callable[..., list[Any]]:
-        run = walk.region(inner, place)
-
+    def branch(inner: Region) -> Callable[..., list[Any]]:
         def filled(*given: Any) -> list[Any]:
-            args = list(operands)
+            args = list(form.inputs)
             for i, x in zip(arrays, given, strict=True):
                 args[i] = x
-            return run(*args)
+            return walk.run(inner, args, place)
 
         return filled
 
-    branches = [branch(inner) for inner in eqn.params["branches"]]
-    given = [operands[i] for i in arrays]
+    branches = list(map(branch, form.branches))
+    given = [form.inputs[i] for i in arrays]
     if len(branches) == 2:
         # The predicate of `pl.when` is a bool; a switch would first clamp its index.
-        outputs: Sequence[Any] = lax.cond(index != 0, branches[1], branches[0], *given)
+        outputs: Sequence[Any] = lax.cond(form.index != 0, branches[1], branches[0], *given)
     else:
-        outputs = lax.switch(index, branches, *given)
+        outputs = lax.switch(form.index, branches, *given)
     return outputs
 
 
 def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
-    params = eqn.params
-    consts, carry, xs = nested.scan_operands(params, inputs)
-    counter = None if nested.loop_counter(params) is None else 0
-    begins = place.step
+    loop = primitives.form(eqn, inputs)
+    # The first value that a `fori_loop` carries counts its iterations.
+    is_counted = loop.steps()[:1] == [1] and _is_int_scalar(loop.carry[0])
 
     def body(carried: Any, x: Any) -> Any:
         values, number = carried
-        iteration = number if counter is None else values[counter] - carry[counter]
-        loop = Loop(iteration=iteration, begins=begins)
-        inner = replace(place, loops=(*place.loops, loop))
-        args = [*consts, *values, *(x if xs else ())]
-        run = walk.region(params["jaxpr"], inner)
-        outputs = run(*args)
-        following = None if counter is not None else number + 1
-        return (outputs[: len(carry)], following), tuple(outputs[len(carry) :])
+        iteration = values[0] - loop.carry[0] if is_counted else number
+        inner = _entering(place, iteration)
+        outputs = walk.run(loop.body, [*loop.constants, *values, *(x or ())], inner)
+        following = None if is_counted else number + 1
+        count = len(loop.carry)
+        return (outputs[:count], following), tuple(outputs[count:])
 
-    start = None if counter is not None else lax.full((), 0, "int32")
+    start = None if is_counted else lax.full((), 0, "int32")
     (values, _), ys = lax.scan(
         body,
-        (list(carry), start),
-        tuple(xs) if xs else None,
-        length=params["length"],
-        reverse=params["reverse"],
-        unroll=params["unroll"],
+        (list(loop.carry), start),
+        tuple(loop.stacked) or None,
+        length=loop.length,
+        reverse=loop.reverse,
+        unroll=eqn.params["unroll"],
     )
     return [*values, *ys]
 
 
 def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
-    params = eqn.params
-    cond_consts, body_consts, carry = nested.while_operands(params, inputs)
+    loop = primitives.form(eqn, inputs)
     # A `fori_loop` with explicit bounds has its index first.
-    counted = bool(carry) and _is_int_scalar(carry[0])
-    begins = place.step
-    jaxpr, consts = jaxcompat.opened(params["cond_jaxpr"])
-    is_wanted = walk.visitor.wants(jaxpr)
+    is_counted = bool(loop.carry) and _is_int_scalar(loop.carry[0])
+    is_wanted = walk.visitor.wants(loop.condition.jaxpr)
 
     def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`
-        return jax_core.eval_jaxpr(jaxpr, consts, *cond_consts, *carried)[0]
+        return jax_core.eval_jaxpr(*loop.condition, *loop.condition_constants, *carried)[0]
 
     def body(values: Any) -> Any:
-        iteration = values[0] - carry[0] if counted else lax.full((), -1, "int32")
-        loop = Loop(iteration=iteration, begins=begins)
-        inner = replace(place, loops=(*place.loops, loop))
+        inner = _entering(place, values[0] - loop.carry[0] if is_counted else None)
         if is_wanted:
-            walk.run(jaxpr, consts, [*cond_consts, *values], inner)
-        run = walk.region(params["body_jaxpr"], inner)
-        return run(*body_consts, *values)
+            walk.run(loop.condition, [*loop.condition_constants, *values], inner)
+        return walk.run(loop.body, [*loop.constants, *values], inner)
 
-    outputs: Sequence[Any] = lax.while_loop(condition, body, list(carry))
-    if is_wanted:
-        walk.run(jaxpr, consts, [*cond_consts, *outputs], place)  # the final, false evaluation
+    outputs: Sequence[Any] = lax.while_loop(condition, body, list(loop.carry))
+    if is_wanted:  # the final, false evaluation
+        walk.run(loop.condition, [*loop.condition_constants, *outputs], place)
     return outputs
+
+
+def _entering(place: ProgramPoint, iteration: Any) -> ProgramPoint:
+    """Position in the body of a loop that is entered at a place."""
+    number = lax.full((), -1, "int32") if iteration is None else iteration
+    return replace(place, loops=(*place.loops, Loop(iteration=number, begins=place.step)))
 
 
 def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
@@ -287,7 +270,7 @@ def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint)
 
     def body(*scoped: Any) -> list[Any]:
         walk.visitor.scoped(scoped, nested.arg_names(inner, "scoped"))
-        return walk.run(inner, inputs, scoped, place)
+        return walk.run(Region(inner, inputs), scoped, place)
 
     with config.mutable_array_checks(False):
         jaxpr, consts = trace(body, [v.aval for v in inner.invars], inner.debug_info)

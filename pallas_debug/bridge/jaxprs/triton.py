@@ -39,21 +39,3 @@ def _is_of_triton(eqn: Any) -> bool:
         or any(eqn.params.get(n) for n in ("cache_modifier", "eviction_policy", "is_volatile"))
         or any(isinstance(t, indexing.NDIndexer) and t.int_indexer_shape for t in transforms)
     )
-
-
-def unsupported_atomic(eqn: Any) -> str | None:
-    """Name an atomic update that HLO interpret mode cannot make, or makes only in part.
-
-    It adds only one of several values for one element.
-    """
-    if str(eqn.primitive) != "atomic_rmw":
-        return None
-    _, transforms, _, mask = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    kind = eqn.params["atomic_type"].value
-    if kind not in ("add", "max", "min"):
-        return f"rule for `atomic_{kind}`"
-    if mask is not None:
-        return "rule for atomic updates under a mask"
-    if any(isinstance(t, indexing.NDIndexer) and t.int_indexer_shape for t in transforms):
-        return "rule for atomic updates of elements selected by an array of indices"
-    return None

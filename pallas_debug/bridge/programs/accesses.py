@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, normal_forms, primitives
 from pallas_debug.bridge.jaxcompat import (
     conditionals,
     indexing,
@@ -21,29 +21,27 @@ from pallas_debug.bridge.jaxcompat import (
     tpu_primitives,
 )
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.normal_forms import At, Copy, Signal
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
 
 
-def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.RefPlace:
+def place(decoder: Decoder, at: At) -> ir.RefPlace:
     """View of a reference that a chain of transforms selects."""
-    chain: list[Any] = list(transforms or ())
-    while isinstance(ref, state_types.TransformedRef):
-        if isinstance(ref.ref, (tuple, list)):
-            (select,) = ref.transforms
-            assert isinstance(select, state_types.SelectTransform)
-            chosen = _selected(decoder, ref.ref, select.idx)
-            return ir.RefPlace(chosen, _view(decoder, chain), _assumed(chain))
-        chain = [*ref.transforms, *chain]
-        ref = ref.ref
-    return ir.RefPlace(ref, _view(decoder, chain), _assumed(chain))
+    ref = at.ref
+    if isinstance(ref, state_types.TransformedRef):
+        (select,) = ref.transforms
+        assert isinstance(select, state_types.SelectTransform)
+        ref = _selected(decoder, ref.ref, select.idx)
+    return ir.RefPlace(ref, _view(decoder, at.transforms), _assumed(at.transforms))
 
 
 def _selected(decoder: Decoder, refs: Sequence[Any], index: Any) -> ir.Reg:
-    places = tuple(place(decoder, ref) for ref in refs)
+    places = tuple(place(decoder, normal_forms.at(ref)) for ref in refs)
     output = decoder.new()
-    step = ir.SelectRef(site=decoder.here, index=decoder.reg(index), places=places, output=output)
-    decoder.emit(step, step.index, *registers(*places))
+    decoder.emit(
+        ir.SelectRef(site=decoder.here, index=decoder.reg(index), places=places, output=output)
+    )
     return output
 
 
@@ -77,153 +75,99 @@ def _entry(decoder: Decoder, index: Any) -> Any:
     return decoder.number(index)
 
 
-def registers(*places: ir.RefPlace | None) -> list[ir.Reg]:
-    """Registers that an access reads besides its values."""
-    found = []
-    for at in places:
-        if at is not None:
-            found.append(at.ref)
-            for part in at.view:
-                for entry in part.entries if isinstance(part, ir.Index) else ():
-                    numbers: tuple[Any, ...] = (entry,)
-                    if isinstance(entry, ir.Slice):
-                        numbers = entry.start, entry.size
-                    elif isinstance(entry, ir.RowChoice):
-                        numbers = (entry.positions,)
-                    found += [n for n in numbers if isinstance(n, ir.Reg)]
-    return found
-
-
-@rule(state_primitives.get_p)
-def _get(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    transforms = jax.tree.unflatten(eqn.params["tree"], inputs[1:])
-    return _load(decoder, site, place(decoder, inputs[0], transforms))
-
-
-@rule(pallas_primitives.load_p)
-def _masked_load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, transforms, mask, other = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return _load(decoder, site, place(decoder, ref, transforms), mask, other)
-
-
-def _load(
-    decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any = None, other: Any = None
-) -> Any:
-    output = decoder.new()
+@rule(state_primitives.get_p, pallas_primitives.load_p)
+def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    load = primitives.form(eqn, inputs)
     step = ir.LoadStep(
         site=site,
-        place=at,
-        output=output,
-        mask=None if mask is None else decoder.reg(mask),
-        other=None if other is None else decoder.reg(other),
+        place=place(decoder, load.at),
+        output=decoder.new(),
+        mask=decoder.optional(load.mask),
+        other=decoder.optional(load.other),
     )
-    decoder.emit(step, step.mask, step.other, *registers(at))
-    return [output]
+    return decoder.emit(step)
 
 
-@rule(state_primitives.swap_p, state_primitives.addupdate_p)
-def _swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    transforms = jax.tree.unflatten(eqn.params["tree"], inputs[2:])
-    at = place(decoder, inputs[0], transforms)
-    adds = eqn.primitive is state_primitives.addupdate_p
-    return _store(decoder, eqn, site, at, inputs[1], adds=adds)
-
-
-@rule(pallas_primitives.swap_p)
-def _masked_swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return _store(decoder, eqn, site, place(decoder, ref, transforms), value, mask)
-
-
-def _store(
-    decoder: Decoder, eqn: Any, site: ir.StepSite, at: ir.RefPlace, value: Any, mask: Any = None,
-    adds: bool = False,
-) -> Any:  # fmt: skip
-    outputs = [decoder.new() for _ in eqn.outvars]
+@rule(state_primitives.swap_p, state_primitives.addupdate_p, pallas_primitives.swap_p)
+def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    store = primitives.form(eqn, inputs)
     step = ir.StoreStep(
         site=site,
-        place=at,
-        value=decoder.reg(value),
-        output=outputs[0] if outputs else None,
-        mask=None if mask is None else decoder.reg(mask),
-        adds=adds,
+        place=place(decoder, store.at),
+        output=decoder.new() if eqn.outvars else None,
+        value=decoder.reg(store.value),
+        mask=decoder.optional(store.mask),
+        adds=store.adds,
     )
-    decoder.emit(step, step.value, step.mask, *registers(at))
-    return outputs
+    return decoder.emit(step)
 
 
 @rule(tpu_primitives.dma_start_p)
 def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    source, destination, received, sent, device = jax.tree.unflatten(eqn.params["tree"], inputs)
+    copy = primitives.form(eqn, inputs)
     step = ir.CopyStart(
         site=site,
-        source=place(decoder, source),
-        destination=place(decoder, destination),
-        received=place(decoder, received),
-        sent=None if sent is None else place(decoder, sent),
-        device=_device(decoder, device, eqn.params["device_id_type"]),
-        adds=bool(eqn.params.get("add")),
+        source=place(decoder, copy.source),
+        destination=place(decoder, copy.destination),
+        received=place(decoder, copy.received),
+        sent=None if copy.sent is None else place(decoder, copy.sent),
+        device=_device(decoder, copy),
+        adds=copy.adds,
         of_pipeline=lines.is_of_pipeline(eqn),
     )
-    needed = registers(step.source, step.destination, step.received, step.sent)
-    decoder.emit(step, *needed, *_device_registers(step.device))
+    return decoder.emit(step)
 
 
 @rule(tpu_primitives.dma_wait_p)
 def _wait_copy(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    source, destination, semaphore, _, _ = jax.tree.unflatten(eqn.params["tree"], inputs)
+    copy = primitives.form(eqn, inputs)
     step = ir.CopyWait(
         site=site,
-        source=place(decoder, source),
-        destination=place(decoder, destination),
-        semaphore=place(decoder, semaphore),
+        source=place(decoder, copy.source),
+        destination=place(decoder, copy.destination),
+        semaphore=place(decoder, copy.received),
     )
-    decoder.emit(step, *registers(step.source, step.destination, step.semaphore))
+    return decoder.emit(step)
 
 
 @rule(pallas_primitives.semaphore_signal_p)
 def _signal(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    signal = primitives.form(eqn, inputs)
     step = ir.SemaphoreSignal(
         site=site,
-        semaphore=place(decoder, ref, transforms),
-        amount=decoder.reg(amount),
-        device=_device(decoder, device, eqn.params["device_id_type"]),
-        core=None if core is None else decoder.reg(core),
+        semaphore=place(decoder, signal.at),
+        amount=decoder.reg(signal.amount),
+        device=_device(decoder, signal),
+        core=decoder.optional(signal.core),
     )
-    needed = [*registers(step.semaphore), step.amount, *_device_registers(step.device)]
-    decoder.emit(step, *needed, step.core)
+    return decoder.emit(step)
 
 
 @rule(pallas_primitives.semaphore_wait_p)
 def _wait(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, transforms, amount, decrement = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    wait = primitives.form(eqn, inputs)
     step = ir.SemaphoreWait(
         site=site,
-        semaphore=place(decoder, ref, transforms),
-        amount=decoder.reg(amount),
-        decrements=bool(decrement),
+        semaphore=place(decoder, wait.at),
+        amount=decoder.reg(wait.amount),
+        decrements=bool(wait.decrements),
     )
-    decoder.emit(step, *registers(step.semaphore), step.amount)
+    return decoder.emit(step)
 
 
 @rule(pallas_primitives.semaphore_read_p)
 def _read(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    output = decoder.new()
-    step = ir.ReadSemaphore(site=site, semaphore=place(decoder, ref, transforms), output=output)
-    decoder.emit(step, *registers(step.semaphore))
-    return [output]
+    semaphore = place(decoder, primitives.form(eqn, inputs).at)
+    return decoder.emit(ir.ReadSemaphore(site=site, semaphore=semaphore, output=decoder.new()))
 
 
 @rule(tpu_primitives.get_barrier_semaphore_p)
 def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    output = decoder.new()
-    decoder.emit(ir.BarrierSemaphore(site=site, output=output))
-    return [output]
+    return decoder.emit(ir.BarrierSemaphore(site=site, output=decoder.new()))
 
 
-def _device(decoder: Decoder, device: Any, kind: Any) -> ir.DeviceId | None:
+def _device(decoder: Decoder, form: Copy | Signal) -> ir.DeviceId | None:
+    device, kind = form.device, form.device_type
     if device is None:
         return None
     if isinstance(device, Mapping):
@@ -240,62 +184,44 @@ def _device(decoder: Decoder, device: Any, kind: Any) -> ir.DeviceId | None:
     return ir.DeviceId(number=decoder.reg(device))
 
 
-def _device_registers(device: ir.DeviceId | None) -> list[ir.Reg]:
-    if device is None:
-        return []
-    if isinstance(device.coordinates, Mapping):
-        return list(device.coordinates.values())
-    return [device.number] if device.number is not None else list(device.coordinates or ())
-
-
 @rule(pallas_primitives.program_id_p, pallas_primitives.num_programs_p)
 def _grid(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    output = decoder.new()
     is_size = eqn.primitive is pallas_primitives.num_programs_p
-    decoder.emit(ir.GridId(site=site, axis=eqn.params["axis"], is_size=is_size, output=output))
-    return [output]
+    axis = eqn.params["axis"]
+    return decoder.emit(ir.GridId(site=site, axis=axis, is_size=is_size, output=decoder.new()))
 
 
 @rule(jax.lax.axis_index_p)
 def _axis(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     name = eqn.params["axis_name"]
     names = tuple(map(str, name)) if isinstance(name, tuple) else (str(name),)
-    output = decoder.new()
-    decoder.emit(ir.AxisIndex(site=site, names=names, output=output))
-    return [output]
+    return decoder.emit(ir.AxisIndex(site=site, names=names, output=decoder.new()))
 
 
 @rule(pallas_primitives.multiple_of_p)
 def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    output = decoder.new()
-    value = decoder.reg(inputs[0])
-    divisors = tuple(map(int, eqn.params["values"]))
     step = ir.MultipleOf(
         site=site,
-        value=value,
-        divisors=divisors,
+        output=decoder.new(),
+        value=decoder.reg(inputs[0]),
+        divisors=tuple(map(int, eqn.params["values"])),
         of_pipeline=lines.is_of_pipeline(eqn),
-        output=output,
     )
-    decoder.emit(step, value)
-    return [output]
+    return decoder.emit(step)
 
 
 @rule(jax_core.empty_ref_p)
 def _empty(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return _new_ref(decoder, eqn.outvars[0].aval, site, "empty_ref")
+    type_ = ref_type(eqn.outvars[0].aval)
+    return decoder.emit(ir.NewRef(site=site, type=type_, name="empty_ref", output=decoder.new()))
 
 
 @rule(pallas_primitives.get_global_p)
 def _global(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return _new_ref(decoder, eqn.params["what"], site, "get_global", lasts=True)
-
-
-def _new_ref(decoder: Decoder, aval: Any, site: ir.StepSite, name: str, lasts: bool = False) -> Any:
-    output = decoder.new()
-    type_ = ref_type(aval)
-    decoder.emit(ir.NewRef(site=site, type=type_, name=name, output=output, lasts=lasts))
-    return [output]
+    type_, output = ref_type(eqn.params["what"]), decoder.new()
+    return decoder.emit(
+        ir.NewRef(site=site, type=type_, name="get_global", output=output, lasts=True)
+    )
 
 
 @rule(jax_core.free_ref_p)

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops, pallas_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.normal_forms import Region
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, single, units
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
-Rule = Callable[["Decoder", Any, list[Any], ir.StepSite], None]
+Rule = Callable[["Decoder", Any, list[Any], ir.StepSite], Any]
 
 MAX_EQUATIONS = 128
 """Maximum number of equations that are compiled together.
@@ -105,16 +106,34 @@ class Decoder:
         array = np.asarray(value)
         return int(array) if array.ndim == 0 else self.constant(array)
 
+    def optional(self, value: Any) -> ir.Reg | None:
+        """The register of a decoded atom, which may be missing."""
+        return None if value is None else self.reg(value)
+
     # Steps
 
-    def emit(self, step: ir.MachineStep, *needed: Any) -> None:
-        """Add a step, after the pending equations that compute the registers it needs."""
-        self.flush(needed)
+    def emit(self, step: ir.MachineStep) -> tuple[ir.Reg, ...]:
+        """Add a step, after the pending equations that it needs; return its results."""
+        self.flush(ir.registers(step))
         self.steps.append(step)
+        return ir.results(step)
 
-    def flush(self, needed: Iterable[Any]) -> None:
+    def compute(
+        self, site: ir.StepSite, inputs: Sequence[Any], count: int, function: Callable[..., Any]
+    ) -> tuple[ir.Reg, ...]:
+        """Add a step that computes results, as many as `count`, by a function of numpy arrays."""
+
+        def evaluate(*values: Any) -> Sequence[Any]:
+            results: Sequence[Any] = function(*map(np.asarray, values))
+            return results
+
+        regs = tuple(map(self.reg, inputs))
+        outputs = tuple(self.new() for _ in range(count))
+        return self.emit(ir.Compute(site=site, inputs=regs, outputs=outputs, evaluate=evaluate))
+
+    def flush(self, needed: Iterable[int]) -> None:
         """Emit the pending equations that some registers depend on."""
-        wanted = {r.number for r in needed if isinstance(r, ir.Reg)}
+        wanted = set(needed)
         chosen: list[PendingEquation] = []
         rest: list[PendingEquation] = []
         for item in reversed(self.pending):
@@ -147,9 +166,9 @@ class Decoder:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
-        inline = nested.inlined(eqn)
-        is_opened = self.opens and (inline is not None or eqn.primitive in _OPENED)
-        if inline is not None and self.fuse:
+        called = nested.inlined(eqn)
+        is_opened = self.opens and (called is not None or eqn.primitive in _OPENED)
+        if called is not None and self.fuse:
             # numpy computes indices in less time than a call of XLA takes, but has no jnp calls.
             is_opened |= all(scalars.is_integer(a.aval) for a in (*eqn.invars, *eqn.outvars))
         if is_plain(eqn) and not is_opened:
@@ -160,13 +179,13 @@ class Decoder:
             else:
                 self.steps.append(_Unit([item]))
             return list(outputs)
-        if inline is not None:
+        if called is not None:
             outer, root = self.calls, self.root
             here = self.site(eqn)
             self.calls = here.calls if here.line is None else (*here.calls, here.line)
             if root is not None:
-                self.root = lines.of_function(inline[0].debug_info) or root
-            results = self.run(*inline, inputs)
+                self.root = lines.of_function(called.jaxpr.debug_info) or root
+            results = self.run(*called, inputs)
             self.calls, self.root = outer, root
             return results
         site = self.site(eqn)
@@ -191,10 +210,9 @@ class Decoder:
             line = self.calls[-1]
         return ir.StepSite(eqn.primitive.name, line, self.calls)
 
-    def inner(self, jaxpr: Any) -> ir.KernelProgram:
+    def inner(self, region: Region) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
-        opened, consts = jaxcompat.opened(jaxpr)
-        return program(opened, consts, **self.context())
+        return program(*region, **self.context())
 
     def context(self) -> dict[str, Any]:
         """Arguments of `program` for a jaxpr of the equation being decoded."""
@@ -206,7 +224,7 @@ class Decoder:
 
     def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.KernelProgram:
         results = tuple(self.reg(out) for out in outputs)
-        self.flush(results)
+        self.flush(ir.registers(results))
         used = _used(self.steps, results)
 
         def compute(members: Sequence[PendingEquation]) -> ir.Compute:
@@ -324,111 +342,69 @@ def is_tpu_key(aval: Any) -> bool:
 
 @rule(conditionals.cond_p)
 def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    index, *operands = (decoder.reg(value) for value in inputs)
-    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    form = primitives.form(eqn, list(map(decoder.reg, inputs)))
     step = ir.Branch(
         site=site,
-        index=index,
-        branches=tuple(decoder.inner(branch) for branch in eqn.params["branches"]),
-        inputs=tuple(operands),
-        outputs=outputs,
+        index=form.index,
+        branches=tuple(map(decoder.inner, form.branches)),
+        inputs=tuple(form.inputs),
+        outputs=tuple(decoder.new() for _ in eqn.outvars),
     )
-    decoder.emit(step, index, *operands)
-    return outputs
+    return decoder.emit(step)
 
 
 @rule(loops.while_p)
 def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    params = eqn.params
-    regs = [decoder.reg(value) for value in inputs]
-    condition_constants, constants, carry = nested.while_operands(params, regs)
-    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    loop = primitives.form(eqn, list(map(decoder.reg, inputs)))
     step = ir.WhileLoop(
         site=site,
-        condition=decoder.inner(params["cond_jaxpr"]),
-        body=decoder.inner(params["body_jaxpr"]),
-        condition_constants=tuple(condition_constants),
-        constants=tuple(constants),
-        carry=tuple(carry),
-        outputs=outputs,
+        condition=decoder.inner(loop.condition),
+        body=decoder.inner(loop.body),
+        condition_constants=tuple(loop.condition_constants),
+        constants=tuple(loop.constants),
+        carry=tuple(loop.carry),
+        outputs=tuple(decoder.new() for _ in eqn.outvars),
         of_pipeline=lines.is_of_pipeline(eqn),
-        is_counted=_is_counted(params),
+        is_counted=loop.is_counted,
     )
-    decoder.emit(step, *regs)
-    return outputs
-
-
-def _is_counted(params: Any) -> bool:
-    """Return whether a `while_loop` is a `fori_loop`: `i < bound`, `i + 1`, a fixed bound."""
-    condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
-    before = condition.invars[params["cond_nconsts"] :]
-    inputs = body.invars[params["body_nconsts"] :]
-    if [eqn.primitive.name for eqn in condition.eqns] != ["lt"]:
-        return False
-    (test,) = condition.eqns
-    counter, bound = test.invars
-    if condition.outvars != test.outvars or counter not in before:
-        return False
-    position = before.index(counter)
-    is_fixed = (
-        isinstance(bound, jax_core.Literal)
-        or bound not in before
-        or body.outvars[before.index(bound)] is inputs[before.index(bound)]
-    )
-    return is_fixed and any(
-        eqn.primitive.name == "add"
-        and eqn.outvars[0] is body.outvars[position]
-        and eqn.invars[0] is inputs[position]
-        and isinstance(eqn.invars[1], jax_core.Literal)
-        and np.issubdtype(counter.aval.dtype, np.integer)
-        and eqn.invars[1].val == 1
-        for eqn in body.eqns
-    )
+    return decoder.emit(step)
 
 
 @rule(loops.scan_p)
 def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    params = eqn.params
-    regs = [decoder.reg(value) for value in inputs]
-    constants, carry, stacked = nested.scan_operands(params, regs)
-    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    loop = primitives.form(eqn, list(map(decoder.reg, inputs)))
     step = ir.ScanLoop(
         site=site,
-        body=decoder.inner(params["jaxpr"]),
-        length=int(params["length"]),
-        reverse=bool(params["reverse"]),
-        constants=tuple(constants),
-        carry=tuple(carry),
-        stacked=tuple(stacked),
-        outputs=outputs,
+        body=decoder.inner(loop.body),
+        length=loop.length,
+        reverse=loop.reverse,
+        constants=tuple(loop.constants),
+        carry=tuple(loop.carry),
+        stacked=tuple(loop.stacked),
+        outputs=tuple(decoder.new() for _ in eqn.outvars),
         of_pipeline=lines.is_of_pipeline(eqn),
     )
-    decoder.emit(step, *regs)
-    return outputs
+    return decoder.emit(step)
 
 
 @rule(pallas_primitives.run_scoped_p)
 def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    inner, _ = jaxcompat.opened(eqn.params["jaxpr"])
+    scope = primitives.form(eqn, inputs)
+    inner = scope.body.jaxpr
     context = decoder.context()
     if decoder.root is None and site.line is not None:
         # `sync_copy` is in jax: its lines are the lines of the call.
         context["calls"] = (*decoder.calls, site.line)
-    body = program(inner, constvars_first=True, **context)
-    names = nested.arg_names(inner, "scoped")
-    regs = [decoder.reg(value) for value in inputs]
-    outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.Scoped(
         site=site,
-        body=body,
+        body=program(inner, constvars_first=True, **context),
         buffers=tuple(ref_type(v.aval) for v in inner.invars),
-        names=tuple(names[: len(inner.invars)]),
-        inputs=tuple(regs),
-        outputs=outputs,
-        collective=tuple(map(str, eqn.params.get("collective_axes") or ())),
+        names=tuple(nested.arg_names(inner, "scoped")),
+        inputs=tuple(map(decoder.reg, inputs)),
+        outputs=tuple(decoder.new() for _ in eqn.outvars),
+        collective=scope.collective,
     )
-    decoder.emit(step, *regs)
-    return outputs
+    return decoder.emit(step)
 
 
 _SPACES: dict[str, ir.Space] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,15 +34,15 @@ def _print(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
     def text(values: Sequence[Any]) -> str:
         return printing.text(params, [np.asarray(value) for value in values])
 
-    regs = tuple(decoder.reg(value) for value in inputs)
-    decoder.emit(ir.PrintStep(site=site, text=text, inputs=regs), *regs)
+    regs = tuple(map(decoder.reg, inputs))
+    decoder.emit(ir.PrintStep(site=site, text=text, inputs=regs))
 
 
 @rule(debugging.debug_callback_p)
 def _callback(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
     function = eqn.params["callback"]
-    regs = tuple(decoder.reg(value) for value in inputs)
-    decoder.emit(ir.Callback(site=site, function=function, inputs=regs), *regs)
+    regs = tuple(map(decoder.reg, inputs))
+    decoder.emit(ir.Callback(site=site, function=function, inputs=regs))
 
 
 @rule(checkify.check_p)
@@ -53,8 +53,8 @@ def _check(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
         failed: str | None = jax.tree.unflatten(tree, [*map(jax.numpy.asarray, values)]).get()
         return failed
 
-    regs = tuple(decoder.reg(value) for value in inputs)
-    decoder.emit(ir.CheckStep(site=site, message=message, inputs=regs), *regs)
+    regs = tuple(map(decoder.reg, inputs))
+    decoder.emit(ir.CheckStep(site=site, message=message, inputs=regs))
 
 
 # Random numbers. A key of the TPU is a pair of words, in a register as a scalar of dtype `ir.KEY`.
@@ -62,36 +62,23 @@ def _check(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
 
 @rule(tpu_primitives.prng_seed_p)
 def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    regs = tuple(decoder.reg(value) for value in inputs)
-    decoder.emit(ir.Seed(site=site, inputs=regs), *regs)
+    decoder.emit(ir.Seed(site=site, inputs=tuple(map(decoder.reg, inputs))))
 
 
 @rule(tpu_primitives.prng_random_bits_p)
 def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    output = decoder.new()
-    decoder.emit(ir.RandomBits(site=site, shape=tuple(eqn.params["shape"]), output=output))
-    return [output]
-
-
-def _evaluated(
-    decoder: Decoder, site: ir.StepSite, inputs: Sequence[Any], count: int,
-    function: Callable[..., Sequence[Any]],
-) -> list[ir.Reg]:  # fmt: skip
-    regs = tuple(decoder.reg(value) for value in inputs)
-    outputs = tuple(decoder.new() for _ in range(count))
-    step = ir.Compute(site=site, inputs=regs, outputs=outputs, evaluate=function)
-    decoder.emit(step, *regs)
-    return list(outputs)
+    shape = tuple(eqn.params["shape"])
+    return decoder.emit(ir.RandomBits(site=site, shape=shape, output=decoder.new()))
 
 
 @rule(tpu_primitives.split_key_p)
 def _split(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return _evaluated(decoder, site, inputs, 2, lambda key: list(np.asarray(key)["words"].flat))
+    return decoder.compute(site, inputs, 2, lambda key: list(key["words"].flat))
 
 
 @rule(tpu_primitives.join_key_p)
 def _join(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return _evaluated(decoder, site, inputs, 1, lambda *words: [_key(words)])
+    return decoder.compute(site, inputs, 1, lambda *words: [_key(words)])
 
 
 def _key(words: Sequence[Any]) -> Any:
@@ -109,7 +96,7 @@ def _key_of_seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSit
     words = len(eqn.params["impl"].key_shape)
     if words == 0:  # the key of `stateful_…`, which is unused
         return [decoder.constant(np.int32(0))]
-    return _evaluated(decoder, site, inputs, 1, lambda seed: [_key((seed, seed))])
+    return decoder.compute(site, inputs, 1, lambda seed: [_key((seed, seed))])
 
 
 @rule(prng.random_bits_p)
@@ -132,6 +119,5 @@ def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> li
     dtype = eqn.outvars[0].aval.dtype
     if isinstance(dtype, np.dtype):  # Mosaic does not distinguish signed from unsigned words
         (result,) = results
-        view = lambda bits: [np.asarray(bits).view(dtype)]  # noqa: E731
-        return list(_evaluated(decoder, decoder.here, [result], 1, view))
+        return list(decoder.compute(decoder.here, [result], 1, lambda bits: [bits.view(dtype)]))
     return results

@@ -1,7 +1,4 @@
-"""CPU lowering of primitives that jax lowers only in Mosaic: packing and rounding.
-
-Both interpreters evaluate equations without a special rule by XLA, which has no rule for these.
-"""
+"""Primitives that jax lowers only in Mosaic, in terms of others: packing and rounding."""
 
 from __future__ import annotations
 
@@ -10,15 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_debug.bridge.jaxcompat import dtypes, mlir
+from pallas_debug.bridge.jaxcompat import dtypes
 
 _WORD = 32
-
-
-def lowering(original: Any, name: str) -> Any:
-    """Entry for jax's table of lowering rules; jax has none for these primitives."""
-    rule = mlir.lower_fun(_EVALUATED[name], multiple_results=False)
-    return mlir.LoweringRuleEntry(rule, True)
 
 
 def pack(*xs: Any, packed_dtype: Any) -> Any:
@@ -67,10 +58,3 @@ def _word(x: Any) -> Any:
         x = lax.bitcast_convert_type(x, f"uint{bits}")
     wide = x.astype(jnp.uint32 if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else jnp.int32)
     return lax.bitcast_convert_type(wide, jnp.uint32) << (_WORD - bits) >> (_WORD - bits)
-
-
-_EVALUATED = {
-    "pack_elementwise": pack,
-    "unpack_elementwise": unpack,
-    "stochastic_round": stochastic_round,
-}

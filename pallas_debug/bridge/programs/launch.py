@@ -214,16 +214,6 @@ class Launch:
                 return any(at < n for at, n in zip(element, low, strict=True))
         return False
 
-    def grid_line(self, operand: LaunchOperand, dim: int) -> SourceLine | None:
-        """The line that sets how many blocks of an operand the grid visits along a dimension.
-
-        Reads the user's source.
-        """
-        projection = None if operand.block is None else operand.block.projection
-        axis = None if projection is None else projection[dim][0]
-        number, *_ = (*self.numbers(() if axis is None else [axis]), 0)
-        return CallSite(self.calls).line("grid", number)
-
 
 def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Launch:
     """Decode a captured kernel.

@@ -1,8 +1,7 @@
 """Elements of a buffer that a chain of transforms selects, laid out as on a TPU.
 
-jax's TPU interpret mode supports chains of indexers. A `RefView` also supports references that are
-reshaped, bitcast or transposed. It shares the buffer's memory where numpy can express the chain as
-strides, and keeps the position of each element otherwise.
+A `RefView` shares the buffer's memory where numpy can express the chain as strides, and keeps the
+position of each element otherwise.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.jaxcompat import dtypes, indexing, state_types
+from pallas_debug.bridge.jaxcompat import dtypes, state_types
 
 Range = tuple[slice | int, ...]
-
-MAX_WORK = 100_000
-"""Maximum number of solutions that numpy tries to find out whether two views share elements."""
 
 
 class OutOfView(IndexError):
@@ -40,42 +36,8 @@ class OutOfView(IndexError):
         self.range = range_
 
 
-def is_plain(transforms: Sequence[Any]) -> bool:
-    """Return whether jax's interpreter supports this chain of transforms itself."""
-    return all(isinstance(transform, indexing.NDIndexer) for transform in transforms)
-
-
 def is_reshape(transform: Any) -> bool:
     return isinstance(transform, state_types.ReshapeTransform)
-
-
-def range_of(indexer: Any) -> Range:
-    """Entries of an indexer with concrete values, each an index or a slice."""
-    return tuple(
-        slice(i.start, i.start + i.size * i.stride, i.stride)
-        if isinstance(i, indexing.Slice)
-        else int(i)
-        for i in indexer.indices
-    )
-
-
-def size_of(shape: tuple[int, ...], dtype: Any, transforms: Sequence[Any]) -> int:
-    """Size in bytes of what a chain of transforms with concrete values selects."""
-    for transform in transforms:
-        match transform:
-            case indexing.NDIndexer():
-                entries = range_of(transform)
-                shape = tuple(num_elements(index) for index in entries if isinstance(index, slice))
-            case state_types.BitcastTransform():
-                before = dtypes.itemsize_bits(dtype)
-                dtype, after = transform.dtype, dtypes.itemsize_bits(transform.dtype)
-                if after != before:  # otherwise it may have one dimension
-                    shape = (*shape[:-2], shape[-2] * before // after, shape[-1])
-            case state_types.ReshapeTransform():
-                shape = transform.shape
-            case state_types.TransposeTransform():
-                shape = tuple(shape[axis] for axis in transform.permutation)
-    return int(math.prod(shape) * np.dtype(dtype).itemsize)
 
 
 def num_elements(index: slice) -> int:
@@ -131,26 +93,16 @@ class RefView:
     a wider dtype adds an axis.
     """
 
-    def __init__(
-        self,
-        content: np.ndarray[Any, Any],
-        transforms: Sequence[Any],
-        *,
-        logical_shape: tuple[int, ...] | None = None,
-        is_padded: bool = False,
-    ) -> None:
+    def __init__(self, content: np.ndarray[Any, Any], transforms: Sequence[Any]) -> None:
         """Apply the transforms.
 
         Args:
           content: the buffer's memory, contiguous.
-          transforms: with concrete values; an indexer may be given as its entries.
-          logical_shape: shape of the array in the buffer, where its memory is padded.
-          is_padded: whether elements out of bounds may be selected; they have no position.
+          transforms: entries of an indexer, or another transform in jax's terms.
 
         Raises:
-          OutOfView: an indexer is out of bounds, unless `is_padded`.
+          OutOfView: an indexer is out of bounds.
         """
-        shape = content.shape if logical_shape is None else logical_shape
         widths = [
             dtypes.itemsize_bits(content.dtype),
             *(
@@ -163,9 +115,8 @@ class RefView:
         self._width = min(widths)
         self._memory = _split(content, self._width)
         self._is_copy = self._width < 8 and self._width < widths[0]
-        self._atoms: np.ndarray[Any, Any] = self._memory[tuple(slice(0, size) for size in shape)]
+        self._atoms: np.ndarray[Any, Any] = self._memory
         self._has_positions = False
-        self._is_padded = is_padded
         self._num_axes = 1
         self._ranges: list[Range] | None = None  # asked for by each observer of an access
         self.dtype: Any = content.dtype
@@ -185,74 +136,36 @@ class RefView:
         """Shape of the atoms with a single last axis; there may be no elements."""
         return (*self.shape, math.prod(self._atoms.shape[len(self.shape) :]))
 
-    def is_missing(self) -> np.ndarray[Any, Any] | None:
-        """Mask of elements that are out of bounds; None if there are none."""
-        if not (self._is_padded and self._has_positions):
-            return None
-        missing = np.asarray((self._atoms < 0).reshape(self._by_element).any(axis=-1))
-        return missing if missing.any() else None
-
-    def read(self, default: Any = 0) -> np.ndarray[Any, Any]:
-        """Return a copy of the elements, with `default` for those out of bounds."""
+    def read(self) -> np.ndarray[Any, Any]:
+        """Return a copy of the elements."""
         atoms = self._atoms
         if self._has_positions:
-            atoms = self._memory.reshape(-1)[np.maximum(self._atoms, 0)]
-        values = _join(atoms.reshape(self._by_element), self._width, self.dtype)
-        missing = self.is_missing()
-        if missing is not None:
-            values[missing] = default
-        return values
+            atoms = self._memory.reshape(-1)[self._atoms]
+        return _join(atoms.reshape(self._by_element), self._width, self.dtype)
 
     def write(self, values: np.ndarray[Any, Any]) -> None:
-        """Replace the elements, without those out of bounds."""
+        """Replace the elements."""
         atoms = _split(np.ascontiguousarray(values), self._width)
         atoms = atoms.reshape(self._atoms.shape)
         if self._has_positions:
-            is_inside = self._atoms >= 0
-            self._memory.reshape(-1)[self._atoms[is_inside]] = atoms[is_inside]
+            self._memory.reshape(-1)[self._atoms] = atoms
         else:
             self._atoms[...] = atoms
         if self._is_copy:
             self._content[...] = _join(self._memory, self._width, self._content.dtype)
 
-    def shares(self, other: RefView) -> bool | None:
-        """Return whether this view and another view of the same memory have elements in common.
-
-        None if their elements have to be compared one by one: numpy can express only one of the
-        views as strides, or cannot decide in a reasonable time.
-        """
-        if any(view._has_positions or view._is_copy for view in (self, other)):
-            return None
-        try:
-            work: Any = MAX_WORK  # numpy's stubs know only its two special values
-            return np.shares_memory(self._atoms, other._atoms, max_work=work)
-        except np.exceptions.TooHardError:
-            return None
-
-    def elements(self, mask: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Positions of wholly or partly selected elements in the buffer; sorted, int64[elements].
-
-        Args:
-          mask: bool array of the view's shape; the elements to consider.
-        """
-        positions = self._positions() if mask is None else self._positions()[mask]
-        positions = positions.reshape(-1)
-        return _distinct(positions[positions >= 0] // self._memory.shape[-1])
-
     def ranges(self) -> list[Range]:
-        """Disjoint ranges of the buffer that cover exactly the elements of `elements`."""
+        """Disjoint ranges of the buffer that cover the elements selected, wholly or in part."""
         if self._ranges is None:
+            positions = _distinct(self._positions().reshape(-1) // self._memory.shape[-1])
             is_scalar = not self._content.shape
-            found = [()] if is_scalar else cover(self.elements(), self._content.shape)
-            self._ranges = list(found)
+            self._ranges = [()] if is_scalar else list(cover(positions, self._content.shape))
         return self._ranges
 
     def _apply(self, transform: Any) -> None:
         match transform:
             case tuple():
                 self._index(transform)
-            case indexing.NDIndexer():
-                self._index(range_of(transform))
             case state_types.ReshapeTransform():
                 self._reshape((*transform.shape, *self._atoms.shape[len(self.shape) :]))
             case state_types.BitcastTransform():
@@ -264,33 +177,12 @@ class RefView:
                 raise NotImplementedError(f"{type(transform).__name__} of a reference")
 
     def _index(self, range_: tuple[Any, ...]) -> None:
-        if holds(self.shape, range_):
-            if any(isinstance(index, np.ndarray) for index in range_):
-                self._atoms, self._has_positions = self._chosen(range_), True
-            else:
-                self._atoms = self._atoms[range_]
-            return
-        if not self._is_padded:
+        if not holds(self.shape, range_):
             raise OutOfView("", self.shape, self.dtype, range_)
-        atoms = self._positions()
-        for axis, index in reversed(list(enumerate(range_))):
-            size = atoms.shape[axis]
-            if isinstance(index, int):
-                wanted = np.array([index])
-            else:
-                wanted = index.start + np.arange(num_elements(index)) * (index.step or 1)
-            is_inside = (wanted >= 0) & (wanted < size)
-            atoms = (
-                np.take(atoms, np.where(is_inside, wanted, 0), axis=axis)
-                if size
-                else (np.full((*atoms.shape[:axis], len(wanted), *atoms.shape[axis + 1 :]), -1))
-            )
-            atoms = np.where(
-                np.expand_dims(is_inside, list(range(1, atoms.ndim - axis))), atoms, -1
-            )
-            if isinstance(index, int):
-                atoms = atoms.squeeze(axis)
-        self._atoms, self._has_positions = atoms, True
+        if any(isinstance(index, np.ndarray) for index in range_):
+            self._atoms, self._has_positions = self._chosen(range_), True
+        else:
+            self._atoms = self._atoms[range_]
 
     def _reshape(self, shape: tuple[int, ...]) -> None:
         atoms = self._atoms.reshape(shape)
@@ -352,13 +244,12 @@ class RefView:
 def _shown(transform: Any) -> str:
     """Format a transform as in Python."""
     match transform:
-        case tuple() | indexing.NDIndexer():
-            entries = transform if isinstance(transform, tuple) else range_of(transform)
+        case tuple():
             parts = (
                 f"{i.start}:{i.stop}" + (f":{i.step}" if i.step not in (None, 1) else "")
                 if isinstance(i, slice)
                 else str(i)
-                for i in entries
+                for i in transform
             )
             return f".at[{', '.join(parts)}]"
         case state_types.ReshapeTransform():

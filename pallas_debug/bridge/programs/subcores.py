@@ -8,29 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, normal_forms, primitives
 from pallas_debug.bridge.jaxcompat import dtypes, sc_primitives
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.accesses import place, registers
+from pallas_debug.bridge.programs.accesses import place
 from pallas_debug.bridge.programs.decode import Decoder, program, rule
 
 Array = np.ndarray[Any, Any]
-
-
-def _computed(
-    decoder: Decoder, site: ir.StepSite, inputs: Sequence[Any], count: int,
-    function: Callable[..., Sequence[Any]],
-) -> list[ir.Reg]:  # fmt: skip
-    """Registers for the results of a function of numpy arrays."""
-    regs = tuple(decoder.reg(value) for value in inputs)
-    outputs = tuple(decoder.new() for _ in range(count))
-
-    def evaluate(*values: Any) -> Sequence[Any]:
-        return function(*map(np.asarray, values))
-
-    step = ir.Compute(site=site, inputs=regs, outputs=outputs, evaluate=evaluate)
-    decoder.emit(step, *regs)
-    return list(outputs)
 
 
 # Loads and stores. A mask selects the values that are in memory one after the other.
@@ -38,18 +22,16 @@ def _computed(
 
 @rule(sc_primitives.load_p)
 def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, *rest = inputs
-    mask = rest.pop() if eqn.params["has_mask"] else None
-    at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
-    if mask is not None:
-        at = _first(decoder, site, at, mask)
-    return _loaded(decoder, site, at, mask)
+    load = primitives.form(eqn, inputs)
+    at = place(decoder, load.at)
+    if load.mask is not None:
+        at = _first(decoder, site, at, load.mask)
+    return _loaded(decoder, site, at, load.mask)
 
 
 def _loaded(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> Any:
     """Load a place; with a mask, its first values go to the elements that the mask selects."""
-    output = decoder.new()
-    decoder.emit(ir.LoadStep(site=site, place=at, output=output), *registers(at))
+    (output,) = decoder.emit(ir.LoadStep(site=site, place=at, output=decoder.new()))
     if mask is None:
         return [output]
 
@@ -58,7 +40,7 @@ def _loaded(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> 
         found[mask] = values.reshape(-1)[: np.count_nonzero(mask)]
         return [found]
 
-    return _computed(decoder, site, [output, mask], 1, expand)
+    return decoder.compute(site, [output, mask], 1, expand)
 
 
 def _first(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> ir.RefPlace:
@@ -73,7 +55,7 @@ def _first(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> i
     slices = [entry for entry in last.entries if isinstance(entry, ir.Slice)]
     if len(slices) != 1 or slices[0].stride != 1:
         return at
-    (count,) = _computed(decoder, site, [mask], 1, lambda mask: [np.count_nonzero(mask)])
+    (count,) = decoder.compute(site, [mask], 1, lambda mask: [np.count_nonzero(mask)])
     entries = tuple(
         ir.Slice(entry.start, count) if isinstance(entry, ir.Slice) else entry
         for entry in last.entries
@@ -83,9 +65,8 @@ def _first(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> i
 
 @rule(sc_primitives.swap_p)
 def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, value, *rest = inputs
-    mask = rest.pop() if eqn.params["has_mask"] else None
-    at = place(decoder, ref, jax.tree.unflatten(eqn.params["tree"], rest))
+    store = primitives.form(eqn, inputs)
+    at, value, mask = place(decoder, store.at), store.value, store.mask
 
     def select(value: Array, mask: Array) -> Sequence[Any]:
         return [value[mask]]
@@ -100,18 +81,18 @@ def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
     if mask is not None and eqn.params.get("compress", True):
         part = _first(decoder, site, at, mask)
         if part is at:
-            stored, mask = _computed(decoder, site, [value, mask], 2, compress)
+            stored, mask = decoder.compute(site, [value, mask], 2, compress)
         else:
-            (stored,) = _computed(decoder, site, [value, mask], 1, select)
+            (stored,) = decoder.compute(site, [value, mask], 1, select)
             at, mask = part, None
     step = ir.StoreStep(
         site=site,
         place=at,
         value=decoder.reg(stored),
-        mask=None if mask is None else decoder.reg(mask),
-        adds=bool(eqn.params["add"]),
+        mask=decoder.optional(mask),
+        adds=store.adds,
     )
-    decoder.emit(step, step.value, step.mask, *registers(at))
+    decoder.emit(step)
     return [value]
 
 
@@ -120,11 +101,10 @@ def _selected(
 ) -> ir.RefPlace:
     """A place for each lane that the mask selects."""
     if mask is not None:
-        indices = _computed(
-            decoder, site, [mask, *indices], len(indices),
+        indices = decoder.compute(site, [mask, *indices], len(indices),
             lambda mask, *indices: [index[mask] for index in indices],
         )  # fmt: skip
-    at = place(decoder, ref, transforms or ())
+    at = place(decoder, normal_forms.at(ref, transforms))
     entries = tuple(decoder.reg(index) for index in indices)
     return ir.RefPlace(at.ref, (*at.view, ir.Index(entries)))
 
@@ -140,10 +120,9 @@ def _scatter(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -
     ref, transforms, indices, value, mask = jax.tree.unflatten(eqn.params["tree"], inputs)
     at = _selected(decoder, site, ref, transforms, indices, mask)
     if mask is not None:
-        (value,) = _computed(decoder, site, [value, mask], 1, lambda value, mask: [value[mask]])
+        (value,) = decoder.compute(site, [value, mask], 1, lambda value, mask: [value[mask]])
     step = ir.StoreStep(site=site, place=at, value=decoder.reg(value), adds=bool(eqn.params["add"]))
-    decoder.emit(step, step.value, *registers(at))
-    return []
+    return decoder.emit(step)
 
 
 @rule(sc_primitives.fetch_and_add_p)
@@ -156,14 +135,12 @@ def _fetch_and_add(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepS
         subcore=decoder.reg(subcore),
         output=decoder.new(),
     )
-    decoder.emit(step, step.value, step.subcore, *registers(step.place))
-    return [step.output]
+    return decoder.emit(step)
 
 
 @rule(sc_primitives.barrier_p)
 def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    decoder.emit(ir.SubcoreBarrier(site=site))
-    return []
+    return decoder.emit(ir.SubcoreBarrier(site=site))
 
 
 # Arithmetic across lanes.
@@ -174,9 +151,7 @@ def _bitcast(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -
     before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["dtype"])
     if min(dtypes.itemsize_bits(before), dtypes.itemsize_bits(after)) < 8:
         raise NotImplementedError(f"a bitcast of {before} to {after} on a SparseCore")
-    return _computed(
-        decoder, site, inputs, 1, lambda value: [np.ascontiguousarray(value).view(after)]
-    )
+    return decoder.compute(site, inputs, 1, lambda value: [np.ascontiguousarray(value).view(after)])
 
 
 @rule(sc_primitives.scan_count_p)
@@ -187,7 +162,7 @@ def _scan_count(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite
         is_last = mask & ~np.triu(is_same, 1).any(axis=1)
         return [counts, is_last]
 
-    return _computed(decoder, site, inputs, 2, count)
+    return decoder.compute(site, inputs, 2, count)
 
 
 _SCANS: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
@@ -216,7 +191,7 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
             found = np.where(np.logical_or.accumulate(mask), found, values)
         return [found]
 
-    return _computed(decoder, site, inputs, 1, scan)
+    return decoder.compute(site, inputs, 1, scan)
 
 
 @rule(sc_primitives.masked_sort_p)
@@ -229,7 +204,7 @@ def _sort(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
         at = np.lexsort((-wide if descends else wide, *excluded))
         return [keys[at], values[at], *(mask[at] for mask in masks)]
 
-    return _computed(decoder, site, inputs, len(inputs), sort)
+    return decoder.compute(site, inputs, len(inputs), sort)
 
 
 def _lanes(value: Any, count: int) -> Sequence[Any]:
@@ -239,14 +214,13 @@ def _lanes(value: Any, count: int) -> Sequence[Any]:
 @rule(sc_primitives.all_reduce_population_count_p)
 def _population_count(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     (count,) = eqn.outvars[0].aval.shape
-    return _computed(decoder, site, inputs, 1, lambda mask: _lanes(np.count_nonzero(mask), count))
+    return decoder.compute(site, inputs, 1, lambda mask: _lanes(np.count_nonzero(mask), count))
 
 
 @rule(sc_primitives.all_reduce_ffs_p)
 def _find_first(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     (count,) = eqn.outvars[0].aval.shape
-    return _computed(
-        decoder, site, inputs, 1,
+    return decoder.compute(site, inputs, 1,
         lambda mask: _lanes(np.argmax(mask) if mask.any() else mask.size, count),
     )  # fmt: skip
 
@@ -259,7 +233,7 @@ def _pack(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
         pairs = np.stack([first, second], axis=-1).astype(result.dtype)
         return [pairs.reshape(result.shape)]
 
-    return _computed(decoder, site, inputs, 1, pack)
+    return decoder.compute(site, inputs, 1, pack)
 
 
 @rule(sc_primitives.unpack_p)
@@ -270,7 +244,7 @@ def _unpack(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) ->
         pairs = pairs.reshape(-1, 2).astype(dtype)
         return [pairs[:, 0], pairs[:, 1]]
 
-    return _computed(decoder, site, inputs, 2, unpack)
+    return decoder.compute(site, inputs, 2, unpack)
 
 
 # Loops
@@ -315,5 +289,4 @@ def _parallel_loop(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepS
         carry=(decoder.reg(lower), *map(decoder.reg, carry)),
         outputs=outputs,
     )
-    decoder.emit(step, *step.condition_constants, *step.constants, *step.carry)
-    return list(outputs[1:])
+    return decoder.emit(step)[1:]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import triton_primitives
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.accesses import place, registers
+from pallas_debug.bridge.programs.accesses import place
 from pallas_debug.bridge.programs.decode import Decoder, rule
 from pallas_debug.errors import MachineError
 
@@ -21,7 +21,7 @@ def masks_blocks() -> bool:
     return "bounds_mask" in function.__code__.co_varnames
 
 
-_UPDATES: Mapping[str, Callable[[Any, Any], Any]] = {
+_UPDATES: Mapping[str, Callable[..., Any]] = {
     "xchg": lambda old, new: new,
     "add": lambda old, new: old + new,
     "max": np.maximum,
@@ -29,41 +29,22 @@ _UPDATES: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": lambda old, new: old & new,
     "or": lambda old, new: old | new,
     "xor": lambda old, new: old ^ new,
+    "cas": lambda old, expected, new: np.where(old == expected, new, old),
 }
 
 
-@rule(triton_primitives.atomic_rmw_p)
+@rule(triton_primitives.atomic_rmw_p, triton_primitives.atomic_cas_p)
 def _atomic(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    kind = str(eqn.params["atomic_type"].value)
-    return _update(decoder, site, place(decoder, ref, transforms), (value,), _UPDATES[kind], mask)
-
-
-@rule(triton_primitives.atomic_cas_p)
-def _compare_and_swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    ref, expected, value = inputs
-    return _update(decoder, site, place(decoder, ref), (expected, value), _swapped)
-
-
-def _swapped(old: Any, expected: Any, value: Any) -> Any:
-    return np.where(old == expected, value, old)
-
-
-def _update(
-    decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, values: tuple[Any, ...],
-    update: Callable[..., Any], mask: Any = None,
-) -> list[ir.Reg]:  # fmt: skip
-    output = decoder.new()
+    atomic = primitives.form(eqn, inputs)
     step = ir.AtomicStep(
         site=site,
-        place=at,
-        values=tuple(decoder.reg(value) for value in values),
-        update=update,
-        output=output,
-        mask=None if mask is None else decoder.reg(mask),
+        place=place(decoder, atomic.at),
+        values=tuple(map(decoder.reg, atomic.values)),
+        update=_UPDATES[atomic.kind],
+        output=decoder.new(),
+        mask=decoder.optional(atomic.mask),
     )
-    decoder.emit(step, *step.values, step.mask, *registers(at))
-    return [output]
+    return decoder.emit(step)
 
 
 @rule(triton_primitives.debug_barrier_p)
@@ -82,12 +63,4 @@ def _assembly(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) 
     if not eqn.params["asm"].startswith("tanh.approx"):
         text = eqn.params["asm"]
         raise MachineError(f"the kernel machine has no rule for inline assembly, `{text}`")
-    (value,) = (decoder.reg(one) for one in inputs)
-    output = decoder.new()
-    step = ir.Compute(site=site, inputs=(value,), outputs=(output,), evaluate=_tanh)
-    decoder.emit(step, value)
-    return [output]
-
-
-def _tanh(value: Any) -> list[Any]:
-    return [np.tanh(np.asarray(value)).astype(np.asarray(value).dtype)]
+    return decoder.compute(site, inputs, 1, lambda value: [np.tanh(value).astype(value.dtype)])

@@ -48,19 +48,11 @@ Calls = Generator[CalledKernel, Sequence[Array], Sequence[Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TracedProgram:
-    """A function with its arguments, traced.
-
-    Attributes:
-      num_kernels: number of calls of kernels; a call in a loop counts as two.
-    """
+    """A function with its arguments, traced."""
 
     jaxpr: Any
     consts: Sequence[Any]
     args: Sequence[Any]
-
-    @property
-    def num_kernels(self) -> int:
-        return sum(map(_num_kernels, self.jaxpr.eqns))
 
     def calls(self) -> Calls:
         """Evaluate the program up to each of its kernels.

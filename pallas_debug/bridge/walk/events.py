@@ -34,10 +34,6 @@ class KernelRef:
     space: str
     number: int
 
-    @property
-    def is_semaphore(self) -> bool:
-        return "sem" in self.space or "sem" in self.dtype
-
     def __str__(self) -> str:
         where = "VMEM" if self.space in ("default", "vmem") else self.space.upper()
         return f"{array_text(self.dtype, self.shape)} in {where}"

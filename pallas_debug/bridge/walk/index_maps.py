@@ -41,11 +41,6 @@ class BlockDim:
     padding: tuple[int, int] = (0, 0)
 
     @property
-    def counts_blocks(self) -> bool:
-        """True if the index map returns block numbers rather than elements."""
-        return self.kind == "blocked"
-
-    @property
     def blocks(self) -> int:
         """Number of blocks; the last one may extend past the end of the array."""
         return math.ceil(self.bound / self.size) if self.size else 0

@@ -14,6 +14,7 @@ from jax import lax
 
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.normal_forms import Region
 from pallas_debug.bridge.programs.arithmetic import (
     numeric_faults,
     numerics,
@@ -31,7 +32,8 @@ def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
     jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(function)(*args))
 
     def inlined(*values: Any) -> list[Any]:
-        return rewrite._Replay(rewrite.Visitor()).run(jaxpr, consts, values, rewrite.ProgramPoint())
+        replay = rewrite._Replay(rewrite.Visitor())
+        return replay.run(Region(jaxpr, consts), values, rewrite.ProgramPoint())
 
     flat, consts = jaxcompat.opened(jax.make_jaxpr(inlined)(*args))
     assert not consts
