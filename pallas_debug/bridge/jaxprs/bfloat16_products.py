@@ -19,8 +19,8 @@ from jax import lax
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import arrays, lines, nested
+from pallas_debug.bridge.jaxprs.outputs import KERNELS
 from pallas_debug.bridge.jaxprs.params import gpu_backend, jaxprs_of, name_of
-from pallas_debug.bridge.jaxprs.reads import KERNELS
 from pallas_debug.model import SourceLine
 
 

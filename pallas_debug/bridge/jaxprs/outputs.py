@@ -1,6 +1,7 @@
 """Uses of the outputs of kernels in a program: backward dataflow, nothing runs.
 
-This is conservative: if the flow is not known in detail, everything computed from a value counts.
+This is conservative: if the flow is not known in detail, everything computed from a value counts,
+and all of it is read.
 """
 
 from __future__ import annotations
@@ -9,128 +10,95 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal, NamedTuple
 
 from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import conditionals, jax_core, loops
-from pallas_debug.bridge.jaxprs import nested, reads
-from pallas_debug.bridge.jaxprs.reads import KERNELS
-from pallas_debug.findings.outputs import Box, OutputUse
+from pallas_debug.bridge.dataflow.backward import Backward
+from pallas_debug.bridge.jaxcompat import jax_core
+from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.normal_forms import Region
+from pallas_debug.findings.outputs import Box, OutputUse, hull
 from pallas_debug.guards import guarded
 
-Results = frozenset[int]
-"""Numbers of a program's results, or `_EFFECT`."""
+KERNELS = ("pallas_call", "mpmd_map")
+"""Names of the primitives that call a kernel."""
 
-_NONE: Results = frozenset()
 _EFFECT = -1
+
+_ALL: Final = "all"
 
 _ONE_TO_ONE = ("shard_map", "closed_call", "core_call", "custom_vmap_call")
 """Names of further primitives that call a jaxpr with their inputs, for their outputs."""
 
 
-def reached(program: Any, kernel: Callable[[Any], Any]) -> dict[Any, list[Results]]:
-    """Results of a program that each output of a kernel reaches, over all calls of the kernel.
+class _Use(NamedTuple):
+    """Use of a value.
 
-    Args:
-      program: a jaxpr.
-      kernel: returns the key of the kernel that an equation calls.
+    Attributes:
+      results: numbers of the program's results that it reaches, or `_EFFECT`.
+      part: box that contains the elements that are read; None if nothing is read.
     """
-    walk = _Walk(kernel)
-    walk.run(program, [frozenset([n]) for n in range(len(jaxcompat.opened(program)[0].outvars))])
-    return walk.reached
+
+    results: frozenset[int] = frozenset()
+    part: Box | Literal["all"] | None = None
+
+    @property
+    def of_all(self) -> _Use:
+        """The same use, of all elements."""
+        return _Use(self.results, _ALL if self.results else None)
 
 
-def is_effect(results: Results) -> bool:
-    """Return whether a value is used for something other than results, such as a print."""
-    return _EFFECT in results
+def _either(a: _Use, b: _Use) -> _Use:
+    results = a.results | b.results
+    if a.part is None or b.part is None:
+        return _Use(results, b.part if a.part is None else a.part)
+    if a.part == _ALL or b.part == _ALL:
+        return _Use(results, _ALL)
+    return _Use(results, hull(a.part, b.part))
 
 
-class _Walk:
-    """Walks a program backwards, from its results to their inputs."""
+class _Uses(Backward[_Use]):
+    """Walk of a program.
 
-    def __init__(self, kernel: Callable[[Any], Any]) -> None:
-        self.reached: dict[Any, list[Results]] = {}
-        self._kernel = kernel
+    Attributes:
+      found: use of each output of a kernel, over all calls, by the kernel's key.
+    """
 
-    def run(self, jaxpr: Any, outputs: Sequence[Results]) -> list[Results]:
-        """Return what each input of a jaxpr reaches, by what its outputs do."""
-        inner, _ = jaxcompat.opened(jaxpr)
-        known: dict[Any, Results] = {}
+    nothing = _Use()
 
-        def add(atoms: Sequence[Any], results: Sequence[Results]) -> None:
-            for atom, found in zip(atoms, results, strict=True):
-                if not isinstance(atom, jax_core.Literal):
-                    known[atom] = known.get(atom, _NONE) | found
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Any, list[_Use]] = {}
 
-        add(inner.outvars, outputs)
-        for eqn in reversed(inner.eqns):
-            out = [known.get(var, _NONE) for var in eqn.outvars]
-            if _has_effect(eqn):
-                out = [results | {_EFFECT} for results in out]
-            add(eqn.invars, self._equation(eqn, out))
-        return [known.get(var, _NONE) for var in inner.invars]
+    def joined(self, a: _Use, b: _Use) -> _Use:
+        return _either(a, b)
 
-    def _equation(self, eqn: Any, out: Sequence[Results]) -> Sequence[Results]:
-        all_of_it = _NONE.union(*out)
+    def decision(self, eqn: Any, wanted: Sequence[_Use]) -> _Use:
+        return functools.reduce(_either, wanted, self.nothing).of_all
+
+    def transfer(self, eqn: Any, wanted: Sequence[_Use]) -> Sequence[_Use]:
         if _has_effect(eqn):
-            all_of_it |= {_EFFECT}
-        if eqn.primitive.name in KERNELS:
-            self._add(eqn, out)
-        elif nested.inlined(eqn) is not None:
-            inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
-            found = self.run(inner, out)
-            if len(found) == len(eqn.invars):
-                return found
-        elif eqn.primitive is conditionals.cond_p:
-            return self._cond(eqn, out, all_of_it)
-        elif eqn.primitive is loops.scan_p:
-            return self._scan(eqn, out)
-        elif eqn.primitive is loops.while_p:
-            return self._while(eqn, out, all_of_it)
+            wanted = [_Use(use.results | {_EFFECT}, _ALL) for use in wanted or [self.nothing]]
+        everything = self.decision(eqn, wanted)
+        name = eqn.primitive.name
+        if name in KERNELS:
+            key = _identity(eqn.params)
+            before = self.found.get(key, [self.nothing] * len(wanted))
+            self.found[key] = list(map(_either, before, wanted))
+        elif name == "slice":
+            starts, limits = eqn.params["start_indices"], eqn.params["limit_indices"]
+            box = tuple(zip(starts, limits, strict=True))
+            return [_Use(everything.results, box if everything.results else None)]
         else:
-            same = eqn.primitive.name in _ONE_TO_ONE
-            for inner in nested.within(eqn.params):
-                count = len(jaxcompat.opened(inner)[0].outvars)
-                is_same = same and count == len(out)
-                found = self.run(inner, out if is_same else [all_of_it] * count)
+            for closed in nested.within(eqn.params):
+                inner = Region(*jaxcompat.opened(closed))
+                count = len(inner.jaxpr.outvars)
+                is_same = name in _ONE_TO_ONE and count == len(wanted)
+                each = [use.of_all for use in wanted] if is_same else [everything] * count
+                found = self.inputs(inner, each)
                 if is_same and len(found) == len(eqn.invars):
-                    return found
-        return [all_of_it] * len(eqn.invars)
-
-    def _add(self, eqn: Any, out: Sequence[Results]) -> None:
-        key = self._kernel(eqn)
-        before = self.reached.get(key, [_NONE] * len(out))
-        self.reached[key] = [a | b for a, b in zip(before, out, strict=True)]
-
-    def _cond(self, eqn: Any, out: Sequence[Results], all_of_it: Results) -> list[Results]:
-        found = [self.run(branch, out) for branch in eqn.params["branches"]]
-        return [all_of_it, *(_NONE.union(*results) for results in zip(*found, strict=True))]
-
-    def _scan(self, eqn: Any, out: Sequence[Results]) -> list[Results]:
-        n_consts, n_carry = jaxcompat.scan_sizes(eqn.params)
-        split = n_consts + n_carry
-        carry = list(out[:n_carry])
-        while True:
-            found = self.run(eqn.params["jaxpr"], [*carry, *out[n_carry:]])
-            following = _either(carry, found[n_consts:split])
-            if following == carry:
-                return [*found[:n_consts], *carry, *found[split:]]
-            carry = following
-
-    def _while(self, eqn: Any, out: Sequence[Results], all_of_it: Results) -> list[Results]:
-        n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-        decides = self.run(eqn.params["cond_jaxpr"], [all_of_it])
-        carry = _either(out, decides[n_cond:])
-        while True:
-            found = self.run(eqn.params["body_jaxpr"], carry)
-            following = _either(carry, found[n_body:])
-            if following == carry:
-                return [*decides[:n_cond], *found[:n_body], *carry]
-            carry = following
-
-
-def _either(a: Sequence[Results], b: Sequence[Results]) -> list[Results]:
-    return [x | y for x, y in zip(a, b, strict=True)]
+                    return [use.of_all for use in found]
+        return [everything] * len(eqn.invars)
 
 
 def _has_effect(eqn: Any) -> bool:
@@ -165,26 +133,23 @@ class _Program:
         self._jaxpr = jaxpr
 
     @functools.cached_property
-    def _read(self) -> dict[Any, list[Box | None]]:
-        return reads.parts(self._jaxpr, lambda eqn: _identity(eqn.params))
-
-    @functools.cached_property
-    def _reached(self) -> dict[Any, list[Results]]:
-        return reached(self._jaxpr, lambda eqn: _identity(eqn.params))
+    def _found(self) -> dict[Any, list[_Use]]:
+        walk, jaxpr = _Uses(), jaxcompat.opened(self._jaxpr)[0]
+        walk.run(jaxpr, [_Use(frozenset([n]), _ALL) for n in range(len(jaxpr.outvars))])
+        return walk.found
 
     def uses(self, params: Mapping[str, Any]) -> list[OutputUse]:
-        found = self._reached.get(_identity(params), ())  # a lowering rule may have retraced it
-        read = self._read.get(_identity(params), ())
+        found = self._found.get(_identity(params), ())  # a lowering rule may have retraced it
         jaxpr = jaxcompat.opened(self._jaxpr)[0]
         return [
             OutputUse(
-                results=results - {_EFFECT},
+                results=use.results - {_EFFECT},
                 count=len(jaxpr.outvars),
-                is_certain=is_effect(results),
+                is_certain=_EFFECT in use.results,
                 program=_name(jaxpr),
-                read=part,
+                read=None if use.part == _ALL else use.part,
             )
-            for results, part in zip(found, read, strict=True)
+            for use in found
         ]
 
 

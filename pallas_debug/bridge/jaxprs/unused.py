@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core, source_info_util, state_primitives, state_types
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.model import SourceLine
@@ -52,66 +53,56 @@ def unused_lines(jaxpr: Any) -> list[SourceLine]:
     """
     walk = _Liveness()
     inner, _ = jaxcompat.opened(jaxpr)
-    outputs = set(nested.variables(inner.outvars))
-    walk.run(_traced.get(inner, inner.eqns), set(outputs), outputs, ())
+    walk.walk(_traced.get(inner, inner.eqns), inner.outvars, [_LIVE] * len(inner.outvars))
     if not walk.unused:
         return []
     live = {lines.source_of(*used) for used in walk.live}
     return [line for line in walk.unused if line not in live]
 
 
-class _Liveness:
-    """Backward walk.
+_Need = Literal[0, 1, 2]
+_UNUSED, _TAKEN, _LIVE = get_args(_Need)
+"""Whether an equation takes a value, and whether an output or effect needs it."""
+
+
+class _Liveness(Backward[_Need]):
+    """Walk of a kernel.
 
     Attributes:
       live: equations with a result that reaches an output or an effect, and their calls.
       unused: lines with an array that no equation uses.
     """
 
+    nothing = _UNUSED
+
     def __init__(self) -> None:
+        super().__init__()
         self.live: list[tuple[Any, tuple[Any, ...]]] = []
         self.unused: dict[SourceLine, None] = {}
 
-    def run(
-        self, eqns: Sequence[Any], live: set[Any], used: set[Any], calls: tuple[Any, ...]
-    ) -> set[Any]:
-        """Walk equations; return the variables that an output or effect needs.
+    def joined(self, a: _Need, b: _Need) -> _Need:
+        return max(a, b)
 
-        Args:
-          live: results that are needed.
-          used: results that the equations after its call take, needed or not.
-        """
-        used = used.union(*(nested.variables(eqn.invars) for eqn in eqns))
-        for eqn in reversed(eqns):
-            inline = nested.inlined(eqn)
-            if inline is not None:
-                self._call(eqn, inline[0], live, used, calls)
-                continue
-            if live.isdisjoint(eqn.outvars) and not _has_effect(eqn):
-                is_array = any(getattr(out.aval, "shape", ()) for out in eqn.outvars)
-                is_load = eqn.primitive is state_primitives.get_p
-                source = lines.source_of(eqn, calls)
-                if source and is_array and not is_load and used.isdisjoint(eqn.outvars):
-                    self.unused[source] = None
-                continue
-            self.live.append((eqn, calls))
-            live.update(nested.variables(eqn.invars))
-            for closed in nested.within(eqn.params):
-                inner, _ = jaxcompat.opened(closed)
-                results = set(nested.variables(inner.outvars))
-                self.run(inner.eqns, results, set(results), (*calls, eqn))
-        return live
+    def equation(self, eqn: Any, wanted: Sequence[_Need]) -> Sequence[_Need]:
+        if nested.inlined(eqn) is not None:
+            return super().equation(eqn, wanted)
+        return self.transfer(eqn, wanted)
 
-    def _call(
-        self, eqn: Any, inner: Any, live: set[Any], used: set[Any], calls: tuple[Any, ...]
-    ) -> None:
-        results = list(zip(eqn.outvars, inner.outvars, strict=True))
-        needed, taken = (
-            set(nested.variables(own for out, own in results if out in of)) for of in (live, used)
-        )
-        needed = self.run(inner.eqns, needed, taken, (*calls, eqn))
-        given = zip(eqn.invars, inner.invars, strict=True)
-        live.update(nested.variables(atom for atom, own in given if own in needed))
+    def transfer(self, eqn: Any, wanted: Sequence[_Need]) -> Sequence[_Need]:
+        if _LIVE not in wanted and not _has_effect(eqn):
+            is_array = any(getattr(out.aval, "shape", ()) for out in eqn.outvars)
+            is_load = eqn.primitive is state_primitives.get_p
+            source = lines.source_of(eqn, self.calls)
+            if source and is_array and not is_load and _TAKEN not in wanted:
+                self.unused[source] = None
+            return [_TAKEN] * len(eqn.invars)
+        self.live.append((eqn, self.calls))
+        self.calls = (*self.calls, eqn)
+        for closed in nested.within(eqn.params):
+            inner, _ = jaxcompat.opened(closed)
+            self.run(inner, [_LIVE] * len(inner.outvars))
+        self.calls = self.calls[:-1]
+        return [_LIVE] * len(eqn.invars)
 
 
 def _has_effect(eqn: Any) -> bool:

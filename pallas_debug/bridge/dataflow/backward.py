@@ -1,0 +1,120 @@
+"""Backward dataflow: from the results of a jaxpr to its inputs, through calls, branches and loops.
+
+Nothing runs. A subclass says what an equation wants of its operands, given what is wanted of its
+results. Control flow is handled here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from pallas_debug.bridge import primitives
+from pallas_debug.bridge.jaxcompat import jax_core
+from pallas_debug.bridge.normal_forms import Branch, Call, Loop, Region, Scope
+
+V = TypeVar("V")
+
+
+class Backward(Generic[V]):
+    """Walk with values of type `V`, what is wanted of a variable.
+
+    Attributes:
+      nothing: value of a variable that nothing uses.
+      calls: equations around the one that is being walked, outermost first.
+    """
+
+    nothing: V
+
+    def __init__(self) -> None:
+        self.calls: tuple[Any, ...] = ()
+
+    # What a subclass defines
+
+    def joined(self, a: V, b: V) -> V:
+        """Return what is wanted of a variable with two uses."""
+        raise NotImplementedError
+
+    def transfer(self, eqn: Any, wanted: Sequence[V]) -> Sequence[V]:
+        """Return what an equation wants of its operands."""
+        raise NotImplementedError
+
+    def decision(self, eqn: Any, wanted: Sequence[V]) -> V:
+        """Return what a branch or loop wants of the value that decides it."""
+        return functools.reduce(self.joined, wanted, self.nothing)
+
+    def carried(self, wanted: Sequence[V]) -> Sequence[V]:
+        """Called with what the body of a loop wants of carried values."""
+        return wanted
+
+    def literal(self, wanted: V) -> None:
+        """Called with what is wanted of a literal."""
+
+    # The engine
+
+    def run(self, jaxpr: Any, wanted: Sequence[V]) -> list[V]:
+        """Return what is wanted of the constants and inputs of a jaxpr."""
+        known = self.walk(jaxpr.eqns, jaxpr.outvars, wanted)
+        return [known.get(var, self.nothing) for var in (*jaxpr.constvars, *jaxpr.invars)]
+
+    def walk(
+        self, eqns: Sequence[Any], results: Iterable[Any], wanted: Iterable[V]
+    ) -> dict[Any, V]:
+        """Walk equations; return what is wanted of each variable."""
+        known: dict[Any, V] = {}
+
+        def add(atoms: Iterable[Any], values: Iterable[V]) -> None:
+            for atom, value in zip(atoms, values, strict=True):
+                if isinstance(atom, jax_core.Literal):
+                    self.literal(value)
+                else:
+                    known[atom] = self.joined(known[atom], value) if atom in known else value
+
+        add(results, wanted)
+        for eqn in reversed(eqns):
+            add(eqn.invars, self.equation(eqn, [known.get(v, self.nothing) for v in eqn.outvars]))
+        return known
+
+    def equation(self, eqn: Any, wanted: Sequence[V]) -> Sequence[V]:
+        """Return what an equation wants of its operands, also one that contains jaxprs."""
+        form = primitives.form(eqn)
+        outer, self.calls = self.calls, (*self.calls, eqn)
+        try:
+            match form:
+                case Call():
+                    return self.inputs(form.body, wanted)
+                case Branch():
+                    found = [self.inputs(branch, wanted) for branch in form.branches]
+                    each = (functools.reduce(self.joined, v) for v in zip(*found, strict=True))
+                    return [self.decision(eqn, wanted), *each]
+                case Loop():
+                    return self._loop(eqn, form, wanted)
+                case Scope():
+                    return self.run(form.body.jaxpr, wanted)[: len(form.inputs)]
+        finally:
+            self.calls = outer
+        return self.transfer(eqn, wanted)
+
+    def inputs(self, region: Region, wanted: Sequence[V]) -> list[V]:
+        """Return what a region wants of its inputs, without its constants."""
+        return self.run(region.jaxpr, wanted)[len(region.jaxpr.constvars) :]
+
+    def _loop(self, eqn: Any, loop: Loop, wanted: Sequence[V]) -> list[V]:
+        """Go through the body until nothing changes."""
+        count, first = len(loop.carry), len(loop.constants)
+        carry, stacked = list(wanted[:count]), wanted[count:]
+        decided: list[V] = []
+        if loop.condition is not None:
+            found = self.inputs(loop.condition, [self.decision(eqn, wanted)])
+            decided = found[: len(loop.condition_constants)]
+            carry = self._joined(carry, self.carried(found[len(decided) :]))
+        while True:
+            found = self.inputs(loop.body, [*carry, *stacked])
+            following = self._joined(carry, self.carried(found[first : first + count]))
+            if following == carry:
+                return [*decided, *found[:first], *carry, *found[first + count :]]
+            carry = following
+
+    def _joined(self, a: Sequence[V], b: Sequence[V]) -> list[V]:
+        return [self.joined(x, y) for x, y in zip(a, b, strict=True)]
