@@ -17,14 +17,14 @@ from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import indexing, jax_core, state_types
 
 
-class Region(NamedTuple):
+class InnerJaxpr(NamedTuple):
     """A jaxpr within an equation, and the values of its constants."""
 
     jaxpr: Any
     consts: Sequence[Any]
 
 
-class At(NamedTuple):
+class RefChain(NamedTuple):
     """A ref, or the part of it that a chain of transforms selects.
 
     Attributes:
@@ -47,7 +47,7 @@ class At(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class AccessForm:
     """A load from a ref, or a store to it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Access:
       other: value of the elements that a load leaves out.
     """
 
-    at: At
+    at: RefChain
     value: Any = None
     adds: bool = False
     mask: Any = None
@@ -68,30 +68,30 @@ class Access:
         return self.value is None
 
     @property
-    def places(self) -> tuple[At, ...]:
+    def places(self) -> tuple[RefChain, ...]:
         return (self.at,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Atomic:
+class AtomicForm:
     """An indivisible update of a ref's elements.
 
     Attributes:
       kind: jax's name of the update; `cas` compares with the first value, and stores the second.
     """
 
-    at: At
+    at: RefChain
     kind: str
     values: tuple[Any, ...]
     mask: Any = None
 
     @property
-    def places(self) -> tuple[At, ...]:
+    def places(self) -> tuple[RefChain, ...]:
         return (self.at,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class CopyForm:
     """The start of a DMA, or a wait for one.
 
     Attributes:
@@ -101,71 +101,71 @@ class Copy:
       is_wait: whether it waits for the copy.
     """
 
-    source: At
-    destination: At
-    received: At
-    sent: At | None
+    source: RefChain
+    destination: RefChain
+    received: RefChain
+    sent: RefChain | None
     device: Any
     device_type: Any
     adds: bool
     is_wait: bool
 
     @property
-    def places(self) -> tuple[At, ...]:
+    def places(self) -> tuple[RefChain, ...]:
         sent = () if self.sent is None else (self.sent,)
         return (self.source, self.destination, self.received, *sent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class SignalForm:
     """Add to a semaphore, of this device and core or of another."""
 
-    at: At
+    at: RefChain
     amount: Any
     device: Any
     device_type: Any
     core: Any
 
     @property
-    def places(self) -> tuple[At, ...]:
+    def places(self) -> tuple[RefChain, ...]:
         return (self.at,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitForm:
     """Wait for a semaphore to reach an amount, and subtract it if `decrements`.
 
     Without an amount, the semaphore is only read.
     """
 
-    at: At
+    at: RefChain
     amount: Any = None
     decrements: Any = False
 
     @property
-    def places(self) -> tuple[At, ...]:
+    def places(self) -> tuple[RefChain, ...]:
         return (self.at,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallForm:
     """A jaxpr that takes the operands and gives the results."""
 
-    body: Region
+    body: InnerJaxpr
     inputs: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class BranchForm:
     """One of several jaxprs, by the value of `index`, clamped to their number."""
 
     index: Any
-    branches: tuple[Region, ...]
+    branches: tuple[InnerJaxpr, ...]
     inputs: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class LoopForm:
     """A `scan`, or a `while` loop. Its jaxprs take their constants, then the carried values.
 
     Attributes:
@@ -174,13 +174,13 @@ class Loop:
       condition: of a `while` loop.
     """
 
-    body: Region
+    body: InnerJaxpr
     constants: Sequence[Any]
     carry: Sequence[Any]
     stacked: Sequence[Any] = ()
     length: int | None = None
     reverse: bool = False
-    condition: Region | None = None
+    condition: InnerJaxpr | None = None
     condition_constants: Sequence[Any] = ()
 
     @property
@@ -215,29 +215,29 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ScopeForm:
     """A jaxpr that takes buffers, which last as long as it, and closes over the operands.
 
     Attributes:
       collective: axes of the cores that share the buffers.
     """
 
-    body: Region
+    body: InnerJaxpr
     inputs: Sequence[Any]
     collective: tuple[str, ...]
 
 
-Control = Call | Branch | Loop | Scope
-Form = Access | Atomic | Copy | Signal | Wait | Control
+Control = CallForm | BranchForm | LoopForm | ScopeForm
+Form = AccessForm | AtomicForm | CopyForm | SignalForm | WaitForm | Control
 
 
-def at(ref: Any, transforms: Any = ()) -> At:
+def at(ref: Any, transforms: Any = ()) -> RefChain:
     """Return a ref with all of its transforms, those of a `TransformedRef` first."""
     chain = tuple(transforms or ())
     while isinstance(ref, state_types.TransformedRef) and not isinstance(ref.ref, (tuple, list)):
         chain = (*ref.transforms, *chain)
         ref = ref.ref
-    return At(ref, chain)
+    return RefChain(ref, chain)
 
 
 def _added(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
@@ -249,55 +249,55 @@ def _added(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
     return int(steps[0]) if steps and steps[0].dtype.kind in "iu" else None
 
 
-def get(eqn: Any, inputs: Sequence[Any]) -> Access:
-    return Access(at=at(inputs[0], jax.tree.unflatten(eqn.params["tree"], inputs[1:])))
+def get(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
+    return AccessForm(at=at(inputs[0], jax.tree.unflatten(eqn.params["tree"], inputs[1:])))
 
 
-def swap(eqn: Any, inputs: Sequence[Any]) -> Access:
+def swap(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     """Unpack a store of a TensorCore, or of a SparseCore, which may have a mask."""
     ref, value, *rest = inputs
     mask = rest.pop() if eqn.params.get("has_mask") else None
     place = at(ref, jax.tree.unflatten(eqn.params["tree"], rest))
-    return Access(at=place, value=value, mask=mask, adds=bool(eqn.params.get("add")))
+    return AccessForm(at=place, value=value, mask=mask, adds=bool(eqn.params.get("add")))
 
 
-def addupdate(eqn: Any, inputs: Sequence[Any]) -> Access:
+def addupdate(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     ref, value, *rest = inputs
     place = at(ref, jax.tree.unflatten(eqn.params["tree"], rest))
-    return Access(at=place, value=value, adds=True)
+    return AccessForm(at=place, value=value, adds=True)
 
 
-def subcore_load(eqn: Any, inputs: Sequence[Any]) -> Access:
+def subcore_load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     ref, *rest = inputs
     mask = rest.pop() if eqn.params["has_mask"] else None
-    return Access(at=at(ref, jax.tree.unflatten(eqn.params["tree"], rest)), mask=mask)
+    return AccessForm(at=at(ref, jax.tree.unflatten(eqn.params["tree"], rest)), mask=mask)
 
 
-def masked_load(eqn: Any, inputs: Sequence[Any]) -> Access:
+def masked_load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     ref, transforms, mask, other = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return Access(at=at(ref, transforms), mask=mask, other=other)
+    return AccessForm(at=at(ref, transforms), mask=mask, other=other)
 
 
-def masked_swap(eqn: Any, inputs: Sequence[Any]) -> Access:
+def masked_swap(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return Access(at=at(ref, transforms), value=value, mask=mask)
+    return AccessForm(at=at(ref, transforms), value=value, mask=mask)
 
 
-def atomic_rmw(eqn: Any, inputs: Sequence[Any]) -> Atomic:
+def atomic_rmw(eqn: Any, inputs: Sequence[Any]) -> AtomicForm:
     ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     kind = str(eqn.params["atomic_type"].value)
-    return Atomic(at=at(ref, transforms), kind=kind, values=(value,), mask=mask)
+    return AtomicForm(at=at(ref, transforms), kind=kind, values=(value,), mask=mask)
 
 
-def atomic_cas(_: Any, inputs: Sequence[Any]) -> Atomic:
+def atomic_cas(_: Any, inputs: Sequence[Any]) -> AtomicForm:
     ref, expected, value = inputs
-    return Atomic(at=at(ref), kind="cas", values=(expected, value))
+    return AtomicForm(at=at(ref), kind="cas", values=(expected, value))
 
 
-def dma(eqn: Any, inputs: Sequence[Any]) -> Copy:
+def dma(eqn: Any, inputs: Sequence[Any]) -> CopyForm:
     tree = jax.tree.unflatten(eqn.params["tree"], inputs)
     source, destination, received, sent, device = tree
-    return Copy(
+    return CopyForm(
         source=at(source),
         destination=at(destination),
         received=at(received),
@@ -309,9 +309,9 @@ def dma(eqn: Any, inputs: Sequence[Any]) -> Copy:
     )
 
 
-def semaphore_signal(eqn: Any, inputs: Sequence[Any]) -> Signal:
+def semaphore_signal(eqn: Any, inputs: Sequence[Any]) -> SignalForm:
     ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return Signal(
+    return SignalForm(
         at=at(ref, transforms),
         amount=amount,
         device=device,
@@ -320,35 +320,35 @@ def semaphore_signal(eqn: Any, inputs: Sequence[Any]) -> Signal:
     )
 
 
-def semaphore_wait(eqn: Any, inputs: Sequence[Any]) -> Wait:
+def semaphore_wait(eqn: Any, inputs: Sequence[Any]) -> WaitForm:
     ref, transforms, amount, decrements = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return Wait(at=at(ref, transforms), amount=amount, decrements=decrements)
+    return WaitForm(at=at(ref, transforms), amount=amount, decrements=decrements)
 
 
-def semaphore_read(eqn: Any, inputs: Sequence[Any]) -> Wait:
+def semaphore_read(eqn: Any, inputs: Sequence[Any]) -> WaitForm:
     ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return Wait(at=at(ref, transforms))
+    return WaitForm(at=at(ref, transforms))
 
 
-def call(eqn: Any, inputs: Sequence[Any]) -> Call:
-    return Call(body=Region(*jaxcompat.opened(eqn.params["jaxpr"])), inputs=inputs)
+def call(eqn: Any, inputs: Sequence[Any]) -> CallForm:
+    return CallForm(body=InnerJaxpr(*jaxcompat.opened(eqn.params["jaxpr"])), inputs=inputs)
 
 
-def custom_call(eqn: Any, inputs: Sequence[Any]) -> Call:
-    return Call(body=Region(*jaxcompat.opened(eqn.params["call_jaxpr"])), inputs=inputs)
+def custom_call(eqn: Any, inputs: Sequence[Any]) -> CallForm:
+    return CallForm(body=InnerJaxpr(*jaxcompat.opened(eqn.params["call_jaxpr"])), inputs=inputs)
 
 
-def cond(eqn: Any, inputs: Sequence[Any]) -> Branch:
+def cond(eqn: Any, inputs: Sequence[Any]) -> BranchForm:
     index, *operands = inputs
-    branches = tuple(Region(*jaxcompat.opened(branch)) for branch in eqn.params["branches"])
-    return Branch(index=index, branches=branches, inputs=operands)
+    branches = tuple(InnerJaxpr(*jaxcompat.opened(branch)) for branch in eqn.params["branches"])
+    return BranchForm(index=index, branches=branches, inputs=operands)
 
 
-def scan(eqn: Any, inputs: Sequence[Any]) -> Loop:
+def scan(eqn: Any, inputs: Sequence[Any]) -> LoopForm:
     constants, carry = jaxcompat.scan_sizes(eqn.params)
     every = list(inputs)
-    return Loop(
-        body=Region(*jaxcompat.opened(eqn.params["jaxpr"])),
+    return LoopForm(
+        body=InnerJaxpr(*jaxcompat.opened(eqn.params["jaxpr"])),
         constants=every[:constants],
         carry=every[constants : constants + carry],
         stacked=every[constants + carry :],
@@ -357,22 +357,22 @@ def scan(eqn: Any, inputs: Sequence[Any]) -> Loop:
     )
 
 
-def while_loop(eqn: Any, inputs: Sequence[Any]) -> Loop:
+def while_loop(eqn: Any, inputs: Sequence[Any]) -> LoopForm:
     first, constants = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     every = list(inputs)
-    return Loop(
-        body=Region(*jaxcompat.opened(eqn.params["body_jaxpr"])),
+    return LoopForm(
+        body=InnerJaxpr(*jaxcompat.opened(eqn.params["body_jaxpr"])),
         constants=every[first : first + constants],
         carry=every[first + constants :],
-        condition=Region(*jaxcompat.opened(eqn.params["cond_jaxpr"])),
+        condition=InnerJaxpr(*jaxcompat.opened(eqn.params["cond_jaxpr"])),
         condition_constants=every[:first],
     )
 
 
-def run_scoped(eqn: Any, inputs: Sequence[Any]) -> Scope:
+def run_scoped(eqn: Any, inputs: Sequence[Any]) -> ScopeForm:
     axes = eqn.params.get("collective_axes") or ()
-    return Scope(
-        body=Region(*jaxcompat.opened(eqn.params["jaxpr"])),
+    return ScopeForm(
+        body=InnerJaxpr(*jaxcompat.opened(eqn.params["jaxpr"])),
         inputs=inputs,
         collective=tuple(map(str, axes)),
     )

@@ -78,13 +78,8 @@ def _position(origin: KernelOrigin) -> int:
 def _run(compared: ComparedCall, path: Point, observer: WriteObserver, deadline: float) -> None:
     """Run a function up to the end of the kernel that is called at this path."""
     program = evaluate.trace(compared.function, compared.args, compared.kwargs, compared.target)
-    calls = program.calls()
-    results: Any = None
-    while True:
-        try:
-            called = calls.send(results)
-        except StopIteration as error:
-            raise MachineError("the function did not call its kernel again") from error
+
+    def run(called: CalledKernel) -> Sequence[Any]:
         is_last = called.path == path
         decoded = _decoded(called)
         watching = observer if is_last else Deadline(deadline)
@@ -92,8 +87,18 @@ def _run(compared: ComparedCall, path: Point, observer: WriteObserver, deadline:
         with evaluating(enable_x64=decoded.enable_x64):
             (results,) = machine.run()
         if is_last:
-            calls.close()
-            return
+            raise _Reached
+        return results
+
+    try:
+        program.run(run)
+    except _Reached:
+        return
+    raise MachineError("the function did not call its kernel again")
+
+
+class _Reached(Exception):
+    """The wanted kernel has ended."""
 
 
 def _decoded(called: CalledKernel) -> Launch:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.normal_forms import Branch, Call, Loop, Region, Scope
+from pallas_debug.bridge.normal_forms import BranchForm, CallForm, InnerJaxpr, LoopForm, ScopeForm
 
 V = TypeVar("V")
 
@@ -82,25 +82,25 @@ class Backward(Generic[V]):
         outer, self.calls = self.calls, (*self.calls, eqn)
         try:
             match form:
-                case Call():
+                case CallForm():
                     return self.inputs(form.body, wanted)
-                case Branch():
+                case BranchForm():
                     found = [self.inputs(branch, wanted) for branch in form.branches]
                     each = (functools.reduce(self.joined, v) for v in zip(*found, strict=True))
                     return [self.decision(eqn, wanted), *each]
-                case Loop():
+                case LoopForm():
                     return self._loop(eqn, form, wanted)
-                case Scope():
+                case ScopeForm():
                     return self.run(form.body.jaxpr, wanted)[: len(form.inputs)]
         finally:
             self.calls = outer
         return self.transfer(eqn, wanted)
 
-    def inputs(self, region: Region, wanted: Sequence[V]) -> list[V]:
+    def inputs(self, region: InnerJaxpr, wanted: Sequence[V]) -> list[V]:
         """Return what a region wants of its inputs, without its constants."""
         return self.run(region.jaxpr, wanted)[len(region.jaxpr.constvars) :]
 
-    def _loop(self, eqn: Any, loop: Loop, wanted: Sequence[V]) -> list[V]:
+    def _loop(self, eqn: Any, loop: LoopForm, wanted: Sequence[V]) -> list[V]:
         """Go through the body until nothing changes."""
         count, first = len(loop.carry), len(loop.constants)
         carry, stacked = list(wanted[:count]), wanted[count:]

@@ -12,7 +12,7 @@ import numpy as np
 from pallas_debug.bridge import jaxcompat, normal_forms
 from pallas_debug.bridge import primitives as table
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.normal_forms import Region
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def primitives_in(module: ModuleType) -> frozenset[jax_core.Primitive]:
     return frozenset(v for v in vars(module).values() if isinstance(v, jax_core.Primitive))
 
 
-def inlined(eqn: Any) -> Region | None:
+def inlined(eqn: Any) -> InnerJaxpr | None:
     """Return the jaxpr of an equation that only calls it, with its constants; otherwise None."""
     call = table.form(eqn) if eqn.primitive.name in _CALLS else None
     return None if call is None else call.body

@@ -16,7 +16,7 @@ from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.normal_forms import Region
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.findings.outputs import Box, OutputUse, hull
 from pallas_debug.guards import guarded
 
@@ -91,7 +91,7 @@ class _Uses(Backward[_Use]):
             return [_Use(everything.results, box if everything.results else None)]
         else:
             for closed in nested.within(eqn.params):
-                inner = Region(*jaxcompat.opened(closed))
+                inner = InnerJaxpr(*jaxcompat.opened(closed))
                 count = len(inner.jaxpr.outvars)
                 is_same = name in _ONE_TO_ONE and count == len(wanted)
                 each = [use.of_all for use in wanted] if is_same else [everything] * count

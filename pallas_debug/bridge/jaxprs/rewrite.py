@@ -27,7 +27,7 @@ from pallas_debug.bridge.jaxcompat import (
     source_info_util,
 )
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.normal_forms import Region
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def trace(
 
 def replay(jaxpr: Any, args: Sequence[Any], visitor: Visitor) -> Any:
     """Evaluate a jaxpr without constants under the current trace; return its outputs."""
-    return _Replay(visitor).run(Region(jaxpr, ()), args, ProgramPoint())
+    return _Replay(visitor).run(InnerJaxpr(jaxpr, ()), args, ProgramPoint())
 
 
 class _Replay:
@@ -149,13 +149,13 @@ class _Replay:
         self.visitor = visitor
         self._steps = 0
 
-    def run(self, region: Region, args: Sequence[Any], place: ProgramPoint) -> list[Any]:
+    def run(self, region: InnerJaxpr, args: Sequence[Any], place: ProgramPoint) -> list[Any]:
         self.visitor.entering(place)
         outputs = self._equations(region, args, place)
         self.visitor.leaving(place)
         return outputs
 
-    def _equations(self, region: Region, args: Sequence[Any], place: ProgramPoint) -> list[Any]:
+    def _equations(self, region: InnerJaxpr, args: Sequence[Any], place: ProgramPoint) -> list[Any]:
         jaxpr, consts = region
         known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
         for eqn in jaxpr.eqns:
@@ -192,7 +192,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
     arrays = [i for i, x in enumerate(form.inputs) if not is_ref(x)]
     place = replace(place, branches=place.branches + 1)
 
-    def branch(inner: Region) -> Callable[..., list[Any]]:
+    def branch(inner: InnerJaxpr) -> Callable[..., list[Any]]:
         def filled(*given: Any) -> list[Any]:
             args = list(form.inputs)
             for i, x in zip(arrays, given, strict=True):
@@ -270,7 +270,7 @@ def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint)
 
     def body(*scoped: Any) -> list[Any]:
         walk.visitor.scoped(scoped, nested.arg_names(inner, "scoped"))
-        return walk.run(Region(inner, inputs), scoped, place)
+        return walk.run(InnerJaxpr(inner, inputs), scoped, place)
 
     with config.mutable_array_checks(False):
         jaxpr, consts = trace(body, [v.aval for v in inner.invars], inner.debug_info)

@@ -21,12 +21,12 @@ from pallas_debug.bridge.jaxcompat import (
     tpu_primitives,
 )
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.normal_forms import At, Copy, Signal
+from pallas_debug.bridge.normal_forms import CopyForm, RefChain, SignalForm
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
 
 
-def place(decoder: Decoder, at: At) -> ir.RefPlace:
+def place(decoder: Decoder, at: RefChain) -> ir.RefPlace:
     """View of a reference that a chain of transforms selects."""
     ref = at.ref
     if isinstance(ref, state_types.TransformedRef):
@@ -166,7 +166,7 @@ def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -
     return decoder.emit(ir.BarrierSemaphore(site=site, output=decoder.new()))
 
 
-def _device(decoder: Decoder, form: Copy | Signal) -> ir.DeviceId | None:
+def _device(decoder: Decoder, form: CopyForm | SignalForm) -> ir.DeviceId | None:
     device, kind = form.device, form.device_type
     if device is None:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops, pallas_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.normal_forms import Region
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, single, units
 from pallas_debug.errors import MachineError
@@ -210,7 +210,7 @@ class Decoder:
             line = self.calls[-1]
         return ir.StepSite(eqn.primitive.name, line, self.calls)
 
-    def inner(self, region: Region) -> ir.KernelProgram:
+    def inner(self, region: InnerJaxpr) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
         return program(*region, **self.context())
 

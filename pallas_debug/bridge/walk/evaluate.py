@@ -1,15 +1,14 @@
 """Evaluation of a program whose kernels are run by the caller, one after the other.
 
-The program is traced and its equations are evaluated one by one on the CPU. At each kernel the
-evaluation pauses and yields the kernel with the values of its operands, so that a run can be ended
-at any kernel.
+The program is traced and its equations are evaluated one by one on the CPU; the caller runs each
+kernel on the values of its operands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -17,10 +16,11 @@ import numpy as np
 from pallas_debug.bridge import chip, jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.interpret import interpret
-from pallas_debug.bridge.jaxcompat import conditionals, loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.normal_forms import BranchForm, Control, InnerJaxpr, LoopForm
 from pallas_debug.errors import MachineError
 from pallas_debug.model import Target
 
@@ -32,8 +32,8 @@ class CalledKernel:
     """A kernel that a program is about to call.
 
     Attributes:
-      path: position of the call in the program: position of the equation in each nested program,
-        and iteration of each loop. `origins` uses the same path for kernels outside loops.
+      path: position of the call in the program, as in `Forward`; `origins` uses the same for
+        kernels outside loops.
       operands: values of its operands.
     """
 
@@ -42,8 +42,8 @@ class CalledKernel:
     operands: Sequence[Any]
 
 
-Calls = Generator[CalledKernel, Sequence[Array], Sequence[Any]]
-"""Generator that yields each kernel, is sent the kernel's results, and returns the program's."""
+RunKernel = Callable[[CalledKernel], Sequence[Array]]
+"""Runs a kernel, and returns its results; an exception ends the evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,13 +54,13 @@ class TracedProgram:
     consts: Sequence[Any]
     args: Sequence[Any]
 
-    def calls(self) -> Calls:
-        """Evaluate the program up to each of its kernels.
+    def run(self, kernel: RunKernel) -> Sequence[Any]:
+        """Evaluate the program; return its results.
 
         Raises:
           MachineError: a kernel is called in a way that cannot be evaluated here.
         """
-        return _walk(self.jaxpr, self.consts, self.args, ())
+        return _Evaluation(kernel).run(InnerJaxpr(self.jaxpr, self.consts), self.args, None)
 
 
 def trace(
@@ -79,85 +79,69 @@ def trace(
     return TracedProgram(jaxpr=jaxpr, consts=consts, args=values)
 
 
-def _walk(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
-    for position, eqn in enumerate(jaxpr.eqns):
-        results = yield from _equation(eqn, known.read(eqn.invars), (*path, position))
-        known.bind(eqn.outvars, results)
-    return known.read(jaxpr.outvars)
+class _Evaluation(Forward[Any, None]):
+    """Walk with values: arrays."""
+
+    def __init__(self, kernel: RunKernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+
+    def constant(self, value: Any) -> Any:
+        return value
+
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
+        return _calls_kernel(eqn)
+
+    def plain(self, eqn: Any, inputs: list[Any], place: None) -> Sequence[Any]:
+        name = eqn.primitive.name
+        if eqn.primitive in hook.PRIMITIVES.values():
+            captured = capture.of_equation(eqn)
+            called = CalledKernel(captured=captured, path=tuple(self.path), operands=inputs)
+            results = self._kernel(called)
+            with jax.enable_x64(captured.enable_x64), jax.default_device(_cpu()):
+                return [jax.numpy.asarray(result) for result in results]
+        if _calls_kernel(eqn):
+            raise MachineError(f"a kernel within `{name}` is not run on the kernel machine")
+        if name.startswith("debug_"):
+            return []  # it already printed, or called its callback, when the program was run
+        with hook.unwatched(), jax.default_device(_cpu()):
+            results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+        return results if eqn.primitive.multiple_results else [results]
+
+    def chosen(self, eqn: Any, branch: BranchForm, place: None) -> Sequence[tuple[int, None]]:
+        return [(min(max(int(branch.index), 0), len(branch.branches) - 1), place)]
+
+    def joined(
+        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Any]]]
+    ) -> Sequence[Any]:
+        ((_, values),) = results
+        return values
+
+    def unrolls(self, loop: LoopForm) -> bool:
+        if loop.length == 0:
+            raise MachineError(
+                "a kernel in a loop of no iterations is not run on the kernel machine"
+            )
+        return True
+
+    def goes_on(self, value: Any, place: None) -> Literal["ends"] | None:
+        return None if bool(value) else "ends"
+
+    def element(self, array: Any, number: int) -> Any:
+        return array[number]
+
+    def stacked(self, rows: Sequence[Any]) -> Any:
+        with jax.default_device(_cpu()):
+            return jax.numpy.stack(list(rows))
 
 
-def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    if eqn.primitive in hook.PRIMITIVES.values():
-        return (yield from _kernel(eqn, inputs, path))
-    if not _num_kernels(eqn):
-        return _evaluated(eqn, inputs)
-    inline = nested.inlined(eqn)
-    if inline is not None:
-        return (yield from _walk(*inline, inputs, path))
-    if eqn.primitive is conditionals.cond_p:
-        index, *rest = inputs
-        branches = eqn.params["branches"]
-        chosen = branches[min(max(int(index), 0), len(branches) - 1)]
-        return (yield from _walk(*jaxcompat.opened(chosen), rest, path))
-    if eqn.primitive is loops.while_p:
-        return (yield from _while(eqn.params, inputs, path))
-    if eqn.primitive is loops.scan_p:
-        return (yield from _scan(eqn.params, inputs, path))
-    raise MachineError(f"a kernel within `{eqn.primitive.name}` is not run on the kernel machine")
-
-
-def _kernel(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    captured = capture.of_equation(eqn)
-    results = yield CalledKernel(captured=captured, path=path, operands=inputs)
-    with jax.enable_x64(captured.enable_x64), jax.default_device(_cpu()):
-        return [jax.numpy.asarray(result) for result in results]
-
-
-def _evaluated(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    if eqn.primitive.name.startswith("debug_"):
-        return []  # it already printed, or called its callback, when the program was run
-    with hook.unwatched(), jax.default_device(_cpu()):
-        results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-    return results if eqn.primitive.multiple_results else [results]
-
-
-def _while(params: Mapping[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    of_condition, of_body, carry = nested.while_operands(params, inputs)
-    iteration = 0
-    while True:
-        condition = jaxcompat.opened(params["cond_jaxpr"])
-        (goes_on,) = yield from _walk(*condition, [*of_condition, *carry], (*path, iteration, 0))
-        if not bool(goes_on):
-            return carry
-        body = jaxcompat.opened(params["body_jaxpr"])
-        carry = list((yield from _walk(*body, [*of_body, *carry], (*path, iteration, 1))))
-        iteration += 1
-
-
-def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
-    constants, carry, stacked = nested.scan_operands(params, inputs)
-    length = params["length"]
-    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
-    if not length:
-        raise MachineError("a kernel in a loop of no iterations is not run on the kernel machine")
-    rows: dict[int, list[Any]] = {}
-    for iteration in order:
-        slices = [array[iteration] for array in stacked]
-        body = jaxcompat.opened(params["jaxpr"])
-        results = yield from _walk(*body, [*constants, *carry, *slices], (*path, iteration))
-        carry, rows[iteration] = list(results[: len(carry)]), list(results[len(carry) :])
-    outputs = zip(*(rows[i] for i in range(length)), strict=True)
-    with jax.default_device(_cpu()):
-        return [*carry, *(jax.numpy.stack(list(of_output)) for of_output in outputs)]
-
-
-def _num_kernels(eqn: Any) -> int:
-    if eqn.primitive in hook.PRIMITIVES.values():
-        return 1
-    inner = (e for jaxpr in nested.within(eqn.params) for e in jaxcompat.opened(jaxpr)[0].eqns)
-    is_loop = eqn.primitive in (loops.scan_p, loops.while_p)
-    return sum(map(_num_kernels, inner)) * (2 if is_loop else 1)
+def _calls_kernel(eqn: Any) -> bool:
+    """Return whether an equation calls a kernel, at any depth."""
+    return eqn.primitive in hook.PRIMITIVES.values() or any(
+        _calls_kernel(inner)
+        for jaxpr in nested.within(eqn.params)
+        for inner in jaxcompat.opened(jaxpr)[0].eqns
+    )
 
 
 def _cpu() -> Any:

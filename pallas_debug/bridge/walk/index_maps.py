@@ -17,8 +17,7 @@ from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of, static_shape
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
-from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
-from pallas_debug.bridge.walk.walker import Walker
+from pallas_debug.bridge.walk.walker import UNKNOWN, Exhausted, Value, Walker
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import BlockDimensionKind, BlockIndex
 
@@ -336,7 +335,7 @@ def indices(
     for i, variable in enumerate(inner.invars[len(ids) :]):
         args.append(walker.buffer(variable.aval, name=names[i], kind="scalar_prefetch", position=i))
     try:
-        outputs = walker.run(block.index_map_jaxpr, args)
+        outputs = walker.results(block.index_map_jaxpr, args)
     except Exhausted as error:
         return Indices(dims=None, reason=str(error))
     except Exception as error:  # noqa: BLE001 - the user's function fails here
@@ -402,7 +401,7 @@ def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -
         )
         incomplete = None
         try:
-            walker.run(jaxprs_of(params)[0], _refs(walker, jaxpr, kinds))
+            walker.results(jaxprs_of(params)[0], _refs(walker, jaxpr, kinds))
         except Exhausted as error:
             incomplete = str(error)
         except Exception as error:  # noqa: BLE001 - report a bug of ours, and do not blame the user

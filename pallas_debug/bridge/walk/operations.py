@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
-from typing import Any
-
-import jax
+from typing import Any, NamedTuple
 
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import (
-    checkify,
-    conditionals,
-    indexing,
-    jax_core,
-    loops,
-    lowering,
-    pallas_primitives,
-    state_primitives,
-    tpu_core,
-    tpu_primitives,
-)
+from pallas_debug.bridge.dataflow.forward import Forward
+from pallas_debug.bridge.jaxcompat import checkify, indexing, lowering, tpu_core
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
+from pallas_debug.bridge.normal_forms import (
+    AccessForm,
+    BranchForm,
+    InnerJaxpr,
+    LoopForm,
+    ScopeForm,
+)
 from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
 
@@ -81,95 +76,94 @@ class Equation:
 
 def operations(captured: Capture) -> Iterator[Equation]:
     """Yield every operation of a kernel in program order, including loops and branches."""
-    jaxpr, _ = jaxcompat.opened(jaxprs_of(captured.params)[0])
-    refs = dict(zip(jaxpr.invars, nested.arg_names(jaxpr), strict=True))
+    body = InnerJaxpr(*jaxcompat.opened(jaxprs_of(captured.params)[0]))
     core = getattr(captured.params.get("compiler_params"), "kernel_type", tpu_core.CoreType.TC)
     rules = lowering.lowering_rules.get(core, lowering.lowering_rules[tpu_core.CoreType.TC])
-    yield from _inside(jaxpr, rules, refs, {}, ())
+    walk = _Operations(rules)
+    walk.run(body, [_Known(ref=name) for name in nested.arg_names(body.jaxpr)], None)
+    return iter(walk.found)
 
 
-def _inside(
-    jaxpr: Any, rules: Mapping[Any, Any], refs: Mapping[Any, str], multiples: dict[Any, int],
-    calls: tuple[Any, ...],
-) -> Iterator[Equation]:  # fmt: skip
-    lanes: set[Any] = set()
-    for eqn in jaxpr.eqns:
-        inline = nested.inlined(eqn)
-        if inline is None:
-            operation = _operation(eqn, refs, multiples, calls, eqn.primitive in rules)
-            yield replace(operation, turns_lanes=_turns_lanes(eqn, lanes))
-        if _lies_along_lanes(eqn, lanes):
-            lanes.add(eqn.outvars[0])
-        for inner, args in _jaxprs(eqn):
-            yield from _inside(
-                inner,
-                rules,
-                {v: refs[a] for v, a in args if _is_variable(a) and a in refs},
-                {v: _multiple(a, multiples) for v, a in args if a is not None},
-                (*calls, eqn) if inline is not None else calls,
-            )
-        for out in eqn.outvars:
-            multiples[out] = _proven(eqn, multiples) if out is eqn.outvars[0] else ANYTHING
+class _Known(NamedTuple):
+    """Facts about a value.
+
+    Attributes:
+      multiple: known divisor of a scalar.
+      ref: name of a ref of the kernel.
+      lies_along_lanes: whether it certainly is one row of lanes, as loaded.
+    """
+
+    multiple: int = ANYTHING
+    ref: str = ""
+    lies_along_lanes: bool = False
 
 
-def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
-    """Inner jaxprs, each with the outer operand of each input; None for new values."""
-    params = eqn.params
-    if eqn.primitive is conditionals.cond_p:
-        for branch in params["branches"]:
-            inner, _ = jaxcompat.opened(branch)
-            yield inner, list(zip(inner.invars, eqn.invars[1:], strict=False))
-    elif eqn.primitive is loops.scan_p:
-        inner, _ = jaxcompat.opened(params["jaxpr"])
-        n_consts, _ = jaxcompat.scan_sizes(params)
-        yield inner, _partly(inner, eqn.invars, n_consts)
-    elif eqn.primitive is loops.while_p:
-        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-        inner, _ = jaxcompat.opened(params["body_jaxpr"])
-        yield inner, _partly(inner, eqn.invars[n_cond:], n_body)
-    elif eqn.primitive is pallas_primitives.run_scoped_p:
-        inner = params["jaxpr"]
-        yield inner, list(zip(inner.constvars, eqn.invars, strict=False))
-    else:
-        inline = nested.inlined(eqn)
-        if inline is not None:
-            yield inline[0], list(zip(inline[0].invars, eqn.invars, strict=False))
+_UNKNOWN = _Known()
 
 
-def _partly(inner: Any, atoms: Sequence[Any], n_consts: int) -> list[tuple[Any, Any]]:
-    """Pair a loop body's inputs with outer operands, or None for carried values except refs."""
-    return [
-        (variable, atom if i < n_consts or nested.is_ref(atom) else None)
-        for i, (variable, atom) in enumerate(zip(inner.invars, atoms, strict=False))
-    ]
+class _Operations(Forward[_Known, None]):
+    """Walk with what is known of values.
 
+    Attributes:
+      found: operations so far.
+    """
 
-def _is_variable(atom: Any) -> bool:
-    return atom is not None and not isinstance(atom, jax_core.Literal)
+    def __init__(self, rules: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.found: list[Equation] = []
+        self._rules = rules
 
+    def constant(self, value: Any) -> _Known:
+        return _UNKNOWN
 
-def _operation(
-    eqn: Any, refs: Mapping[Any, str], multiples: Mapping[Any, int], calls: tuple[Any, ...],
-    has_rule: bool,
-) -> Equation:  # fmt: skip
-    start, size = _lane_slice(eqn, multiples)
-    first = eqn.invars[0] if eqn.invars else None
-    stacked = 0
-    if eqn.primitive is loops.scan_p:
-        stacked = len(eqn.outvars) - jaxcompat.scan_sizes(eqn.params)[1]
-    return Equation(
-        name=eqn.primitive.name,
-        source=lines.source_of(eqn, calls),
-        inputs=tuple(_typed(atom.aval) for atom in eqn.invars),
-        outputs=tuple(_typed(out.aval) for out in eqn.outvars),
-        has_rule=has_rule,
-        stacked=stacked,
-        is_debug=eqn.primitive is checkify.check_p and bool(eqn.params.get("debug")),
-        lane_start=start,
-        lane_size=size,
-        ref=refs.get(first, "") if _is_variable(first) else "",
-        float_index=_float_index(eqn),
-    )
+    def literal(self, atom: Any) -> _Known:
+        return _Known(abs(int(atom.val))) if _is_integer(atom.aval) else _UNKNOWN
+
+    def equation(self, eqn: Any, inputs: list[_Known], place: None) -> Sequence[_Known]:
+        if nested.inlined(eqn) is None:
+            self.found.append(self._operation(eqn, inputs))
+        return super().equation(eqn, inputs, place)
+
+    def plain(self, eqn: Any, inputs: list[_Known], place: None) -> Sequence[_Known]:
+        count = len(eqn.outvars)
+        made = _Known(_proven(eqn, inputs), lies_along_lanes=_lies_along_lanes(eqn, inputs))
+        return [made, *[_UNKNOWN] * (count - 1)][:count]
+
+    def buffers(self, scope: ScopeForm) -> Sequence[_Known]:
+        return [_UNKNOWN] * len(scope.body.jaxpr.invars)
+
+    def joined(
+        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[_Known]]]
+    ) -> Sequence[_Known]:
+        return [_UNKNOWN] * count
+
+    def widened(self, loop: LoopForm, place: None) -> tuple[Sequence[_Known], None]:
+        return [_Known(ref=value.ref) for value in loop.carry], place
+
+    def left(
+        self, loop: LoopForm, carry: Sequence[_Known], results: Sequence[_Known], place: None
+    ) -> Sequence[_Known]:
+        return [_UNKNOWN] * len(results)
+
+    def _operation(self, eqn: Any, inputs: Sequence[_Known]) -> Equation:
+        start, size = _lane_slice(eqn, inputs)
+        stacked = 0
+        if eqn.primitive.name == "scan":
+            stacked = len(eqn.outvars) - len(primitives.form(eqn).carry)
+        return Equation(
+            name=eqn.primitive.name,
+            source=lines.source_of(eqn, self.calls),
+            inputs=tuple(_typed(atom.aval) for atom in eqn.invars),
+            outputs=tuple(_typed(out.aval) for out in eqn.outvars),
+            has_rule=eqn.primitive in self._rules,
+            stacked=stacked,
+            is_debug=eqn.primitive is checkify.check_p and bool(eqn.params.get("debug")),
+            lane_start=start,
+            lane_size=size,
+            ref=inputs[0].ref if inputs else "",
+            float_index=_float_index(eqn),
+            turns_lanes=_turns_lanes(eqn, inputs),
+        )
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -182,31 +176,17 @@ def _typed(aval: Any) -> Typed:
     return Typed(shape=static_shape(aval), dtype=str(getattr(aval, "dtype", "")), space=space)
 
 
-_COPIES = (tpu_primitives.dma_start_p, tpu_primitives.dma_wait_p)
-
-
-def _first_index(eqn: Any) -> int | None:
-    """Position of the first index among the inputs of an access."""
-    row = primitives.TABLE.get(eqn.primitive.name)
-    is_access = row is not None and row.kind == "access"
-    return primitives.FIRST_INDEX.get(eqn.primitive.name) if is_access else None
-
-
 def _float_index(eqn: Any) -> str:
-    """Dtype of a float used as an index; empty if there is none.
-
-    Operands of an access after the ref and the stored value are indices; operands of a copy are
-    refs, indices and a device number.
-    """
-    first = 0 if eqn.primitive in _COPIES else _first_index(eqn)
-    for atom in () if first is None else eqn.invars[first:]:
-        dtype = "" if nested.is_ref(atom) else str(getattr(atom.aval, "dtype", ""))
+    """Dtype of a float used as an index; empty if there is none."""
+    places = getattr(primitives.form(eqn), "places", ())
+    for index in (start for at in places for _, start in at.starts()):
+        dtype = str(getattr(getattr(index, "aval", None), "dtype", ""))
         if dtype.startswith(("float", "bfloat")):
             return dtype
     return ""
 
 
-def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
+def _lies_along_lanes(eqn: Any, inputs: Sequence[_Known]) -> bool:
     """Return whether the result certainly is one row of lanes, as loaded.
 
     The result of a reduction or an index along another dimension may lie along the sublanes, where
@@ -217,22 +197,20 @@ def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
     shape = eqn.outvars[0].aval.shape
     if not shape or any(size != 1 for size in shape[:-1]):
         return False
-    if eqn.primitive is state_primitives.get_p:
-        transforms = jax.tree.unflatten(eqn.params["tree"], eqn.invars[1:])
-        if not transforms:
+    if eqn.primitive.name == "get":
+        at = primitives.form(eqn).at
+        if not at.transforms:
             return True
-        indexers = [t for t in transforms if isinstance(t, indexing.NDIndexer)]
-        return len(indexers) == len(transforms) == 1 and isinstance(
-            indexers[0].indices[-1], indexing.Slice
-        )
+        is_indexed = len(at.indexers) == len(at.transforms) == 1
+        return is_indexed and isinstance(at.indexers[0].indices[-1], indexing.Slice)
     row = primitives.TABLE.get(eqn.primitive.name)
     if row is None or not row.is_by_element:
         return False
-    arrays = [atom for atom in eqn.invars if atom.aval.shape]
-    return bool(arrays) and all(_is_variable(atom) and atom in lanes for atom in arrays)
+    arrays = [v for atom, v in zip(eqn.invars, inputs, strict=True) if atom.aval.shape]
+    return bool(arrays) and all(value.lies_along_lanes for value in arrays)
 
 
-def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
+def _turns_lanes(eqn: Any, inputs: Sequence[_Known]) -> bool:
     """Return whether a row of bools becomes a column.
 
     One of two known releases of libtpu rejects it, and the other crashes. Numbers are fine.
@@ -240,7 +218,7 @@ def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
     if eqn.primitive.name not in ("broadcast_in_dim", "reshape"):
         return False
     given, made = eqn.invars[0], eqn.outvars[0].aval
-    if not _is_variable(given) or given not in lanes or str(given.aval.dtype) != "bool":
+    if not inputs[0].lies_along_lanes or str(given.aval.dtype) != "bool":
         return False
     size = given.aval.shape[-1]
     is_column = len(made.shape) >= 2 and made.shape[-2:] == (size, 1)
@@ -250,45 +228,38 @@ def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
     return bool(size != 1 and is_column)
 
 
-def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int]:
+def _lane_slice(eqn: Any, inputs: Sequence[_Known]) -> tuple[int | None, int]:
     """Known divisor of the start of the last dimension's slice, and the slice's size."""
-    first = _first_index(eqn)
-    if first is None:
+    form = primitives.form(eqn, inputs)
+    if (
+        not isinstance(form, AccessForm)
+        or len(form.at.transforms) != len(form.at.indexers)
+        or (len(form.at.indexers) != 1)
+    ):
         return None, 0
-    transforms = jax.tree.unflatten(eqn.params["tree"], eqn.invars[first:])
-    if len(transforms) != 1 or not isinstance(transforms[0], indexing.NDIndexer):
-        return None, 0
-    indices = transforms[0].indices
+    indices = form.at.indexers[0].indices
     last = indices[-1] if indices else None
     if len(indices) < 2 or not isinstance(last, indexing.Slice):
         return None, 0
-    if not _is_variable(last.start) or isinstance(last.start, int):
+    if not isinstance(last.start, _Known):
         return None, 0
-    return _multiple(last.start, multiples), last.size if isinstance(last.size, int) else 0
-
-
-def _multiple(atom: Any, multiples: Mapping[Any, int]) -> int:
-    """Known divisor of a scalar."""
-    if isinstance(atom, jax_core.Literal):
-        return abs(int(atom.val)) if _is_integer(atom.aval) else ANYTHING
-    return multiples.get(atom, ANYTHING)
+    return last.start.multiple, last.size if isinstance(last.size, int) else 0
 
 
 def _is_integer(aval: Any) -> bool:
     return getattr(aval, "shape", None) == () and str(getattr(aval, "dtype", "")).startswith("int")
 
 
-def _proven(eqn: Any, multiples: Mapping[Any, int]) -> int:
+def _proven(eqn: Any, inputs: Sequence[_Known]) -> int:
     """Divisor of a scalar that follows from products, sums and hints.
 
     For other operations, the compiler may know more than this.
     """
     if not eqn.outvars or not _is_integer(eqn.outvars[0].aval):
         return ANYTHING
-    name = eqn.primitive.name
-    if eqn.primitive is state_primitives.get_p or name == "program_id":
+    name, given = eqn.primitive.name, [value.multiple for value in inputs]
+    if name in ("get", "program_id"):
         return 1
-    given = [_multiple(atom, multiples) for atom in eqn.invars]
     if name == "multiple_of":
         return ANYTHING if not given[0] else max(given[0], *eqn.params["values"])
     if name == "convert_element_type":

@@ -19,9 +19,9 @@ import numpy as np
 from pallas_debug.bridge import primitives
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.normal_forms import CallForm, Control
 from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
 
@@ -36,7 +36,7 @@ class KernelOrigin:
 
     Attributes:
       captured: the kernel; None if the result does not come directly from a kernel.
-      path: position of its call in the program, as in `evaluate`.
+      path: position of its call in the program, as in `Forward`.
       output: number of the output among the kernel's outputs.
       numbers: number of the kernel's element behind each element, in the shape of the result; -1
         for an element that comes from elsewhere. None if the result is the kernel's output.
@@ -58,8 +58,9 @@ def origins(
 ) -> list[KernelOrigin]:
     """Origin of each array that a function returns, in jax's order of leaves."""
     jaxpr, _, _ = programs.traced(function, args, kwargs, target)
-    found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars), ())
-    return [_with_reason(origin) for origin in found]
+    start = [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars)
+    constants = [KernelOrigin()] * len(jaxpr.constvars)
+    return list(map(_with_reason, _Origins().walk(jaxpr, constants, start, None)))
 
 
 def _with_reason(origin: KernelOrigin) -> KernelOrigin:
@@ -68,43 +69,35 @@ def _with_reason(origin: KernelOrigin) -> KernelOrigin:
     return origin
 
 
-def _walk(jaxpr: Any, args: Sequence[KernelOrigin], path: tuple[int, ...]) -> list[KernelOrigin]:
-    known: dict[Any, KernelOrigin] = dict(zip(jaxpr.invars, args, strict=True))
+class _Origins(Forward[KernelOrigin, None]):
+    """Walk with the origins of values."""
 
-    def read(atom: Any) -> KernelOrigin:
-        if isinstance(atom, jax_core.Literal):
-            return KernelOrigin()
-        return known.get(atom, KernelOrigin())
+    def constant(self, value: Any) -> KernelOrigin:
+        return KernelOrigin()
 
-    for position, eqn in enumerate(jaxpr.eqns):
-        inputs = [read(atom) for atom in eqn.invars]
-        outputs = _equation(eqn, inputs, (*path, position))
-        known.update(zip(eqn.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[KernelOrigin]) -> bool:
+        return isinstance(form, CallForm)
 
-
-def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> list[KernelOrigin]:
-    inline = nested.inlined(eqn)
-    if inline is not None:
-        inner, _ = inline
-        return _walk(inner, inputs, path)
-    if eqn.primitive in hook.PRIMITIVES.values():
-        return _kernel(eqn, path)
-    name = eqn.primitive.name
-    sources = [origin for origin in inputs if origin.captured is not None]
-    if not sources:
-        return [_lost(inputs)] * len(eqn.outvars)
-    if len(sources) == 1 and len(eqn.outvars) == 1:
-        (source,) = sources
-        operand = eqn.invars[inputs.index(source)]
-        shape = eqn.outvars[0].aval.shape
-        row = primitives.TABLE.get(name)
-        if row is not None and row.is_by_element and operand.aval.shape == shape:
-            return [source]
-    if name in primitives.MOVES and len({(s.captured, s.output) for s in sources}) == 1:
-        return [_moved(eqn, inputs, sources[0])]
-    why = f"it is computed by `{name}` from a result of kernel `{_name(sources[0])}`"
-    return [KernelOrigin(reason=why)] * len(eqn.outvars)
+    def plain(self, eqn: Any, inputs: list[KernelOrigin], place: None) -> list[KernelOrigin]:
+        if eqn.primitive in hook.PRIMITIVES.values():
+            kernel, path = capture.of_equation(eqn), tuple(self.path)
+            outputs = range(len(eqn.outvars))
+            return [KernelOrigin(captured=kernel, path=path, output=i) for i in outputs]
+        name = eqn.primitive.name
+        sources = [origin for origin in inputs if origin.captured is not None]
+        if not sources:
+            return [_lost(inputs)] * len(eqn.outvars)
+        if len(sources) == 1 and len(eqn.outvars) == 1:
+            (source,) = sources
+            operand = eqn.invars[inputs.index(source)]
+            shape = eqn.outvars[0].aval.shape
+            row = primitives.TABLE.get(name)
+            if row is not None and row.is_by_element and operand.aval.shape == shape:
+                return [source]
+        if name in primitives.MOVES and len({(s.captured, s.output) for s in sources}) == 1:
+            return [_moved(eqn, inputs, sources[0])]
+        why = f"it is computed by `{name}` from a result of kernel `{_name(sources[0])}`"
+        return [KernelOrigin(reason=why)] * len(eqn.outvars)
 
 
 def _lost(inputs: Sequence[KernelOrigin]) -> KernelOrigin:
@@ -134,8 +127,3 @@ def _numbers(origin: KernelOrigin, shape: tuple[int, ...]) -> Any:
     if origin.numbers is not None:
         return jax.numpy.asarray(origin.numbers)
     return jax.numpy.arange(math.prod(shape), dtype=np.int32).reshape(shape)
-
-
-def _kernel(eqn: Any, path: tuple[int, ...]) -> list[KernelOrigin]:
-    captured = capture.of_equation(eqn)
-    return [KernelOrigin(captured=captured, path=path, output=i) for i in range(len(eqn.outvars))]

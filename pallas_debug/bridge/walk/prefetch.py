@@ -9,7 +9,7 @@ if its call may not happen, in a branch or in a loop of unknown length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ import numpy as np
 
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.jaxcompat import jax_core, loops
+from pallas_debug.bridge.dataflow.forward import Forward
+from pallas_debug.bridge.jaxcompat import loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.normal_forms import BranchForm, CallForm, Control, InnerJaxpr, LoopForm
 from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
 
@@ -60,9 +62,6 @@ class _Known:
         return self.step is None or self.step.is_exact
 
 
-_Values = Sequence[_Known | None]
-
-
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
@@ -86,72 +85,72 @@ def _walked(
     jaxpr, consts, given = programs.traced(function, args, kwargs, target)
     program = _Program()
     known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
-    program.walk(jaxpr, [_Known(c) for c in consts], known)
+    program.run(InnerJaxpr(jaxpr, consts), known, True)
     return program
 
 
-class _Program:
-    """Walks a program's jaxpr for its kernels and the equations that lead to their tables."""
+class _Program(Forward[_Known | None, bool]):
+    """Walk of a program for its kernels and the equations that lead to their tables.
+
+    A place is whether it certainly is reached.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self._steps: list[_Step] = []  # in evaluation order
         self._calls: list[tuple[str, list[_Known | None]]] = []
 
-    def walk(self, jaxpr: Any, consts: _Values, args: _Values) -> list[_Known | None]:
-        """Walk a jaxpr; return its outputs."""
-        known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
+    def constant(self, value: Any) -> _Known:
+        return _Known(value)
 
-        def read(atom: Any) -> _Known | None:
-            if not isinstance(atom, jax_core.Literal):
-                return known.get(atom)
-            dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
-            return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
+    def literal(self, atom: Any) -> _Known | None:
+        dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
+        return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
 
-        for eqn in jaxpr.eqns:
-            outputs = self._equation(eqn, [read(atom) for atom in eqn.invars])
-            known.bind(eqn.outvars, outputs)
-        return [read(atom) for atom in jaxpr.outvars]
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[_Known | None]) -> bool:
+        return isinstance(form, CallForm) or not self._is_computed(eqn, inputs)
 
-    def _equation(self, eqn: Any, inputs: list[_Known | None]) -> Sequence[_Known | None]:
+    def plain(self, eqn: Any, inputs: list[_Known | None], place: bool) -> Sequence[_Known | None]:
         unknown: list[_Known | None] = [None] * len(eqn.outvars)
-        inline = nested.inlined(eqn)
-        if inline is not None:
-            inner, consts = inline
-            return self.walk(inner, [_Known(c) for c in consts], inputs)
         if eqn.primitive in hook.PRIMITIVES.values():
-            self._kernel(eqn, inputs)
+            self._kernel(eqn, inputs if place else [None] * len(inputs))
             return unknown
-        if _is_computable(eqn) and len(self._steps) < MAX_EQUATIONS:
+        if self._is_computed(eqn, inputs):
             known = [value for value in inputs if value is not None]
-            if len(known) == len(inputs):
-                is_exact = _is_exact(eqn) and all(value.is_exact for value in known)
-                step = _Step(eqn, tuple(known), is_exact)
-                self._steps.append(step)
-                return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
-        for inner in nested.within(eqn.params):
-            self._inside(eqn, inner, inputs)
+            is_exact = _is_exact(eqn) and all(value.is_exact for value in known)
+            step = _Step(eqn, tuple(known), is_exact)
+            self._steps.append(step)
+            return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
+        for closed in nested.within(eqn.params):
+            inner, _ = jaxcompat.opened(closed)
+            self.walk(inner, [None] * len(inner.constvars), [None] * len(inner.invars), False)
         return unknown
 
-    def _inside(self, eqn: Any, closed: Any, inputs: list[_Known | None]) -> None:
-        """Walk the kernels in a loop, a branch or the like."""
-        inner, consts = jaxcompat.opened(closed)
-        args: list[_Known | None] = [None] * len(inner.invars)
-        constants: list[_Known | None] = [None] * len(inner.constvars)
-        if eqn.primitive is loops.scan_p and eqn.params["length"]:
-            # Loop constants are the same in all iterations; the body runs at least once.
-            n_consts, _ = jaxcompat.scan_sizes(eqn.params)
-            args[:n_consts] = inputs[:n_consts]
-            constants = [_Known(c) for c in consts]
-        self.walk(inner, constants, args)
+    def _is_computed(self, eqn: Any, inputs: Sequence[_Known | None]) -> bool:
+        return None not in inputs and len(self._steps) < MAX_EQUATIONS and _is_computable(eqn)
+
+    def chosen(self, eqn: Any, branch: BranchForm, place: bool) -> Iterator[tuple[int, bool]]:
+        return ((number, False) for number in range(len(branch.branches)))
+
+    def joined(
+        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Any]]]
+    ) -> Sequence[None]:
+        return [None] * count
+
+    def widened(self, loop: LoopForm, place: bool) -> tuple[Sequence[None], bool]:
+        # The constants are the same in all iterations; the body of a scan runs if there are any.
+        return [None] * len(loop.carry), place and bool(loop.length)
+
+    def left(
+        self, loop: LoopForm, carry: Sequence[Any], results: Sequence[Any], place: bool
+    ) -> Sequence[None]:
+        return [None] * len(results)
 
     def _kernel(self, eqn: Any, inputs: list[_Known | None]) -> None:
         mapping = eqn.params.get("grid_mapping")
-        if mapping is None:
-            return
-        count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
-        if not count:
-            return
-        self._calls.append((capture.of_equation(eqn).kernel.digest, inputs[:count]))
+        count = mapping and mapping.num_dynamic_grid_bounds + mapping.num_index_operands
+        if count:
+            self._calls.append((capture.of_equation(eqn).kernel.digest, inputs[:count]))
 
     def computed(self, *, exact: bool = True) -> dict[str, list[Tables]]:
         """The tables of each kernel, without duplicates.

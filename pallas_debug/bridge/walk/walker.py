@@ -8,65 +8,118 @@ them are uncertain. A loop is walked once, with its iterations as an additional 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import jax_core
+from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.dataflow.forward import Forward
+from pallas_debug.bridge.jaxcompat import indexing
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import static_shape
-from pallas_debug.bridge.walk import loops, numbers, refs
-from pallas_debug.bridge.walk.events import Event, KernelRef, View
-from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value, WalkState
+from pallas_debug.bridge.normal_forms import (
+    AccessForm,
+    AtomicForm,
+    BranchForm,
+    CallForm,
+    Control,
+    CopyForm,
+    InnerJaxpr,
+    LoopForm,
+    RefChain,
+    ScopeForm,
+)
+from pallas_debug.bridge.walk import numbers
+from pallas_debug.bridge.walk.events import Dim, Event, KernelRef, View
 
 MAX_EQUATIONS = 10_000
 """Maximum number of equations to walk, counting each iteration of unrolled loops."""
 
-_RULES = {**refs.RULES, **loops.RULES}
+MAX_ITERATIONS = 1 << 16
+"""Maximum iterations of a loop that is walked as a whole."""
+
+MAX_UNROLLED = 6_000
+"""Maximum number of equations of an unrolled loop, over all iterations."""
 
 
-@dataclass(kw_only=True)
-class Walker:
-    """Walks one jaxpr.
+class Exhausted(Exception):
+    """The walk would take too long; the message names the limit that was exceeded."""
+
+
+class UnknownValue:
+    """Type of `UNKNOWN`."""
+
+
+UNKNOWN = UnknownValue()
+"""An unknown scalar, or a vector."""
+
+Value = np.ndarray | KernelRef | UnknownValue
+"""A known scalar over the grid, a ref, or `UNKNOWN`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkState:
+    """Where the walk is.
 
     Attributes:
+      where: grid points, with leading dimensions for loops walked as a whole.
+      certain: whether all enclosing conditions are known.
+    """
+
+    where: np.ndarray
+    certain: bool = True
+
+
+class Walker(Forward[Value, WalkState]):
+    """Walks one jaxpr.
+
+    Args:
       ids: program ids, one for each dimension of the grid in the kernel's source.
       sizes: sizes of those dimensions.
+      rank: number of all dimensions.
       names: names of all dimensions of the grid or of the cores; empty if they have none.
       tables: scalar prefetch, by position of the ref.
       unrolls: whether to unroll every loop, to obtain its result.
       deadline: `time.monotonic` value at which the walk ends.
+
+    Attributes:
       events: events recorded so far.
       stale: positions of refs that were written to.
     """
 
-    ids: Sequence[np.ndarray]
-    sizes: Sequence[int]
-    rank: int
-    names: Sequence[str] = ()
-    tables: Mapping[int, np.ndarray] = field(default_factory=dict)
-    unrolls: bool = False
-    deadline: float = float("inf")
-    events: list[Event] = field(default_factory=list)
-    stale: set[int] = field(default_factory=set)
-    _equations: int = 0
-    _buffers: int = 0
-    _sources: dict[int, Any] = field(default_factory=dict)
-    _literals: dict[int, Value] = field(default_factory=dict)
+    def __init__(
+        self,
+        *,
+        ids: Sequence[np.ndarray],
+        sizes: Sequence[int],
+        rank: int,
+        names: Sequence[str] = (),
+        tables: Mapping[int, np.ndarray] | None = None,
+        unrolls: bool = False,
+        deadline: float = float("inf"),
+    ) -> None:
+        super().__init__()
+        self.ids, self.sizes, self.rank, self.names = ids, sizes, rank, names
+        self.tables = tables or {}
+        self.events: list[Event] = []
+        self.stale: set[int] = set()
+        self._unrolls, self._deadline = unrolls, deadline
+        self._equations = 0
+        self._buffers = 0
+        self._sources: dict[int, Any] = {}
+        self._literals: dict[int, Value] = {}
 
-    def run(self, jaxpr: Any, args: Sequence[Value]) -> list[Value]:
+    def results(self, jaxpr: Any, args: Sequence[Value]) -> list[Value]:
         """Walk a jaxpr from its start; return its outputs.
 
         Raises:
           Exhausted: the walk would take too long.
         """
-        inner, consts = jaxcompat.opened(jaxpr)
-        place = WalkState(where=np.ones((1,) * self.rank, bool))
+        start = WalkState(where=np.ones((1,) * self.rank, bool))
         with np.errstate(all="ignore"):
-            return self.inner(inner, [self.constant(c) for c in consts], args, place)
+            return self.run(InnerJaxpr(*jaxcompat.opened(jaxpr)), args, start)
 
     def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> KernelRef:
         self._buffers += 1
@@ -81,51 +134,59 @@ class Walker:
             number=self._buffers,
         )
 
-    def inner(
-        self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: WalkState
-    ) -> list[Value]:
-        """Walk an inner jaxpr; return its outputs."""
-        known = nested.JaxprValues((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
-
-        def read(atom: Any) -> Value:
-            if not isinstance(atom, jax_core.Literal):
-                return known.get(atom, UNKNOWN)
-            if id(atom) not in self._literals:
-                self._literals[id(atom)] = self._literal(atom)
-            return self._literals[id(atom)]
-
-        for eqn in jaxpr.eqns:
-            self._equations += 1
-            if self._equations > MAX_EQUATIONS:
-                raise Exhausted(f"it has more than {MAX_EQUATIONS:,} operations")
-            if self._equations % 16 == 1 and time.monotonic() > self.deadline:
-                raise Exhausted("it takes longer than the time limit")
-            outputs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
-            known.bind(eqn.outvars, outputs)
-        return [read(atom) for atom in jaxpr.outvars]
-
     def constant(self, value: Any) -> Value:
         if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
             return np.asarray(value).reshape((1,) * self.rank)
         return UNKNOWN
 
-    def _literal(self, atom: Any) -> Value:
-        value = self.constant(atom.val)
-        if isinstance(value, np.ndarray) and numbers.is_number(atom.aval):
-            return value.astype(atom.aval.dtype)
-        return value
+    def literal(self, atom: Any) -> Value:
+        found = self._literals.get(id(atom))
+        if found is None:
+            found = self.constant(atom.val)
+            if isinstance(found, np.ndarray) and numbers.is_number(atom.aval):
+                found = found.astype(atom.aval.dtype)
+            self._literals[id(atom)] = found
+        return found
 
-    def _equation(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-        inline = nested.inlined(eqn)
-        if inline is not None:
-            inner, consts = inline
-            called = replace(place, calls=(*place.calls, eqn))
-            return self.inner(inner, [self.constant(c) for c in consts], inputs, called)
-        primitive = eqn.primitive
-        rule = _RULES.get(primitive)
-        if rule is not None:
-            result: Sequence[Value] = rule(self, eqn, inputs, place)
-            return result
+    def equation(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
+        self._equations += 1
+        if self._equations > MAX_EQUATIONS:
+            raise Exhausted(f"it has more than {MAX_EQUATIONS:,} operations")
+        if self._equations % 16 == 1 and time.monotonic() > self._deadline:
+            raise Exhausted("it takes longer than the time limit")
+        return super().equation(eqn, inputs, place)
+
+    def plain(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
+        unknown = [UNKNOWN] * len(eqn.outvars)
+        match eqn.primitive.name:
+            case "program_id":
+                axis = eqn.params["axis"]
+                return [self.ids[axis]] if axis < len(self.ids) else unknown
+            case "num_programs":
+                axis = eqn.params["axis"]
+                is_known = axis < len(self.sizes)
+                return [self.constant(np.int32(self.sizes[axis]))] if is_known else unknown
+            case "axis_index":
+                return [self._axis_index(eqn)]
+            case "empty_ref":  # which a core allocates for the rest of the kernel
+                aval = eqn.outvars[0].aval
+                return [self.buffer(aval, name="empty_ref", kind="scoped", position=None)]
+        # The slice of a SparseCore's masked access may end outside of its ref.
+        form = None if eqn.params.get("has_mask") else primitives.form(eqn, inputs)
+        views = [self._view(at) for at in getattr(form, "places", ())]
+        if isinstance(form, AtomicForm) or not views or None in views:
+            return self._computed(eqn, inputs, place)
+        match form:
+            case AccessForm():
+                assert views[0] is not None
+                return self._access(eqn, form, views[0], place) or unknown
+            case CopyForm(is_wait=False):
+                source, destination, *_ = views
+                remote = form.device is not None or form.sent is not None
+                self.emit("dma_start", eqn, place, view=destination, other=source, remote=remote)
+        return unknown
+
+    def _computed(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
         for value in inputs:
             if isinstance(value, KernelRef):
                 self.emit("escape", eqn, place, view=View(buffer=value))
@@ -133,20 +194,231 @@ class Walker:
         computed = numbers.compute(eqn, known) if len(known) == len(inputs) else None
         return [UNKNOWN] * len(eqn.outvars) if computed is None else [computed]
 
+    def _axis_index(self, eqn: Any) -> Value:
+        """Number of a core along axes of its mesh; those of a device are unknown."""
+        given = eqn.params["axis_name"]
+        axes = given if isinstance(given, tuple) else (given,)
+        known = {str(name): i for i, name in enumerate(self.names)}
+        if len(self.names) != len(self.ids) or not {str(axis) for axis in axes} <= known.keys():
+            return UNKNOWN
+        number: np.ndarray = np.zeros((1,) * self.rank, np.int32)
+        for axis in (known[str(name)] for name in axes):
+            number = number * np.int32(self.sizes[axis]) + self.ids[axis]
+        return number
+
+    # Refs
+
+    def _access(
+        self, eqn: Any, access: AccessForm, view: View, place: WalkState
+    ) -> Sequence[Value] | None:
+        self.emit("read" if access.is_load else "write", eqn, place, view=view)
+        position = view.buffer.position
+        if not access.is_load:
+            if position is not None:
+                self.stale.add(position)
+            return None
+        entry = self._entry(view)
+        return None if entry is None else [entry]
+
+    def _entry(self, view: View) -> np.ndarray | None:
+        """Return an element of a known table; an index out of range is clipped."""
+        position = view.buffer.position
+        table = self.tables.get(-1 if position is None else position)
+        if table is None or position in self.stale or len(view.levels) > 1:
+            return None
+        dims = view.levels[0] if view.levels else ()
+        starts = [dim.start for dim in dims if dim.start is not None and not dim.is_slice]
+        if len(starts) != table.ndim or numbers.too_large(*starts):
+            return None
+        clipped = (np.clip(s, 0, n - 1) for s, n in zip(starts, table.shape, strict=True))
+        entry: np.ndarray = table[tuple(clipped)] if table.ndim else table
+        return np.asarray(entry).reshape(entry.shape or (1,) * self.rank)
+
+    def _view(self, at: RefChain) -> View | None:
+        """View of a ref; None if it is one of several refs."""
+        if not isinstance(at.ref, KernelRef):
+            return None
+        levels: list[tuple[Dim, ...]] = []
+        for transform in at.transforms:
+            if not isinstance(transform, indexing.NDIndexer):
+                return View(buffer=at.ref, levels=tuple(levels), is_plain=False)
+            levels.append(tuple(map(self._dim, transform.indices, transform.shape)))
+        return View(buffer=at.ref, levels=tuple(levels))
+
+    def _dim(self, index: Any, bound: Any) -> Dim:
+        is_slice = isinstance(index, indexing.Slice)
+        start, size, stride = (index.start, index.size, index.stride) if is_slice else (index, 1, 1)
+        number = start if isinstance(start, (np.ndarray, UnknownValue)) else self.constant(start)
+        is_static = isinstance(size, int) and isinstance(stride, int)
+        return Dim(
+            start=number if isinstance(number, np.ndarray) else None,
+            size=size if is_static else None,
+            stride=stride if is_static else 1,
+            is_slice=is_slice,
+            bound=bound if isinstance(bound, int) else -1,
+        )
+
     def emit(self, what: str, eqn: Any, place: WalkState, **details: Any) -> None:
         """Record an event."""
+        if id(eqn) not in self._sources:
+            self._sources[id(eqn)] = lines.source_of(eqn, self.calls)
         self.events.append(
             Event(
                 what=what,
                 number=len(self.events),
-                source=self._source(eqn, place),
+                source=self._sources[id(eqn)],
                 where=place.where,
                 certain=place.certain,
                 **details,
             )
         )
 
-    def _source(self, eqn: Any, place: WalkState) -> Any:
-        if id(eqn) not in self._sources:
-            self._sources[id(eqn)] = lines.source_of(eqn, place.calls)
-        return self._sources[id(eqn)]
+    # Scopes and branches
+
+    def is_call(self, eqn: Any, form: Control) -> bool:
+        return isinstance(form, CallForm) or (
+            isinstance(form, ScopeForm) and not lines.is_of_pipeline(eqn)
+        )
+
+    def buffers(self, scope: ScopeForm) -> Sequence[Value]:
+        inner = scope.body.jaxpr
+        return [
+            self.buffer(v.aval, name=name, kind="scoped", position=None)
+            for v, name in zip(inner.invars, nested.arg_names(inner, "scoped"), strict=True)
+        ]
+
+    def chosen(
+        self, eqn: Any, branch: BranchForm, place: WalkState
+    ) -> Iterator[tuple[int, WalkState]]:
+        for number in range(len(branch.branches)):
+            taken = _taken(branch, number)
+            if taken is None or numbers.too_large(place.where, taken):
+                yield number, replace(place, certain=False)
+            elif (where := place.where & taken).any():
+                yield number, replace(place, where=where)
+
+    def joined(
+        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Value]]]
+    ) -> Sequence[Value]:
+        """Merge results, each at the grid points of its branch."""
+        if not results or not isinstance(branch.index, np.ndarray):
+            return [UNKNOWN] * count
+        (_, values), *others = reversed(results)
+        for number, more in others:
+            taken = _taken(branch, number)
+            assert taken is not None
+            values = [_merged(taken, a, b) for a, b in zip(more, values, strict=True)]
+        return values
+
+    # Loops
+
+    def unrolls(self, loop: LoopForm) -> bool:
+        if loop.length is None or not self._unrolls:
+            return self._unrolls
+        return loop.length * _num_equations(loop.body.jaxpr) <= MAX_UNROLLED
+
+    def goes_on(self, value: Value, place: WalkState) -> Any:
+        if not isinstance(value, np.ndarray) or numbers.too_large(place.where, value):
+            return "unknown"
+        where = place.where & value
+        return replace(place, where=where) if where.any() else "ends"
+
+    def kept(self, before: Value, after: Value, place: WalkState) -> Value:
+        is_everywhere = after is before or place.where.all()
+        return after if is_everywhere else _merged(place.where, after, before)
+
+    def element(self, array: Value, number: int) -> Value:
+        return UNKNOWN
+
+    def stacked(self, rows: Sequence[Value]) -> Value:
+        return UNKNOWN
+
+    def widened(self, loop: LoopForm, place: WalkState) -> tuple[Sequence[Value], WalkState] | None:
+        """Counters in all iterations, along a new leading dimension."""
+        if loop.length == 0:
+            return None
+        if loop.length is None:
+            return self._counted(loop, place)
+        steps = _leading(min(loop.length, MAX_ITERATIONS), place)
+        where = np.broadcast_to(place.where, (len(steps), *place.where.shape))
+        if numbers.too_large(where):
+            raise Exhausted("its loops have too many iterations")
+        return _counters(loop, steps), replace(place, where=where)
+
+    def _counted(
+        self, loop: LoopForm, place: WalkState
+    ) -> tuple[Sequence[Value], WalkState] | None:
+        """Walk the condition for more and more iterations, until all grid points have ended."""
+        number = 64
+        # Its reads are uncertain: this may include iterations that do not exist.
+        maybe = replace(place, certain=False)
+        while number <= MAX_ITERATIONS:
+            carry = _counters(loop, _leading(number, place))
+            (more,) = self.run(loop.condition, [*loop.condition_constants, *carry], maybe)
+            if not isinstance(more, np.ndarray) or more.ndim <= place.where.ndim:
+                break
+            if numbers.too_large(place.where, more):
+                break
+            if not (more[-1] & place.where).any():
+                where = np.logical_and.accumulate(more, axis=0) & place.where
+                return (carry, replace(place, where=where)) if where.any() else None
+            number *= 8
+        return _forgotten(loop.carry), maybe
+
+    def condition(
+        self, eqn: Any, loop: LoopForm, carry: Sequence[Value], place: WalkState
+    ) -> WalkState:
+        return place  # `widened` has walked it
+
+    def left(
+        self, loop: LoopForm, carry: Sequence[Value], results: Sequence[Value], place: WalkState
+    ) -> Sequence[Value]:
+        count = len(loop.body.jaxpr.outvars) - len(loop.carry)
+        after = _forgotten(loop.carry)
+        if loop.length is not None:
+            after = _counters(loop, np.full((1,) * self.rank, loop.length, np.int64))
+        return [*after, *[UNKNOWN] * count]
+
+
+def _taken(branch: BranchForm, number: int) -> np.ndarray | None:
+    """Grid points that take a branch; None if they are unknown."""
+    if not isinstance(branch.index, np.ndarray):
+        return None
+    index = np.clip(branch.index.astype(np.int64), 0, len(branch.branches) - 1)
+    taken: np.ndarray = index == number
+    return taken
+
+
+def _merged(where: np.ndarray, value: Value, other: Value) -> Value:
+    """One value at some grid points, and another one elsewhere."""
+    if isinstance(other, KernelRef):
+        return other
+    if not isinstance(value, np.ndarray) or not isinstance(other, np.ndarray):
+        return UNKNOWN
+    return UNKNOWN if numbers.too_large(where, value, other) else np.where(where, value, other)
+
+
+def _forgotten(values: Sequence[Value]) -> list[Value]:
+    return [value if isinstance(value, KernelRef) else UNKNOWN for value in values]
+
+
+def _leading(count: int, place: WalkState) -> np.ndarray:
+    """Numbers of iterations, along a dimension before those of the grid and outer loops."""
+    return np.arange(count, dtype=np.int64).reshape(-1, *(1,) * place.where.ndim)
+
+
+def _counters(loop: LoopForm, numbers_of: np.ndarray) -> list[Value]:
+    """Carried values in some iterations, by number: refs, constants and counters."""
+    values: list[Value] = []
+    for start, step in zip(loop.carry, loop.steps(), strict=True):
+        if isinstance(start, KernelRef) or step == 0:
+            values.append(start)
+        elif isinstance(start, np.ndarray) and step is not None:
+            values.append((start + numbers_of * step).astype(start.dtype))
+        else:
+            values.append(UNKNOWN)
+    return values
+
+
+def _num_equations(jaxpr: Any) -> int:
+    return sum(1 for _ in nested.equations(jaxpr))

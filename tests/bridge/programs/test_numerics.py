@@ -14,7 +14,7 @@ from jax import lax
 
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxprs import rewrite
-from pallas_debug.bridge.normal_forms import Region
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.bridge.programs.arithmetic import (
     numeric_faults,
     numerics,
@@ -33,7 +33,7 @@ def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
 
     def inlined(*values: Any) -> list[Any]:
         replay = rewrite._Replay(rewrite.Visitor())
-        return replay.run(Region(jaxpr, consts), values, rewrite.ProgramPoint())
+        return replay.run(InnerJaxpr(jaxpr, consts), values, rewrite.ProgramPoint())
 
     flat, consts = jaxcompat.opened(jax.make_jaxpr(inlined)(*args))
     assert not consts

@@ -15,18 +15,21 @@ from typing import Any
 
 import jax
 
-from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import (
-    conditionals,
-    jax_core,
-    loops,
-    pallas_primitives,
-    state_primitives,
-)
+from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.bridge.primitives import FIRST_INDEX
-from pallas_debug.bridge.walk import refs
+from pallas_debug.bridge.normal_forms import (
+    AccessForm,
+    AtomicForm,
+    BranchForm,
+    CallForm,
+    Control,
+    CopyForm,
+    InnerJaxpr,
+    LoopForm,
+    ScopeForm,
+)
 from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.model import Target
 
@@ -38,8 +41,6 @@ _Line = tuple[str, int]
 
 MAX_ROUNDS = 20
 """Maximum rounds of a loop until its values stop changing; each adds an argument to some value."""
-
-_READS = (state_primitives.get_p, pallas_primitives.load_p)
 
 
 @dataclass(eq=False)
@@ -99,246 +100,216 @@ def dependences(
     jaxpr = programs.traced(function, args, kwargs, target)[0]
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
-    program.run(jaxpr, given, ProgramPlace())
+    program.run(InnerJaxpr(jaxpr, ()), given, _NONE)
     return program.kernels
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramPlace:
-    """Position in a program: dependences of whether it is reached, and the calls around it."""
+class Labels(Forward[FlowValue, Names]):
+    """Walk with the arguments on which values depend.
 
-    names: Names = _NONE
-    calls: tuple[Any, ...] = ()
-
-    def under(self, names: Names) -> ProgramPlace:
-        return ProgramPlace(names=self.names | names, calls=self.calls)
-
-
-class JaxprWalk:
-    """Walk through a jaxpr; subclasses define the effect of their equations."""
+    A place has those that decide whether it is reached.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self._lines: dict[int, _Line | None] = {}
 
-    def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
-        inner, _ = jaxcompat.opened(jaxpr)
-        known: dict[Any, FlowValue] = dict.fromkeys(inner.constvars, _NONE)
-        if len(args) == len(inner.invars) + len(inner.constvars):
-            known.update(zip(inner.constvars, args, strict=False))  # those of a `run_scoped`
-            args = args[len(inner.constvars) :]
-        known.update(zip(inner.invars, args, strict=True))
+    def constant(self, value: Any) -> Names:
+        return _NONE
 
-        def read(atom: Any) -> FlowValue:
-            return _NONE if isinstance(atom, jax_core.Literal) else known.get(atom, _NONE)
-
-        for eqn in inner.eqns:
-            outputs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
-            known.update(zip(eqn.outvars, outputs, strict=True))
-        return [read(atom) for atom in inner.outvars]
-
-    def _equation(
-        self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace
-    ) -> Sequence[FlowValue]:
-        inline = nested.inlined(eqn)
-        if inline is not None:
-            called = ProgramPlace(names=place.names, calls=(*place.calls, eqn))
-            return self.run(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], inputs, called)
-        primitive, params = eqn.primitive, eqn.params
-        if primitive is conditionals.cond_p:
-            chosen = names_of(inputs[:1])
-            self.decides(eqn, chosen, place)
-            inner = place.under(chosen)
-            found = [self.run(branch, inputs[1:], inner) for branch in params["branches"]]
-            return [_either(values, chosen) for values in zip(*found, strict=True)]
-        if primitive is loops.scan_p:
-            consts, carry, xs = nested.scan_operands(params, inputs)
-            return self._loop(
-                carry, lambda carry: self.run(params["jaxpr"], [*consts, *carry, *xs], place)
-            )
-        if primitive is loops.while_p:
-            return self._while(eqn, inputs, place)
-        return self.other(eqn, inputs, place)
-
-    def _while(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
-        params = eqn.params
-        cond, body, start = nested.while_operands(params, inputs)
-
-        def step(carry: list[FlowValue]) -> list[FlowValue]:
-            (goes_on,) = self.run(params["cond_jaxpr"], [*cond, *carry], place)
-            decided = names_of([goes_on])
-            self.decides(eqn, decided, place)
-            found = self.run(params["body_jaxpr"], [*body, *carry], place.under(decided))
-            return [_either([value], decided) for value in found]
-
-        return self._loop(start, step)
-
-    def _loop(
-        self, carry: Sequence[FlowValue], step: Callable[[list[FlowValue]], list[FlowValue]]
+    def run(
+        self, region: InnerJaxpr | None, inputs: Sequence[FlowValue], place: Names
     ) -> list[FlowValue]:
-        before = list(carry)
-        for _ in range(MAX_ROUNDS):
-            found = step(before)
-            after = [_either([a, b], _NONE) for a, b in zip(before, found, strict=False)]
-            if after == before:
-                break
-            before = after
-        return [*before, *found[len(before) :]]
+        assert region is not None
+        constants: list[FlowValue] = [_NONE] * len(region.jaxpr.constvars)
+        return self.walk(region.jaxpr, constants, inputs, place)
 
-    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
-        """Handle an equation that is not a call, branch or loop."""
-        raise NotImplementedError
+    def is_call(self, eqn: Any, form: Control) -> bool:
+        return isinstance(form, CallForm) or (
+            isinstance(form, ScopeForm) and not lines.is_of_pipeline(eqn)
+        )
 
-    def decides(self, eqn: Any, names: Names, place: ProgramPlace) -> None:
+    def chosen(self, eqn: Any, branch: BranchForm, place: Names) -> list[tuple[int, Names]]:
+        names = names_of([branch.index])
+        self.decides(eqn, names, place)
+        return [(number, place | names) for number in range(len(branch.branches))]
+
+    def joined(
+        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[FlowValue]]]
+    ) -> list[FlowValue]:
+        names = names_of([branch.index])
+        return [_either(v, names) for v in zip(*(found for _, found in results), strict=True)]
+
+    def condition(
+        self, eqn: Any, loop: LoopForm, carry: Sequence[FlowValue], place: Names
+    ) -> Names:
+        goes_on = self.run(loop.condition, [*loop.condition_constants, *carry], place)
+        names = names_of(goes_on)
+        self.decides(eqn, names, place)
+        return place | names
+
+    def again(
+        self, before: Sequence[FlowValue], after: Sequence[FlowValue]
+    ) -> Sequence[FlowValue] | None:
+        joined = [_either([a, b], _NONE) for a, b in zip(before, after, strict=True)]
+        return None if joined == list(before) else joined
+
+    def left(
+        self, loop: LoopForm, carry: Sequence[FlowValue], results: Sequence[FlowValue], place: Names
+    ) -> list[FlowValue]:
+        return [_either([value], place) for value in (*carry, *results[len(carry) :])]
+
+    def decides(self, eqn: Any, names: Names, place: Names) -> None:
         """Called with the dependences of a branch or loop."""
 
-    def line(self, eqn: Any, place: ProgramPlace) -> _Line | None:
+    def line(self, eqn: Any) -> _Line | None:
         if id(eqn) not in self._lines:
-            line = lines.source_of(eqn, place.calls)
+            line = lines.source_of(eqn, self.calls)
             self._lines[id(eqn)] = None if line is None else line.place
         return self._lines[id(eqn)]
 
 
-class _Program(JaxprWalk):
+class _Program(Labels):
     """A whole program, up to its kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: dict[str, Dependence] = {}
 
-    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
-        names = names_of(inputs) | place.names
+    def plain(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
+        names = names_of(inputs) | place
         if eqn.primitive in hook.PRIMITIVES.values():
-            digest = programs.digest(eqn)
-            _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
+            found = self.kernels.setdefault(programs.digest(eqn), Dependence())
+            _kernel(found, eqn, inputs, place)
         else:
-            for inner in nested.within(eqn.params):
-                count = len(jaxcompat.opened(inner)[0].invars)
-                same = inputs if count == len(inputs) else [names] * count
-                self.run(inner, same, place)
+            for closed in nested.within(eqn.params):
+                inner = InnerJaxpr(*jaxcompat.opened(closed))
+                count = len(inner.jaxpr.invars)
+                self.run(inner, inputs if count == len(inputs) else [names] * count, place)
         return [names] * len(eqn.outvars)
 
 
-def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: ProgramPlace) -> None:
+def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Names) -> None:
     """Walk a kernel until nothing changes."""
     mapping = eqn.params.get("grid_mapping")
     names = [names_of([value]) for value in inputs]
     if mapping is None:  # over a mesh
-        jaxprs = nested.within(eqn.params)
-        everything = place.names.union(*names)
-        memories = [
-            [KernelMemory(everything) for _ in jaxcompat.opened(j)[0].invars] for j in jaxprs
-        ]
-        for jaxpr, contents in zip(jaxprs, memories, strict=True):
-            KernelWalk(found).run(jaxpr, contents, place)
+        everything = place.union(*names)
+        for closed in nested.within(eqn.params):
+            inner = InnerJaxpr(*jaxcompat.opened(closed))
+            contents = [KernelMemory(everything) for _ in inner.jaxpr.invars]
+            KernelWalk(found).run(inner, contents, place)
         return
     first = mapping.num_dynamic_grid_bounds
-    inside = place.under(_NONE.union(*names[:first]))
-    jaxpr = eqn.params["jaxpr"]
-    memories_of = [KernelMemory(n) for n in names[first:]]
-    memories_of += [KernelMemory() for _ in range(len(jaxpr.invars) - len(memories_of))]
+    inside = place.union(*names[:first])
+    body = InnerJaxpr(*jaxcompat.opened(eqn.params["jaxpr"]))
+    memories = [KernelMemory(n) for n in names[first:]]
+    memories += [KernelMemory() for _ in range(len(body.jaxpr.invars) - len(memories))]
     aliases = dict(eqn.params.get("input_output_aliases") or ())
     for source, output in aliases.items():
-        memories_of[len(names) - first + output].add(names[first + source])
-    walk = KernelWalk(found)
-    tables = memories_of[: mapping.num_index_operands]
+        memories[len(names) - first + output].add(names[first + source])
+    tables = memories[: mapping.num_index_operands]
     for block in mapping.block_mappings:
-        closed = block.index_map_jaxpr
-        count = len(jaxcompat.opened(closed)[0].invars) - len(tables)
-        walk.index_map(closed, [*itertools.repeat(_NONE, count), *tables], inside)
+        index_map = InnerJaxpr(*jaxcompat.opened(block.index_map_jaxpr))
+        count = len(index_map.jaxpr.invars) - len(tables)
+        walk = KernelWalk(found, is_index_map=True)
+        walk.run(index_map, [*itertools.repeat(_NONE, count), *tables], inside)
+    walk = KernelWalk(found)
     for _ in range(MAX_ROUNDS):
-        before = [memory.names for memory in memories_of]
-        walk.run(jaxpr, memories_of, inside)
-        if [memory.names for memory in memories_of] == before:
+        before = [memory.names for memory in memories]
+        walk.run(body, memories, inside)
+        if [memory.names for memory in memories] == before:
             return
 
 
-class KernelWalk(JaxprWalk):
-    """The jaxpr of a kernel, or of an index map."""
+class KernelWalk(Labels):
+    """The jaxpr of a kernel, or of an index map, whose values are all indices."""
 
-    def __init__(self, found: Dependence) -> None:
+    def __init__(self, found: Dependence, *, is_index_map: bool = False) -> None:
         super().__init__()
         self._found = found
-        self._is_index_map = False
+        self._is_index_map = is_index_map
         self._plain_stores: set[int] = set()
 
-    def run(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> list[FlowValue]:
-        self._plain_stores |= refs.plain_stores(jaxcompat.opened(jaxpr)[0])
-        return super().run(jaxpr, args, place)
+    def walk(
+        self, jaxpr: Any, consts: Sequence[FlowValue], inputs: Sequence[FlowValue], place: Names
+    ) -> list[FlowValue]:
+        self._plain_stores |= _plain_stores(jaxpr)
+        return super().walk(jaxpr, consts, inputs, place)
 
-    def index_map(self, jaxpr: Any, args: Sequence[FlowValue], place: ProgramPlace) -> None:
-        """Walk an index map, whose values are all indices."""
-        self._is_index_map = True
-        self.run(jaxpr, args, place)
-        self._is_index_map = False
+    def equation(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
+        if eqn.primitive.name == "run_scoped":
+            self._add(eqn, place, values=names_of(inputs), accesses=_NONE)
+        return super().equation(eqn, inputs, place)
 
-    def decides(self, eqn: Any, names: Names, place: ProgramPlace) -> None:
-        self.add(eqn, place, values=names, accesses=names)
+    def buffers(self, scope: ScopeForm) -> list[FlowValue]:
+        return [KernelMemory() for _ in scope.body.jaxpr.invars]
 
-    def other(self, eqn: Any, inputs: list[FlowValue], place: ProgramPlace) -> Sequence[FlowValue]:
-        primitive = eqn.primitive
+    def decides(self, eqn: Any, names: Names, place: Names) -> None:
+        self._add(eqn, place, values=names, accesses=names)
+
+    def plain(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
         memories = [value for value in inputs if isinstance(value, KernelMemory)]
         is_store = id(eqn) in self._plain_stores
         names = names_of([value for value in inputs if not (is_store and value in memories)])
-        first = 1 if primitive.name.startswith("scatter") else FIRST_INDEX.get(primitive.name)
-        plain = inputs[first:] if first is not None else inputs if memories else []
-        if primitive.name in _MASKED:
-            plain = _indices_and_mask(eqn, inputs)
-        elif primitive is pallas_primitives.run_scoped_p:
-            plain = []  # its inputs are the values that its function closes over
-        indices = names_of([value for value in plain if not isinstance(value, KernelMemory)])
-        self.add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
-        names |= place.names
-        if primitive is pallas_primitives.run_scoped_p:
-            inner = eqn.params["jaxpr"]
-            scoped = [KernelMemory() for _ in inner.invars]
-            return self.run(inner, [*inputs, *scoped], place)
-        for inner in nested.within(eqn.params):
-            count = len(jaxcompat.opened(inner)[0].invars)
+        indices = names_of([v for v in _selecting(eqn, inputs) if not isinstance(v, KernelMemory)])
+        self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
+        names |= place
+        for closed in nested.within(eqn.params):
+            inner = InnerJaxpr(*jaxcompat.opened(closed))
+            count = len(inner.jaxpr.invars)
             everything = [KernelMemory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)
-        if primitive not in _READS:
-            for memory in _written(eqn, inputs, memories):
-                memory.add(names)
+        for memory in _written(eqn, inputs, memories):
+            memory.add(names)
         return [names] * len(eqn.outvars)
 
-    def add(self, eqn: Any, place: ProgramPlace, *, values: Names, accesses: Names) -> None:
-        line = self.line(eqn, place)
+    def _add(self, eqn: Any, place: Names, *, values: Names, accesses: Names) -> None:
+        line = self.line(eqn)
         if line is not None:
-            self._found.values[line] |= values | place.names
-            self._found.accesses[line] |= accesses | place.names
+            self._found.values[line] |= values | place
+            self._found.accesses[line] |= accesses | place
 
 
-_MASKED = ("masked_load", "masked_swap", "atomic_rmw", "atomic_cas")
-"""Primitives whose operands are not only indices and values."""
+def _plain_stores(jaxpr: Any) -> set[int]:
+    """Stores whose result, the previous value, is unused."""
+    used = {id(atom) for eqn in jaxpr.eqns for atom in eqn.invars} | set(map(id, jaxpr.outvars))
+    return {
+        id(eqn)
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name in primitives.ACCESSES and not primitives.form(eqn).is_load
+        if all(id(out) not in used for out in eqn.outvars)
+    }
 
 
-def _indices_and_mask(eqn: Any, inputs: Sequence[FlowValue]) -> list[FlowValue]:
-    """Operands that decide which elements an access selects."""
-    if eqn.primitive.name == "atomic_cas":
-        return []
-    *_, fourth = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    if eqn.primitive.name == "masked_load":  # a mask, and values for the rest
-        return list(inputs[1 : len(inputs) - (fourth is not None)])
-    behind = len(inputs) - 1 - (fourth is not None)  # a value, and a mask
-    return [*inputs[1:behind], *inputs[behind + 1 :]]
+def _selecting(eqn: Any, inputs: Sequence[FlowValue]) -> Sequence[FlowValue]:
+    """Operands that decide which elements an equation accesses."""
+    form = primitives.form(eqn, inputs)
+    if isinstance(form, AccessForm | AtomicForm):
+        mask = () if form.mask is None else (form.mask,)
+        return [*jax.tree.leaves(form.at.transforms), *mask]
+    name = eqn.primitive.name
+    first = 1 if name.startswith("scatter") else primitives.FIRST_INDEX.get(name)
+    if first is not None:
+        return inputs[first:]
+    return inputs if any(isinstance(value, KernelMemory) for value in inputs) else ()
 
 
 def _written(
     eqn: Any, inputs: Sequence[FlowValue], memories: Sequence[KernelMemory]
-) -> list[KernelMemory]:
+) -> Sequence[KernelMemory]:
     """Memories that an equation writes to: for a DMA the destination, but not its semaphores.
 
     The count of a semaphore does not depend on the data that is copied.
     """
-    if eqn.primitive.name == "dma_wait":
-        return []
-    if eqn.primitive.name != "dma_start":
-        return list(memories)
-    _, destination, *_ = jax.tree.unflatten(eqn.params["tree"], eqn.invars)
-    ref = getattr(destination, "ref", destination)
-    number = next((i for i, variable in enumerate(eqn.invars) if variable is ref), None)
-    found = None if number is None else inputs[number]
-    return [found] if isinstance(found, KernelMemory) else list(memories)
+    form = primitives.form(eqn, inputs)
+    if isinstance(form, AccessForm) and form.is_load:
+        return ()
+    if isinstance(form, CopyForm):
+        found = form.destination.ref
+        wanted = [found] if isinstance(found, KernelMemory) else memories
+        return () if form.is_wait else wanted
+    return memories
 
 
 def names_of(values: Sequence[FlowValue]) -> Names:

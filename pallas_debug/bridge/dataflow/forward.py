@@ -1,0 +1,212 @@
+"""Forward dataflow: values through the equations of a jaxpr, its calls, branches and loops.
+
+A subclass is a domain: it says what an equation makes of values, how values of several branches are
+joined, and whether loops are walked iteration by iteration or summarised. Control flow is handled
+here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeVar
+
+from pallas_debug.bridge import primitives
+from pallas_debug.bridge.jaxcompat import jax_core
+from pallas_debug.bridge.normal_forms import (
+    BranchForm,
+    CallForm,
+    Control,
+    InnerJaxpr,
+    LoopForm,
+    ScopeForm,
+)
+
+V = TypeVar("V")
+P = TypeVar("P")
+
+
+class Forward(Generic[V, P]):
+    """Walk with values of type `V`, and places of type `P`: what holds where an equation is.
+
+    Attributes:
+      calls: calls around the equation that is being walked, outermost first.
+      path: position of that equation in each jaxpr, and number of each iteration.
+    """
+
+    def __init__(self) -> None:
+        self.calls: tuple[Any, ...] = ()
+        self.path: list[int] = []
+
+    # What a subclass defines
+
+    def plain(self, eqn: Any, inputs: list[V], place: P) -> Sequence[V]:
+        """Return the results of an equation that is not entered."""
+        raise NotImplementedError
+
+    def constant(self, value: Any) -> V:
+        """Return the value of a constant."""
+        raise NotImplementedError
+
+    def literal(self, atom: Any) -> V:
+        """Return the value of a literal."""
+        return self.constant(atom.val)
+
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[V]) -> bool:
+        """Return whether to walk the jaxprs of an equation."""
+        return True
+
+    def is_call(self, eqn: Any, form: Control) -> bool:
+        """Return whether lines of jax within an equation count as its line."""
+        return isinstance(form, CallForm)
+
+    def buffers(self, scope: ScopeForm) -> Sequence[V]:
+        """Return the buffers that a scope allocates."""
+        raise NotImplementedError
+
+    def chosen(self, eqn: Any, branch: BranchForm, place: P) -> Iterable[tuple[int, P]]:
+        """Return the branches that may be taken, and the place in each."""
+        return [(number, place) for number in range(len(branch.branches))]
+
+    def joined(
+        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[V]]]
+    ) -> Sequence[V]:
+        """Return the `count` results of a branch, from those of the branches that may be taken."""
+        raise NotImplementedError
+
+    # Loops that are summarised: walked until nothing changes
+
+    def widened(self, loop: LoopForm, place: P) -> tuple[Sequence[V], P] | None:
+        """Return what is known of carried values in all iterations; None without iterations."""
+        return loop.carry, place
+
+    def condition(self, eqn: Any, loop: LoopForm, carry: Sequence[V], place: P) -> P:
+        """Walk the condition of a `while` loop; return the place in its body."""
+        self.run(loop.condition, [*loop.condition_constants, *carry], place)
+        return place
+
+    def again(self, before: Sequence[V], after: Sequence[V]) -> Sequence[V] | None:
+        """Return carried values in all iterations after one more; None if nothing changed."""
+        return None
+
+    def left(
+        self, loop: LoopForm, carry: Sequence[V], results: Sequence[V], place: P
+    ) -> Sequence[V]:
+        """Return the results of a loop, from the last ones of its body."""
+        return [*carry, *results[len(loop.carry) :]]
+
+    # Loops whose iterations are walked one by one
+
+    def unrolls(self, loop: LoopForm) -> bool:
+        """Return whether to walk each iteration of a loop."""
+        return False
+
+    def goes_on(self, value: V, place: P) -> P | Literal["ends", "unknown"]:
+        """Return the place in the next iteration, by the value of a condition."""
+        raise NotImplementedError
+
+    def kept(self, before: V, after: V, place: P) -> V:
+        """Return a carried value after an iteration."""
+        return after
+
+    def element(self, array: V, number: int) -> V:
+        """Return what an iteration takes of a stacked value."""
+        raise NotImplementedError
+
+    def stacked(self, rows: Sequence[V]) -> V:
+        """Return the results of all iterations as one value."""
+        raise NotImplementedError
+
+    # The engine
+
+    def run(self, region: InnerJaxpr | None, inputs: Sequence[V], place: P) -> list[V]:
+        """Walk a jaxpr; return its results."""
+        assert region is not None
+        jaxpr, consts = region
+        return self.walk(jaxpr, list(map(self.constant, consts)), inputs, place)
+
+    def walk(self, jaxpr: Any, consts: Sequence[V], inputs: Sequence[V], place: P) -> list[V]:
+        """Walk a jaxpr, with values for its constants; return its results."""
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+
+        def read(atom: Any) -> V:
+            return self.literal(atom) if isinstance(atom, jax_core.Literal) else known[atom]
+
+        self.path.append(0)
+        for number, eqn in enumerate(jaxpr.eqns):
+            self.path[-1] = number
+            outputs = self.equation(eqn, [read(atom) for atom in eqn.invars], place)
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        self.path.pop()
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, eqn: Any, inputs: list[V], place: P) -> Sequence[V]:
+        """Return the results of an equation, also of one that contains jaxprs."""
+        row = primitives.TABLE.get(eqn.primitive.name)
+        form = primitives.form(eqn, inputs) if row is not None and row.kind == "control" else None
+        if form is None or not self.enters(eqn, form, inputs):
+            return self.plain(eqn, inputs, place)
+        outer = self.calls
+        if self.is_call(eqn, form):
+            self.calls = (*outer, eqn)
+        outputs = self._entered(eqn, form, place)
+        self.calls = outer
+        return outputs
+
+    def _entered(self, eqn: Any, form: Control, place: P) -> Sequence[V]:
+        match form:
+            case CallForm():
+                return self.run(form.body, form.inputs, place)
+            case BranchForm():
+                found = [
+                    (number, self.run(form.branches[number], form.inputs, there))
+                    for number, there in self.chosen(eqn, form, place)
+                ]
+                return self.joined(form, len(eqn.outvars), found)
+            case ScopeForm():
+                return self.walk(form.body.jaxpr, form.inputs, self.buffers(form), place)
+            case LoopForm():
+                walk = self._iterations if self.unrolls(form) else self._summary
+                return walk(eqn, form, place)
+
+    def _summary(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
+        """Walk all iterations at once, until nothing changes."""
+        entered = self.widened(loop, place)
+        if entered is None:
+            return self.left(loop, loop.carry, (), place)
+        carry, place = entered
+        while True:
+            there = place if loop.condition is None else self.condition(eqn, loop, carry, place)
+            results = self.run(loop.body, [*loop.constants, *carry, *loop.stacked], there)
+            following = self.again(carry, results[: len(carry)])
+            if following is None:
+                return self.left(loop, carry, results, there)
+            carry = following
+
+    def _iterations(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
+        """Walk the iterations one by one."""
+        carry, rows = list(loop.carry), {}
+        numbers: Iterable[int] = itertools.count()
+        if loop.length is not None:
+            numbers = range(loop.length)[:: -1 if loop.reverse else 1]
+        self.path.append(0)
+        for number in numbers:
+            self.path[-1] = number
+            if loop.condition is not None:
+                (value,) = self.run(loop.condition, [*loop.condition_constants, *carry], place)
+                there = self.goes_on(value, place)
+                if there == "ends":
+                    break
+                if there == "unknown":
+                    self.path.pop()
+                    return self._summary(eqn, replace(loop, carry=carry), place)
+                place = there
+            elements = [self.element(array, number) for array in loop.stacked]
+            results = self.run(loop.body, [*loop.constants, *carry, *elements], place)
+            pairs = zip(carry, results, strict=False)
+            carry = [self.kept(before, after, place) for before, after in pairs]
+            rows[number] = results[len(carry) :]
+        self.path.pop()
+        each = zip(*(rows[number] for number in sorted(rows)), strict=True)
+        return [*carry, *(self.stacked(values) for values in each)]
