@@ -109,7 +109,6 @@ def internals() -> Sequence[Internal]:
     return tuple(_internals)
 
 
-ad_checkpoint: Any = Internal("jax._src.ad_checkpoint", names="remat_p")
 callback_lib: Any = Internal(
     "jax._src.callback",
     names="_callback_op_sharding _get_sdy_array_list_for_callbacks emit_python_callback",
@@ -129,9 +128,6 @@ jax_core: Any = Internal(
     "ShapedArray Tracer Var empty_ref_p eval_jaxpr free_ref_p jaxpr_as_fun jaxprs_in_params "
     "new_jaxpr_eqn physical_aval trace_ctx trace_state_clean typeof",
 )
-custom_derivatives: Any = Internal(
-    "jax._src.custom_derivatives", names="custom_jvp_call_p custom_vjp_call_p"
-)
 debugging: Any = Internal(
     "jax._src.debugging", names="debug_callback_p debug_print_p merge_callback_args"
 )
@@ -142,7 +138,6 @@ effects: Any = Internal(
     names="Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
     "lowerable_effects remat_allowed_effects",
 )
-flattree: Any = Internal("jax._src.flattree", names="nones[0.12-] pack[0.12-]")
 hardware_utils: Any = Internal(
     "jax._src.hardware_utils", names="num_available_tpu_chips_and_device_id"
 )
@@ -150,10 +145,10 @@ ad: Any = Internal("jax._src.interpreters.ad", names="primitive_jvps")
 batching: Any = Internal("jax._src.interpreters.batching", names="primitive_batchers")
 mlir: Any = Internal(
     "jax._src.interpreters.mlir",
-    names="LoweringRuleEntry TokenSet lower_fun module_to_bytecode register_lowering",
+    names="TokenSet lower_fun module_to_bytecode register_lowering",
 )
 partial_eval: Any = Internal("jax._src.interpreters.partial_eval", names="trace_to_jaxpr_dynamic")
-lax: Any = Internal("jax._src.lax.lax", names="add_p tile tile_p")
+lax: Any = Internal("jax._src.lax.lax", names="tile tile_p")
 conditionals: Any = Internal(
     "jax._src.lax.control_flow.conditionals", names="cond_p platform_index_p"
 )
@@ -207,7 +202,6 @@ triton_primitives: Any = Internal(
     "max_contiguous_p",
 )
 triton_lowering: Any = Internal("jax._src.pallas.triton.lowering", names="triton_lowering_rules")
-pjit: Any = Internal("jax._src.pjit", names="jit_p")
 prng: Any = Internal("jax._src.random.prng", names="random_bits_p random_fold_in_p random_seed_p")
 source_info_util: Any = Internal(
     "jax._src.source_info_util",
@@ -286,27 +280,6 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
-
-
-def scan_with_one_more(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a `scan` with one more carried value, before the others.
-
-    Up to jax 0.11 they have numbers, since 0.12 trees.
-    """
-    if "num_consts" in params:
-        consts, linear = params["num_consts"], params.get("linear")
-        found = {**params, "num_carry": params["num_carry"] + 1}
-        if linear is not None:
-            found["linear"] = (*linear[:consts], False, *linear[consts:])
-        return found
-    constants, carry, stacked = params["ft_in"].unpack()
-    carried, results = params["ft_out"].unpack()
-    one = flattree.nones(1)
-    return {
-        **params,
-        "ft_in": flattree.pack((constants, (one, carry), stacked)),
-        "ft_out": flattree.pack(((one, carried), results)),
-    }
 
 
 def accumulator(params: Mapping[str, Any]) -> tuple[int, int] | None:

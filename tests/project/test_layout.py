@@ -77,7 +77,6 @@ JAXCOMPAT = "pallas_debug.bridge.jaxcompat"
 
 USED_WITHIN = {
     "checkify": {"assert_func"},
-    "flattree": {"nones", "pack"},
     "gpu_params": {"InterpretGPUParams"},
     "lowering": {"_aval_to_log_format_spec"},
     "mlir_ir": {"DialectRegistry"},
