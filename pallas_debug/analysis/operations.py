@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
-from pallas_debug.bridge.primitives import ACCESSES
+from pallas_debug.bridge.primitives import ACCESSES, TABLE
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.explain.formulas import INSTEAD
@@ -31,6 +31,11 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
 
     for operation in operations(subject.captured):
         add(_of_operation(subject, operation, targets))
+        if operation.name not in TABLE and operation.has_rule:
+            result.left_out.append(
+                f"`{operation.name}` at {operation.source}, which has no row in the table of "
+                "primitives"
+            )
     for event in subject.walked.events:
         if event.what == "dma_start" and event.certain:
             for view in (event.view, event.other):

@@ -347,7 +347,8 @@ def _rows() -> Iterator[Primitive]:
         "",
         """
         broadcast_to optimization_barrier reduce_precision roll tile stack unstack reshard
-        einshape_lo scatter tie with_memory_space_constraint approx_top_k
+        einshape_lo scatter tie with_memory_space_constraint approx_top_k name device_put dce_sink
+        to_edtype from_edtype sharding_constraint layout_constraint
         """,
     )
     # Sums, and other results of many elements
@@ -363,11 +364,18 @@ def _rows() -> Iterator[Primitive]:
         """
         reduce_and reduce_or reduce_xor cummax cummin cumlogsumexp reduce_window_sum
         reduce_window_max reduce_window_min scatter_add scatter_mul scatter_min scatter_max
+        scatter-add scatter-mul scatter-min scatter-max scatter-sub reduce reduce_window
+        select_and_scatter select_and_scatter_add select_and_gather_add
         """,
     )
     yield _row("dot_general", "contraction", "nan infinity", interval=rules.contraction_bounds)
     yield _row("conv_general_dilated", "contraction", "nan")
-    yield from _of_kind("contraction", "", "conv ragged_dot_general")
+    yield from _of_kind("contraction", "", "conv ragged_dot_general scaled_dot fft")
+    yield from _of_kind(
+        "contraction",
+        "",
+        "cholesky lu lu_pivots_to_permutation qr eigh svd triangular_solve tridiagonal_solve",
+    )
     # Positions
     yield from _of_kind(
         "position",
@@ -419,7 +427,8 @@ def _rows() -> Iterator[Primitive]:
         "",
         """
         closed_call eval_jaxpr custom_fusion core_map emit_pipeline pipeline_body stage pallas_call
-        mpmd_map shard_map
+        mpmd_map shard_map call core_call composite linear_call custom_vmap_call
+        custom_linear_solve
         """,
     )
     yield _row("multiple_of", "effect", arrays=_same)
@@ -436,7 +445,8 @@ def _rows() -> Iterator[Primitive]:
         "",
         """
         prng_seed prng_random_bits prng_split prng_join random_bits random_fold_in random_seed
-        random_wrap random_unwrap threefry2x32 join_key split_key
+        random_wrap random_unwrap threefry2x32 join_key split_key random_split random_clone
+        random_gamma rng_bit_generator rng_uniform threefry4x32 philox2x32 philox4x32
         """,
     )
 

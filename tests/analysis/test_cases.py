@@ -6,10 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from analysis_runs import F32, Captures, S
+from analysis_runs import F32, Captures, S, look
+from invented import invented_p
 from jax.experimental import pallas as pl
 
 from pallas_debug.analysis import analyze
+from pallas_debug.bridge.jaxcompat import lowering, tpu_core
 from pallas_debug.bridge.walk import walker
 from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.verdict import verify
@@ -71,3 +73,25 @@ def test_a_long_kernel_without_a_loop(captures: Captures) -> None:
     (captured,) = captures(pl.pallas_call(kernel, out_shape=S((8, 128), F32)), (S((8, 128), F32),))
     (gap,) = analyze(captured).gaps
     assert gap.reason == "the whole kernel: it has more than 10,000 operations"
+
+
+@pytest.mark.parametrize("is_lowered", [True, False])
+def test_a_primitive_without_a_row_is_a_gap_with_its_line(
+    captures: Captures, monkeypatch: pytest.MonkeyPatch, is_lowered: bool
+) -> None:
+    """If jax has no rule for it either, that is the finding."""
+    if is_lowered:
+        rules = lowering.lowering_rules[tpu_core.CoreType.TC]
+        monkeypatch.setitem(rules, invented_p, lambda _, x: x)
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = invented_p.bind(x_ref[...])  # invented
+
+    analysis = look(captures, kernel)
+    refused = [finding.source for finding in analysis.findings]
+    reasons = [gap.reason for gap in analysis.gaps]
+    (said,) = reasons if is_lowered else refused
+    assert len(refused) == (not is_lowered)
+    assert f"{__file__}:" in str(said)
+    if is_lowered:
+        assert str(said).startswith("`invented` at ")

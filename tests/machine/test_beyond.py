@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import on_machine
 import pytest
+from invented import invented_p
 from jax import lax
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax.experimental import pallas as pl
@@ -299,3 +300,15 @@ def test_an_unknown_primitive_is_refused_with_its_line() -> None:
         f"the kernel machine has no rule for `io_callback`, at {__file__}:"
     )
     assert str(caught.value).endswith("# the callback")
+
+
+def test_a_primitive_without_a_row_is_refused_with_its_line() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = lax.fori_loop(0, 2, lambda _, x: invented_p.bind(x), x_ref[...])  # loop
+
+    with pytest.raises(MachineError) as caught:
+        run(kernel, X)
+    assert str(caught.value).startswith(
+        f"the kernel machine has no rule for `invented`, at {__file__}:"
+    )
+    assert str(caught.value).endswith("# loop")

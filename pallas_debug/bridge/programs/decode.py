@@ -317,6 +317,8 @@ def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
     """
     if eqn.primitive in RULES and eqn.primitive not in PLAIN_INSIDE:
         return False
+    if eqn.primitive.name not in primitives.TABLE:
+        return False
     if is_inner and eqn.primitive in units.EVALUATED:
         return False
     if eqn.params.get("branches_platforms") is not None:
