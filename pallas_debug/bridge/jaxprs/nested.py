@@ -55,15 +55,6 @@ def inlined(eqn: Any) -> InnerJaxpr | None:
 _CALLS = table.named(lambda row: row.unpack in (normal_forms.call, normal_forms.custom_call))
 
 
-def scan_operands(
-    params: Mapping[str, Any], operands: Iterable[T]
-) -> tuple[list[T], list[T], list[T]]:
-    """Split what a `scan` takes: constants, carried values, and values of one iteration each."""
-    consts, carry = jaxcompat.scan_sizes(params)
-    every = list(operands)
-    return every[:consts], every[consts : consts + carry], every[consts + carry :]
-
-
 def while_operands(
     params: Mapping[str, Any], operands: Iterable[T]
 ) -> tuple[list[T], list[T], list[T]]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import jax
-
-from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import indexing, pallas_primitives, triton_primitives
+from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.jaxcompat import triton_primitives
 from pallas_debug.bridge.jaxprs import nested
 
 
@@ -31,11 +29,11 @@ def _is_of_triton(eqn: Any) -> bool:
     A TPU's have a mask, but no value for masked elements, no cache policy, and no indices of
     several dimensions.
     """
-    if eqn.primitive not in (pallas_primitives.load_p, pallas_primitives.swap_p):
+    if eqn.primitive.name not in ("masked_load", "masked_swap"):
         return False
-    _, transforms, *rest = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    access = primitives.form(eqn)
     return (
-        (eqn.primitive is pallas_primitives.load_p and rest[-1] is not None)
+        access.other is not None
         or any(eqn.params.get(n) for n in ("cache_modifier", "eviction_policy", "is_volatile"))
-        or any(isinstance(t, indexing.NDIndexer) and t.int_indexer_shape for t in transforms)
+        or any(indexer.int_indexer_shape for indexer in access.at.indexers)
     )

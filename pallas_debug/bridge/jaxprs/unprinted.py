@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 
@@ -28,7 +28,7 @@ def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
         for variable in eqn.outvars:
             numbers[variable] = len(numbers)
         if eqn.primitive.name == "semaphore_signal":
-            *_, core = eqn.params["args_tree"].unflatten(eqn.invars)
+            core = primitives.form(eqn).core
             if core is not None:
                 at = core.val if isinstance(core, jax_core.Literal) else f"%{numbers.get(core)}"
                 yield f"semaphore_signal on core {at}"

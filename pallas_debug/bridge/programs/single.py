@@ -9,41 +9,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.units import Unit
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.programs.decode import PendingEquation
-
-Evaluate = Callable[..., Sequence[Any]]
-
-_MAX_KEPT = 4096
-_compiled: dict[Any, Evaluate] = {}
-
-
-def evaluator(unit: Unit) -> Evaluate:
-    """Compiled function for a unit of one equation, shared by equal equations."""
-    (eqn,) = unit.eqns
-    literals = tuple(
-        (str(atom.aval), np.asarray(atom.val).tobytes())
-        if isinstance(atom, jax_core.Literal)
-        else str(atom.aval)
-        for atom in eqn.invars
-    )
-    twice = tuple(eqn.invars.index(atom) for atom in eqn.invars if isinstance(atom, jax_core.Var))
-    try:
-        key: Any = (eqn.primitive, tuple(sorted(eqn.params.items())), literals, twice)
-        key = key, eqn.ctx, jax.config.jax_enable_x64
-        found = _compiled.get(key)
-    except TypeError:  # a parameter is not hashable
-        return unit.compiled
-    if found is None:
-        if len(_compiled) >= _MAX_KEPT:
-            _compiled.clear()
-        found = _compiled[key] = _in_64_bits(unit) if _is_wide(unit) else unit.compiled
-    return found
 
 
 def _is_wide(unit: Unit) -> bool:
@@ -53,7 +24,7 @@ def _is_wide(unit: Unit) -> bool:
     return not names.isdisjoint({"float64", "int64", "uint64", "complex128"})
 
 
-def _in_64_bits(unit: Unit) -> Evaluate:
+def _in_64_bits(unit: Unit) -> Callable[..., Sequence[Any]]:
     def evaluate(*values: Any) -> Sequence[Any]:
         with jax.enable_x64(True):
             return unit.compiled(*values)
@@ -67,7 +38,7 @@ def compute(members: Sequence[PendingEquation]) -> ir.Compute:
     step = units.compute(members, {out.number for out in item.outputs})
     unit = step.unit
     if isinstance(unit, Unit) and step.evaluate is unit:
-        return replace(step, evaluate=evaluator(unit))
+        return replace(step, evaluate=_in_64_bits(unit) if _is_wide(unit) else unit.compiled)
     return step
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from pallas_debug.bridge import chip, jaxcompat
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
@@ -21,6 +21,7 @@ from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import BranchForm, Control, InnerJaxpr, LoopForm
+from pallas_debug.bridge.walk.dataflow import programs
 from pallas_debug.errors import MachineError
 from pallas_debug.model import Target
 
@@ -67,14 +68,11 @@ def trace(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> TracedProgram:
     """Trace a function in the same way as for the kernel machine."""
-    call, given = arrays.of_arrays(function, args, kwargs)
-
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
-    with chip.answering(target), interpret.interpreting("machine"), hook.without_caches():
-        jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(call)(*shapes))
+    with interpret.interpreting("machine"):
+        jaxpr, consts, given = programs.traced(function, args, kwargs, target)
     values = [
-        np.asarray(leaf, shape.dtype) if isinstance(leaf, np.ndarray) else leaf
-        for leaf, shape in zip(given, shapes, strict=True)
+        np.asarray(leaf, arrays.canonical(leaf.dtype)) if isinstance(leaf, np.ndarray) else leaf
+        for leaf in given
     ]
     return TracedProgram(jaxpr=jaxpr, consts=consts, args=values)
 
