@@ -107,7 +107,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "copy_past_the_end": (
         "x_ref[16:24, 0:128] reaches 8 past the end of dimension 0 of float32[16, 128] in ANY",
-        "the index is not bounded by the shape of the ref",
+        "the index comes from line 201, `start = (pl.program_id(0) + 1) * 8`, which does not keep "
+        "it within bounds",
         "keep the index between 0 and 16 - 8, or pad the array",
     ),
 }

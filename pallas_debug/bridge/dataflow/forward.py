@@ -110,8 +110,8 @@ class Forward(Generic[V, P]):
         """Return a carried value after an iteration."""
         return after
 
-    def element(self, array: V, number: int) -> V:
-        """Return what an iteration takes of a stacked value."""
+    def element(self, array: V, number: int | None) -> V:
+        """Return what an iteration, or any iteration, takes of a stacked value."""
         raise NotImplementedError
 
     def stacked(self, rows: Sequence[V]) -> V:
@@ -176,9 +176,10 @@ class Forward(Generic[V, P]):
         if entered is None:
             return self.left(loop, loop.carry, (), place)
         carry, place = entered
+        elements = [self.element(array, None) for array in loop.stacked]
         while True:
             there = place if loop.condition is None else self.condition(eqn, loop, carry, place)
-            results = self.run(loop.body, [*loop.constants, *carry, *loop.stacked], there)
+            results = self.run(loop.body, [*loop.constants, *carry, *elements], there)
             following = self.again(carry, results[: len(carry)])
             if following is None:
                 return self.left(loop, carry, results, there)

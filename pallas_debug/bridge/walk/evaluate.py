@@ -125,7 +125,7 @@ class _Evaluation(Forward[Any, None]):
     def goes_on(self, value: Any, place: None) -> Literal["ends"] | None:
         return None if bool(value) else "ends"
 
-    def element(self, array: Any, number: int) -> Any:
+    def element(self, array: Any, number: int | None) -> Any:
         return array[number]
 
     def stacked(self, rows: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture.capture import Capture
@@ -84,7 +84,8 @@ def operations(captured: Capture) -> Iterator[Equation]:
     return iter(walk.found)
 
 
-class _Known(NamedTuple):
+@dataclass(frozen=True)
+class _Known:
     """Facts about a value.
 
     Attributes:
@@ -139,6 +140,9 @@ class _Operations(Forward[_Known, None]):
 
     def widened(self, loop: LoopForm, place: None) -> tuple[Sequence[_Known], None]:
         return [_Known(ref=value.ref) for value in loop.carry], place
+
+    def element(self, array: _Known, number: int | None) -> _Known:
+        return _UNKNOWN
 
     def left(
         self, loop: LoopForm, carry: Sequence[_Known], results: Sequence[_Known], place: None

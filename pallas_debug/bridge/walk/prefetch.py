@@ -141,6 +141,9 @@ class _Program(Forward[_Known | None, bool]):
         # The constants are the same in all iterations; the body of a scan runs if there are any.
         return [None] * len(loop.carry), place and bool(loop.length)
 
+    def element(self, array: _Known | None, number: int | None) -> None:
+        return None
+
     def left(
         self, loop: LoopForm, carry: Sequence[Any], results: Sequence[Any], place: bool
     ) -> Sequence[None]:

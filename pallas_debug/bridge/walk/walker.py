@@ -327,7 +327,7 @@ class Walker(Forward[Value, WalkState]):
         is_everywhere = after is before or place.where.all()
         return after if is_everywhere else _merged(place.where, after, before)
 
-    def element(self, array: Value, number: int) -> Value:
+    def element(self, array: Value, number: int | None) -> Value:
         return UNKNOWN
 
     def stacked(self, rows: Sequence[Value]) -> Value:

@@ -154,6 +154,9 @@ class Labels(Forward[FlowValue, Names]):
         joined = [_either([a, b], _NONE) for a, b in zip(before, after, strict=True)]
         return None if joined == list(before) else joined
 
+    def element(self, array: FlowValue, number: int | None) -> FlowValue:
+        return array
+
     def left(
         self, loop: LoopForm, carry: Sequence[FlowValue], results: Sequence[FlowValue], place: Names
     ) -> list[FlowValue]:
