@@ -24,9 +24,6 @@ libtpu simulates the whole grid, which takes about 25 ms of CPU time per grid po
 REPORT = "report.html"
 """File that `report` writes."""
 
-MAX_REPORT_JOBS = 4
-"""Maximum number of processes in which `report` reads schedules."""
-
 MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
 """Maximum size in bytes, and maximum number, of local copies of texts from an object store."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,7 +67,6 @@ def run(options: ReportOptions) -> int:
             options.to,
             title=title,
             targets=options.targets,
-            jobs=min(defaults.MAX_REPORT_JOBS, os.cpu_count() or 1),
         )
     except OSError as error:
         raise output.unwritable(options.to, error) from error

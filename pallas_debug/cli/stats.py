@@ -172,10 +172,7 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         yield "", cycles.total.note
     if cycles.least.is_known and cycles.least != cycles.total:
         yield "  at least", f"{marked(cycles.least)}, if no region that depends on data runs"
-    yield (
-        "  libtpu",
-        f"{marked(cycles.compiler)}; ours with its assumptions: " + (marked(cycles.as_compiler)),
-    )
+    yield "  libtpu", marked(cycles.compiler)
     if cycles.time.is_known:
         yield "  time", f"{marked(cycles.time)} ms {cycles.time.note}"
     yield "grid steps", marked(cycles.steps) + _shared(cycles)
@@ -277,13 +274,6 @@ def _advice(stats: Stats) -> Iterator[str]:
         for evidence in advice.evidence:
             yield f"      {one_line(f'- {evidence}')}"
         yield f"      {one_line(f'remedy: {advice.remedy}')}"
-    if stats.hidden:
-        yield (
-            "hidden by copies: saving this computation would hardly make the kernel faster, "
-            "because the copies of a step take longer"
-        )
-    for advice in stats.hidden:
-        yield f"  {one_line(f'{advice.kind} at {advice.source}: {advice.message}')}"
 
 
 def _cut(name: str) -> str:

@@ -109,8 +109,6 @@ class BlockVisits:
       partial: number of different blocks that extend past the array.
       untouched: number of elements that are not in any block; None if not counted.
       overlapping: number of elements in several different blocks; None if not counted.
-      untouched_parts: the first parts of the array that are not in any block.
-      has_more_parts: whether there are more such parts.
     """
 
     copies: int
@@ -122,8 +120,6 @@ class BlockVisits:
     partial: int = 0
     untouched: int | None = None
     overlapping: int | None = None
-    untouched_parts: tuple[ArrayRegion, ...] = ()
-    has_more_parts: bool = False
 
     @property
     def revisits(self) -> int:

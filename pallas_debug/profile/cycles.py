@@ -63,9 +63,6 @@ class CycleEstimate:
         no such region.
       compute: cycles of `total` in which bundles issue or delay.
       waiting: cycles of `total` in which the core waits for copies.
-      as_compiler: our estimate under the assumptions of the compiler's estimate, for comparison:
-        values that the kernel reads are 0, values passed in registers are 42, and copies do not
-        slow each other down.
       compiler: libtpu's own estimate.
       time: milliseconds of one run on the chip, with the cost of copies and grid steps as it was
         measured there; missing for chips without measurements.
@@ -82,7 +79,6 @@ class CycleEstimate:
     least: Figure
     compute: Figure
     waiting: Figure
-    as_compiler: Figure
     compiler: Figure
     time: Figure
     steps: Figure
@@ -119,7 +115,6 @@ def estimate_cycles(
             least=nothing,
             compute=nothing,
             waiting=nothing,
-            as_compiler=nothing,
             compiler=compiler,
             time=missing("there is no listing of bundles", unit=MILLISECONDS),
             steps=steps,
@@ -130,7 +125,6 @@ def estimate_cycles(
     sharing = replace(model, shares_hbm=True)
     given = given_scalars(schedule, blocks.scalars if blocks is not None else ())
     ours = walk(schedule, sharing, unknown="enter", decoded=decoded, given=given)
-    theirs = walk(schedule, model, unknown="zero", decoded=decoded)
     rounded = {s.name for s in (blocks.scalars if blocks is not None else ()) if s.is_rounded}
     assumptions = _assumptions(schedule, ours, is_stand_in, rounded)
     if mosaic is not None and any(
@@ -154,13 +148,6 @@ def estimate_cycles(
         least=least,
         compute=_known(ours.cycles - ours.waiting, origin, "bundles and their delays", is_open),
         waiting=_known(ours.waiting, origin, "waits for copies", is_open),
-        as_compiler=_known(
-            theirs.cycles,
-            "assumed",
-            "libtpu's assumptions: the kernel reads only zeros, values passed in registers are 42, "
-            "and copies do not slow each other down",
-            bool(theirs.unknown_loops) or not theirs.is_complete,
-        ),
         compiler=compiler,
         time=_time(schedule, decoded, given, is_open=is_open),
         steps=steps,

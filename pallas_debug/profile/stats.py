@@ -9,7 +9,7 @@ from functools import cached_property
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
-from pallas_debug.profile.advice import Advice, advise, advise_if_compute_bound
+from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
@@ -28,7 +28,6 @@ class ScheduleTexts:
 
     Attributes:
       mosaic: the kernel's module before any pass, for the calls that lead to each line.
-      relayouts: the module after the pass that inserts relayouts.
       sparsecore: bundles of a kernel on the SparseCore, which has no other tables.
     """
 
@@ -39,7 +38,6 @@ class ScheduleTexts:
     hlo: str | None = None
     estimate: str | None = None
     mosaic: str | None = None
-    relayouts: str | None = None
     sparsecore: str | None = None
 
 
@@ -122,7 +120,6 @@ class Stats:
       traffic: bytes copied compared with work done.
       lines: costs of Python lines, most expensive first.
       advice: what makes the kernel slow, with evidence.
-      hidden: advice that does not matter while copies take longer than the computation.
       coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
       problems: one sentence for each input that could not be read.
@@ -145,7 +142,6 @@ class Stats:
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
     advice: tuple[Advice, ...] = ()
-    hidden: tuple[Advice, ...] = ()
     is_sparse: bool = False
     problems: tuple[str, ...] = ()
 
@@ -226,12 +222,6 @@ class Profile:
         return advise(subject) if subject is not None else ()
 
     @cached_property
-    def hidden(self) -> tuple[Advice, ...]:
-        """Advice that does not matter while copies take longer than the computation."""
-        subject = subject_of(self)
-        return advise_if_compute_bound(subject) if subject is not None else ()
-
-    @cached_property
     def counts(self) -> ScheduleCounts:
         """Counts of bundles and spills, for callers that do not need the rest of `stats`."""
         return _counts(self.schedule)
@@ -280,7 +270,6 @@ def _stats(profile: Profile) -> Stats:
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         advice=profile.advice,
-        hidden=profile.hidden,
         is_sparse=schedule.is_sparse,
         problems=schedule.problems,
     )

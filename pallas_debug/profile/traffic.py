@@ -33,11 +33,6 @@ LANES = 8 * 128
 """Number of 32-bit elements in a vector register."""
 
 _VECTOR = re.compile(r"vector<(?P<shape>\d+(?:x\d+)*)x(?P<dtype>[a-z]+\d*)\w*>")
-_FOR = re.compile(r"scf\.for %[\w$.-]+ = (?P<lower>%[\w$.-]+) to (?P<upper>%[\w$.-]+) step ")
-_ARITHMETIC = re.compile(
-    r" = (?P<name>arith\.(?:addi|muli|divsi)) (?P<a>%[\w$.-]+), (?P<b>%[\w$.-]+) : i32\b"
-)
-_ONE = re.compile(r" = arith\.constant 1 : i32\b")
 _PRODUCTS = ("tpu.matmul", "vector.contract")
 _COPIED = re.compile(
     r"(?<!\w)source\(%[\w$.-]+ : memref<(?P<shape>(?:\d{1,9}x)*)[a-z]+(?P<bits>\d{1,3})"
@@ -172,15 +167,15 @@ def products_of(
     """Return the matrix products of the Mosaic module, with how often the compiled products run."""
     if mosaic is None:
         return ()
-    found: dict[Chain, tuple[int, str]] = {}
-    never = [region for region in mosaic.regions if _never_runs(mosaic, region.start)]
+    # jax writes the body of a loop a second time, for iterations left over by unrolling: products
+    # of one line add up within a region, and the region with most of them counts.
+    in_region: dict[Chain, dict[int, tuple[int, str]]] = defaultdict(dict)
     for line, name in enumerate(mosaic.names):
-        if any(region.start < line < region.stop for region in never):
-            continue
         if name in _PRODUCTS and (product := _product(mosaic.lines[line])):
-            chain = mosaic.source(line)
-            flops, _ = found.get(chain, (0, ""))
-            found[chain] = flops + product[0], product[1]
+            region = max((r.start for r in mosaic.regions if r.start < line < r.stop), default=-1)
+            flops, _ = in_region[mosaic.source(line)].get(region, (0, ""))
+            in_region[mosaic.source(line)][region] = flops + product[0], product[1]
+    found = {chain: max(regions.values()) for chain, regions in in_region.items()}
     runs: dict[Chain, list[float]] = defaultdict(list)
     by_line: dict[Chain, list[float]] = defaultdict(list)
     for at, traces in enumerate(tracing.traces):
@@ -198,32 +193,6 @@ def products_of(
         )
         for chain, (flops, dtype) in found.items()
     )
-
-
-def _never_runs(mosaic: Module, line: int) -> bool:
-    """Return whether a loop has no iterations, like the one jax writes after an unrolled loop.
-
-    Without unrolling, it writes an `scf.for` to `n / 1 * 1`, and another from there to `n`.
-    """
-    head = _FOR.search(mosaic.lines[line])
-    if head is None:
-        return False
-    first, last = (_defined(mosaic, head[name], line) for name in ("lower", "upper"))
-    if first is None or last is None or first[:2] != last[:2] or first[0] != "arith.addi":
-        return False
-    whole = _defined(mosaic, first[2], first[3])
-    part = _defined(mosaic, whole[1], whole[3]) if whole and whole[0] == "arith.muli" else None
-    if whole is None or part is None or part[0] != "arith.divsi" or part[1] != last[2]:
-        return False
-    constants = (mosaic.definition(of[2], of[3]) for of in (whole, part))
-    return all(at is not None and _ONE.search(mosaic.lines[at]) for at in constants)
-
-
-def _defined(mosaic: Module, value: str, line: int) -> tuple[str, str, str, int] | None:
-    """Return name, operands and line of the arithmetic that defines a value used on a line."""
-    at = mosaic.definition(value, line)
-    found = _ARITHMETIC.search(mosaic.lines[at]) if at is not None else None
-    return (found["name"], found["a"], found["b"], at) if found and at is not None else None
 
 
 def sent_bytes(

@@ -14,16 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.profile.blocks import MAX_ENDS, MAX_VALUES, ArrayRegion, BlockIndex, BlockVisits
+from pallas_debug.profile.blocks import MAX_ENDS, MAX_VALUES, BlockIndex, BlockVisits
 
 MAX_POINTS = 1 << 17
 """Maximum grid points over which blocks are counted."""
 
 MAX_CELLS = 1 << 21
 """Maximum cells into which the edges of blocks divide an array."""
-
-MAX_PARTS = 16
-"""Maximum number of untouched parts of an array to list."""
 
 MAX_RANK = 8
 """Maximum rank of an array whose coverage is computed; a block has 2**n corners."""
@@ -33,12 +30,10 @@ Indices = Sequence[np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class _Coverage:
-    """Numbers of elements in no block and in several, and the first untouched parts; or None."""
+    """Numbers of elements in no block and in several; None if not counted."""
 
     untouched: int | None = None
     overlapping: int | None = None
-    parts: tuple[ArrayRegion, ...] = ()
-    has_more: bool = False
 
 
 def recorded(dimension: BlockIndex, index: np.ndarray, grid: Sequence[int]) -> BlockIndex:
@@ -123,8 +118,6 @@ def visits(
         partial=int((((starts < 0) | (stops > bounds)).any(axis=1) & ~is_outside).sum()),
         untouched=covered.untouched,
         overlapping=covered.overlapping,
-        untouched_parts=covered.parts,
-        has_more_parts=covered.has_more,
     )
 
 
@@ -206,39 +199,7 @@ def _coverage(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> _Cov
     for d in range(rank):
         widths = np.diff(edges[d]).astype(float)
         sizes = sizes * widths.reshape([-1 if i == d else 1 for i in range(rank)])
-    parts, has_more = _parts(counts == 0, edges)
     return _Coverage(
         untouched=int(sizes[counts == 0].sum()),
         overlapping=int(sizes[counts > 1].sum()),
-        parts=parts,
-        has_more=has_more,
     )
-
-
-def _parts(free: np.ndarray, edges: Sequence[np.ndarray]) -> tuple[tuple[ArrayRegion, ...], bool]:
-    """Merge cells into a few large boxes; also return whether some cells are left over."""
-    free = free.copy()
-    parts: list[ArrayRegion] = []
-    while len(parts) < MAX_PARTS:
-        flat = int(np.argmax(free))
-        if not free.ravel()[flat]:
-            return tuple(parts), False
-        low = [int(i) for i in np.unravel_index(flat, free.shape)]
-        high = [i + 1 for i in low]
-        for d in reversed(range(free.ndim)):
-            while high[d] < free.shape[d]:
-                beyond = tuple(
-                    slice(high[d], high[d] + 1) if i == d else slice(low[i], high[i])
-                    for i in range(free.ndim)
-                )
-                if not free[beyond].all():
-                    break
-                high[d] += 1
-        free[tuple(map(slice, low, high))] = False
-        parts.append(
-            ArrayRegion(
-                start=tuple(int(e[i]) for e, i in zip(edges, low, strict=True)),
-                stop=tuple(int(e[i]) for e, i in zip(edges, high, strict=True)),
-            )
-        )
-    return tuple(parts), bool(free.any())

@@ -33,14 +33,11 @@ def write_report(
     *,
     title: str,
     targets: Sequence[str] = (),
-    jobs: int = 1,
 ) -> WrittenReport:
     """Write the page about some kernels of a dump directory.
 
     Args:
       targets: the only targets to show; all by default.
-      jobs: maximum number of processes. Child processes import the main module again, so a script
-        needs `if __name__ == "__main__"`.
 
     Raises:
       OSError: the file cannot be written.
@@ -49,7 +46,7 @@ def write_report(
     from pallas_debug.report.page import render_page
     from pallas_debug.store.disk import write_whole
 
-    page, left_out = render_page(collect(reader, kernels, targets), title, jobs)
+    page, left_out = render_page(collect(reader, kernels, targets), title)
     data = page.encode(errors="backslashreplace")
     write_whole(path, data)
     return WrittenReport(size=len(data), left_out=left_out)

@@ -19,7 +19,7 @@ from pallas_debug.report.parts import compilation, findings, overview
 from pallas_debug.report.parts.common import section
 from pallas_debug.report.parts.findings import Link
 from pallas_debug.report.parts.overview import FiguresByTarget
-from pallas_debug.report.section import build_sections, link_of, own_file
+from pallas_debug.report.section import build_section, link_of, own_file
 
 MAX_DATA = 19_000_000
 """Maximum bytes of compressed texts in a page."""
@@ -44,13 +44,9 @@ _EARLY = 'document.documentElement.className = "js";'
 """Run before the body is drawn: parts that need the script are hidden without it."""
 
 
-def render_page(contents: Contents, title: str, jobs: int = 1) -> tuple[str, int]:
-    """The whole page, and the number of chunks that it leaves out.
-
-    Args:
-      jobs: maximum number of processes.
-    """
-    built = build_sections(contents.kernels, jobs)
+def render_page(contents: Contents, title: str) -> tuple[str, int]:
+    """The whole page, and the number of chunks that it leaves out."""
+    built = list(map(build_section, contents.kernels))
     kept = iter(within((chunk for one in built for chunk in one.chunks), MAX_DATA))
     of_kernels = [[next(kept) for _ in one.chunks] for one in built]
     style = static(STYLES)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Compilation, SourceLine
@@ -43,33 +40,6 @@ def build_section(reported: ReportedKernel) -> BuiltSection:
             if found is not None
         },
     )
-
-
-MIN_PARALLEL = 6
-"""Minimum number of kernels for which other processes are started: a process that cannot be forked
-takes half a second to start."""
-
-
-def build_sections(kernels: Sequence[ReportedKernel], jobs: int) -> list[BuiltSection]:
-    """Build all sections, in up to `jobs` processes."""
-    if jobs < 2 or len(kernels) < MIN_PARALLEL:
-        return list(map(build_section, kernels))
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context(_start_method())) as pool:
-            return list(pool.map(build_section, kernels))
-    except BrokenProcessPool:  # one was killed, perhaps because memory ran out
-        return list(map(build_section, kernels))
-
-
-def _start_method() -> Literal["fork", "spawn"]:
-    """`fork` where it is safe: without the threads of numpy or jax, which a child would lack."""
-    if sys.platform != "linux" or {"numpy", "jax"} & sys.modules.keys():
-        return "spawn"
-    return "fork" if threading.active_count() == 1 else "spawn"
 
 
 def link_of(reported: ReportedKernel) -> Link:

@@ -25,9 +25,6 @@ _FILES = {
 }
 """Fields of `ScheduleTexts`, and the files from which they are read."""
 
-RELAYOUTS = "relayout-insertion"
-"""Name of the pass that inserts relayouts."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StoredProfile:
@@ -58,7 +55,6 @@ def read_profile(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfi
                 problems.append(str(error))
     blocks = None
     try:
-        texts |= _relayouts(stored)
         blocks = kernel.blocks()
     except DumpFormatError as error:
         problems.append(str(error))
@@ -69,11 +65,3 @@ def read_profile(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfi
         blocks=blocks,
     )
     return StoredProfile(profile=profile, problems=tuple(problems))
-
-
-def _relayouts(stored: StoredCompilation) -> dict[str, str]:
-    """The text after the pass that inserts relayouts, as a field of `ScheduleTexts`."""
-    if stored.compilation is None:
-        return {}
-    inserted = next((p for p in stored.passes if RELAYOUTS in p.name), None)
-    return {"relayouts": stored.text(inserted)} if inserted is not None else {}

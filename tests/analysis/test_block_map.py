@@ -136,7 +136,6 @@ def test_blocks_outside_and_parts_never_touched(captures: Captures) -> None:
     assert o is not None
     assert (x.outside, x.first_outside, x.untouched) == (1, (4,), 0)
     assert (o.copies, o.distinct, o.untouched) == (3, 3, 12 * 128)
-    assert [str(part) for part in o.untouched_parts] == ["[24:36, 0:128]"]
 
 
 def test_overlapping_blocks(captures: Captures) -> None:
@@ -194,7 +193,7 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
         (2, 0),
     ]
     assert (operand.visits.copies, operand.visits.revisits) == (3, 1)
-    assert [str(p) for p in operand.visits.untouched_parts] == ["[8:16, 0:128]", "[24:32, 0:128]"]
+    assert operand.visits.untouched == 16 * 128
 
 
 def test_scalars_of_the_call_are_recorded(captures: Captures) -> None:

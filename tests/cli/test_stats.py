@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from as_libtpu import as_libtpu
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import dma_copy, flash_attention
@@ -29,6 +31,9 @@ from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
 F32 = jnp.float32
+SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
+ROWS = jax.ShapeDtypeStruct((128, 256), F32)
+NUMBERS = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
 SPEC = operation("flash_attention").spec("bf16_causal")
 
 
@@ -109,7 +114,7 @@ def test_the_command(command: Any, dumps: Path) -> None:
     for pattern in (
         r"  bundles +[\d,]+ c, \d+ c of them empty",
         r"  cycles +[\d,]+ d: [\d,]+ d computing, [\d,]+ d waiting for copies",
-        r"    libtpu +-; ours with its assumptions: [\d,]+ a",
+        r"    libtpu +-$",
         r"  grid steps +16 d",
         r"  MXU +4 +[\d.]+ % d +[\d.]+ % d  matrix units that are busy",
         r"  loop 0x[0-9a-f]+ +[\d,]+ +[\d,]+ d +[\d.]+ % d +\d+ +\d+",
@@ -231,7 +236,7 @@ def repeated(n: jax.Array, x: jax.Array) -> jax.Array:
 def test_a_kernel_without_a_loop_and_libtpus_estimate() -> None:
     stats = pallas_debug.stats(add, X)
     assert (stats.loops, stats.cycles.steps.value) == ((), 1)
-    assert stats.cycles.compiler.value == pytest.approx(stats.cycles.as_compiler.value, rel=0.05)
+    assert stats.cycles.compiler.value == pytest.approx(stats.cycles.total.value, rel=0.05)
     assert stats.traffic.flops.value == 0
     assert stats.traffic.vector_operations.value == 64 * 128
     texts = [line.source.text for line in stats.lines]
@@ -274,8 +279,7 @@ def dynamic(n: jax.Array, x: jax.Array) -> jax.Array:
 
 
 @pytest.mark.slow
-def test_libtpus_estimates_of_a_dynamic_grid_and_of_slots_of_a_remainder() -> None:
-    """It takes the size of the grid to be 42, and both slots of a double buffer to be the first."""
+def test_a_dynamic_grid_is_a_formula_and_copies_overlap() -> None:
     n = jax.ShapeDtypeStruct((), jnp.int32)
     of_grid = pallas_debug.stats(dynamic, n, X, target="v6e").cycles
     assert of_grid.total.formula
@@ -283,8 +287,6 @@ def test_libtpus_estimates_of_a_dynamic_grid_and_of_slots_of_a_remainder() -> No
         dma_copy, jax.ShapeDtypeStruct((128, 256), F32), target="v6e", block_rows=16
     ).cycles
     assert of_slots.total.value < 0.8 * of_slots.compiler.value
-    for cycles in (of_grid, of_slots):
-        assert cycles.as_compiler.value == pytest.approx(cycles.compiler.value, rel=0.03)
 
 
 def table(x: jax.Array) -> jax.Array:
@@ -298,11 +300,24 @@ def table(x: jax.Array) -> jax.Array:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", "v5p", "v6e", "tpu7x"])
-def test_copies_to_and_from_smem_take_as_long_as_libtpu_estimates(target: str) -> None:
-    numbers = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
-    cycles = pallas_debug.stats(table, numbers, target=target).cycles
-    assert cycles.as_compiler.value == pytest.approx(cycles.compiler.value, rel=0.01)
+@pytest.mark.parametrize(
+    "function, args, target, error",
+    [
+        (dynamic, (SCALAR, X), "v6e", 0.03),
+        (functools.partial(dma_copy, block_rows=16), (ROWS,), "v6e", 0.03),
+        *((table, (NUMBERS,), target, 0.01) for target in ("v5e", "v5p", "v6e", "tpu7x")),
+    ],
+)
+def test_libtpu_estimates_what_its_assumptions_give(
+    function: Any, args: tuple[Any, ...], target: str, error: float, tmp_path: Path
+) -> None:
+    """It takes the size of the grid to be 42, and both slots of a double buffer to be the first."""
+    (dump,) = pallas_debug.dump(function, *args, targets=target, to=tmp_path, stages="estimate")
+    stored = open_dumps(tmp_path).find(dump.name)
+    found = read_profile(stored, stored.target(target))
+    assert found is not None
+    stated = found.profile.cycles.compiler.value
+    assert as_libtpu(found.profile.schedule) == pytest.approx(stated, rel=error)
 
 
 def test_a_loop_over_data_is_a_formula() -> None:

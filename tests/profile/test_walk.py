@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from as_libtpu import walk_as_libtpu
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import cycles
@@ -89,7 +90,7 @@ def test_a_number_passed_by_value_is_loaded_before_and_is_not_zero(kind: str) ->
         "{ %v3 = vmul %v1 }",
         "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
     )
-    result = walk(schedule_of(text, target="v4"), MODEL, unknown="zero")
+    result = walk_as_libtpu(schedule_of(text, target="v4"), MODEL)
     assert result.executions == [1, 1, 1, 1, 1, int(kind != "hbm"), 1]
     assert result.cycles == (6 if kind == "hbm" else 7 + 100)
 
@@ -106,7 +107,7 @@ def test_a_condition_on_data_is_entered_or_zero() -> None:
     schedule = schedule_of(text, target="v4")
     entered = walk(schedule, MODEL, unknown="enter")
     assert (entered.executions[4], entered.unknown_branches) == (1, {2})
-    assert walk(schedule, MODEL, unknown="zero").executions[4] == 0
+    assert walk_as_libtpu(schedule, MODEL).executions[4] == 0
     skipped = walk(schedule, MODEL, unknown="skip")
     assert (skipped.executions[4], skipped.is_complete) == (0, True)
     estimate = estimate_cycles(schedule_of(text, target="v5e"))
@@ -295,7 +296,7 @@ def test_libtpus_estimate_takes_a_size_in_a_register_for_42() -> None:
     )
     schedule = schedule_of(text, target="v4")
     assert estimate_cycles(schedule).total.formula == "2 + 4 n"
-    found = walk(schedule, MODEL, unknown="zero")
+    found = walk_as_libtpu(schedule, MODEL)
     # The operand is loaded before, and the empty bundle costs nothing.
     assert (found.trips, found.cycles) == ({0: 42}, 100 + 1 + 42 * 4)
 
@@ -321,7 +322,7 @@ def test_libtpus_estimate_takes_the_slots_of_a_remainder_for_one() -> None:
     schedule = schedule_of(text)
     # The copies start in cycles 3 and 6, and take 164; together, they take 64 more.
     assert walk(schedule, MODEL).cycles == 3 + 164 + 1
-    assert walk(schedule, MODEL, unknown="zero").cycles == 6 + 164 + 64 + 1
+    assert walk_as_libtpu(schedule, MODEL).cycles == 6 + 164 + 64 + 1
 
 
 @pytest.mark.parametrize("budget", [100, 400])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +11,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
-from pallas_debug.report import schedule, section, words
+from pallas_debug.report import schedule, words
 from pallas_debug.report.markup import Markup, escape, tag
 from pallas_debug.report.pack import MAX_LINE, Packer, Text, document, runs, shortened
 from pallas_debug.report.parts.memory import COLOURS, memory_part
@@ -119,19 +116,6 @@ def test_packed_lines_are_visible_and_short(line: str, expected: str) -> None:
     first, shown, last = packed["text"].split("\n")
     assert (first, last) == ("first", "last")
     assert shown.startswith(expected)
-
-
-@pytest.mark.parametrize(
-    "modules,threads,expected",
-    [((), 1, "fork"), ((), 2, "spawn"), (("jax",), 1, "spawn"), (("numpy",), 1, "spawn")],
-)
-def test_processes_are_forked_where_that_is_safe(
-    modules: tuple[str, ...], threads: int, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = {"sys": sys, **dict.fromkeys(modules, sys)}
-    monkeypatch.setattr(section, "sys", SimpleNamespace(platform="linux", modules=loaded))
-    monkeypatch.setattr(threading, "active_count", lambda: threads)
-    assert section._start_method() == expected
 
 
 def test_a_bundle_has_a_chain_for_each_instruction() -> None:

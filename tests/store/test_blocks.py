@@ -12,7 +12,6 @@ import pytest
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import (
-    ArrayRegion,
     BlockIndex,
     BlockMap,
     BlockVisits,
@@ -39,8 +38,7 @@ OPERAND = OperandBlocks(
     ),
     tables=("table_ref",),
     visits=BlockVisits(
-        copies=3, distinct=2, least=1, most=2, first_outside=(1, 0), untouched=2048,
-        untouched_parts=(ArrayRegion(start=(8, 0), stop=(16, 128)),), has_more_parts=True,
+        copies=3, distinct=2, least=1, most=2, first_outside=(1, 0), untouched=2048
     ),
     left_out=("nothing",),
     first=((2, 0),),

@@ -91,11 +91,6 @@ class AdviceKind:
         )
 
 
-def applies(subject: AdviceSubject, *rules: Rule) -> bool:
-    """Return whether one of these rules has advice for a kernel."""
-    return any(True for rule in rules for _ in rule(subject))
-
-
 def counted(name: str, value: int | float | None, note: str = "") -> Evidence:
     """Make evidence from a number that the compiler reports."""
     return Evidence(name=name, figure=Figure(value=value, origin="compiler", note=note))
@@ -104,13 +99,3 @@ def counted(name: str, value: int | float | None, note: str = "") -> Evidence:
 def derived(name: str, value: int | float | None, note: str = "", unit: str = "") -> Evidence:
     """Make evidence from a number derived from compiler output or from the program."""
     return Evidence(name=name, figure=Figure(value=value, origin="derived", unit=unit, note=note))
-
-
-def derived_share(name: str, value: float) -> Evidence:
-    """Make evidence from a derived share, in percent."""
-    return derived(name, round(100 * value, 1), unit="%")
-
-
-def percent(part: float, whole: float) -> str:
-    """Format a share in percent: `71 %`."""
-    return f"{part / whole:.0%}".replace("%", " %") if whole else "-"

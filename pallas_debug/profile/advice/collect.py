@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pallas_debug.ir.operations import Module
 from pallas_debug.profile.advice.subject import AdviceSubject, StepCost
 from pallas_debug.profile.core.copies import copy_model
 
@@ -16,7 +15,6 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
     """Collect the input of the advice rules; None without a kernel or bundles."""
     if profile.kernel is None or not profile.schedule.bundles:
         return None
-    relayouts = profile.texts.relayouts
     model, _ = copy_model(profile.schedule.chip)
     vmem, limit = profile.memory.vmem.value, profile.memory.limit.value
     return AdviceSubject(
@@ -24,7 +22,6 @@ def subject_of(profile: Profile) -> AdviceSubject | None:
         schedule=profile.schedule,
         tracing=profile.tracing,
         mosaic=profile.mosaic,
-        relaid=Module.of(relayouts, "mlir") if relayouts else None,
         executions=profile.cycles.executions,
         cycles=profile.cycles.total.value,
         step=_step(profile),

@@ -3,100 +3,30 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pallas_debug.profile import units
-from pallas_debug.profile.advice.moves import is_one_after_another, is_vector_instruction
 from pallas_debug.profile.advice.subject import AdviceSubject
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
+from pallas_debug.profile.units import is_vector
 
 Axes = frozenset[int]
 """Numbers of axes of the grid."""
 
-Powers = tuple[int, ...]
-"""Grid axes along which work grows, in order, each repeated as often as it multiplies the work:
-(1, 1) for scores of a block with itself, whose rows and columns both follow axis 1."""
 
 _PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 FOLLOWED = 0.5
 """Minimum share of the grid points at which an index that skips blocks equals that of its axis."""
 
-FILLED = 0.75
-"""Share of its capacity that the busiest unit can reach in a long schedule."""
-
-MAX_USED = 0.45
-"""Maximum use of the busiest unit in steps whose work is reported as not overlapping."""
-
-MAX_SHORT = 2_000
-"""Maximum cycles of a step that counts as short."""
-
-MIN_FIXED = 0.4
-"""Minimum share of a step's work that does not grow with its blocks, so that work that does grow is
-executed while the former waits. Cross entropy over 128 and 256 columns, in steps of 870 to 4,550
-cycles, takes 0.87 to 1.08 times the cycles that are estimated with this for blocks of 1,024."""
-
-MAX_CHAIN = 12
-"""Maximum instructions of a line in a dependency chain; a polynomial does not exceed this."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepLatency:
-    """Cycles that a step, or an iteration, loses because it is too short.
-
-    Attributes:
-      cycles: cycles of a step in which vector work waits for earlier vector work.
-      unit: name of the busiest unit.
-      used: share of that unit's capacity that is used in the bundles that run.
-    """
-
-    cycles: float
-    unit: str
-    used: float
-
 
 def idle_bundles(subject: AdviceSubject, count: float) -> float:
     """Return the average number of bundles without vector instructions in each of `count` steps."""
-    busy = {p.bundle for p in subject.instructions if is_vector_instruction(p.opcode)}
+    busy = {p.bundle for p in subject.instructions if is_vector(p.opcode)}
     if not subject.executions or not count:
         return 0.0
     return sum(w for at, w in enumerate(subject.executions) if at not in busy) / count
-
-
-def latency_of(
-    subject: AdviceSubject, count: float, compute: float, idle: float
-) -> StepLatency | None:
-    """Compare the cycles of a step with those that its busiest unit needs.
-
-    Args:
-      count: number of steps.
-      compute: cycles of a step.
-      idle: cycles of a step without vector work.
-    """
-    table = subject.schedule.table
-    if table is None or not count or not subject.executions:
-        return None
-    busiest = max(
-        (
-            (sum(map(operator.mul, subject.executions, table.column(name) or ())) / capacity, name)
-            for name, capacity in zip(table.names, table.capacity, strict=True)
-            if name in units.VECTOR and capacity
-        ),
-        default=None,
-    )
-    if busiest is None:
-        return None
-    needed, used = busiest[0] / count, busiest[0] / subject.executed
-    if used > MAX_USED or compute > MAX_SHORT:
-        return None
-    if subject.longest_chain(is_one_after_another) > MAX_CHAIN:
-        return None  # a recurrence: each row of a larger block waits for the previous row
-    needed = max(needed, subject.matrix_cycles / count)
-    stalled = max(compute - idle - needed / FILLED, 0.0)
-    return StepLatency(cycles=stalled, unit=busiest[1], used=used)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,56 +46,6 @@ class PipelineCost:
     steps: int
     cycles: float
     vmem: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkGrowth:
-    """Work of a step by the axes along which it grows.
-
-    Attributes:
-      shares: share of the bundles with vector work that grows along these axes.
-      units: by unit, its work in cycles of all steps if it were never idle.
-    """
-
-    shares: Mapping[Powers, float] = field(default_factory=dict)
-    units: Mapping[str, Mapping[Powers, float]] = field(default_factory=dict)
-
-    def share(self, factors: Mapping[int, int], work: float) -> float:
-        """Return the work of all steps with larger blocks, relative to the current blocks.
-
-        Bundles are shared by work that grows and work that does not. If most of it does not grow,
-        what is added to a step is executed while that work waits, as far as the units allow.
-
-        Args:
-          factors: factor by which blocks are enlarged, by axis.
-          work: current cycles of all steps that grow with the blocks.
-        """
-        if not work or not self.shares:
-            return 1.0
-        whole = math.prod(factors.values())
-
-        def grown(parts: Mapping[Powers, float], factors: Mapping[int, int]) -> float:
-            return sum(
-                part * math.prod(factors.get(axis, 1) for axis in powers)
-                for powers, part in parts.items()
-            )
-
-        share = grown(self.shares, factors) / whole
-        now = max((grown(unit, {}) for unit in self.units.values()), default=0.0) / work
-        then = max((grown(unit, factors) for unit in self.units.values()), default=0.0) / work
-        then = then / FILLED / whole
-        if 0 < now <= MAX_USED and self._fixed(factors) >= MIN_FIXED:
-            share = min(share, (1 - now / FILLED) / whole + then)
-        return max(share, min(then, 1.0))
-
-    def _fixed(self, factors: Mapping[int, int]) -> float:
-        """Return the share of the bundles whose work does not grow with the blocks."""
-        axes = {axis for axis, factor in factors.items() if factor > 1}
-        return sum(part for powers, part in self.shares.items() if axes.isdisjoint(powers))
-
-
-UNKNOWN_GROWTH = WorkGrowth()
-"""Growth of work that is assumed to grow along every axis."""
 
 
 def depends(operand: OperandBlocks, axis: int) -> bool | None:
@@ -199,14 +79,21 @@ def ordered_axes(subject: AdviceSubject, blocks: BlockMap) -> frozenset[int] | N
     An axis counts if the kernel reads its index, or if an output does not depend on it, so that the
     output is accumulated along that axis.
     """
-    program = subject.program
-    if not program.operations:
+    module = subject.mosaic
+    lines = () if module is None else module.lines
+    first = next((n for n, line in enumerate(lines) if "func.func" in line), None)
+    if module is None or first is None:
         return None
-    head = program.module.lines[program.span[0]].partition(" attributes ")[0]
-    parameters = _PARAMETER.findall(head)
+    parameters = _PARAMETER.findall(lines[first].partition(" attributes ")[0])
     if len(parameters) != len(blocks.grid):
         return None
-    read = {o for operation in program.operations for o in operation.operands}
+    read = {
+        value.name
+        for line, name in enumerate(module.names)
+        if name is not None and line > first
+        for operation in module.operations(line)
+        for value in operation.operands
+    }
     outputs = [o for o in blocks.pipelined if o.kind == "output"]
     return frozenset(
         axis
@@ -359,13 +246,11 @@ def enlarged(
     blocks: BlockMap,
     factors: Mapping[int, int],
     overhead: float,
-    growth: WorkGrowth = UNKNOWN_GROWTH,
 ) -> PipelineCost | None:
     """Estimate the cost of larger blocks; None if they do not simply follow the grid.
 
     Args:
       overhead: cycles of a step that do not grow with its blocks.
-      growth: growth of all other cycles.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate or subject.vmem is None:
@@ -398,7 +283,7 @@ def enlarged(
     rest = max(subject.vmem - now, 0) * math.prod(factors.values())
     steps = math.prod(grid)
     work = blocks.points * max(step.compute - overhead, 0.0)
-    work *= _work(blocks, factors) * growth.share(factors, work / subject.cores)
+    work *= _work(blocks, factors)
     compute = work + steps * overhead
     waiting = max(
         fetched.waiting(compute / steps, written, rate),
@@ -414,37 +299,6 @@ def enlarged(
         cycles=running + ends,
         vmem=windows + rest,
     )
-
-
-def running_in_bursts(subject: AdviceSubject, blocks: BlockMap, without: str) -> float | None:
-    """Estimate the cycles of all steps where some copy more blocks than others; None if unknown.
-
-    A step that fetches a block that the previous steps did not need waits for its latency and its
-    bytes, unless its computation takes longer.
-
-    Args:
-      without: name of an operand to leave out, as if it were not copied.
-    """
-    step, rate = subject.step, subject.bytes_per_cycle
-    if step is None or not rate:
-        return None
-    moving = [o for o in blocks.pipelined if o.name not in subject.resident and o.name != without]
-    varying = [axis for axis, size in enumerate(blocks.grid) if size > 1]
-    total, steady, before = step.compute, None, 1
-    times = []
-    for place, axis in enumerate(varying):
-        # Steps in which this axis advances, and all axes inside of it restart.
-        count, before = before * (blocks.grid[axis] - 1), before * blocks.grid[axis]
-        inner = varying[place:]
-        copied = sum(o.block_bytes for o in moving if any(depends(o, n) for n in inner))
-        times.append((count, copied / rate))
-        steady = copied / rate
-    for count, transfer in times:
-        latency = subject.latency if steady is not None and transfer > steady else 0.0
-        total += count * max(step.compute, transfer + latency)
-    # The first fetches and the last write-back do not overlap with anything.
-    ends = sum(o.block_bytes for o in moving) / rate
-    return total / subject.cores + ends
 
 
 def size_text(count: float) -> str:

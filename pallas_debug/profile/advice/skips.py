@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pallas_debug.profile.advice.pipelines import (
-    UNKNOWN_GROWTH,
     PipelineCost,
-    WorkGrowth,
     followed,
     grows,
 )
@@ -40,16 +38,12 @@ def stepped(
     blocks: BlockMap,
     cost: PipelineCost,
     idle: float,
-    stalled: float,
-    growth: WorkGrowth = UNKNOWN_GROWTH,
 ) -> PipelineCost | None:
     """Simulate the steps of a grid to find its bytes and cycles; None if the blocks are not known.
 
     Args:
       cost: cost to refine, with the factors by which the blocks are enlarged.
       idle: cycles of each step without vector work, including steps that do nothing.
-      stalled: average cycles of a step in which vector work waits for other vector work.
-      growth: growth of the work that is neither idle nor stalled.
     """
     step, rate = subject.step, subject.bytes_per_cycle
     if step is None or not rate:
@@ -61,10 +55,8 @@ def stepped(
         return None
     # Scale averages over all steps to averages over the steps that do something.
     share = now.points / busy
-    work = max(step.compute - idle - stalled, 0.0)
-    grown = growth.share(cost.factors, work * subject.core_points)
-    work *= share * grown * math.prod(cost.factors.values())
-    compute = {True: idle + stalled * share + work, False: idle}
+    work = max(step.compute - idle, 0.0) * share * math.prod(cost.factors.values())
+    compute = {True: idle + work, False: idle}
     count = min(larger.points, MAX_STEPS)
 
     def fetched(size: float) -> tuple[float, float]:

@@ -141,15 +141,6 @@ def passed(
     ]
 
 
-def scalars_by_value(bundles: Sequence[Bundle]) -> int:
-    """Number of operands that are passed in registers, which XLA loads before the kernel."""
-    return sum(
-        i.opcode.startswith("inlined_call_operand") and scalars.is_by_value(i)
-        for bundle in bundles[:1]
-        for i in bundle.instructions
-    )
-
-
 def _decoded(
     i: Instruction, starts: Mapping[int, int], spaces: Mapping[str, str]
 ) -> Decoded | DecodedScalar | None:

@@ -16,26 +16,24 @@ class ScalarMemory:
       used: names of the given tables that were read.
     """
 
-    def __init__(self, given: Mapping[int, GivenTable], default: int | None) -> None:
+    def __init__(self, given: Mapping[int, GivenTable]) -> None:
         """Make an empty memory.
 
         Args:
           given: tables by the bundle that starts the copy to SMEM.
-          default: value assumed for an unknown word.
         """
         self.used: set[str] = set()
         self._given = given
-        self._default = default
         self._words: dict[str, dict[int, Scalar]] = defaultdict(dict)
         self._tables: dict[str, str] = {}  # names, by their allocation
 
     def load(self, place: Address | None) -> Scalar:
         if place is None:
-            return self._default
+            return None
         allocation, offset = place
         if allocation in self._tables:
             self.used.add(self._tables[allocation])
-        return self._words[allocation].get(offset, self._default)
+        return self._words[allocation].get(offset)
 
     def store(self, place: Address, value: Scalar) -> None:
         allocation, offset = place
@@ -47,8 +45,7 @@ class ScalarMemory:
         Args:
           bundle: index of the bundle that starts the copy.
         """
-        # libtpu's estimate, in which unknown words are 0, keeps stored words after a copy.
-        if self._default is not None or not isinstance(destination, tuple):
+        if not isinstance(destination, tuple):
             return
         allocation, offset = destination
         self._words.pop(allocation, None)

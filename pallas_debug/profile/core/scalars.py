@@ -292,12 +292,3 @@ _FUNCTIONS: dict[str, Callable[..., Scalar]] = {
         for name, f in _COMPARISONS.items()
     },
 }
-
-AS_LIBTPU: Mapping[Callable[..., Scalar] | None, int] = {
-    None: 0,
-    _unsigned_minimum: 0,
-    _unknown: 42,
-}
-"""Results that libtpu's own estimate assumes regardless of the arguments, as observed with 0.0.42:
-for operations that it does not evaluate, for `smin.u32`, which remainders are built from, and for
-operands passed in registers, such as the size of a dynamic grid."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Literal, TypeVar
 
-from pallas_debug.profile.core import scalars
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.decode import (
     DecodedBundle,
@@ -24,7 +23,6 @@ from pallas_debug.profile.core.decode import (
     decode,
     opposites,
     passed,
-    scalars_by_value,
     test_of,
 )
 from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
@@ -33,10 +31,9 @@ from pallas_debug.profile.core.memory import ScalarMemory
 from pallas_debug.profile.core.scalars import Address, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
-Unknown = Literal["enter", "skip", "zero"]
+Unknown = Literal["enter", "skip"]
 """Assumption about a value that is known only at run time. `enter`: enter regions that depend on
-it. `skip`: skip them, and end a loop after its first iteration. `zero`: the value is 0, or that in
-`scalars.AS_LIBTPU`, as in libtpu's own estimate."""
+it. `skip`: skip them, and end a loop after its first iteration."""
 
 BUDGET = 250_000
 """Maximum number of scalar instructions evaluated before loops are extrapolated."""
@@ -107,7 +104,7 @@ def walk(
     """
     decoded = decoded or decode(schedule)
     given = given or GivenScalars()
-    return _Walker(schedule, model, unknown, listen, budget, decoded, given).run()
+    return Walker(schedule, model, unknown, listen, budget, decoded, given).run()
 
 
 @dataclass(slots=True)
@@ -125,7 +122,9 @@ class _Snapshot:
     unknown_loops: dict[int, float]
 
 
-class _Walker:
+class Walker:
+    """A walk; tests derive libtpu's own estimate from it by other assumptions about data."""
+
     def __init__(
         self,
         schedule: Schedule,
@@ -138,16 +137,11 @@ class _Walker:
     ) -> None:
         self._schedule = schedule
         self._model = model
-        self._zero = unknown == "zero"
         self._skip = unknown == "skip"
         self._listen = listen
         self._budget = budget
         self._size = len(schedule.bundles)
-        # libtpu's estimate does not count empty bundles, which are delay slots.
-        self._cost: list[int] = [
-            (1 if bundle.instructions or not self._zero else 0) + delay
-            for bundle, delay in zip(schedule.bundles, schedule.delays, strict=True)
-        ]
+        self._cost = [1 + delay for delay in schedule.delays]
         self._before = [0, *_running(self._cost)]
         self._given = given
         self._decoded = decoded = passed(decoded, given.registers)
@@ -165,12 +159,10 @@ class _Walker:
             for argument in scalar.arguments
             if not isinstance(argument, str)
         }
-        self._memory = ScalarMemory(given.copied, 0 if self._zero else None)
+        self._memory = ScalarMemory(given.copied)
         self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
-        # libtpu's estimate includes the time XLA takes to load scalar operands sequentially.
-        by_value = scalars_by_value(schedule.bundles) if self._zero else 0
-        self._time = by_value * model.time("hbm_to_vmem", 0)[0]
+        self._time = 0.0
         self._busy: dict[str, float] = {}  # end of the last copy's use, by memory
         self._spent = 0
         self._result = Walk()
@@ -241,9 +233,7 @@ class _Walker:
         if predicate is None:
             return True
         value = self._registers.get(predicate[0])
-        if not isinstance(value, int):
-            return False if self._zero and value is None and not predicate[1] else None
-        return bool(value) == predicate[1]
+        return bool(value) == predicate[1] if isinstance(value, int) else None
 
     def _join(self, at: int, came_by_jump: bool) -> None:
         is_loop = at in self._loop_at
@@ -277,8 +267,6 @@ class _Walker:
             if runs is False:
                 if scalar.kept is not None:
                     registers[scalar.result] = self._value(scalar.kept)
-            elif self._zero and scalar.function in scalars.AS_LIBTPU:
-                registers[scalar.result] = scalars.AS_LIBTPU[scalar.function]
             elif scalar.function is None:
                 registers[scalar.result] = None
             else:
@@ -429,10 +417,7 @@ class _Walker:
         self._busy.update({memory: begin + cycles for memory, cycles in shared.items()})
         done = begin + latency + transfer
         key = flag if isinstance(flag, tuple) else None
-        granules = granules or 0
-        if self._zero:
-            done, granules = self._behind(self._pending.pop(key, []), direction, done, granules)
-        self._pending[key].append((done, granules))
+        self._queue(key, direction, done, granules or 0)
         if self._listen is not None:
             self._listen(
                 CopyEvent(
@@ -440,17 +425,9 @@ class _Walker:
                 )
             )
 
-    def _behind(
-        self, earlier: list[tuple[float, int]], direction: str, done: float, granules: int
-    ) -> tuple[float, int]:
-        """Completion and size of a copy whose flag has other pending copies, as libtpu estimates.
-
-        libtpu's estimate waits for all copies of a flag together, and charges the last one for the
-        bytes of all of them.
-        """
-        before = sum(size for _, size in earlier)
-        more = self._model.time(direction, before * self._model.granule)[1]
-        return done + more, before + granules
+    def _queue(self, flag: Address | None, direction: str, done: float, granules: int) -> None:
+        """Note a copy that a wait on its flag will end with."""
+        self._pending[flag].append((done, granules))
 
     def _wait(self, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)
@@ -467,8 +444,6 @@ class _Walker:
             done, granules = queue.pop(0)
             until = max(until, done)
             taken += granules or (wanted or 0)
-        if self._zero and wanted is not None and taken > wanted:
-            queue.append((until, taken - wanted))
         if until > self._time + _NO_TIME:
             self._result.waiting += until - self._time
         if self._listen is not None:

@@ -50,10 +50,7 @@ def _remarks(operand: OperandBlocks) -> Child:
         if visits.outside:
             found.append(mark("bad", f"outside the array at {visits.outside:,} grid points"))
         if visits.untouched:
-            parts = ", ".join(map(str, visits.untouched_parts[:3]))
-            more = ", …" if visits.has_more_parts or len(visits.untouched_parts) > 3 else ""
-            elements = f"{visits.untouched:,} elements never touched"
-            found.append(mark("warn", f"{elements}: {parts}{more}" if parts else elements))
+            found.append(mark("warn", f"{visits.untouched:,} elements never touched"))
         if visits.overlapping:
             found.append(mark("warn", f"{visits.overlapping:,} elements in several blocks"))
         if visits.partial:

@@ -71,11 +71,11 @@ def tiles(stats: Stats) -> Markup:
 
 
 def _beside(cycles: CycleEstimate) -> str:
-    """Details beside the cycles: waits, minimum, libtpu's estimate, and ours on its assumptions.
+    """Details beside the cycles: waits, minimum, and libtpu's estimate.
 
     For a formula, the meaning of its unknowns.
     """
-    own, ours, least = cycles.compiler, cycles.as_compiler, cycles.least
+    own, least = cycles.compiler, cycles.least
     parts = [_unknown(cycles.total)] if not cycles.total.is_known else []
     if cycles.total.is_known and cycles.waiting.value:
         parts.append(f"{words.number(cycles.waiting.value)} of them waiting for copies")
@@ -83,8 +83,6 @@ def _beside(cycles: CycleEstimate) -> str:
         parts.append(f"at least {words.number(least.value)} without what depends on data")
     if own.is_known and cycles.total.is_known:
         parts.append(f"{words.number(own.value)} by libtpu’s estimate")
-        if ours.is_known and ours.value != cycles.total.value:
-            parts.append(f"ours with its assumptions: {words.number(ours.value)}")
     if cycles.time.is_known:
         parts.append(f"{cycles.time} ms {cycles.time.note}")
     return "; ".join(filter(None, parts))

@@ -1,1 +1,0 @@
-"""Rules about blocks and rows that are selected by tables in scalar prefetch."""

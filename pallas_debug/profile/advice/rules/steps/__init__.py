@@ -1,1 +1,0 @@
-"""Rules about work that some grid steps repeat, or do in vain."""

@@ -1,1 +1,0 @@
-"""Rules about waits for copies that the kernel itself starts."""
