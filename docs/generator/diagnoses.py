@@ -74,7 +74,7 @@ def findings() -> str:
             [
                 f"`{fault}`",
                 fault.summary,
-                ", ".join(f"{engine} ({GUARANTEES[engine]})" for engine in fault.judges),
+                ", ".join(f"{engine} ({GUARANTEES[engine]})" for engine in fault.engines),
             ]
             for fault in faults
         ]

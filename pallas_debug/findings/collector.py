@@ -168,8 +168,8 @@ def _follows(failure: Finding, cause: Finding, begins: Places) -> bool:
 
 def _by_sureness(finding: Finding) -> int:
     """Rank of the most certain of its engines for this kind of fault."""
-    judges: Sequence[str] = finding.kind.judges
-    return min((judges.index(e) for e in finding.engines if e in judges), default=len(judges))
+    engines: Sequence[str] = finding.kind.engines
+    return min((engines.index(e) for e in finding.engines if e in engines), default=len(engines))
 
 
 def _by_severity(finding: Finding) -> tuple[bool, bool, Severity]:

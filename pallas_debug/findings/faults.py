@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-Judge = Literal["trace", "static", "compile", "machine", "checks", "reference"]
+EngineName = Literal["trace", "static", "compile", "machine", "checks", "reference"]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
 libtpu, the kernel machine, checks in a compiled kernel, the comparison with a reference."""
 
@@ -47,18 +47,18 @@ class Sure(StrEnum):
     """jax or the compiler reports it."""
 
 
-GUARANTEES: Mapping[Judge, Sure] = {
+GUARANTEES: Mapping[EngineName, Sure] = {
     "static": Sure.PROVED,
     **dict.fromkeys(("trace", "compile"), Sure.REFUSED),
     **dict.fromkeys(("machine", "checks", "reference"), Sure.SEEN),
 }
 
-_Row = tuple[str, Severity, tuple[Judge, ...], str]
+_Row = tuple[str, Severity, tuple[EngineName, ...], str]
 
 
-def _row(severity: Severity, *judges: Judge) -> Callable[[str, str], _Row]:
+def _row(severity: Severity, *engines: EngineName) -> Callable[[str, str], _Row]:
     """Return a function that makes the row of a kind from its name and summary."""
-    return lambda name, summary: (name, severity, judges, summary)
+    return lambda name, summary: (name, severity, engines, summary)
 
 
 _unsupported = _row(Severity.UNSUPPORTED, "static", "compile")
@@ -86,21 +86,21 @@ class Fault(StrEnum):
 
     Attributes:
       severity: how bad it is.
-      judges: engines that detect it, the most informative witness first.
+      engines: engines that detect it, the most informative witness first.
       summary: what happens, in one line.
     """
 
     _value_: str
     severity: Severity
-    judges: tuple[Judge, ...]
+    engines: tuple[EngineName, ...]
     summary: str
 
     def __new__(
-        cls, name: str, severity: Severity, judges: tuple[Judge, ...], summary: str
+        cls, name: str, severity: Severity, engines: tuple[EngineName, ...], summary: str
     ) -> Fault:
         member = str.__new__(cls, name)
         member._value_ = name
-        member.severity, member.judges, member.summary = severity, judges, summary
+        member.severity, member.engines, member.summary = severity, engines, summary
         return member
 
     @classmethod

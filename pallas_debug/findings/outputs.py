@@ -116,7 +116,7 @@ def _overlap(a: Box, b: Box) -> bool:
     return all(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
 
 
-def judged(
+def without_unused(
     findings: Iterable[Finding], uses: OutputUses
 ) -> tuple[tuple[Finding, ...], frozenset[Dropped]]:
     """Drop findings about unused outputs or parts, and state the condition of uncertain ones.

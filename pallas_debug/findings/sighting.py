@@ -9,7 +9,7 @@ from typing import Any
 
 from pallas_debug import explain
 from pallas_debug.findings.case import words
-from pallas_debug.findings.faults import Fault, Judge
+from pallas_debug.findings.faults import EngineName, Fault
 from pallas_debug.findings.table import TABLE
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -21,7 +21,7 @@ class Sighting:
     """Facts that an engine knows about a fault, except those of its kind."""
 
     kernel: str
-    engine: Judge
+    engine: EngineName
     witness: Witness = field(default_factory=Witness)
     count: int = 1
     targets: tuple[str, ...] = ()

@@ -150,7 +150,7 @@ class RunObserver:
           digest: digest of the kernel; empty if unknown.
         """
         if uses:
-            findings, dropped = outputs.judged(findings, uses)
+            findings, dropped = outputs.without_unused(findings, uses)
             with self._lock:
                 self._dropped |= dropped
         found = [

@@ -73,7 +73,7 @@ def expect(
     return Expected(compared=compared, result=result)
 
 
-def judged(
+def values(
     call: Call,
     captures: Sequence[Capture],
     target: Target,

@@ -282,7 +282,7 @@ def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> l
 def guarded(
     engine: Engine,
     kernels: Sequence[Kernel],
-    judge: Callable[_Given, Seen],
+    engine_run: Callable[_Given, Seen],
     *args: _Given.args,
     **kwargs: _Given.kwargs,
 ) -> Seen:
@@ -290,7 +290,7 @@ def guarded(
     raised_here: list[PallasDebugError] = []
     names = ", ".join(dict.fromkeys(f"`{kernel.name}`" for kernel in kernels)) or "the source"
     with guards.guarded("engine", f"asking `{engine}` about {names}", raised_here.append):
-        return judge(*args, **kwargs)
+        return engine_run(*args, **kwargs)
     reason = str(raised_here[0])
     return each(kernels, engine, "unjudged", reason) if kernels else Seen(problems=(reason,))
 

@@ -460,12 +460,12 @@ class Verifier:
                     self.add(*(ask.each(kernels, e, "unjudged", nowhere) for e in skipped))
                     continue
                 if called and "machine" in asked:
-                    judge = interpreted.sanitized
-                    ran = ask.guarded("machine", kernels, judge, call, kernels, target.name)
+                    run = interpreted.sanitized
+                    ran = ask.guarded("machine", kernels, run, call, kernels, target.name)
                     self._runs += (ran,)
                     self.add(ran)
                 if called and expected is not None:
-                    compare = compared.judged
+                    compare = compared.values
                     self.add(
                         ask.guarded("values", kernels, compare, call, called, target, expected, ran)
                     )
@@ -498,8 +498,8 @@ class Verifier:
             self.add(Seen(notes=tuple(notes)))
             for captured, targets in wanted:
                 given = tables.get(captured.kernel.digest, ())
-                judge, kernels = ask.static, [captured.kernel]
-                self.add(ask.guarded("static", kernels, judge, captured, targets, given))
+                kernels = [captured.kernel]
+                self.add(ask.guarded("static", kernels, ask.static, captured, targets, given))
         return nowhere
 
     def _conclude(self) -> Verdict:

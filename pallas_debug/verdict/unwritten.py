@@ -28,7 +28,7 @@ def used(findings: Iterable[Finding], session: Session) -> tuple[list[Finding], 
     kept = [finding for finding in everything if finding.digest not in uses]
     dropped = frozenset[Dropped]()
     for digest, used in uses.items():
-        left, unused = outputs.judged([f for f in everything if f.digest == digest], used)
+        left, unused = outputs.without_unused([f for f in everything if f.digest == digest], used)
         kept += left
         dropped |= unused
     return kept, dropped

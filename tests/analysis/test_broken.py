@@ -43,7 +43,7 @@ TRACED = [kernel for kernel in BROKEN if kernel.is_traced]
 
 def is_seen(kernel: BrokenKernel) -> bool:
     kind = OTHER_KINDS.get(kernel.name, Fault(kernel.fault))
-    return "static" in kind.judges and kernel.name not in UNSEEN
+    return "static" in kind.engines and kernel.name not in UNSEEN
 
 
 def analyses(

@@ -215,7 +215,7 @@ def test_every_fault_has_a_severity_an_engine_and_a_summary(fault: Fault) -> Non
     assert fault.isalnum()
     assert fault[0].isupper()
     assert isinstance(fault.severity, Severity)
-    assert fault.judges
+    assert fault.engines
     assert fault.summary
     assert not fault.summary.endswith(".")
 

@@ -126,7 +126,7 @@ def test_every_marker_belongs_to_one_record() -> None:
 )
 def test_what_the_machine_reports_is_recorded(kernel: BrokenKernel) -> None:
     assert kernel.machine is not None
-    assert "machine" in Fault(kernel.machine.fault or kernel.fault).judges
+    assert "machine" in Fault(kernel.machine.fault or kernel.fault).engines
     lines, _ = inspect.getsourcelines(kernel.function)
     if kernel.machine.other is not None:
         assert any(kernel.machine.other in line for line in lines)

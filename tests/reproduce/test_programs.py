@@ -250,14 +250,6 @@ def loop_without_carry(x):
     return whole(kernel, x)
 
 
-@case("jax.ref.swap(scratch_ref, ...")
-def swap(x):
-    def kernel(x_ref, o_ref, scratch_ref):
-        o_ref[...] = jax.ref.swap(scratch_ref, ..., x_ref[...])
-
-    return whole(kernel, x, scratch_shapes=[pltpu.VMEM((16, 128), F32)])
-
-
 @case(".bitcast(jnp.int32)[...]", ".reshape((2, 8, 128))")
 def views(x):
     def kernel(x_ref, o_ref):
@@ -409,6 +401,17 @@ def test_a_kernel_that_cannot_be_written_out(session: Session) -> None:
     (captured,) = captures(session, constant, (X,))
     assert unparse.program_of(captured) == (
         f"{unparse.NO_PROGRAM}it has reduce, which holds a function of its own.\n"
+    )
+
+    def swap(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jax.ref.swap(x_ref, ..., x_ref[...])
+
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    (swapping,) = captures(session, swap, (X,))
+    assert unparse.program_of(swapping) == (
+        f"{unparse.NO_PROGRAM}it has a swap, whose old values it uses.\n"
     )
     broken_params = {**captured.params, "grid_mapping": None}
     program = unparse.program_of(replace(captured, params=broken_params))

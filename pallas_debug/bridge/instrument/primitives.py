@@ -31,7 +31,6 @@ CHECKED = {
     lax.div_p,
     lax.rem_p,
     lax.dynamic_slice_p,
-    lax.gather_p,
 }
 
 ACCESSES = {

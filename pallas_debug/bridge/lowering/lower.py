@@ -253,13 +253,14 @@ def _line(error: BaseException) -> SourceLine | None:
             frame = next((f for f in frames if f.file_name != __file__), None) or frame
         inner = inner.tb_next
     if reported is not None and isinstance(error, error_handling.VerificationError):
-        return _source_line(*reported)
+        return source_line(*reported)
     if frame is not None:
-        return _source_line(frame.file_name, frame.start_line, frame.function_name)
+        return source_line(frame.file_name, frame.start_line, frame.function_name)
     named = _CALL_AT.search(str(error))
-    return _source_line(named["file"], int(named["line"]), None) if named else None
+    return source_line(named["file"], int(named["line"]), None) if named else None
 
 
-def _source_line(file: str, line: int, function: str | None) -> SourceLine:
+def source_line(file: str, line: int, function: str | None) -> SourceLine:
+    """Line of a file, with its text."""
     text = linecache.getline(file, line).strip() or None
     return SourceLine(file=file, line=line, function=function, text=text)

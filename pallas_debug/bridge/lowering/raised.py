@@ -128,13 +128,13 @@ def _message(error: BaseException, message: str) -> str:
 def _named(error: BaseException, message: str) -> SourceLine | None:
     """Line of the kernel that a message names, or of the index map that jax was processing."""
     if found := _OF_THE_KERNEL.match(message):
-        return _source_line(found["file"], int(found["line"]), found["name"])
+        return lower.source_line(found["file"], int(found["line"]), found["name"])
     specs = [f.f_locals.get("self") for f in _frames(error) if f.f_code.co_name == _BLOCK]
     for name in ("index_map", "block_shape"):  # the shape is a function if the two are swapped
         function = inspect.unwrap(getattr(specs[-1], name, None)) if specs else None  # type: ignore[arg-type]
         if isinstance(function, types.FunctionType):
             code = function.__code__
-            return _source_line(code.co_filename, code.co_firstlineno, code.co_name)
+            return lower.source_line(code.co_filename, code.co_firstlineno, code.co_name)
     return None
 
 
@@ -162,7 +162,7 @@ def raiser(error: BaseException) -> str:
     last = next((frame for frame in reversed(_frames(error)) if not _is_of_python(frame)), None)
     if last is None or not _is_users(last):
         return "jax"
-    if not _is_installed(last):
+    if not tracebacks.is_installed(last.f_code.co_filename):
         return ""
     return str(last.f_globals.get("__name__", "another package")).partition(".")[0]
 
@@ -187,12 +187,7 @@ def kernel_of(error: BaseException) -> str | None:
 
 def _is_of_python(frame: types.FrameType) -> bool:
     file = frame.f_code.co_filename
-    return file.startswith((_PYTHON, "<frozen ")) and not _is_installed(frame)
-
-
-def _is_installed(frame: types.FrameType) -> bool:
-    """Return whether a frame is in an installed package."""
-    return tracebacks.is_installed(frame.f_code.co_filename)
+    return file.startswith((_PYTHON, "<frozen ")) and not tracebacks.is_installed(file)
 
 
 def _uncompiled(error: SyntaxError) -> SourceLine | None:
@@ -218,16 +213,11 @@ def _frames(error: BaseException) -> list[types.FrameType]:
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def _source_line(file: str, line: int, function: str) -> SourceLine:
-    text = linecache.getline(file, line).strip() or None
-    return SourceLine(file=file, line=line, function=function, text=text)
-
-
 def _innermost(error: BaseException, *, of_packages: bool = True) -> SourceLine | None:
     """The innermost line that is not in jax, or not in any installed package."""
     found = None
     for frame, number in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if _is_users(frame) and (of_packages or not _is_installed(frame)):
-            found = _source_line(code.co_filename, number, code.co_name)
+        if _is_users(frame) and (of_packages or not tracebacks.is_installed(code.co_filename)):
+            found = lower.source_line(code.co_filename, number, code.co_name)
     return found

@@ -262,13 +262,6 @@ def _with(function: str, *names: str) -> Callable[[list[str], _Params], str]:
     return write
 
 
-def _with_axis(function: str) -> Callable[[list[str], _Params], str]:
-    def write(args: list[str], params: _Params) -> str:
-        return f"{function}({args[0]}, {values.keywords(params.items())})"
-
-    return write
-
-
 def _concatenate(args: list[str], params: _Params) -> str:
     return f"lax.concatenate([{', '.join(args)}], {params['dimension']})"
 
@@ -282,21 +275,12 @@ _FUNCTIONS: dict[str, Callable[[list[str], _Params], str]] = {
     "integer_pow": _with("lax.integer_pow", "y"),
     "iota": _iota,
     "reshape": _with("lax.reshape", "new_sizes"),
-    "rev": _with("lax.rev", "dimensions"),
     "slice": _slice,
     "squeeze": _with("lax.squeeze", "dimensions"),
     "transpose": _with("lax.transpose", "permutation"),
     "reduce_sum": _with("lax.reduce_sum", "axes"),
     "reduce_max": _with("lax.reduce_max", "axes"),
     "reduce_min": _with("lax.reduce_min", "axes"),
-    "reduce_prod": _with("lax.reduce_prod", "axes"),
-    "reduce_and": _with("lax.reduce_and", "axes"),
-    "reduce_or": _with("lax.reduce_or", "axes"),
-    "cumsum": _with_axis("lax.cumsum"),
-    "cummax": _with_axis("lax.cummax"),
-    "cummin": _with_axis("lax.cummin"),
-    "cumprod": _with_axis("lax.cumprod"),
-    "tile": _with("lax.tile", "reps"),
     "axis_index": _with("lax.axis_index", "axis_name"),
 }
 
@@ -361,7 +345,6 @@ def _check(block: Writer, eqn: Any) -> None:
 _LINES: dict[str, Callable[[Writer, Any], None]] = {
     "get": refs.get,
     "swap": refs.swap,
-    "addupdate": refs.addupdate,
     "dma_start": refs.dma_start,
     "dma_wait": refs.dma_wait,
     "semaphore_signal": refs.semaphore_signal,

@@ -12,8 +12,6 @@ from pallas_debug.bridge.jaxcompat import indexing, pallas_primitives, state_typ
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer
 
-_AS_ARGUMENT = "({},)"
-
 
 def get(block: Writer, eqn: Any) -> None:
     ref, *leaves = eqn.invars
@@ -24,19 +22,9 @@ def get(block: Writer, eqn: Any) -> None:
 def swap(block: Writer, eqn: Any) -> None:
     ref, value, *leaves = eqn.invars
     transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
-    new = block.read(value)
-    if all(map(block.is_dropped, eqn.outvars)):
-        block.line(f"{_access(block, ref, transforms)} = {new}")
-        return
-    base, index = _base_and_index(block, ref, transforms, _AS_ARGUMENT)
-    block.assign(eqn.outvars, f"jax.ref.swap({base}, {index}, {new})")
-
-
-def addupdate(block: Writer, eqn: Any) -> None:
-    ref, value, *leaves = eqn.invars
-    transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
-    base, index = _base_and_index(block, ref, transforms, _AS_ARGUMENT)
-    block.line(f"jax.ref.addupdate({base}, {index}, {block.read(value)})")
+    if not all(map(block.is_dropped, eqn.outvars)):
+        raise values.CannotUnparse("a swap, whose old values it uses")
+    block.line(f"{_access(block, ref, transforms)} = {block.read(value)}")
 
 
 def dma_start(block: Writer, eqn: Any) -> None:
@@ -126,22 +114,9 @@ def _view(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
 
 
 def _access(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
-    base, index = _base_and_index(block, ref, transforms)
-    return f"{base}[{index}]"
-
-
-def _base_and_index(
-    block: Writer, ref: Any, transforms: Sequence[Any], index: str = "{}"
-) -> tuple[str, str]:
-    """Split an access into a ref or view, and the index.
-
-    Args:
-      index: how to join several indices.
-    """
     if transforms and isinstance(transforms[-1], indexing.NDIndexer):
-        indices = _indices(block, transforms[-1], colon=index == "{}")
-        return _view(block, ref, transforms[:-1]), index.format(indices)
-    return _view(block, ref, transforms), "..."
+        return f"{_view(block, ref, transforms[:-1])}[{_indices(block, transforms[-1])}]"
+    return f"{_view(block, ref, transforms)}[...]"
 
 
 def _transform(block: Writer, transform: Any) -> str:
@@ -157,17 +132,16 @@ def _transform(block: Writer, transform: Any) -> str:
     raise values.CannotUnparse(f"a ref seen through a {kind}")
 
 
-def _indices(block: Writer, indexer: Any, *, colon: bool = True) -> str:
-    """Write indices; slices may be written with a colon only in brackets."""
+def _indices(block: Writer, indexer: Any) -> str:
     sizes = zip(indexer.indices, indexer.shape, strict=True)
-    return ", ".join(_one_index(block, index, size, colon) for index, size in sizes)
+    return ", ".join(_one_index(block, index, size) for index, size in sizes)
 
 
-def _one_index(block: Writer, index: Any, size: Any, colon: bool) -> str:
+def _one_index(block: Writer, index: Any, size: Any) -> str:
     if not isinstance(index, indexing.Slice):
         return str(index) if isinstance(index, int) else block.index(index)
     start, length, stride = index.start, index.size, index.stride
-    if colon and isinstance(start, int) and isinstance(length, int) and stride == 1:
+    if isinstance(start, int) and isinstance(length, int) and stride == 1:
         return ":" if (start, length) == (0, size) else f"{start}:{start + length}"
     texts = [str(x) if isinstance(x, int) else block.index(x) for x in (start, length)]
     stride_text = "" if stride == 1 else f", {stride}"
