@@ -182,7 +182,7 @@ class Fault(StrEnum):
     )
     NARROWING_LOSS = _integer("NarrowingLoss", "a cast to a dtype that cannot hold the value")
     CHECK_FAILED = _value("CheckFailed", "a check in the kernel is false")
-    FALSE_HINT = _claim("FalseHint", "`pl.multiple_of` or `pltpu.annotate` makes a false claim")
+    FALSE_HINT = _claim("FalseHint", "`pl.multiple_of` makes a false claim")
     INTERPRET_ERROR = _minor("InterpretError", "the kernel takes longer than a run may take")
     VALUE_MISMATCH = _result(
         "ValueMismatch", "a result differs from the reference's by more than the tolerance"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallas_debug.findings.case import Case, Facts, Test, has, is_
+from pallas_debug.findings.case import Case, Facts, Test, has
 from pallas_debug.findings.facts import text_of
 from pallas_debug.findings.faults import Fault
 
@@ -190,20 +190,6 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "let the index map return slices whose sizes are multiples of {divisor}; jax rounds "
             "up only slices that reach past the array's end, jax 0.12 all of them",
             has("of_pipeline"),
-        ),
-        Case(
-            "{operand}, {shape}, is stored to, although pltpu.annotate(…, no_store=True) says that "
-            "it is not",
-            "the compiler may repeat, after the store, a load that came before it",
-            "remove no_store: it is for memory that only copies and the pipeline write to",
-            is_("assumption", "no_store"),
-        ),
-        Case(
-            "{operand}, {shape}, is read after a store to the same elements, although "
-            "pltpu.annotate(…, no_hazard_no_deps=True) says that loads do not depend on stores",
-            "the compiler may move this load before that store",
-            "remove no_hazard_no_deps; no_hazard=True keeps the order",
-            has("assumption"),
         ),
         Case(
             "{value} is not a multiple of {divisor}, although pl.multiple_of claims it is",

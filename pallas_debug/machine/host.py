@@ -97,7 +97,7 @@ class HostObserver(Protocol):
     def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
         """Handle a kernel that cannot be sanitized; `runs` says how it runs instead, if at all."""
 
-    def judged_in_part(self, kernel: str, reason: str) -> None:
+    def checked_in_part(self, kernel: str, reason: str) -> None:
         """Handle a kernel that was sanitized at only some of its grid points."""
 
     def looped(
@@ -114,7 +114,7 @@ class Unobserved:
     def _discard(self, *_: object, **__: object) -> None:
         pass
 
-    printed = found = hinted = refused = judged_in_part = looped = _discard
+    printed = found = hinted = refused = checked_in_part = looped = _discard
 
 
 class MachineHost:
@@ -227,9 +227,9 @@ class MachineHost:
         digest = prepared.digest
         self._observer.hinted(*(replace(hint, digest=digest) for hint in done.hints))
         self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)
-        partly = room.judged_in_part(observers)
+        partly = room.checked_in_part(observers)
         if partly is not None:
-            self._observer.judged_in_part(prepared.launch.name, partly)
+            self._observer.checked_in_part(prepared.launch.name, partly)
         if done.stopped is not None:
             raise stops.stop(done.stopped, finding_text(done.stopped))
         return [untyped(results) for results in done.results]

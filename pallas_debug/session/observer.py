@@ -188,7 +188,7 @@ class RunObserver:
         reason = f"it runs {runs}, because {reason}"
         self._skip(Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True))
 
-    def judged_in_part(self, kernel: str, reason: str) -> None:
+    def checked_in_part(self, kernel: str, reason: str) -> None:
         """Record a kernel that the sanitizer judged at only some grid points, as requested."""
         self._skip(
             Gap(

@@ -312,3 +312,12 @@ def test_a_primitive_without_a_row_is_refused_with_its_line() -> None:
         f"the kernel machine has no rule for `invented`, at {__file__}:"
     )
     assert str(caught.value).endswith("# loop")
+
+
+@pytest.mark.skipif(not hasattr(pltpu, "annotate"), reason="since jax 0.12")
+def test_annotations_for_the_compiler_change_nothing() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        annotated = pltpu.annotate(x_ref, no_store=True)  # type: ignore[attr-defined, unused-ignore]
+        o_ref[...] = annotated[...] + 1
+
+    np.testing.assert_array_equal(run(kernel, X)[0], X + 1)

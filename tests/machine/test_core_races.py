@@ -22,7 +22,7 @@ HALVES = jax.ShapeDtypeStruct((2, 8, 128), F32)
 X = np.arange(2 * 8 * 128, dtype=np.float32).reshape(2, 8, 128)
 
 
-def judged(function: Any, x: Any = X) -> tuple[tuple[Finding, ...], Any]:
+def sanitized(function: Any, x: Any = X) -> tuple[tuple[Finding, ...], Any]:
     with Session(Options(interpret="machine,sanitize", chip="v5p")) as session:
         try:
             out = jax.block_until_ready(jax.jit(function)(x))
@@ -60,14 +60,14 @@ def swapped(x: Any, order: str) -> Any:
 
 @pytest.mark.parametrize("order", ["signal", "core_barrier"])
 def test_cores_in_order(order: str) -> None:
-    findings, out = judged(lambda x: swapped(x, order))
+    findings, out = sanitized(lambda x: swapped(x, order))
     assert not findings
     np.testing.assert_array_equal(out, X[::-1])
 
 
 @pytest.mark.parametrize("order, reader", [("none", 0), ("to itself", 0), ("too early", 1)])
 def test_what_another_core_writes_is_read_in_no_order(order: str, reader: int) -> None:
-    (finding,), _ = judged(lambda x: swapped(x, order))
+    (finding,), _ = sanitized(lambda x: swapped(x, order))
     assert (str(finding.kind), finding.operand) == ("DataRace", "shared_ref")
     assert finding.source is not None
     assert finding.other is not None
@@ -104,7 +104,7 @@ def test_cores_write_the_same_rows(step: int, is_broken: bool) -> None:
 
         return rows(x)
 
-    findings, _ = judged(spread, np.ones((12, 128), np.float32))
+    findings, _ = sanitized(spread, np.ones((12, 128), np.float32))
     if not is_broken:
         assert not findings
         return
@@ -146,10 +146,10 @@ def handed_over(x: Any, to: int) -> Any:
 def test_a_signal_to_the_wrong_core() -> None:
     """The two kernels differ in the core alone, which jax does not print."""
     for _ in range(2):
-        findings, out = judged(lambda x: handed_over(x, 1))
+        findings, out = sanitized(lambda x: handed_over(x, 1))
         assert not findings
         np.testing.assert_array_equal(out, X[0])
-        (finding,), _ = judged(lambda x: handed_over(x, 0))
+        (finding,), _ = sanitized(lambda x: handed_over(x, 0))
         assert str(finding.kind) == "Deadlock"
         assert finding.message.startswith("sem on core 1 is at 0, but the wait needs 1")
         assert finding.cause == "it is signalled less often than it is waited for"

@@ -38,14 +38,14 @@ def call(kernel: Kernel, *args: Any, out: Any = None, steps: int = 4, **options:
     )(*args)  # fmt: skip
 
 
-def judged(function: Kernel, *args: Any) -> tuple[Finding, ...]:
+def sanitized(function: Kernel, *args: Any) -> tuple[Finding, ...]:
     """All findings of the sanitizer."""
     decoded, arrays = passed(function, args)
     return run.run(decoded, arrays, observers=areas.observers(decoded, arrays)).findings
 
 
 def one(function: Kernel, *args: Any) -> Finding:
-    (finding,) = judged(function, *args)
+    (finding,) = sanitized(function, *args)
     return finding
 
 
@@ -75,7 +75,7 @@ def doubled(mask: Callable[[int], jax.Array] | None, steps: int = 3, **load: Any
 def test_elements_outside_the_mask_are_not_accessed() -> None:
     function = doubled(inside, other=0.0)
     np.testing.assert_array_equal(ran(function, RAGGED), 2 * RAGGED)
-    assert judged(function, RAGGED) == ()
+    assert sanitized(function, RAGGED) == ()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_mask_of_elements_that_are_no_slice() -> None:
     function = lambda x: call(kernel, x)  # noqa: E731
     expected = np.where(np.arange(32) % 2, X, 1)
     np.testing.assert_array_equal(ran(function, X), expected)
-    assert not judged(function, X)
+    assert not sanitized(function, X)
 
 
 def summed(other: float | None) -> Kernel:
@@ -140,7 +140,7 @@ def summed(other: float | None) -> Kernel:
 
 
 def test_undefined_elements_of_a_load_that_reach_a_result() -> None:
-    assert judged(summed(0.0), RAGGED) == ()
+    assert sanitized(summed(0.0), RAGGED) == ()
     finding = one(summed(None), RAGGED)
     assert finding.kind == "UninitializedRead"
     assert finding.message == (
@@ -156,7 +156,7 @@ def test_undefined_elements_of_a_load_that_reach_a_result() -> None:
 
 
 def test_undefined_elements_that_no_result_depends_on() -> None:
-    assert judged(doubled(inside), RAGGED) == ()
+    assert sanitized(doubled(inside), RAGGED) == ()
 
 
 # Blocks
@@ -180,11 +180,11 @@ def blocked(index_map: Any = None, masked: bool = False) -> Kernel:
 
 
 def test_a_last_block_that_reaches_past_its_array() -> None:
-    assert judged(blocked(), X) == ()
-    assert judged(blocked(masked=True), RAGGED) == ()
+    assert sanitized(blocked(), X) == ()
+    assert sanitized(blocked(masked=True), RAGGED) == ()
     if triton_rules.masks_blocks():
         np.testing.assert_array_equal(ran(blocked(), RAGGED), 2 * RAGGED)
-        assert judged(blocked(), RAGGED) == ()
+        assert sanitized(blocked(), RAGGED) == ()
         return
     finding = one(blocked(), RAGGED)
     assert (finding.kind, finding.index) == ("OutOfBoundsRead", "x_ref[16:24]")
@@ -233,7 +233,7 @@ def resets_and_adds(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
 
 
 def test_atomic_updates_do_not_race() -> None:
-    assert judged(lambda x: total(adds, x), X) == ()
+    assert sanitized(lambda x: total(adds, x), X) == ()
     assert ran(lambda x: total(adds, x), X).tolist() == [X.sum()]
 
 
@@ -281,7 +281,7 @@ def test_a_lock_orders_accesses() -> None:
         start = jnp.int32(0), jnp.zeros(BLOCK, x.dtype)
         return call(kernel, x, *start, out=outs, input_output_aliases={1: 0, 2: 1})
 
-    assert judged(function, X) == ()
+    assert sanitized(function, X) == ()
     np.testing.assert_array_equal(ran(function, X)[1], X.reshape(4, 8).sum(0))
 
 
@@ -299,7 +299,7 @@ def test_the_last_grid_point_may_read_what_the_others_wrote() -> None:
         outs = tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
         return call(kernel, x, jnp.zeros(1, jnp.int32), out=outs, input_output_aliases={1: 0})
 
-    assert judged(function, X) == ()
+    assert sanitized(function, X) == ()
     assert ran(function, X)[2].tolist() == [X.sum()]
 
 
@@ -314,7 +314,7 @@ def test_equal_elements_of_an_atomic_update_all_count() -> None:
     function = lambda x: total(kernel, x, jax.ShapeDtypeStruct((4,), jnp.int32))  # noqa: E731
     expected = np.bincount(NUMBERS).tolist()
     assert ran(function, NUMBERS).tolist() == expected
-    assert judged(function, NUMBERS) == ()
+    assert sanitized(function, NUMBERS) == ()
     with pallas_debug.interpret("auto"):  # HLO interpret mode counts only one of several
         assert function(NUMBERS).tolist() == expected
 
@@ -369,4 +369,4 @@ def test_a_kernel_without_parameters_is_for_a_gpu_if_it_is_atomic() -> None:
 
     decoded, _ = passed(function, (X,))
     assert decoded.is_gpu
-    assert judged(function, X) == ()
+    assert sanitized(function, X) == ()

@@ -23,8 +23,8 @@ SEMAPHORE = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
 DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
 
 
-def judged(function: Callable[..., Any], *args: Any) -> tuple[Any, Session]:
-    """A jitted function's result in mode `machine`, and the session that judged its kernels."""
+def sanitized(function: Callable[..., Any], *args: Any) -> tuple[Any, Session]:
+    """A jitted function's result in mode `machine`, and the session that sanitized its kernels."""
     with Session(Options(interpret="machine,sanitize")) as session:
         return jax.block_until_ready(jax.jit(function)(*args)), session
 
@@ -64,7 +64,7 @@ def test_a_copy_is_awaited_by_the_next_kernel(space: str) -> None:
         y, sems = start(x, out, spec)
         return wait(x, y, sems, out, spec)
 
-    got, session = judged(call, X)
+    got, session = sanitized(call, X)
     np.testing.assert_array_equal(got, X)
     assert session.observer.findings == ()
 
@@ -97,7 +97,7 @@ def test_a_copy_to_another_device_is_awaited_by_the_next_kernel() -> None:
 
     rows = PartitionSpec("x")
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    got, session = judged(
+    got, session = sanitized(
         jax.shard_map(swap, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False), X
     )
     np.testing.assert_array_equal(got, np.roll(X, 8, axis=0))
@@ -142,11 +142,11 @@ def counted(waits: int) -> Any:
 
 
 def test_counts_go_from_kernel_to_kernel() -> None:
-    got, session = judged(lambda: counted(waits=1))
+    got, session = sanitized(lambda: counted(waits=1))
     assert got.tolist() == [2]
     assert session.observer.findings == ()
     with pytest.raises(Exception, match="KernelFault") as error:
-        judged(lambda: counted(waits=5))
+        sanitized(lambda: counted(waits=5))
     assert (
         "sem is at 3, but the wait needs 5\n  cause: the signals on it, here and in the kernel "
         "that returned it, add up to less than the waits\n  try: start a copy of the same slices, "
@@ -169,7 +169,7 @@ def test_keys_of_the_tpu() -> None:
         return call(keys[1]), jax.vmap(call)(keys)
 
     keys = jax.random.split(jax.random.key(0), 3)
-    (one, three), session = judged(many, keys)
+    (one, three), session = sanitized(many, keys)
     assert ((three >= 0) & (three < 1)).all()
     np.testing.assert_array_equal(three[1], one)
     assert (three[0] != three[1]).mean() > 0.9

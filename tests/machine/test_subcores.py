@@ -302,5 +302,5 @@ def test_the_sanitizer_refuses_a_sparse_core_by_name() -> None:
     assert session.launched == {kernel.digest for kernel in session.kernels}
     assert skip.reason == (
         "it runs on the kernel machine without being judged, because kernel `copy` runs on a "
-        "SparseCore, which the sanitizer does not judge"
+        "SparseCore, which the sanitizer does not check"
     )

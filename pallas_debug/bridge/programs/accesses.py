@@ -33,7 +33,7 @@ def place(decoder: Decoder, at: RefChain) -> ir.RefPlace:
         (select,) = ref.transforms
         assert isinstance(select, state_types.SelectTransform)
         ref = _selected(decoder, ref.ref, select.idx)
-    return ir.RefPlace(ref, _view(decoder, at.transforms), _assumed(at.transforms))
+    return ir.RefPlace(ref, _view(decoder, at.transforms))
 
 
 def _selected(decoder: Decoder, refs: Sequence[Any], index: Any) -> ir.Reg:
@@ -53,11 +53,6 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
         elif not jaxcompat.is_assumption(transform):
             view.append(ir.Recast(transform))
     return tuple(view)
-
-
-def _assumed(transforms: Sequence[Any]) -> frozenset[str]:
-    flags = (vars(t.assumption) for t in transforms if jaxcompat.is_assumption(t))
-    return frozenset(name for one in flags for name, is_set in one.items() if is_set)
 
 
 def _entry(decoder: Decoder, index: Any) -> Any:

@@ -222,7 +222,7 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
       fuse: whether to evaluate plain operations together; otherwise each is a step, with its whole
         call stack.
       opens: whether to also decode calls, loops and branches of plain operations, so that each
-        operation can be judged; otherwise, with `fuse`, they are evaluated as one.
+        operation can be checked; otherwise, with `fuse`, they are evaluated as one.
 
     Raises:
       MachineError: the machine cannot run it.

@@ -106,13 +106,11 @@ class RefPlace:
     """A view of a reference: what a step accesses.
 
     Attributes:
-      assumed: names of arguments of `pltpu.annotate` (jax 0.12) for the access.
       located: the machine's cache of the elements that a constant view selects.
     """
 
     ref: Reg
     view: View = ()
-    assumed: frozenset[str] = frozenset()
     located: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -5,13 +5,9 @@ nan_trail  propagation of NaNs and infinities from an operation to the results
 reach      whether more than values depends on a wrapped integer
 loops      endless loops
 claims     false hints and checks
-assumptions  false assumptions in `pltpu.annotate`
 random_bits  random bits that are unseeded, or repeat
 """
 
-from pallas_debug.machine.numbers.assumptions import (
-    AssumptionsObserver as AssumptionsObserver,
-)
 from pallas_debug.machine.numbers.claims import ClaimsObserver as ClaimsObserver
 from pallas_debug.machine.numbers.loops import LoopObserver as LoopObserver
 from pallas_debug.machine.numbers.observer import NumbersObserver as NumbersObserver

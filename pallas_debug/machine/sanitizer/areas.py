@@ -10,12 +10,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.gpu.undefined import UndefinedElements
 from pallas_debug.machine.hints import CarriedMemory, LowPrecisionSums, ReplacedWrites
-from pallas_debug.machine.numbers import (
-    AssumptionsObserver,
-    ClaimsObserver,
-    NumbersObserver,
-    RandomBitsObserver,
-)
+from pallas_debug.machine.numbers import ClaimsObserver, NumbersObserver, RandomBitsObserver
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.order.findings import OrderSanitizer
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -32,7 +27,7 @@ def require_cores(launch: Launch) -> None:
     """
     if any(mesh.kind != "tensor" for mesh in launch.meshes):
         raise MachineError(
-            f"kernel `{launch.name}` runs on a SparseCore, which the sanitizer does not judge"
+            f"kernel `{launch.name}` runs on a SparseCore, which the sanitizer does not check"
         )
 
 
@@ -61,7 +56,6 @@ def observers(
         *hinting,
         memory,
         ClaimsObserver(launch),
-        *([AssumptionsObserver(launch)] if AssumptionsObserver.is_needed(launch) else []),
         RandomBitsObserver(launch),
         *([UndefinedElements(launch, call)] if launch.is_gpu and watched is None else []),
         NumbersObserver(launch, watched, rerun=call.run, infinities=infinities),

@@ -33,7 +33,7 @@ LAST = 1 << 60
 """Number for facts that are known only at the end of a run."""
 
 
-class MemoryWording:
+class MemoryReport:
     """Creates the findings of one run."""
 
     def __init__(self, run: MemoryTracker) -> None:

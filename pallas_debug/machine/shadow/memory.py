@@ -22,7 +22,7 @@ from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.order.events import OrderTracker
 from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.shadow.findings import MemoryWording
+from pallas_debug.machine.shadow.findings import MemoryReport
 from pallas_debug.machine.shadow.replay import matters
 from pallas_debug.machine.shadow.shadow import ReadKind, SuspectRead
 from pallas_debug.machine.shadow.tracking import MemoryTracker
@@ -85,10 +85,10 @@ class MemorySanitizer(MemoryTracker):
         uninitialized = [suspect for suspect in uninitialized if suspect.back is None]
         known = {suspect.buffer.name for suspect in uninitialized}
         carried = self._first_of_each(self._of_kinds("other core"), known)
-        wording = MemoryWording(self)
+        report = MemoryReport(self)
         found = [
-            *((suspect.first, wording.read(suspect)) for suspect in (*uninitialized, *carried)),
-            *wording.arrays(),
+            *((suspect.first, report.read(suspect)) for suspect in (*uninitialized, *carried)),
+            *report.arrays(),
         ]
         found.sort(key=lambda one: one[0])
         return [finding for _, finding in found]

@@ -97,14 +97,14 @@ def example(launch: Launch) -> str | None:
     return None
 
 
-def judged_in_part(observers: Sequence[MachineObserver]) -> str | None:
+def checked_in_part(observers: Sequence[MachineObserver]) -> str | None:
     """Why a run was not checked at all grid points; None if it was."""
     memories = [observer for observer in observers if isinstance(observer, MemorySanitizer)]
     points = memories[0].watched if memories else None
     if points is None:
         return None
     message = (
-        f"memory and arithmetic are judged at {points.count:,} of {points.total:,} grid points "
+        f"memory and arithmetic are checked at {points.count:,} of {points.total:,} grid points "
         f"({points.text})"
     )
     if points.empty:

@@ -35,7 +35,7 @@ def masked(x: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("watch", [None, "0"])
-def test_no_unit_is_compiled_without_tests_where_it_was_judged(watch: str | None) -> None:
+def test_no_unit_is_compiled_without_tests_where_it_was_checked(watch: str | None) -> None:
     launch = decoded(masked, (X,))
     watched = None if watch is None else WatchedPoints((2,), (watch,), ((range(1),),))
     observers = areas.observers(launch, [[X]], watched=watched)

@@ -151,7 +151,7 @@ def test_a_block_that_comes_from_the_grid_and_not_from_the_table_beside_it() -> 
 
 
 def test_padding_that_is_masked_beside_many_reads_of_unwritten_memory() -> None:
-    """More of these than there are runs to judge each alone."""
+    """More of these than there are runs to check each alone."""
 
     def sums(x):
         def kernel(x_ref, out_ref, acc_ref):

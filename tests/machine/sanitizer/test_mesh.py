@@ -102,7 +102,7 @@ def ring(
     return jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
 
-def judged(function: Callable[..., Any]) -> tuple[Finding, ...]:
+def sanitized(function: Callable[..., Any]) -> tuple[Finding, ...]:
     x = jnp.asarray(np.random.default_rng(0).standard_normal((N * 8, 128)), jnp.float32)
     verdict = pallas_debug.verify(function, x, targets="v5e", engines=["machine"])
     assert verdict.gaps == (), verdict
@@ -111,12 +111,12 @@ def judged(function: Callable[..., Any]) -> tuple[Finding, ...]:
 
 @pytest.mark.slow
 def test_nothing_is_found_in_the_ring() -> None:
-    assert judged(ring()) == ()
+    assert sanitized(ring()) == ()
 
 
 def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     """A copy into it from another device follows, but only after the read: no race explains it."""
-    (finding,) = judged(ring(fills=False))
+    (finding,) = sanitized(ring(fills=False))
     assert finding.kind is Fault.UNINITIALIZED_READ
     assert finding.operand == "slots"
     assert "is read before it is written, and the value reaches an output" in finding.message
@@ -127,7 +127,7 @@ def test_a_slot_is_sent_before_anything_is_in_it() -> None:
 @pytest.mark.parametrize("ready", [0, 1])
 def test_a_barrier_whose_signals_are_not_all_awaited(ready: int) -> None:
     """What is left on it is reported once for all devices."""
-    finding, left = judged(ring(ready=ready))
+    finding, left = sanitized(ring(ready=ready))
     assert finding.kind is Fault.DATA_RACE
     assert "which may not have entered the kernel yet" in finding.message
     assert "until that enters the kernel" in (finding.cause or "")
@@ -154,7 +154,7 @@ def test_what_a_device_leaves_unwritten_names_the_device() -> None:
         )(x)  # fmt: skip
 
     mesh, spec = Mesh(np.array(jax.devices()[:N]), ("x",)), PartitionSpec("x")
-    (finding,) = judged(
+    (finding,) = sanitized(
         jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     )
     assert finding.kind is Fault.OUTPUT_NOT_WRITTEN
@@ -164,7 +164,7 @@ def test_what_a_device_leaves_unwritten_names_the_device() -> None:
 @pytest.mark.slow
 def test_what_a_neighbour_sends_is_never_awaited() -> None:
     """Slots are read early, the copies are left over, on every device: that is one fault."""
-    (finding,) = judged(ring(arrives=False))
+    (finding,) = sanitized(ring(arrives=False))
     assert finding.kind is Fault.DATA_RACE
 
 
@@ -202,7 +202,7 @@ def test_copies_of_one_line_that_are_passed_on_too_early_are_one_race() -> None:
 
     mesh, spec = Mesh(np.array(jax.devices()[:N]), ("x",)), PartitionSpec("x")
     shards = jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    (finding,) = judged(lambda x: shards(jnp.concatenate([x, x])))
+    (finding,) = sanitized(lambda x: shards(jnp.concatenate([x, x])))
     assert finding.kind is Fault.DATA_RACE
     assert finding.values["other semaphore"].startswith("arrived")
 
@@ -232,7 +232,7 @@ def test_copies_of_one_line_that_are_passed_on_too_early_are_one_race() -> None:
     ],
 )
 def test_a_device_that_the_mesh_does_not_have(variant: dict[str, Any], message: str) -> None:
-    (finding,) = judged(ring(**variant))
+    (finding,) = sanitized(ring(**variant))
     assert finding.kind is Fault.OUT_OF_BOUNDS_WRITE
     assert finding.message == message
     assert finding.operand == ("room" if "source" in variant else "slots")

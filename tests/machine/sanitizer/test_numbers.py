@@ -39,8 +39,8 @@ KERNELS = [
 ]
 
 
-class Judged(list[Hint]):
-    """Judges the numbers of the kernels that a function runs; holds the hints of the last call."""
+class Sanitized(list[Hint]):
+    """Checks the numbers of the kernels that a function runs; holds the hints of the last call."""
 
     infinities = False
 
@@ -49,12 +49,12 @@ class Judged(list[Hint]):
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
+def sanitized(monkeypatch: pytest.MonkeyPatch) -> Sanitized:
     """Findings about the numbers of the kernels that a function runs."""
     found: list[Finding] = []
     run = machine_run.run
 
-    class _Judged(Judged):
+    class _Sanitized(Sanitized):
         def __call__(self, function: Callable[..., Any], *args: Any) -> list[Finding]:
             found.clear()
             self.clear()
@@ -67,28 +67,28 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
             assert is_done == (not any(one.kind in stops for one in found))
             return list(found)
 
-    judge = _Judged()
+    sanitizer = _Sanitized()
 
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
         options.pop("observers", None)
         again = KernelCall(launch, arrays).run
         observers: list[MachineObserver] = [
             ClaimsObserver(launch),
-            NumbersObserver(launch, rerun=again, infinities=judge.infinities),
+            NumbersObserver(launch, rerun=again, infinities=sanitizer.infinities),
         ]
         ran = run(launch, arrays, **{**options, "observers": observers})
         found.extend(ran.findings)
-        judge.extend(ran.hints)
+        sanitizer.extend(ran.hints)
         return ran
 
     monkeypatch.setattr(machine_run, "run", observed)
-    return judge
+    return sanitizer
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", first_of_each_fault(KERNELS))
-def test_broken_kernel(kernel: BrokenKernel, judged: Judged) -> None:
-    (finding,) = judged(kernel.function, *kernel.make_args())
+def test_broken_kernel(kernel: BrokenKernel, sanitized: Sanitized) -> None:
+    (finding,) = sanitized(kernel.function, *kernel.make_args())
     wanted = kernel.machine
     fault = kernel.fault if wanted is None else wanted.fault or kernel.fault
     assert (finding.kind, finding.witness.line) == (fault, (kernel.file, kernel.line))
@@ -113,7 +113,7 @@ ROWS[3] = 0
 
 
 @pytest.mark.slow
-def test_a_nan_that_another_unit_masks_is_none(judged: Judged) -> None:
+def test_a_nan_that_another_unit_masks_is_none(sanitized: Sanitized) -> None:
     def masked(x_ref: Any, out_ref: Any, mean_ref: Any) -> None:
         mean_ref[...] = x_ref[...] / x_ref[...].sum(axis=1, keepdims=True)
         out_ref[...] = jnp.where(x_ref[...] > 0, mean_ref[...], 0.0)
@@ -123,8 +123,8 @@ def test_a_nan_that_another_unit_masks_is_none(judged: Judged) -> None:
         out_ref[...] = mean_ref[...] * 2
 
     scratch = [pltpu.VMEM((8, 128), F32)]
-    assert judged(lambda x: call(masked, x, scratch=scratch), ROWS) == []
-    (finding,) = judged(lambda x: call(kept, x, scratch=scratch), ROWS)
+    assert sanitized(lambda x: call(masked, x, scratch=scratch), ROWS) == []
+    (finding,) = sanitized(lambda x: call(kept, x, scratch=scratch), ROWS)
     assert (finding.kind, finding.witness.values["element"]) == ("NanProduced", "[3, 0]")
 
 
@@ -136,19 +136,19 @@ LARGE[2, 5:7] = 100, 110
 
 
 @pytest.mark.slow
-def test_an_operation_that_jax_can_only_compile_is_explained(judged: Judged) -> None:
+def test_an_operation_that_jax_can_only_compile_is_explained(sanitized: Sanitized) -> None:
     def recast(x_ref: Any, out_ref: Any) -> None:
         bits = pltpu.bitcast(x_ref[...], I32)
         out_ref[...] = jnp.where(bits == 0, 0.0, x_ref[...] / 0.0)
 
-    assert judged(lambda x: call(recast, x), SIGNED) == []
-    judged.infinities = True
-    (finding,) = judged(lambda x: call(recast, x), SIGNED)
+    assert sanitized(lambda x: call(recast, x), SIGNED) == []
+    sanitized.infinities = True
+    (finding,) = sanitized(lambda x: call(recast, x), SIGNED)
     assert finding.kind == "InfinityProduced"
 
 
 @pytest.mark.slow
-def test_bits_that_a_cast_drops(judged: Judged) -> None:
+def test_bits_that_a_cast_drops(sanitized: Sanitized) -> None:
     def packed(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) & 255
 
@@ -156,14 +156,14 @@ def test_bits_that_a_cast_drops(judged: Judged) -> None:
         out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) + 255
 
     x = np.full((8, 128), 300, "int32")
-    assert judged(lambda x: call(packed, x), x) == []
-    assert judged(lambda x: call(lost, x), x) == []
-    (hint,) = judged
+    assert sanitized(lambda x: call(packed, x), x) == []
+    assert sanitized(lambda x: call(lost, x), x) == []
+    (hint,) = sanitized
     assert hint.kind == "wrapped integer"
     assert hint.message.startswith("the cast from int32 to int8 changes 300")
 
 
-def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:
+def test_the_origin_is_that_of_the_nan_in_the_result(sanitized: Sanitized) -> None:
     """Of the same line at several grid points, some masked, the one that reaches a result."""
 
     def means(x_ref: Any, out_ref: Any, mean_ref: Any) -> None:
@@ -178,7 +178,7 @@ def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:
             scratch_shapes=[pltpu.VMEM((8, 128), F32)],
         )(x)  # fmt: skip
 
-    (finding,) = judged(run, np.tile(ROWS, (12, 1)))
+    (finding,) = sanitized(run, np.tile(ROWS, (12, 1)))
     assert (finding.kind, finding.grid_point) == ("NanProduced", (10,))
 
 
@@ -186,7 +186,9 @@ def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:
     (BF16, "`log` produced a NaN from -3 at [0, 0] of bfloat16[8, 128]"),
     (jnp.float8_e4m3fn, "`convert_element_type` produced a NaN from 1344 at [0, 0] of float8_e4m3fn[8, 128]"),
 ])  # fmt: skip
-def test_floats_that_numpy_does_not_know_are_floats(dtype: Any, sees: str, judged: Judged) -> None:
+def test_floats_that_numpy_does_not_know_are_floats(
+    dtype: Any, sees: str, sanitized: Sanitized
+) -> None:
     def body(x_ref: Any, out_ref: Any) -> None:
         if dtype == BF16:
             out_ref[...] = jnp.log(x_ref[...].astype(dtype) - 6)
@@ -196,23 +198,23 @@ def test_floats_that_numpy_does_not_know_are_floats(dtype: Any, sees: str, judge
     def run(x: Any) -> Any:
         return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, dtype))(x)
 
-    (finding,) = judged(run, jnp.full((8, 128), 3.0))
+    (finding,) = sanitized(run, jnp.full((8, 128), 3.0))
     assert finding.message == sees
     if dtype != BF16:
-        assert judged(run, jnp.ones((8, 128))) == []
+        assert sanitized(run, jnp.ones((8, 128))) == []
 
 
-def test_nans_of_the_inputs_and_of_unwritten_memory_are_none(judged: Judged) -> None:
+def test_nans_of_the_inputs_and_of_unwritten_memory_are_none(sanitized: Sanitized) -> None:
     def scaled(x_ref: Any, out_ref: Any, new_ref: Any) -> None:
         total = (x_ref[...] * 2 + 1).sum(axis=1, keepdims=True)
         out_ref[...] = total + new_ref[...] * 3
 
     x = ROWS.copy()
     x[2, 5], x[4, 7] = NAN, INF
-    assert judged(lambda x: call(scaled, x, scratch=[pltpu.VMEM((8, 128), F32)]), x) == []
+    assert sanitized(lambda x: call(scaled, x, scratch=[pltpu.VMEM((8, 128), F32)]), x) == []
 
 
-def test_a_nan_follows_copies_swaps_loops_and_branches(judged: Judged) -> None:
+def test_a_nan_follows_copies_swaps_loops_and_branches(sanitized: Sanitized) -> None:
     def body(x_ref: Any, out_ref: Any, a_ref: Any, b_ref: Any, sem: Any) -> None:
         start = jnp.log(x_ref[...] - 1)  # 0, and NaN in row 3
         a_ref[...] = start
@@ -230,7 +232,7 @@ def test_a_nan_follows_copies_swaps_loops_and_branches(judged: Judged) -> None:
         out_ref[...] = lax.fori_loop(0, 3, add, jnp.zeros((8, 128), F32))
 
     scratch = [pltpu.VMEM((8, 128), F32), pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA]
-    (finding,) = judged(lambda x: call(body, x, scratch=scratch), ROWS)
+    (finding,) = sanitized(lambda x: call(body, x, scratch=scratch), ROWS)
     assert (finding.kind, finding.witness.values["operand 0"]) == ("NanProduced", "-1")
     assert finding.source is not None
     assert "jnp.log" in (finding.source.text or "")
@@ -242,7 +244,7 @@ def shares(x: jax.Array) -> jax.Array:
 
 
 @pytest.mark.slow
-def test_the_line_is_that_inside_calls_loops_and_branches(judged: Judged) -> None:
+def test_the_line_is_that_inside_calls_loops_and_branches(sanitized: Sanitized) -> None:
     """Plain ones, which touch no reference."""
 
     def called(x_ref: Any, out_ref: Any) -> None:
@@ -264,7 +266,7 @@ def test_the_line_is_that_inside_calls_loops_and_branches(judged: Judged) -> Non
         (looped, "jnp.sqrt(less)", (1,)),
         (chosen, "jnp.log(x - 0.5)", ()),
     ):
-        (finding,) = judged(lambda x, body=body: call(body, x), ROWS)
+        (finding,) = sanitized(lambda x, body=body: call(body, x), ROWS)
         assert (finding.kind, finding.loop) == ("NanProduced", loop)
         assert finding.source is not None
         assert line in (finding.source.text or "")
@@ -273,7 +275,7 @@ def test_the_line_is_that_inside_calls_loops_and_branches(judged: Judged) -> Non
 # Integers
 
 
-def test_hashes_and_random_bits_may_wrap(judged: Judged) -> None:
+def test_hashes_and_random_bits_may_wrap(sanitized: Sanitized) -> None:
     def hashed(x_ref: Any, out_ref: Any) -> None:
         def mix(_: Any, x: Any) -> Any:
             return (x ^ lax.shift_right_logical(x, jnp.full_like(x, 15))) * 0x7FEB352D
@@ -291,12 +293,12 @@ def test_hashes_and_random_bits_may_wrap(judged: Judged) -> None:
         out_ref[...] = x_ref[...] + pltpu.bitcast(bits, I32) * 5
 
     x = np.arange(1024, dtype="int32").reshape(8, 128)
-    assert judged(lambda x: call(hashed, x), x) == []
-    assert judged(lambda x: call(random, x), x) == []
-    assert judged(lambda x: call(recast, x), x) == []
+    assert sanitized(lambda x: call(hashed, x), x) == []
+    assert sanitized(lambda x: call(random, x), x) == []
+    assert sanitized(lambda x: call(recast, x), x) == []
 
 
-def test_digits_placed_by_position_may_wrap(judged: Judged) -> None:
+def test_digits_placed_by_position_may_wrap(sanitized: Sanitized) -> None:
     """Products of bytes, each shifted to its place in a word modulo 2**32."""
 
     def recombined(x_ref: Any, out_ref: Any) -> None:
@@ -308,10 +310,10 @@ def test_digits_placed_by_position_may_wrap(judged: Judged) -> None:
         out_ref[...] = (x_ref[...] << jnp.full_like(x_ref[...], 16)) + 1
 
     x = np.arange(1024, dtype="int32").reshape(8, 128) + 100_000
-    assert judged(lambda x: call(recombined, x), x) == []
-    assert not judged
-    assert judged(lambda x: call(scaled, x), x) == []
-    assert [hint.kind for hint in judged] == ["wrapped integer"]
+    assert sanitized(lambda x: call(recombined, x), x) == []
+    assert not sanitized
+    assert sanitized(lambda x: call(scaled, x), x) == []
+    assert [hint.kind for hint in sanitized] == ["wrapped integer"]
 
 
 def _index(x_ref: Any, out_ref: Any) -> None:
@@ -336,28 +338,28 @@ def _loop(x_ref: Any, out_ref: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [_index, _branch, _loop])
-def test_a_wrapped_number_that_decides_more_than_values(body: Any, judged: Judged) -> None:
-    finding, *stopped = judged(lambda x: call(body, x), np.full((8, 128), 3000, "int32"))
+def test_a_wrapped_number_that_decides_more_than_values(body: Any, sanitized: Sanitized) -> None:
+    finding, *stopped = sanitized(lambda x: call(body, x), np.full((8, 128), 3000, "int32"))
     assert [one.kind for one in stopped] == ["OutOfBoundsRead"] * (body is _index)
     assert finding.kind == "IntegerOverflow"
     assert finding.source is not None
     assert (finding.source.text or "").endswith("# FAULT")
     assert "an index, a size, a condition or a semaphore depends on it" in finding.message
-    assert not judged
+    assert not sanitized
 
 
-def test_a_generator_of_random_numbers_may_wrap(judged: Judged) -> None:
+def test_a_generator_of_random_numbers_may_wrap(sanitized: Sanitized) -> None:
     def generated(x_ref: Any, out_ref: Any) -> None:
         def step(_: Any, x: Any) -> Any:
             return x * 1103515245 + 12345
 
         out_ref[...] = lax.fori_loop(0, 3, step, x_ref[...])
 
-    assert judged(lambda x: call(generated, x), np.full((8, 128), 7, "int32")) == []
-    assert {hint.kind for hint in judged} == {"wrapped integer"}
+    assert sanitized(lambda x: call(generated, x), np.full((8, 128), 7, "int32")) == []
+    assert {hint.kind for hint in sanitized} == {"wrapped integer"}
 
 
-def test_a_second_wrapped_number_of_a_unit_is_found(judged: Judged) -> None:
+def test_a_second_wrapped_number_of_a_unit_is_found(sanitized: Sanitized) -> None:
     def body(x_ref: Any, out_ref: Any) -> None:
         doubled = x_ref[...] * 2
         out_ref[...] = doubled + 2**30 * pl.program_id(0)
@@ -367,8 +369,8 @@ def test_a_second_wrapped_number_of_a_unit_is_found(judged: Judged) -> None:
         return pl.pallas_call(body, out_shape=x, grid=(4,), in_specs=[block], out_specs=block)(x)
 
     x = np.full((8, 128), 2**30 + 3, "int32")
-    assert judged(run, x) == []
-    product, total = judged  # one for each line
+    assert sanitized(run, x) == []
+    product, total = sanitized  # one for each line
     assert (product.grid_point, product.message[:5]) == ((0,), "`mul`")
     assert (total.grid_point, total.message[:24]) == ((2,), "`mul` of 1,073,741,824 a")
 
@@ -377,14 +379,14 @@ def test_a_second_wrapped_number_of_a_unit_is_found(judged: Judged) -> None:
 
 
 def test_a_loop_that_changes_is_stopped_at_the_limit(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
+    sanitized: Sanitized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def counts(x_ref: Any, out_ref: Any) -> None:
         steps = lax.while_loop(lambda n: n != -1, lambda n: n + 2, x_ref[0, 0])
         out_ref[...] = jnp.full_like(out_ref, steps)
 
     monkeypatch.setattr(defaults, "MAX_ITERATIONS", 1000)
-    (finding,) = judged(lambda x: call(counts, x), np.zeros((8, 128), "int32"))
+    (finding,) = sanitized(lambda x: call(counts, x), np.zeros((8, 128), "int32"))
     assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
     assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
     assert finding.cause == "the kernel machine stops every loop at this limit"
@@ -393,7 +395,7 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
 
 
 def test_a_counter_that_a_loop_never_changes(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
+    sanitized: Sanitized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def waits(x_ref: Any, out_ref: Any) -> None:
         def body(carry: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -405,14 +407,14 @@ def test_a_counter_that_a_loop_never_changes(
         lax.while_loop(lambda carry: (out_ref[0, 0] == 0) & (carry[0] < carry[1]), body, (0, 40))
 
     monkeypatch.setattr(defaults, "MAX_ITERATIONS", 100)
-    (finding,) = judged(lambda x: call(waits, x), np.zeros((8, 128), "int32"))
+    (finding,) = sanitized(lambda x: call(waits, x), np.zeros((8, 128), "int32"))
     assert finding.message == (
         "the loop has not ended after 100 iterations, with carry[0] = 0, carry[1] = 40; its body "
         "never changes carry[0] and carry[1]"
     )
 
 
-def test_what_a_loop_counts_beside_its_condition_does_not_matter(judged: Judged) -> None:
+def test_what_a_loop_counts_beside_its_condition_does_not_matter(sanitized: Sanitized) -> None:
     """One unit of operations makes the next value and the count."""
 
     def converges(x_ref: Any, out_ref: Any) -> None:
@@ -424,7 +426,7 @@ def test_what_a_loop_counts_beside_its_condition_does_not_matter(judged: Judged)
         start = jnp.ones((8, 128)), jnp.float32(1), jnp.int32(0)
         out_ref[...] = lax.while_loop(lambda state: state[1] > 1e-12, step, start)[0]
 
-    (finding,) = judged(lambda x: call(converges, x), np.full((8, 128), 2, "float32"))
+    (finding,) = sanitized(lambda x: call(converges, x), np.full((8, 128), 2, "float32"))
     assert finding.kind == "EndlessLoop"
     assert finding.loop < (20,)
     assert finding.message.startswith(
@@ -434,7 +436,7 @@ def test_what_a_loop_counts_beside_its_condition_does_not_matter(judged: Judged)
 
 
 def test_a_loop_that_counts_to_a_bound_has_a_higher_limit(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
+    sanitized: Sanitized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defaults, "MAX_ITERATIONS", 50)
 
@@ -452,16 +454,16 @@ def test_a_loop_that_counts_to_a_bound_has_a_higher_limit(
         out_ref[...] = jnp.full_like(out_ref, steps)
 
     x = np.full((8, 128), 200, "int32")
-    assert judged(lambda x: call(sums, x), x) == []
+    assert sanitized(lambda x: call(sums, x), x) == []
     for kernel in (moves_its_bound, decides_otherwise):
-        (finding,) = judged(lambda x, kernel=kernel: call(kernel, x), x)
+        (finding,) = sanitized(lambda x, kernel=kernel: call(kernel, x), x)
         assert (finding.kind, finding.loop) == ("EndlessLoop", (50,))
     monkeypatch.setattr(defaults, "MAX_SIMULATED_STEPS", 100)
-    (finding,) = judged(lambda x: call(sums, x), x)
+    (finding,) = sanitized(lambda x: call(sums, x), x)
     assert (finding.kind, finding.loop) == ("EndlessLoop", (100,))
 
 
-def test_what_a_loop_writes_may_end_it(judged: Judged) -> None:
+def test_what_a_loop_writes_may_end_it(sanitized: Sanitized) -> None:
     """Its condition sees the same for a while, and the body changes what it reads."""
 
     def drains(x_ref: Any, out_ref: Any, left_ref: Any) -> None:
@@ -475,13 +477,13 @@ def test_what_a_loop_writes_may_end_it(judged: Judged) -> None:
         out_ref[...] = x_ref[...]
 
     scratch = [pltpu.SMEM((1,), I32)]
-    assert judged(lambda x: call(drains, x, scratch=scratch), ROWS) == []
+    assert sanitized(lambda x: call(drains, x, scratch=scratch), ROWS) == []
 
 
 # Checks
 
 
-def test_a_check_shows_what_it_compares(judged: Judged) -> None:
+def test_a_check_shows_what_it_compares(sanitized: Sanitized) -> None:
     def body(lengths_ref: Any, x_ref: Any, out_ref: Any) -> None:
         length = lengths_ref[pl.program_id(0)]
         pl.debug_check(length <= 8, "a length is too long")
@@ -498,7 +500,7 @@ def test_a_check_shows_what_it_compares(judged: Judged) -> None:
         )
         return pl.pallas_call(body, out_shape=x, grid_spec=spec)(lengths, x)
 
-    weight, length, both = judged(run, np.array([5, 9, 12], "int32"), ROWS)
+    weight, length, both = sanitized(run, np.array([5, 9, 12], "int32"), ROWS)
     assert {one.kind for one in (weight, length, both)} == {"CheckFailed"}
     assert (length.message, length.count) == ("a length is too long", 2)
     assert (length.grid_point, length.cause) == ((1,), "9 <= 8 is false")

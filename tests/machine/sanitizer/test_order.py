@@ -39,10 +39,10 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
-def judged(
+def sanitized(
     function: Callable[..., Any], args: Sequence[Any], **order: Any
 ) -> tuple[list[Finding], Stopped | None]:
-    return judged_in(decoded(function, args), args, **order)
+    return sanitized_in(decoded(function, args), args, **order)
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def broken(kernel: BrokenKernel) -> Launch:
     return decoded(kernel.function, kernel.make_args())
 
 
-def judged_in(
+def sanitized_in(
     call: Launch, args: Sequence[Any], **order: Any
 ) -> tuple[list[Finding], Stopped | None]:
     arrays = arrays_of(call, args)
@@ -66,7 +66,7 @@ def judged_in(
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_broken_kernel(kernel: BrokenKernel, order: str) -> None:
-    findings, stopped = judged_in(broken(kernel), kernel.make_args(), **ORDERS[order])
+    findings, stopped = sanitized_in(broken(kernel), kernel.make_args(), **ORDERS[order])
     finding, *others = findings
     assert not others
     assert (stopped is not None) == (finding.kind == "Deadlock")
@@ -114,7 +114,7 @@ def test_a_copy_that_another_grid_point_of_a_parallel_axis_started(semantics: An
             compiler_params=pltpu.CompilerParams(dimension_semantics=(semantics,)),
         )(x)
 
-    findings, stopped = judged(fetched_ahead, [np.ones((32, 128), np.float32)])
+    findings, stopped = sanitized(fetched_ahead, [np.ones((32, 128), np.float32)])
     assert stopped is None
     if semantics == "arbitrary":
         assert not findings

@@ -28,7 +28,7 @@ ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 X = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
 
 
-def judge(kernel: Callable[..., None], *args: np.ndarray, **call: Any) -> Sequence[Finding]:
+def sanitize(kernel: Callable[..., None], *args: np.ndarray, **call: Any) -> Sequence[Finding]:
     """Findings about the order of a kernel, whose result is shaped like its first argument."""
     call.setdefault("out_shape", jax.ShapeDtypeStruct(args[0].shape, args[0].dtype))
     if "parallel" in call:
@@ -66,7 +66,7 @@ def test_the_pipeline_refills_a_window_that_a_copy_still_reads(awaits: bool) -> 
                 for j in range(4):
                     pltpu.make_async_copy(x_ref, o_ref.at[pl.ds(j * 8, 8)], sem.at[j]).wait()
 
-    findings = judge(
+    findings = sanitize(
         kernel, X, grid=(4,), in_specs=[ROWS], out_specs=HBM, scratch_shapes=[DMA((4,))]
     )
     if awaits:
@@ -104,7 +104,7 @@ def test_the_pipeline_writes_back_a_window_that_a_copy_still_fills(awaits: bool)
         def _last() -> None:
             copy(i).wait()
 
-    findings = judge(kernel, X, grid=(4,), in_specs=[HBM], out_specs=ROWS, scratch_shapes=[DMA])
+    findings = sanitize(kernel, X, grid=(4,), in_specs=[HBM], out_specs=ROWS, scratch_shapes=[DMA])
     assert kinds(findings) == ([] if awaits else ["DataRace"])
     if not awaits:
         (finding,) = findings
@@ -125,7 +125,7 @@ def test_the_pipeline_fetches_ahead_what_a_copy_writes(ahead: int) -> None:
         copy.start()
         copy.wait()
 
-    findings = judge(
+    findings = sanitize(
         kernel, X, grid=(4,), in_specs=[ROWS], out_specs=HBM, scratch_shapes=[TILE, DMA],
         input_output_aliases={0: 0},
     )  # fmt: skip
@@ -153,7 +153,7 @@ def test_parallel_grid_points_and_hbm(parallel: bool, shared: int, count: int) -
         if shared:
             pl.when(i < 3)(lambda: move(i * 8 + shared))
 
-    findings = judge(
+    findings = sanitize(
         kernel, X, grid=(4,), in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA],
         parallel=(parallel,),
     )  # fmt: skip
@@ -184,8 +184,8 @@ def test_an_output_that_each_lane_uses_as_scratch() -> None:
     call: dict[str, Any] = {
         "grid": (2, 2), "in_specs": [block], "out_specs": (block, constant), "out_shape": shapes,
     }  # fmt: skip
-    assert not judge(kernel, X, parallel=(True, False), **call)
-    assert kinds(judge(kernel, X, parallel=(True, True), **call)) == ["DataRace"]
+    assert not sanitize(kernel, X, parallel=(True, False), **call)
+    assert kinds(sanitize(kernel, X, parallel=(True, True), **call)) == ["DataRace"]
 
 
 @pytest.mark.parametrize("starts, waits", [((8, 8), (16,)), ((16,), (8, 8)), ((8, 16), (16, 8))])
@@ -200,7 +200,7 @@ def test_waits_may_be_cut_differently_from_copies(starts: Any, waits: Any) -> No
             part = pl.ds(0, rows)
             pltpu.make_async_copy(x_ref.at[part], o_ref.at[part], sem).wait()
 
-    assert not judge(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
+    assert not sanitize(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
 
 
 def test_copies_of_nothing_order_nothing() -> None:
@@ -217,7 +217,7 @@ def test_copies_of_nothing_order_nothing() -> None:
         whole.wait()
 
     tile = pltpu.VMEM((32, 128), F32)
-    findings = judge(kernel, X, grid=(1,), in_specs=[HBM], scratch_shapes=[tile, DMA])
+    findings = sanitize(kernel, X, grid=(1,), in_specs=[HBM], scratch_shapes=[tile, DMA])
     assert kinds(findings) == ["DataRace"]
     assert findings[0].witness.other is not None
     assert findings[0].witness.other.text == "whole.start()"
@@ -235,7 +235,7 @@ def test_the_source_of_a_copy_within_one_buffer(rows: tuple[int, int], races: bo
         copy.wait()
         o_ref[...] = tile_ref[...]
 
-    findings = judge(kernel, X, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    findings = sanitize(kernel, X, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
     assert kinds(findings) == ["DataRace"] * races
     for finding in findings:
         assert finding.witness.other is not None
@@ -251,7 +251,7 @@ def test_a_copy_that_writes_its_own_source(rows: int, to: int, overlap: str) -> 
         copy.start()
         copy.wait()
 
-    findings = judge(
+    findings = sanitize(
         kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA], input_output_aliases={0: 0}
     )
     assert len(findings) == bool(overlap)
@@ -278,7 +278,7 @@ def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
         pltpu.make_async_copy(x_ref.at[half], o_ref.at[half], sem).start()
         pltpu.make_async_copy(x_ref, o_ref, sem).wait()
 
-    findings = judge(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
+    findings = sanitize(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
     assert kinds(findings) == ["WaitSizeMismatch"]
     assert kinds(findings[0].consequences) == ["Deadlock"]
     assert findings[0].witness.values["copied bytes"] == "4096"
@@ -301,10 +301,10 @@ def test_a_wait_for_several_copies_may_name_more_rows_than_there_are() -> None:
         pltpu.make_async_copy(several, several, sem).wait()
         o_ref[...] = tile_ref[...].reshape(o_ref.shape)
 
-    assert judge(kernel, X, grid=(1,), in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA]) == ()
+    assert sanitize(kernel, X, grid=(1,), in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA]) == ()
     tiles = [pltpu.VMEM((2, 2, 8, 128), F32), DMA]
     rows = X.reshape(4, 8, 128)
-    assert judge(in_turn, rows, grid=(1,), in_specs=[HBM], scratch_shapes=tiles) == ()
+    assert sanitize(in_turn, rows, grid=(1,), in_specs=[HBM], scratch_shapes=tiles) == ()
 
 
 @pytest.mark.parametrize("second, races", [((1, 2), False), ((0, 2), True), ((4, 1), True)])
@@ -319,7 +319,7 @@ def test_strided_accesses_overlap_only_where_elements_do(
         tile_ref[pl.ds(second[0], 4, second[1])] = jnp.zeros((4, 128))
         copy.wait()
 
-    findings = judge(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    findings = sanitize(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
     assert kinds(findings) == ["DataRace"] * races
 
 
@@ -333,7 +333,7 @@ def test_a_masked_store_writes_where_its_mask_is_true(rows: int) -> None:
         pltpu.store(tile_ref, jnp.zeros((32, 128)), mask=mask)
         copy.wait()
 
-    findings = judge(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    findings = sanitize(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
     assert kinds(findings) == ["DataRace"] * (rows > 8)
     if findings:
         assert findings[0].witness.index == "tile_ref[0:12, 0:128]"
@@ -349,7 +349,7 @@ def test_a_semaphore_of_a_scope_that_is_left_over() -> None:
         pl.run_scoped(scope, pltpu.SemaphoreType.REGULAR)
         o_ref[...] = x_ref[...]
 
-    (finding,) = judge(kernel, X)
+    (finding,) = sanitize(kernel, X)
     assert finding.kind == "SemaphoreLeftOver"
     assert finding.operand == "sem"
     assert finding.message.startswith("sem is 1 at the end")
@@ -368,7 +368,7 @@ def test_a_semaphore_that_is_read(awaits: bool) -> None:
             copy.wait()
             o_ref[...] = tile_ref[...] + count.astype(F32)
 
-    findings = judge(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    findings = sanitize(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
     assert kinds(findings) == [] if awaits else ["NondeterministicResult"]
     if not awaits:
         (finding,) = findings
@@ -387,7 +387,7 @@ def test_a_loop_that_reads_a_semaphore_until_the_copy_is_over_ends() -> None:
         copy.wait()
         o_ref[...] = tile_ref[...]
 
-    assert not judge(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    assert not sanitize(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -455,7 +455,7 @@ def test_a_race_with_a_copy_that_nothing_waits_for_is_one_finding(waits: int) ->
             copy.wait()
         o_ref[...] = tiles_ref[0] + tiles_ref[1]
 
-    findings = judge(
+    findings = sanitize(
         kernel, X[:16], in_specs=[HBM], out_shape=jax.ShapeDtypeStruct((8, 128), F32),
         scratch_shapes=[pltpu.VMEM((2, 8, 128), F32), DMA],
     )  # fmt: skip
@@ -484,7 +484,7 @@ def test_a_copy_that_each_core_would_start_for_itself(starts_each: bool) -> None
 
         o_ref[...] = tile_ref[...] + core
 
-    findings = judge(
+    findings = sanitize(
         kernel, X, grid=(2, 2), in_specs=[HBM], parallel=(True, False),
         out_specs=pl.BlockSpec((8, 128), lambda c, i: (2 * c + i, 0)),
         scratch_shapes=[pltpu.SMEM((1,), jnp.int32), TILE, DMA],
@@ -510,7 +510,7 @@ def test_all_races_with_one_copy_lack_the_same_wait() -> None:
         copy(1).wait()
         o_ref[pl.ds(8, 8), :] = tile_ref[...]
 
-    (finding,) = judge(kernel, X, in_specs=[HBM], scratch_shapes=[TILE, DMA((2,))])
+    (finding,) = sanitize(kernel, X, in_specs=[HBM], scratch_shapes=[TILE, DMA((2,))])
     assert (finding.kind, finding.operand) == ("DataRace", "tile_ref")
     assert finding.message.startswith("tile_ref[0:8, 0:128], float32[8, 128] in VMEM, is read")
     assert finding.count == 3
@@ -525,5 +525,5 @@ def test_what_a_copy_within_a_device_reads_and_what_it_writes_lack_one_wait() ->
         tile_ref[...] = x_ref[pl.ds(8, 8), :]
         copy.wait()
 
-    (finding,) = judge(kernel, X, scratch_shapes=[TILE, TILE, DMA])
+    (finding,) = sanitize(kernel, X, scratch_shapes=[TILE, TILE, DMA])
     assert (str(finding.kind), finding.operand, finding.count) == ("DataRace", "other_ref", 2)

@@ -67,10 +67,10 @@ def hints(function: Callable[..., Any]) -> list[Hint]:
 
 
 def findings(kernel: Callable[..., None], *, parallel: bool = False) -> list[Finding]:
-    return judged(lambda x: call(kernel, x, parallel=parallel))
+    return sanitized(lambda x: call(kernel, x, parallel=parallel))
 
 
-def judged(function: Callable[..., Any]) -> list[Finding]:
+def sanitized(function: Callable[..., Any]) -> list[Finding]:
     report, _ = pallas_debug.check(function, sanitize=True)(X)
     assert report.not_checked == ()
     return list(report.findings)

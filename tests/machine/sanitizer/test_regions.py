@@ -76,7 +76,7 @@ def test_the_boxes_of_a_region_are_what_it_selects(index: tuple[Any, ...]) -> No
     assert sorted(found) == sorted(np.asarray(region.read()).ravel())
 
 
-def test_the_order_of_gathers_of_pairs_is_not_judged() -> None:
+def test_the_order_of_gathers_of_pairs_is_not_checked() -> None:
     region = resolve(Ref(buffer(), (Indexed((np.array([1, 5]), np.array([0, 3]))),)), (), [])
     assert boxes(region) == ()
 

@@ -1,4 +1,4 @@
-"""Grid points to watch: which are chosen, what is judged at them, and what is said of the others."""
+"""Grid points to watch: which are chosen, what is checked at them, and what is said of the others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TOTALS = np.repeat(3.0 * np.arange(1, 9), 32)[:, None] * np.ones(128)
 
 
 def watched(points: str, function: Any = totals, x: Any = X) -> tuple[list[str], str]:
-    """Findings with their grid points, and what was not judged; the results have to be right."""
+    """Findings with their grid points, and what was not sanitized; the results have to be right."""
     report, out = pallas_debug.check(function, sanitize=True, watch=points)(x)
     if function is totals:
         np.testing.assert_array_equal(out, TOTALS)
@@ -169,21 +169,23 @@ def test_a_shadow_without_room_is_not_written() -> None:
     assert scalar.numbers == GIVEN
 
 
-# What is judged
+# What is sanitized
 
 
 @pytest.mark.slow
-def test_only_watched_grid_points_are_judged() -> None:
+def test_only_watched_grid_points_are_checked() -> None:
     assert watched("4:6,*")[0] == ["UninitializedRead (5, 0)"]
     found, left_out = watched("totals_kernel=3,*")
     assert found == []
     assert left_out == (
         "kernel `totals_kernel` was judged by the sanitizer only in part: memory and arithmetic are "
-        "judged at 3 of 24 grid points (3,*). The absence of findings in the rest proves nothing."
+        "checked at 3 of 24 grid points (3,*). The absence of findings in the rest proves nothing."
     )
     found, left_out = watched("0:2,-1;9,*")
     assert found == []
-    assert "judged at 2 of 24 grid points (0:2,-1;9,*), but its grid (8, 3) has no 9,*." in left_out
+    assert (
+        "checked at 2 of 24 grid points (0:2,-1;9,*), but its grid (8, 3) has no 9,*." in left_out
+    )
 
 
 def test_watching_all_grid_points_leaves_nothing_out() -> None:
@@ -213,7 +215,7 @@ def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) 
         "absence of findings in it proves nothing."
     )
     (points,) = re.findall(r"watch='([^']*)'`, `--watch", message)
-    assert "judged at 3 of 24 grid points (0,*). The abs" in watched(points)[1]
+    assert "checked at 3 of 24 grid points (0,*). The abs" in watched(points)[1]
     assert watched("0:2,*")[0] == ["UninitializedRead (1, 0)"]
     assert (
         "The watched grid points '0,*,*' are not for this kernel, whose grid has 2 axes"
@@ -223,7 +225,7 @@ def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) 
     found, left_out = watched("0:7,*")
     assert found == ["UninitializedRead (1, 0)"]
     assert (
-        "judged at 21 of 24 grid points (0:7,*), and memory only up to (3, 2), where the writes of "
+        "checked at 21 of 24 grid points (0:7,*), and memory only up to (3, 2), where the writes of "
         "the watched ones took more than 0.0 GiB of shadow memory: watch fewer." in left_out
     )
     monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 10_000)
@@ -248,11 +250,11 @@ def test_arithmetic_and_grids_that_the_call_gives() -> None:
     assert watched("0:3", call, x) == (
         [],
         "kernel `added_kernel` was judged by the sanitizer only in part: memory and arithmetic are "
-        "judged at 3 of 4 grid points (0:3). The absence of findings in the rest proves nothing.",
+        "checked at 3 of 4 grid points (0:3). The absence of findings in the rest proves nothing.",
     )
     assert watched("3", call, x)[0] == ["DivisionByZero (3,)"]
     assert (
-        "judged at 0 of 4 grid points (4:), but its grid (4) has no 4:."
+        "checked at 0 of 4 grid points (4:), but its grid (4) has no 4:."
         in watched("4:", call, x)[1]
     )
 
@@ -317,16 +319,16 @@ def test_outputs_that_watched_grid_points_leave_unwritten(points: str, rows: str
 
 
 @pytest.mark.slow
-def test_verify_does_not_count_a_kernel_watched_in_part_as_judged() -> None:
+def test_verify_does_not_count_a_kernel_watched_in_part_as_checked() -> None:
     verdict = pallas_debug.verify(totals, X, engines="machine", watch="0,*")
     (outcome,) = (o for o in verdict.outcomes if o.engine == "machine")
     assert outcome.status == "unjudged"
-    assert "judged at 3 of 24 grid points" in str(outcome.reason)
+    assert "checked at 3 of 24 grid points" in str(outcome.reason)
     assert not verdict.ok
     verdict = pallas_debug.verify(totals, X, engines="machine", watch="3:5,*")
     (finding,) = verdict.findings
     assert (str(finding.kind), finding.grid_point) == ("UninitializedRead", (4, 0))
-    assert "judged at 6 of 24 grid points" in str(verdict)
+    assert "checked at 6 of 24 grid points" in str(verdict)
     assert pallas_debug.verify(totals, X, engines="machine", watch="0:,*").findings
     with pytest.raises(UsageError, match="name the engine `machine` as well"):
         pallas_debug.verify(totals, X, engines="static", watch="0,*")

@@ -1,4 +1,4 @@
-"""Slips that show in several ways, and are one finding of the whole sanitizer."""
+"""Faults that show in several ways, and are one finding of the whole sanitizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HBM = pl.BlockSpec(memory_space=pl.ANY)
 X = np.random.default_rng(0).standard_normal((4, 8, 128)).astype(np.float32)
 
 
-def judged(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+def sanitized(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
     report, _ = pallas_debug.check(function, sanitize=True)(*args)
     assert report.not_checked == ()
     return report.findings
@@ -55,7 +55,7 @@ def test_a_fetch_of_what_comes_after_the_last_block() -> None:
         return with_two_tiles(kernel, x)
 
     with pytest.raises(KernelFault, match="keep the index between 0 and 3"):
-        judged(copied, X)
+        sanitized(copied, X)
 
 
 def reads_too_early(x: jax.Array, *, mismatched: bool) -> jax.Array:
@@ -78,7 +78,7 @@ def test_a_race_before_a_deadlock_is_reported_first(capsys: pytest.CaptureFixtur
         return reads_too_early(x, mismatched=False)
 
     with pytest.raises(KernelFault, match=r"^DataRace(.|\n)*\n\nDeadlock") as caught:
-        judged(early, X)
+        sanitized(early, X)
     fault = caught.value.finding
     assert fault is not None
     assert fault.kind is Fault.DEADLOCK
@@ -95,7 +95,7 @@ def test_a_race_before_a_deadlock_is_reported_first(capsys: pytest.CaptureFixtur
 
 def test_a_wait_for_too_much_and_its_deadlock_are_one_finding() -> None:
     with pytest.raises(KernelFault) as caught:
-        judged(lambda x: reads_too_early(x, mismatched=True), X)
+        sanitized(lambda x: reads_too_early(x, mismatched=True), X)
     (found,) = caught.value.findings
     assert found.kind is Fault.WAIT_SIZE_MISMATCH
     (stopped,) = found.consequences
