@@ -110,12 +110,6 @@ def checked_in_part(observers: Sequence[MachineObserver]) -> str | None:
     if points.empty:
         grid = ", ".join(map(str, points.grid))
         message += f", but its grid ({grid}) has no {' or '.join(points.empty)}"
-    room = memories[0].room
-    if room.is_exhausted:
-        message += (
-            f", and memory only up to {memories[0].last_watched}, where the writes of the watched "
-            f"ones took more than {room.limit / (1 << 30):.1f} GiB of shadow memory: watch fewer"
-        )
     return message
 
 

@@ -41,32 +41,7 @@ ReadKind = Literal["unwritten", "padding", "other core"]
 """Memory that a read sees: never written, elements of a block outside its array, or left by a grid
 point that may have run on another core."""
 
-PAGE = 1024
-"""Elements of shadow memory in a page."""
-
 _NEWEST = np.iinfo(np.int32).max
-
-
-@dataclass
-class ShadowRoom:
-    """Room for the shadows of arrays in HBM, if only some grid points are watched.
-
-    Attributes:
-      limit, used: bytes.
-      is_exhausted: whether there was no room for a write.
-    """
-
-    limit: int
-    used: int = 0
-    is_exhausted: bool = False
-
-    def take(self, nbytes: int) -> bool:
-        """Reserve room; return whether there was enough."""
-        if self.is_exhausted or self.used + nbytes > self.limit:
-            self.is_exhausted = True
-            return False
-        self.used += nbytes
-        return True
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -134,17 +109,15 @@ class BufferShadow:
     Attributes:
       operand: kind of the operand whose block the buffer holds, otherwise of the buffer.
       whole: number of all elements, if `dense` is None.
-      dense: numbers of the elements; with `room`, an array whose unwritten pages take no memory.
-      room: room for `dense`, in which `taken` are the pages that have been written; None if there
-        is enough. Then `whole` is `GIVEN`.
+      dense: numbers of the elements.
+      is_sparse: whether `whole` is `GIVEN`, and `dense` takes memory only where others are written.
     """
 
     buffer: MemoryBuffer
     operand: str
     whole: int = NEVER
     dense: Numbers | None = None
-    room: ShadowRoom | None = None
-    taken: Mask | None = None
+    is_sparse: bool = False
 
     @property
     def numbers(self) -> Numbers:
@@ -165,27 +138,14 @@ class BufferShadow:
             numbers = np.where(np.broadcast_to(mask, before.shape), numbers, before)
         if is_number and self.dense is None and self.whole == numbers:
             return
-        if is_number and self.room is None and covers(index, shape):
+        if self.is_sparse and not np.any(self.numbers[index] != numbers):
+            return
+        if is_number and not self.is_sparse and covers(index, shape):
             self.fill(int(numbers))
-        elif self.room is None or self._takes(index, numbers):
-            if self.dense is None:
-                self.dense = _zeros(shape) if self.room else np.full(shape, self.whole, np.int32)
-            self.dense[index] = numbers
-
-    def _takes(self, index: Index, numbers: Any) -> bool:
-        """Return whether numbers differ from those at an index, and there is room for them."""
-        assert self.room is not None
-        if not np.any(self.numbers[index] != numbers):
-            return False
-        shape = self.buffer.content.shape
-        if self.taken is None:
-            self.taken = np.zeros((*shape[:-1], *(-(-n // PAGE) for n in shape[-1:])), bool)
-        pages = (*index[:-1], *map(_pages, index[-1:]))
-        size = 4 * min([PAGE, *shape[-1:]])
-        if not self.room.take(size * int(np.count_nonzero(~self.taken[pages]))):
-            return False
-        self.taken[pages] = True
-        return True
+            return
+        if self.dense is None:
+            self.dense = _zeros(shape) if self.is_sparse else np.full(shape, self.whole, np.int32)
+        self.dense[index] = numbers
 
     def part(self, index: Index, sizes: tuple[int, ...]) -> Any:
         """Return the numbers at an index as an array of these sizes, or the number of them all."""
@@ -258,13 +218,6 @@ class BufferShadow:
         for index in region.ranges():
             selected[index] = True if test is None else test(np.asarray(self.numbers[index]))
         return selected
-
-
-def _pages(entry: Entry) -> Entry:
-    """Pages of a row in which its elements at an index are."""
-    if isinstance(entry, slice):
-        return slice(entry.start // PAGE, -(-entry.stop // PAGE))
-    return entry // PAGE
 
 
 def _zeros(shape: tuple[int, ...]) -> Numbers:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug import defaults
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
@@ -21,7 +20,6 @@ from pallas_debug.machine.shadow.shadow import (
     BufferShadow,
     NumberTest,
     ReadKind,
-    ShadowRoom,
     SiteKey,
     SuspectRead,
     WriteRecord,
@@ -77,8 +75,6 @@ class MemoryTracker(ControlTrace):
       suspects: first suspect read of each kind at each step.
       stored: operands by name, with the steps that have written to them, and where each did first.
       padded: last copy into a buffer that included padding of an array, by buffer number.
-      room: room for the shadows of arrays in HBM, if not all grid points are watched.
-      last_watched: last grid point that was watched before the room was exhausted.
     """
 
     def __init__(self, launch: Launch, *, watched: WatchedPoints | None = None) -> None:
@@ -91,8 +87,6 @@ class MemoryTracker(ControlTrace):
         super().__init__()
         self.launch = launch
         self.watched = watched
-        self.room = ShadowRoom(defaults.MAX_SHADOW_BYTES)
-        self.last_watched: Point | None = None
         self.writes: dict[int, WriteRecord] = {}
         self.count = shadow.GIVEN
         self._limit = MAX_RECORDS
@@ -117,7 +111,7 @@ class MemoryTracker(ControlTrace):
         is_given = buffer.kind in ("input", "prefetch")
         found = BufferShadow(buffer, buffer.kind, shadow.GIVEN if is_given else shadow.NEVER)
         if self.watched is not None and buffer.type.space in ir.OF_ARRAYS:
-            found.whole, found.room = shadow.GIVEN, self.room
+            found.whole, found.is_sparse = shadow.GIVEN, True
         self.shadows[buffer.number] = found
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
@@ -139,7 +133,7 @@ class MemoryTracker(ControlTrace):
 
     def watches(self, point: Point) -> bool:
         """Return whether a grid point is checked."""
-        return self.watched is None or (not self.room.is_exhausted and point in self.watched)
+        return self.watched is None or point in self.watched
 
     def _same_core(self, a: Point, b: Point) -> bool:
         """Return whether two grid points have the same coordinates along parallel axes."""
@@ -151,8 +145,6 @@ class MemoryTracker(ControlTrace):
         state.of_point = number = self.count + 1
         if not self._same_core(state.point, point):
             state.of_core = number
-        if self.watched is not None and self.watches(point):
-            self.last_watched = point
         for i, window in enumerate(state.outputs):
             block, visited = window.block, state.visited[window.operand.name]
             assert block is not None
