@@ -17,7 +17,9 @@ from machine_runs import called, passed, require_close
 from pallas_debug_kernels import BundledOperation, operations
 from tiers import mark_all_but_first
 
+from pallas_debug.bridge.programs import grids
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.faults import Fault
 from pallas_debug.machine import points, run
 
 F32 = jnp.float32
@@ -218,6 +220,7 @@ def both(
     with monkeypatch.context() as patch:
         patch.setattr(points, "_count", lambda *args: stops.append(args[-1]) or count(*args))
         patch.setattr(points, "FIRST_CHUNK", 2)
+        patch.setattr(grids, "MAX_ROWS", 5)
         patch.setattr(points, "MIN_POINTS", 2)
         one = run.run(launch, arrays, fill=fill)
         patch.setattr(points, "MIN_POINTS", 1 << 30)
@@ -252,6 +255,14 @@ def test_faults_are_those_of_a_run_step_by_step(
     one, other, stops = both(launch, arrays, monkeypatch)
     require_equal(one, other)
     assert stops[-1] <= stop
+
+
+def test_the_limit_on_time_ends_a_compiled_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "MIN_POINTS", 2)
+    monkeypatch.setattr(points, "FIRST_CHUNK", 4)
+    done = run.run(*passed(*carried_in_scratch()), stop_after=0.0)
+    assert done.stopped is not None
+    assert (done.stopped.kind, done.stopped.grid_point) == (Fault.INTERPRET_ERROR, (3,))
 
 
 def compared(function: Callable[..., Any], args: Any, monkeypatch: pytest.MonkeyPatch) -> int:
