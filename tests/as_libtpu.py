@@ -15,7 +15,7 @@ from pallas_debug.profile.core.decode import DecodedBundle, DecodedWait, decode
 from pallas_debug.profile.core.given import GivenScalars
 from pallas_debug.profile.core.memory import ScalarMemory
 from pallas_debug.profile.core.scalars import Address, DecodedScalar, Scalar
-from pallas_debug.profile.core.walk import BUDGET, Walk, Walker, _running
+from pallas_debug.profile.core.walk import BUDGET, PendingCopy, Walk, Walker, _running
 from pallas_debug.profile.schedule import Schedule
 
 
@@ -63,20 +63,20 @@ class _Walker(Walker):
             return False if self._registers.get(predicate[0]) is None else None
         return found
 
-    def _queue(self, flag: Address | None, direction: str, done: float, granules: int) -> None:
-        before = sum(size for _, size in self._pending.pop(flag, []))
+    def _queue(self, flag: Address | None, direction: str, copy: PendingCopy) -> None:
+        before = sum(size for _, size, _ in self._pending.pop(flag, []))
         more = self._model.time(direction, before * self._model.granule)[1]
-        super()._queue(flag, direction, done + more, before + granules)
+        super()._queue(flag, direction, (copy[0] + more, before + copy[1], copy[2]))
 
-    def _wait(self, wait: DecodedWait) -> None:
+    def _wait(self, at: int, wait: DecodedWait) -> None:
         flag, wanted = self._value(wait.flag), self._value(wait.amount)
         runs = self._holds(wait.predicate)
         queue = self._pending.get(flag if isinstance(flag, tuple) else None, [])
-        before = sum(size for _, size in queue)
-        super()._wait(wait)
-        taken = before - sum(size for _, size in queue)
+        before = sum(size for _, size, _ in queue)
+        super()._wait(at, wait)
+        taken = before - sum(size for _, size, _ in queue)
         if runs is not False and isinstance(wanted, int) and taken > wanted:
-            queue.append((self._time, taken - wanted))
+            queue.append((self._time, taken - wanted, at))
 
 
 def _assumed(bundle: DecodedBundle) -> DecodedBundle:

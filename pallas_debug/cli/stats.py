@@ -143,6 +143,7 @@ def _sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int
     """Lines, each with the column at which its continuation starts on a narrow terminal."""
     libtpu = stats.versions.get("libtpu")
     yield [f"{stats.kernel} on {stats.target}" + (f", libtpu {libtpu}" if libtpu else "")], 4
+    yield [f"  {one_line(text)}" for text in stats.bottleneck], 4
     yield [f"  {name:12} {value}".rstrip() for name, value in _facts(stats)], 15
     yield _units(stats), 48
     yield _code(stats, whole=whole), 4

@@ -70,6 +70,7 @@ class CycleEstimate:
       core_steps: number of grid steps that the estimated core runs.
       trips: iterations of each loop of the schedule, in order, over the whole kernel.
       executions: number of times that each bundle runs; empty if unknown.
+      waits: waits for copies: the bundle that waits, the one that started the copy, and cycles.
       copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
       copies: number of copies, by direction.
       assumptions: one sentence for each assumption.
@@ -85,6 +86,7 @@ class CycleEstimate:
     core_steps: Figure
     trips: tuple[Figure, ...] = ()
     executions: tuple[float, ...] = ()
+    waits: tuple[tuple[int, int, float], ...] = ()
     copied: dict[str, Figure] = field(default_factory=dict)
     copies: dict[str, Figure] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
@@ -157,6 +159,7 @@ def estimate_cycles(
             for loop in schedule.loops
         ),
         executions=tuple(ours.executions) if ours.is_complete else (),
+        waits=tuple((at, start, cycles) for (at, start), cycles in sorted(ours.waits.items())),
         copied={
             direction: _known(value, origin, "started copies", is_open, unit="bytes")
             for direction, value in sorted(ours.copied.items())

@@ -12,12 +12,14 @@ from pallas_debug.profile import units
 from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.blocks import BlockMap
+from pallas_debug.profile.bottleneck import bottleneck
+from pallas_debug.profile.costs import Costs, costs_of
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, schedule_of
-from pallas_debug.profile.timeline.origins import placements
+from pallas_debug.profile.timeline.origins import copy_origins, placements
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
 from pallas_debug.profile.traffic import Traffic, traffic_of
 
@@ -119,6 +121,7 @@ class Stats:
       loops, regions: parts of the code, in order.
       traffic: bytes copied compared with work done.
       lines: costs of Python lines, most expensive first.
+      bottleneck: where the cycles go, in at most five lines.
       advice: what makes the kernel slow, with evidence.
       coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
@@ -141,6 +144,7 @@ class Stats:
     traffic: Traffic
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
+    bottleneck: tuple[str, ...] = ()
     advice: tuple[Advice, ...] = ()
     is_sparse: bool = False
     problems: tuple[str, ...] = ()
@@ -211,6 +215,20 @@ class Profile:
         return line_costs(self.schedule, self.tracing, self.cycles.executions or None)
 
     @cached_property
+    def costs(self) -> Costs:
+        """Cycles by line, loop, operand, class of instruction and reason."""
+        cycles = self.cycles
+        origins = copy_origins(self.schedule, self.kernel)
+        return costs_of(self.schedule, self.tracing, cycles.executions, cycles.waits, origins)
+
+    @cached_property
+    def bottleneck(self) -> tuple[str, ...]:
+        """Where the cycles go, in at most five lines."""
+        operands = self.kernel.operands if self.kernel is not None else ()
+        names = [operand.name for operand in operands if operand.kind in ("input", "output")]
+        return bottleneck(self.costs, self.schedule, self.cycles, self.traffic, names)
+
+    @cached_property
     def memory(self) -> MemoryMap:
         if self.schedule.is_sparse:
             return unknown_memory()
@@ -269,6 +287,7 @@ def _stats(profile: Profile) -> Stats:
         traffic=profile.traffic,
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
+        bottleneck=profile.bottleneck,
         advice=profile.advice,
         is_sparse=schedule.is_sparse,
         problems=schedule.problems,

@@ -46,6 +46,9 @@ _NO_TIME = 1e-9
 _MIN_ROUNDS = 8
 """Minimum iterations before extrapolating a loop: walking fewer is cheaper than a snapshot."""
 
+PendingCopy = tuple[float, int, int]
+"""End of a copy, its size in granules, and the bundle that starts it."""
+
 K = TypeVar("K")
 
 
@@ -57,6 +60,7 @@ class Walk:
       cycles: total cycles.
       waiting: cycles spent in waits.
       executions: how often each bundle runs.
+      waits: cycles spent in waits, by the bundle that waits and the one that started the copy.
       trips: iterations of each loop, by loop number, over the whole kernel.
       copied: bytes copied, by direction such as `hbm_to_vmem`; NaN if some size depends on data.
       copies: number of copies, by direction.
@@ -72,6 +76,7 @@ class Walk:
     cycles: float = 0.0
     waiting: float = 0.0
     executions: list[float] = field(default_factory=list)
+    waits: dict[tuple[int, int], float] = field(default_factory=dict)
     trips: dict[int, float] = field(default_factory=dict)
     copied: dict[str, float] = field(default_factory=dict)
     copies: dict[str, float] = field(default_factory=dict)
@@ -120,6 +125,7 @@ class _Snapshot:
     copied: dict[str, float]
     copies: dict[str, float]
     unknown_loops: dict[int, float]
+    waits: dict[tuple[int, int], float]
 
 
 class Walker:
@@ -160,7 +166,7 @@ class Walker:
             if not isinstance(argument, str)
         }
         self._memory = ScalarMemory(given.copied)
-        self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
+        self._pending: dict[Address | None, list[PendingCopy]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
         self._time = 0.0
         self._busy: dict[str, float] = {}  # end of the last copy's use, by memory
@@ -259,7 +265,7 @@ class Walker:
             elif isinstance(micro, DecodedCopy):
                 self._start(at, micro)
             else:
-                self._wait(micro)
+                self._wait(at, micro)
         self._spent += len(bundle.scalars)
         get = registers.get
         for scalar in bundle.scalars:
@@ -358,6 +364,7 @@ class Walker:
             copied=dict(result.copied),
             copies=dict(result.copies),
             unknown_loops=dict(result.unknown_loops),
+            waits=dict(result.waits),
         )
 
     def _extrapolate(self, loop: ScheduledLoop, since: _Snapshot) -> bool:
@@ -376,6 +383,7 @@ class Walker:
         _extend(result.copied, since.copied, factor)
         _extend(result.copies, since.copies, factor)
         _extend(result.unknown_loops, since.unknown_loops, factor)
+        _extend(result.waits, since.waits, factor)
         result.extrapolated.add(loop.number)
         self._pending.clear()
         return True
@@ -417,7 +425,7 @@ class Walker:
         self._busy.update({memory: begin + cycles for memory, cycles in shared.items()})
         done = begin + latency + transfer
         key = flag if isinstance(flag, tuple) else None
-        self._queue(key, direction, done, granules or 0)
+        self._queue(key, direction, (done, granules or 0, at))
         if self._listen is not None:
             self._listen(
                 CopyEvent(
@@ -425,11 +433,11 @@ class Walker:
                 )
             )
 
-    def _queue(self, flag: Address | None, direction: str, done: float, granules: int) -> None:
+    def _queue(self, flag: Address | None, direction: str, copy: PendingCopy) -> None:
         """Note a copy that a wait on its flag will end with."""
-        self._pending[flag].append((done, granules))
+        self._pending[flag].append(copy)
 
-    def _wait(self, wait: DecodedWait) -> None:
+    def _wait(self, at: int, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)
         if runs is False or (runs is None and self._skip):
             return
@@ -438,14 +446,20 @@ class Walker:
         key = flag if isinstance(flag, tuple) else None
         queue = self._pending.get(key) or self._pending.get(None) or []
         wanted = amount if isinstance(amount, int) else None
-        until = self._time
+        until, last = self._time, at
         taken = 0
         while queue and (wanted is None or taken < wanted):
-            done, granules = queue.pop(0)
-            until = max(until, done)
+            done, granules, start = queue.pop(0)
+            if done > until:
+                until, last = done, start
             taken += granules or (wanted or 0)
         if until > self._time + _NO_TIME:
-            self._result.waiting += until - self._time
+            waited = until - self._time
+            self._result.waiting += waited
+            waits = self._result.waits
+            waits[at, last] = waits.get((at, last), 0.0) + waited
+        else:
+            until = self._time
         if self._listen is not None:
             self._listen(WaitEvent(start=self._time, stop=until))
         self._time = until
