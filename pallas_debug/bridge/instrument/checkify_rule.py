@@ -7,6 +7,7 @@ failure to the error that jax would have raised. An error from before the kernel
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -46,23 +47,23 @@ def uninstall() -> None:
 
 def rule(_: Any, primitive: str) -> Callable[..., tuple[Any, Sequence[Any]]]:
     """Return our rule for a Pallas primitive in jax's `checkify` table."""
-    check = {"pallas_call": _checked, "mpmd_map": _mesh}[primitive]
+    bound = {"pallas_call": pallas_call.pallas_call_p, "mpmd_map": mpmd.mpmd_map_p}[primitive]
     if jaxcompat.checks_take_context():
-        return lambda context, error, enabled, *args, **params: check(
-            context, error, enabled, args, params
+        return lambda context, error, enabled, *args, **params: _checked(
+            functools.partial(checkify.assert_func, context), bound, error, enabled, args, params
         )
-    return lambda error, enabled, *args, **params: check(None, error, enabled, args, params)
-
-
-def _mesh(
-    context: Any, error: Any, enabled: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[Any, Sequence[Any]]:
-    _unchecked(params, "it is a kernel over a mesh (`pl.kernel`)")
-    return error, mpmd.mpmd_map_p.bind(*args, **params)
+    return lambda error, enabled, *args, **params: _checked(
+        checkify.assert_func, bound, error, enabled, args, params
+    )
 
 
 def _checked(
-    context: Any, error: Any, enabled: Any, args: Sequence[Any], params: dict[str, Any]
+    assert_: Callable[..., Any],
+    primitive: Any,
+    error: Any,
+    enabled: Any,
+    args: Sequence[Any],
+    params: dict[str, Any],
 ) -> tuple[Any, Sequence[Any]]:
     checks = checkify_errors.checks_for(enabled)
     try:
@@ -71,11 +72,11 @@ def _checked(
         _unchecked(params, str(reason))
         made = None
     if made is None:
-        return error, pallas_call.pallas_call_p.bind(*args, **params)
+        return error, primitive.bind(*args, **params)
     for inner in made.not_entered:
         _unchecked(params, f"the body of its `{inner}` is not checked")
-    *outputs, rows = made.bind(pallas_call.pallas_call_p, args)
-    return _with_first(context, error, made.layout, rows), outputs
+    *outputs, rows = made.bind(primitive, args)
+    return _with_first(assert_, error, made.layout, rows), outputs
 
 
 def _unchecked(params: Mapping[str, Any], reason: str) -> None:
@@ -87,7 +88,7 @@ def _unchecked(params: Mapping[str, Any], reason: str) -> None:
     )
 
 
-def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> Any:
+def _with_first(assert_: Callable[..., Any], error: Any, layout: RecordLayout, rows: Any) -> Any:
     """Return `error` with the kernel's first failure, in grid order, asserted on top."""
     if not layout.sites:
         return error
@@ -101,11 +102,7 @@ def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> An
     for i, site in enumerate(layout.sites):
         is_it = failed[i] & (first == i)
         new = checkify_errors.error_of(site, failure_values(site, layout, record[i]))
-        error = (
-            checkify.assert_func(context, error, is_it, new)
-            if jaxcompat.checks_take_context()
-            else checkify.assert_func(error, is_it, new)
-        )
+        error = assert_(error, is_it, new)
     return error
 
 

@@ -21,7 +21,7 @@ from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.primitives import ACCESSES, MAKES_INFINITY, MAKES_NAN, capacity
 from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RefOperand, Site
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site
 from pallas_debug.bridge.jaxcompat import (
     checkify,
     indexing,
@@ -38,7 +38,7 @@ class Checker(rewrite.Visitor):
 
     Args:
       checks: names, as listed in `defaults.CHECKS`.
-      operands: the kernel's refs, by the `id` of their tracers.
+      names: names of the kernel's refs, by the `id` of their tracers.
       recorder: records failures.
       default_space: memory of operands without a memory space.
     """
@@ -46,14 +46,14 @@ class Checker(rewrite.Visitor):
     def __init__(
         self,
         checks: Sequence[str],
-        operands: dict[int, RefOperand],
+        names: dict[int, str],
         recorder: Recorder,
         *,
         default_space: str = "vmem",
     ) -> None:
         self._default_space = default_space
         self._checks = frozenset(checks)
-        self._operands = operands
+        self._names = names
         self._recorder = recorder
         self._kept_alive: list[Any] = []
         self._regions: list[list[Pending]] = []  # regions being visited, innermost last
@@ -102,7 +102,7 @@ class Checker(rewrite.Visitor):
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
-            self._operands[id(ref)] = RefOperand(name=name, kind="scratch")
+            self._names[id(ref)] = name
             self._kept_alive.append(ref)
 
     def wants(self, jaxpr: Any) -> bool:
@@ -125,9 +125,9 @@ class Checker(rewrite.Visitor):
         if "index" not in self._checks:
             return
         self.entering(self._place)
-        operands = list(self._operands.values())[mapping.num_index_operands :]
+        names = list(self._names.values())[mapping.num_index_operands :]
         batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
-        for operand, block in zip(operands, mapping.block_mappings, strict=False):
+        for name, block in zip(names, mapping.block_mappings, strict=False):
             inner, consts = jaxcompat.opened(block.index_map_jaxpr)
             indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
             for dim, (index, entry, bound) in enumerate(
@@ -143,7 +143,7 @@ class Checker(rewrite.Visitor):
                     lines.of_function(block.index_map_jaxpr.debug_info),
                     index,
                     last,
-                    operand=operand.name,
+                    operand=name,
                     details={
                         "dim": dim,
                         "bound": bound,
@@ -172,7 +172,6 @@ class Checker(rewrite.Visitor):
                 self._indices(eqn, ref.ref, ref.transforms, what)
 
     def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
-        known = self._operands.get(id(ref))
         aval = jax_core.typeof(ref)
         view = ""
         for transform in transforms or ():
@@ -194,7 +193,7 @@ class Checker(rewrite.Visitor):
                     lines.source_at(eqn, self._place),
                     start,
                     bound - 1 - (size - 1) * stride,
-                    operand=known.name if known else None,
+                    operand=self._names.get(id(ref)),
                     details={
                         "dim": dim,
                         "size": size if is_slice else None,

@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.instrument import checking, primitives
 from pallas_debug.bridge.instrument.recording import Recorder
-from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
+from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import mechanisms, nested, rewrite
 from pallas_debug.bridge.jaxprs.params import gpu_backend
@@ -126,7 +126,7 @@ def _with_checks(
         _at_first(recorder.clear, point[sequential:])
         checker = checking.Checker(
             checks,
-            _operands(jaxpr, mapping, refs),
+            dict(zip(map(id, refs), nested.arg_names(jaxpr), strict=False)),
             recorder,
             default_space="gmem" if gpu_backend(params) else "vmem",
         )
@@ -224,13 +224,3 @@ def _at_first(action: Callable[[], None], sequential: Sequence[Any]) -> None:
         return ()
 
     lax.cond(first, taken, lambda: ())
-
-
-def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, RefOperand]:
-    kinds = ["scalar_prefetch"] * mapping.num_index_operands
-    kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
-    kinds += ["scratch"] * (len(refs) - len(kinds))
-    return {
-        id(ref): RefOperand(name=name, kind=kind)
-        for ref, name, kind in zip(refs, nested.arg_names(jaxpr), kinds, strict=False)
-    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -182,16 +182,10 @@ def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
 
 
 def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
-    with _lowering_ours():
-        return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
-
-
-@contextlib.contextmanager
-def _lowering_ours() -> Iterator[None]:
-    """Mark kernels lowered in this thread as already having their checks."""
+    """Lower a function whose kernels already have their checks."""
     before, _local.lowering = getattr(_local, "lowering", False), True
     try:
-        yield
+        return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
     finally:
         _local.lowering = before
 

@@ -29,14 +29,6 @@ LANES = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefOperand:
-    """Name of a ref, and its role in the kernel."""
-
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Site:
     """A place in a kernel that is checked.
 
