@@ -47,7 +47,18 @@ class RefChain(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessForm:
+class _OnePlace:
+    """An operation on one ref."""
+
+    at: RefChain
+
+    @property
+    def places(self) -> tuple[RefChain, ...]:
+        return (self.at,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessForm(_OnePlace):
     """A load from a ref, or a store to it.
 
     Attributes:
@@ -57,7 +68,6 @@ class AccessForm:
       other: value of the elements that a load leaves out.
     """
 
-    at: RefChain
     value: Any = None
     adds: bool = False
     mask: Any = None
@@ -67,27 +77,18 @@ class AccessForm:
     def is_load(self) -> bool:
         return self.value is None
 
-    @property
-    def places(self) -> tuple[RefChain, ...]:
-        return (self.at,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtomicForm:
+class AtomicForm(_OnePlace):
     """An indivisible update of a ref's elements.
 
     Attributes:
       kind: jax's name of the update; `cas` compares with the first value, and stores the second.
     """
 
-    at: RefChain
     kind: str
     values: tuple[Any, ...]
     mask: Any = None
-
-    @property
-    def places(self) -> tuple[RefChain, ...]:
-        return (self.at,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,34 +118,24 @@ class CopyForm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalForm:
+class SignalForm(_OnePlace):
     """Add to a semaphore, of this device and core or of another."""
 
-    at: RefChain
     amount: Any
     device: Any
     device_type: Any
     core: Any
 
-    @property
-    def places(self) -> tuple[RefChain, ...]:
-        return (self.at,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitForm:
+class WaitForm(_OnePlace):
     """Wait for a semaphore to reach an amount, and subtract it if `decrements`.
 
     Without an amount, the semaphore is only read.
     """
 
-    at: RefChain
     amount: Any = None
     decrements: Any = False
-
-    @property
-    def places(self) -> tuple[RefChain, ...]:
-        return (self.at,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,9 +57,9 @@ class Forward(Generic[V, P]):
         """Return whether to walk the jaxprs of an equation."""
         return True
 
-    def is_call(self, eqn: Any, form: Control) -> bool:
-        """Return whether lines of jax within an equation count as its line."""
-        return isinstance(form, CallForm)
+    def is_call(self, eqn: Any) -> bool:
+        """Return whether lines of jax within a scope count as the line of the scope."""
+        return False
 
     def buffers(self, scope: ScopeForm) -> Sequence[V]:
         """Return the buffers that a scope allocates."""
@@ -148,7 +148,7 @@ class Forward(Generic[V, P]):
         if form is None or not self.enters(eqn, form, inputs):
             return self.plain(eqn, inputs, place)
         outer = self.calls
-        if self.is_call(eqn, form):
+        if isinstance(form, CallForm) or (isinstance(form, ScopeForm) and self.is_call(eqn)):
             self.calls = (*outer, eqn)
         outputs = self._entered(eqn, form, place)
         self.calls = outer

@@ -72,11 +72,6 @@ class ScalarUnit:
 
 
 _IS_WRONG: dict[str, Callable[..., bool]] = {
-    "add": lambda result, x, y: int(x) + int(y) != int(result),
-    "sub": lambda result, x, y: int(x) - int(y) != int(result),
-    "mul": lambda result, x, y: int(x) * int(y) != int(result),
-    "neg": lambda result, x: -int(x) != int(result),
-    "abs": lambda result, x: abs(int(x)) != int(result),
     "div": lambda result, x, y: y == 0 or (y == -1 and -int(x) != int(result)),
     "rem": lambda result, x, y: bool(y == 0),
     "shift_left": lambda result, x, y: x > 0 and rules.logically_shifted_scalar(result, y) != x,
@@ -88,9 +83,12 @@ _IS_WRONG: dict[str, Callable[..., bool]] = {
 def _scalar_test(eqn: Any) -> Callable[..., bool] | None:
     """The test of an equation; none for unsigned integers, which wrap on purpose."""
     name, dtypes = eqn.primitive.name, [atom.aval.dtype for atom in (*eqn.outvars, *eqn.invars)]
-    if name in ("div", "rem") or all(dtype.kind == "i" for dtype in dtypes):
+    if name not in ("div", "rem") and any(dtype.kind != "i" for dtype in dtypes):
+        return None
+    exact = primitives.TABLE[name].integer
+    if name in _IS_WRONG or exact is None:
         return _IS_WRONG.get(name)
-    return None
+    return lambda result, *given: bool(exact(*map(int, given)) != int(result))
 
 
 def on_scalars(unit: Unit) -> ScalarUnit | None:

@@ -23,8 +23,6 @@ from pallas_debug.bridge.normal_forms import (
     AccessForm,
     AtomicForm,
     BranchForm,
-    CallForm,
-    Control,
     CopyForm,
     InnerJaxpr,
     LoopForm,
@@ -275,10 +273,8 @@ class Walker(Forward[Value, WalkState]):
 
     # Scopes and branches
 
-    def is_call(self, eqn: Any, form: Control) -> bool:
-        return isinstance(form, CallForm) or (
-            isinstance(form, ScopeForm) and not lines.is_of_pipeline(eqn)
-        )
+    def is_call(self, eqn: Any) -> bool:
+        return not lines.is_of_pipeline(eqn)
 
     def buffers(self, scope: ScopeForm) -> Sequence[Value]:
         inner = scope.body.jaxpr

@@ -23,8 +23,6 @@ from pallas_debug.bridge.normal_forms import (
     AccessForm,
     AtomicForm,
     BranchForm,
-    CallForm,
-    Control,
     CopyForm,
     InnerJaxpr,
     LoopForm,
@@ -124,10 +122,8 @@ class Labels(Forward[FlowValue, Names]):
         constants: list[FlowValue] = [_NONE] * len(region.jaxpr.constvars)
         return self.walk(region.jaxpr, constants, inputs, place)
 
-    def is_call(self, eqn: Any, form: Control) -> bool:
-        return isinstance(form, CallForm) or (
-            isinstance(form, ScopeForm) and not lines.is_of_pipeline(eqn)
-        )
+    def is_call(self, eqn: Any) -> bool:
+        return not lines.is_of_pipeline(eqn)
 
     def chosen(self, eqn: Any, branch: BranchForm, place: Names) -> list[tuple[int, Names]]:
         names = names_of([branch.index])
