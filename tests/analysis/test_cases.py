@@ -90,8 +90,8 @@ def test_a_primitive_without_a_row_is_a_gap_with_its_line(
     analysis = look(captures, kernel)
     refused = [finding.source for finding in analysis.findings]
     reasons = [gap.reason for gap in analysis.gaps]
-    (said,) = reasons if is_lowered else refused
+    (message,) = reasons if is_lowered else refused
     assert len(refused) == (not is_lowered)
-    assert f"{__file__}:" in str(said)
+    assert f"{__file__}:" in str(message)
     if is_lowered:
-        assert str(said).startswith("`invented` at ")
+        assert str(message).startswith("`invented` at ")
