@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pallas_debug.profile.changes.comparison import FigureChange, LineChange
 from pallas_debug.profile.stats import Stats
 from pallas_debug.profile.timeline.timeline import Timeline
+from pallas_debug.profile.whatif import WhatIf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,11 @@ class LineBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsDocument:
-    """Output of `stats --json`; every figure states its origin."""
+    """Output of `stats --json`; every figure states its origin.
+
+    Attributes:
+      what_if: the change that `--what-if` asks for; null without it.
+    """
 
     stats: Stats
+    what_if: WhatIf | None

@@ -21,7 +21,8 @@ from pallas_debug.render import one_line, typed
 if TYPE_CHECKING:
     from pallas_debug.profile.cycles import CycleEstimate
     from pallas_debug.profile.figures import Figure
-    from pallas_debug.profile.stats import CodeCost, Stats
+    from pallas_debug.profile.stats import CodeCost, Profile, Stats
+    from pallas_debug.profile.whatif import WhatIf
     from pallas_debug.store.profiles import StoredProfile
 
 SHOWN = 12
@@ -38,6 +39,7 @@ class StatsOptions(shared.CallOptions):
     kernel: str | None
     target: str | None
     whole: bool
+    what_if: tuple[str, ...]
     as_json: bool
 
 
@@ -52,6 +54,12 @@ class StatsOptions(shared.CallOptions):
 @shared.spec
 @shared.module
 @click.option("--all", "whole", is_flag=True, help="Print all lines of source and all regions.")
+@click.option(
+    "--what-if",
+    multiple=True,
+    metavar="BLOCK=SIZE",
+    help="Estimate the cycles with another size of a block, such as 'k_ref[2]=512'. Repeatable.",
+)
 @shared.as_json
 @shared.what
 def run(options: StatsOptions) -> int:
@@ -67,12 +75,18 @@ def run(options: StatsOptions) -> int:
     it rests on an assumption; `-` means that it is not available.
     """
     stats, code = _of_function(options), Exit.OK
+    changed: WhatIf | None = None
     if stats is None:
         read = _of_dump(options)
         stats, code = read.profile.stats, Exit.CANNOT_RUN if read.problems else Exit.OK
+        changed = _what_if(read.profile, options.what_if)
+    elif options.what_if:
+        raise UsageError("--what-if needs a dump of the kernel: dump it with --stages bundles")
     if options.as_json:
-        output.print_json("stats", {"stats": stats})
+        output.print_json("stats", {"stats": stats, "what_if": changed})
         return code
+    if changed is not None:
+        output.echo_wrapped(_change_text(changed), 4)
     for lines, indent in _sections(stats, whole=options.whole):
         for line in lines:
             output.echo_wrapped(line, indent)
@@ -109,6 +123,25 @@ def _of_function(options: StatsOptions) -> Stats | None:
         if theirs is None:
             raise
         raise theirs from error
+
+
+def _what_if(profile: Profile, sizes: tuple[str, ...]) -> WhatIf | None:
+    from pallas_debug.profile.whatif import parse_sizes, with_blocks
+
+    return with_blocks(profile, parse_sizes(sizes)) if sizes else None
+
+
+def _change_text(changed: WhatIf) -> str:
+    """Say what a change costs, and on what that rests."""
+    now, then = changed.now.value or 0, changed.cycles.value or 0
+    share = f", {then / now:.0%} of them".replace("%", " %") if now else ""
+    vmem = f", {changed.vmem:,} bytes of VMEM" if changed.vmem is not None else ""
+    names = ", ".join(changed.assumed)
+    assumed = f"; the block of {names} is assumed to change at every step" if names else ""
+    return (
+        f"with {changed.change}: {marked(changed.cycles)} cycles instead of "
+        f"{marked(changed.now)}{share}; {changed.steps:,} steps{vmem}{assumed}"
+    )
 
 
 def _of_dump(options: StatsOptions) -> StoredProfile:
