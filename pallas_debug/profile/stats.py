@@ -236,8 +236,10 @@ class Profile:
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
+        from pallas_debug.profile.whatif import larger_blocks  # it takes a profile
+
         subject = subject_of(self)
-        return advise(subject) if subject is not None else ()
+        return (*advise(subject), *larger_blocks(self)) if subject is not None else ()
 
     @cached_property
     def counts(self) -> ScheduleCounts:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pallas_debug.errors import UsageError
 from pallas_debug.profile import units
+from pallas_debug.profile.advice.advice import Advice, derived
 from pallas_debug.profile.advice.pipelines import simple_dimension, size_text
+from pallas_debug.profile.advice.rules import small_blocks
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.figures import Figure
@@ -31,6 +33,13 @@ FILLED = 0.75
 """Share of its capacity that the busiest unit reaches in a long schedule."""
 
 _SIZE = re.compile(r"(?P<name>.{1,200})\[(?P<dimension>\d{1,2})\]=(?P<size>\d{1,9})")
+
+FACTORS = (2, 4, 8, 16)
+"""Factors by which larger blocks are tried."""
+
+MIN_STEPS, MIN_BLOCK, MIN_GAIN = small_blocks.MIN_STEPS, small_blocks.MIN_BLOCK, 0.25
+"""Minimum grid steps and size of a block to propose larger ones, and minimum share of the estimated
+cycles that these save."""
 
 MAX_STEPS = 4096
 """Maximum steps to simulate; the remaining steps are assumed to be similar."""
@@ -101,6 +110,51 @@ def with_blocks(profile: Profile, sizes: Mapping[tuple[str, int], int]) -> WhatI
     )
 
 
+def larger_blocks(profile: Profile) -> Iterator[Advice]:
+    """Advise larger blocks of operands whose index maps read tables with unknown values."""
+    blocks, now = profile.blocks, profile.cycles.total.value
+    kernel = profile.kernel
+    if blocks is None or kernel is None or not now or blocks.points < MIN_STEPS:
+        return
+    fitting: list[tuple[WhatIf, OperandBlocks]] = []
+    for operand in blocks.pipelined:
+        for n, dimension in enumerate(operand.dimensions):
+            axis = axis_of(blocks, operand, n) if operand.unknown is not None else None
+            if axis is None or dimension.size < MIN_BLOCK:
+                continue
+            for factor in FACTORS:
+                try:
+                    found = with_blocks(profile, {(operand.name, n): dimension.size * factor})
+                except UsageError:  # too large
+                    break
+                fitting.append((found, operand))
+    good = [w for w in fitting if (w[0].cycles.value or now) <= (1 - MIN_GAIN) * now]
+    if not good:
+        return
+    best = min(w.cycles.value or 0 for w, _ in good)
+    chosen, operand = min(
+        (w for w in good if (w[0].cycles.value or 0) <= 1.05 * best), key=lambda w: w[0].vmem or 0
+    )
+    names = ", ".join(chosen.assumed)
+    yield small_blocks.KIND.advice(
+        source=next((o.block_source for o in kernel.operands if o.name == operand.name), None),
+        operand=operand.name,
+        message=(
+            f"blocks of {operand.name} make {blocks.points:,} grid steps: {profile.bottleneck[0]}"
+        ),
+        remedy=(
+            f"use larger blocks, such as {chosen.change}: {chosen.steps:,} steps and about "
+            f"{chosen.cycles} cycles, if the block of {names} changes at every step"
+        ),
+        evidence=(
+            derived("grid steps", blocks.points),
+            derived("VMEM with larger blocks", chosen.vmem, unit="bytes"),
+            derived("estimated cycles", now, unit="cycles"),
+            derived("estimated cycles with larger blocks", chosen.cycles.value, unit="cycles"),
+        ),
+    )
+
+
 def parse_sizes(texts: Iterable[str]) -> dict[tuple[str, int], int]:
     """Parse sizes of blocks: `k_ref[2]=512`.
 
@@ -119,17 +173,30 @@ def parse_sizes(texts: Iterable[str]) -> dict[tuple[str, int], int]:
     return found
 
 
-def axis_of(operand: OperandBlocks, dimension: int, grid: tuple[int, ...]) -> int | None:
+def axis_of(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> int | None:
     """Return the axis of the grid that the blocks of a dimension follow.
 
     If an index map reads tables with unknown values, it is the only axis with as many points as
-    the dimension has blocks.
+    the dimension has blocks; of several, the only one that no other operand's blocks follow.
     """
+    grid = blocks.grid
     if operand.unknown is None:
-        found = [a for a in range(len(grid)) if simple_dimension(operand, a, grid) == dimension]
-    else:
-        count = operand.dimensions[dimension].count
-        found = [axis for axis, size in enumerate(grid) if size == count > 1]
+        return _only(a for a in range(len(grid)) if simple_dimension(operand, a, grid) == dimension)
+    size, count = operand.dimensions[dimension].size, operand.dimensions[dimension].count
+    fitting = [axis for axis, points in enumerate(grid) if points == count > 1 and size > 1]
+    taken = {
+        axis
+        for other in blocks.pipelined
+        if other.unknown is None
+        for axis in fitting
+        if simple_dimension(other, axis, grid) is not None
+    }
+    found = _only(fitting)
+    return _only(axis for axis in fitting if axis not in taken) if found is None else found
+
+
+def _only(axes: Iterable[int]) -> int | None:
+    found = list(axes)
     return found[0] if len(found) == 1 else None
 
 
@@ -139,7 +206,7 @@ def _factor(blocks: BlockMap, name: str, dimension: int, size: int) -> tuple[int
         known = ", ".join(f"{o.name}[0..{len(o.dimensions) - 1}]" for o in blocks.pipelined)
         raise UsageError(f"{name}[{dimension}] is no block of this kernel, which has {known}")
     block = operand.dimensions[dimension]
-    axis = axis_of(operand, dimension, blocks.grid)
+    axis = axis_of(blocks, operand, dimension)
     if axis is None:
         raise UsageError(f"no axis of the grid moves the blocks of {name} along {dimension}")
     if size < 1 or block.bound % size:
@@ -154,9 +221,9 @@ def _divided(points: int, factor: float) -> int:
     return max(math.ceil(points / factor), 1)
 
 
-def _growth(operand: OperandBlocks, factors: Mapping[int, float], grid: tuple[int, ...]) -> float:
+def _growth(blocks: BlockMap, operand: OperandBlocks, factors: Mapping[int, float]) -> float:
     """Return the factor by which the blocks of an operand grow."""
-    axes = {axis_of(operand, n, grid) for n in range(len(operand.dimensions))}
+    axes = _axes(blocks, operand)
     return math.prod(factor for axis, factor in factors.items() if axis in axes)
 
 
@@ -166,7 +233,7 @@ def _vmem(profile: Profile, blocks: BlockMap, factors: Mapping[int, float]) -> f
         return None
     windows = {o.name: o.block_bytes * o.buffers for o in blocks.pipelined}
     rest = max(used - sum(windows.values()), 0)
-    larger = sum(windows[o.name] * _growth(o, factors, blocks.grid) for o in blocks.pipelined)
+    larger = sum(windows[o.name] * _growth(blocks, o, factors) for o in blocks.pipelined)
     return larger + rest * max(math.prod(factors.values()), 1.0)
 
 
@@ -183,8 +250,8 @@ def _simulated(
             direction="in" if operand.kind == "input" else "out",
             buffers=operand.buffers,
             reads_back=operand.reads_back,
-            block=partial(_block, operand, blocks, factors, grid),
-            size=partial(_same, operand.block_bytes * _growth(operand, factors, blocks.grid)),
+            block=partial(_block, operand, _axes(blocks, operand), blocks, factors, grid),
+            size=partial(_same, operand.block_bytes * _growth(blocks, operand, factors)),
             fetch=lambda size: model.time("hbm_to_vmem", round(size)),
             write=lambda size: model.time("vmem_to_hbm", round(size)),
         )
@@ -196,8 +263,13 @@ def _simulated(
     return pipeline.run(0, ran).end * steps / ran
 
 
+def _axes(blocks: BlockMap, operand: OperandBlocks) -> list[int | None]:
+    return [axis_of(blocks, operand, n) for n in range(len(operand.dimensions))]
+
+
 def _block(
     operand: OperandBlocks,
+    axes: Sequence[int | None],
     blocks: BlockMap,
     factors: Mapping[int, float],
     grid: tuple[int, ...],
@@ -214,8 +286,7 @@ def _block(
     if block is None:
         return None
     found = []
-    for dimension, index in enumerate(block):
-        axis = axis_of(operand, dimension, blocks.grid)
+    for axis, index in zip(axes, block, strict=True):
         factor = factors.get(axis, 1.0) if axis is not None else 1.0
         if factor < 1 and axis is not None:  # several small blocks in one of the old ones
             found.append(grid_point(grid, step)[axis])

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu import flash_attention, matmul
 
 import pallas_debug
@@ -88,6 +89,52 @@ def test_compiled_kernels_take_what_is_promised(
     assert after.cycles.total.value is not None
     assert least <= promised.cycles.value / after.cycles.total.value <= most
     assert promised.steps == after.blocks.points
+
+
+def decoded(lengths: jax.Array, q: jax.Array, k: jax.Array, *, block: int) -> jax.Array:
+    """Attention of a few rows to keys whose number is in a table, as MaxText's `ragged_mqa`."""
+
+    def kernel(lengths_ref: Any, q_ref: Any, k_ref: Any, o_ref: Any) -> None:
+        b, i = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(i == 0)
+        def _start() -> None:
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        @pl.when(i * block < lengths_ref[b])
+        def _add() -> None:
+            scores = jnp.dot(q_ref[0], k_ref[0].T, preferred_element_type=jnp.float32)
+            p = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True)).astype(k_ref.dtype)
+            o_ref[0] += jnp.dot(p, k_ref[0], preferred_element_type=jnp.float32)
+
+    def index(b: Any, i: Any, lengths_ref: Any) -> Any:
+        return b, jnp.minimum(i, (lengths_ref[b] - 1) // block), 0
+
+    rows = pl.BlockSpec((1, 8, 128), lambda b, i, _: (b, 0, 0))
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(k.shape[0], k.shape[1] // block),
+        in_specs=[rows, pl.BlockSpec((1, block, 128), index)],
+        out_specs=rows,
+    )
+    shape = jax.ShapeDtypeStruct(q.shape, jnp.float32)
+    return pl.pallas_call(kernel, grid_spec=spec, out_shape=shape)(lengths, q, k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+def test_larger_blocks_are_advised_where_a_table_selects_them(target: str, tmp_path: Path) -> None:
+    shapes = ((8,), jnp.int32), ((8, 8, 128), jnp.bfloat16), ((8, 2048, 128), jnp.bfloat16)
+    args = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    before = compiled(functools.partial(decoded, block=128), args, target, tmp_path / "small")
+    (advice,) = before.advice
+    assert (advice.kind, advice.operand) == ("small-blocks", "k_ref")
+    assert "if the block of k_ref changes at every step" in advice.remedy
+    block = int(advice.remedy.partition("k_ref[1]=")[2].partition(":")[0])
+    after = compiled(functools.partial(decoded, block=block), args, target, tmp_path / "large")
+    (promised,) = (e for e in advice.evidence if e.name == "estimated cycles with larger blocks")
+    assert promised.figure.value == pytest.approx(after.cycles.total.value, rel=0.25)
+    assert after.advice == ()
 
 
 def test_bad_sizes_are_refused(tmp_path: Path) -> None:
