@@ -191,10 +191,6 @@ class PallasDebugWarning(UserWarning):
     """Base class of all warnings of pallas-debug; `filterwarnings` can name it."""
 
 
-class DeprecatedNameWarning(PallasDebugWarning, FutureWarning):
-    """A deprecated name is used, for example of an environment variable; it will be removed."""
-
-
 class PluginWarning(PallasDebugWarning):
     """Another distribution's plugin is broken; its explanations are missing."""
 

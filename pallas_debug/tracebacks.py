@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import os
 import sysconfig
-import warnings
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from types import TracebackType
 
-from pallas_debug.errors import DeprecatedNameWarning, PallasDebugError
+from pallas_debug.errors import PallasDebugError
 
 KEEP = "PALLAS_TRACEBACK"
 """Environment variable; if not empty, no frame is removed, and internal errors show a traceback."""
-
-FORMERLY = "PALLAS_DEBUG_TRACEBACK"
-"""Former name of that variable."""
 
 _OURS = f"{Path(__file__).parent}{os.sep}"
 _PLUGIN = f"{os.sep}pallas_debug_pytest{os.sep}"
@@ -62,18 +58,8 @@ def is_asked_to_keep() -> bool:
 
 
 def of_ours() -> bool:
-    """Return whether the environment asks to keep the frames of pallas-debug, under either name."""
-    if os.environ.get(KEEP):
-        return True
-    if not os.environ.get(FORMERLY):
-        return False
-    warnings.warn(
-        f"the environment variable {FORMERLY} is now called {KEEP}; the former name will be "
-        "removed in a later release",
-        DeprecatedNameWarning,
-        stacklevel=2,
-    )
-    return True
+    """Return whether the environment asks to keep the frames of pallas-debug."""
+    return bool(os.environ.get(KEEP))
 
 
 def is_ours(frame: TracebackType) -> bool:

@@ -67,9 +67,7 @@ def environment() -> str:
         "## Read",
         table(["variable", "meaning"], [[f"`{n}`", text] for n, text in described]),
         "## Of the pytest plugin",
-        "Equivalents of the [pytest options](pytest-options.md); read only by the plugin. The "
-        "former names, which begin with `PALLAS_DEBUG_` instead of `PALLAS_`, still work, with a "
-        "`DeprecatedNameWarning`.",
+        "Equivalents of the [pytest options](pytest-options.md); read only by the plugin.",
         table(
             ["variable", "as"],
             [[f"`{o.environment}`", f"`{o.flag}`"] for o in OPTIONS],

@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(
-    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
-) -> None:
-    if options.separate_paths(args):
-        # As parsed by pytest before it loaded plugins; the path may have a conftest.
-        early_config.known_args_namespace = parser.parse_known_args(
-            args, namespace=copy.copy(early_config.option)
-        )
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     # libtpu reads its flags only once, and a conftest may load it.
     option = options.named("flags")
     value = options.value(early_config, option, early_config.known_args_namespace)

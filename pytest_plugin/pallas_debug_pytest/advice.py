@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
-from pallas_debug_pytest import REPORTED, options
+from pallas_debug_pytest import options
 
 _NO_TPU = "Only interpret mode is supported on CPU backend"
 _JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
@@ -26,20 +25,10 @@ def add(item: pytest.Item, error: BaseException, report: pytest.TestReport) -> N
     """Append the line to a failed test's report, if there is one for its exception."""
     try:
         line = hint(item, error)
-        reported = getattr(report, REPORTED, {})
-        if line is None and reported.get("kernels"):
-            line = rounding(item, error, reported.get("dtypes", ()))
     except Exception as ours:  # noqa: BLE001 - a bug of ours must not end the run
         item.warn(pytest.PytestWarning(f"{_PREFIX}a failure was not explained: {ours!r}"))
         return
-    if line is None:
-        return
-    entries: list[Any] = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
-    if entries and hasattr(entries[-1], "lines"):
-        lines: list[str] = entries[-1].lines
-        end = "\n" if lines and lines[-1].endswith("\n") else ""  # as with --tb=native
-        lines.append(f"E   {_PREFIX}{line}{end}")
-    else:
+    if line is not None:
         report.sections.append(("pallas-debug", line))
 
 
@@ -59,26 +48,6 @@ def hint(item: pytest.Item, error: BaseException) -> str | None:
         if failed is not None and known is not None:
             return f"{failed.headline}; {known.advice}"
     return _misuse(error, files)
-
-
-def rounding(item: pytest.Item, error: BaseException, dtypes: Sequence[str]) -> str | None:
-    """State that arrays that a test compares differ by no more than rounding may cause.
-
-    Args:
-      dtypes: dtypes of the operands of the test's kernels.
-    """
-    if not isinstance(error, AssertionError):
-        return None
-    from pallas_debug_pytest import compared
-
-    pair = compared.arrays(error, item.config)
-    if pair is None:
-        return None
-    import numpy as np
-
-    from pallas_debug_pytest.rounding import no_more_than_rounding
-
-    return no_more_than_rounding(*map(np.asarray, pair), narrow=dtypes)
 
 
 def _misuse(error: BaseException, files: Sequence[str]) -> str | None:

@@ -39,9 +39,6 @@ class Callers:
         """Return the line of the test that called the kernel; None if unknown."""
         return self._of.get(key(finding))
 
-    def clear(self) -> None:
-        self._of.clear()
-
     def _calling(self) -> SourceLine | None:
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self._file:

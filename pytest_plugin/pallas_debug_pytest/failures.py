@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from pallas_debug import render
-from pallas_debug.errors import ChecksFailed
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding, Hint
 from pallas_debug_pytest.callers import Callers
@@ -23,22 +19,6 @@ MAX_LINES = 15
 MAX_FINDINGS = 5
 MAX_HINTS = 3
 MAX_KERNELS = 10
-
-
-_failed: Any = pytest.fail.Exception
-
-
-class Failed(_failed, ChecksFailed):  # type: ignore[misc]
-    """Failure of a test whose kernels have findings, with their text.
-
-    `xfail(raises=...)` can name `ChecksFailed`, which `pallas_debug.check` raises.
-    """
-
-    __module__ = "builtins"  # so that pytest prints `Failed`, as for `pytest.fail`
-
-    def __init__(self, words: str, findings: Sequence[Finding]) -> None:
-        _failed.__init__(self, words, pytrace=False)
-        self.findings = tuple(findings)
 
 
 def counts(findings: Iterable[Finding]) -> Counter[Key]:
@@ -94,30 +74,6 @@ def used_kernels(dumped: Mapping[str, bool]) -> str:
 def _called(callers: Callers | None, finding: Finding) -> str:
     line = callers.of(finding) if callers is not None else None
     return f"\n  called from {render.quoted(line)}" if line is not None else ""
-
-
-def at_their_line(longrepr: object, finding: Finding) -> None:
-    """Move one of our failures to the kernel's line, for `--tb=line` and editors."""
-    crash = getattr(longrepr, "reprcrash", None)
-    if crash is not None and finding.source is not None:
-        crash.path, crash.lineno = finding.source.file, finding.source.line
-
-
-def replace_message(longrepr: object, message: str) -> None:
-    """Replace the text of a kernel's exception with the kernel's own message.
-
-    jax adds its own stack to the exception's text, about a page.
-    """
-    chain = getattr(longrepr, "chain", None)
-    if not chain:
-        return
-    traceback, crash, _ = chain[-1]
-    words = message.splitlines()
-    for entry in traceback.reprentries[-1:]:
-        before = [line for line in entry.lines if not line.startswith("E ")]
-        entry.lines = [*before, *(f"E   {line}" for line in words)]
-    if crash is not None:
-        crash.message = words[0]
 
 
 def _cut(words: str) -> str:

@@ -20,7 +20,7 @@ from pallas_debug.guards import guarded
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict.formats import text as verdicts
-from pallas_debug_pytest import OUTPUT, REPORTED, coverage, unjudged
+from pallas_debug_pytest import OUTPUT, REPORTED, unjudged
 from pallas_debug_pytest.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ NOTHING: Mapping[str, Any] = {
     "undone": [],
     "found": {},
     "outcomes": [],
-    "coverage": None,
     "checked": {},
     "performance": [],
 }
@@ -94,8 +93,6 @@ class Listener:
             doing.append(f"faults that fail the test: {', '.join(settings.checks)}")
         if settings.sanitize:
             doing.append("faults of every kind fail the test")
-        if settings.coverage:
-            doing.append("kernels that never launch are listed")
         if settings.flags:
             doing.append(f"libtpu flags {settings.flags}")
         return doing
@@ -204,7 +201,6 @@ class Listener:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         parts: list[Callable[[], list[str]]] = [
             lambda: self._all("notices"),
-            self._coverage,
             self._verdicts,
             self._findings,
             self._performance,
@@ -237,12 +233,6 @@ class Listener:
 
     def _all(self, kind: str) -> list[str]:
         return list(dict.fromkeys(line for output in self._received for line in output[kind]))
-
-    def _coverage(self) -> list[str]:
-        results = [
-            output["coverage"] for output in self._received if output["coverage"] is not None
-        ]
-        return coverage.lines(results) if self._settings.coverage else []
 
     def _outcomes(self) -> tuple[Outcome, ...]:
         """Return the cells of `--pallas-verify`, merged over all processes."""

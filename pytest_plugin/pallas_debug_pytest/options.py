@@ -75,11 +75,6 @@ class Option(NamedTuple):
     def environment(self) -> str:
         return self.ini.upper()
 
-    @property
-    def former_environment(self) -> str:
-        """Deprecated name of the environment variable."""
-        return self.ini.upper().replace("PALLAS_", "PALLAS_DEBUG_", 1)
-
 
 def _directory(value: str) -> None:
     if Path(value).is_file():
@@ -284,13 +279,6 @@ OPTIONS = (
         "processes that compile",
     ),
     Option(
-        name="coverage",
-        metavar="",
-        const="on",
-        check=switch,
-        help="list kernels that are defined in source files of the run, but were never launched",
-    ),
-    Option(
         name="update-baselines",
         metavar="",
         const="on",
@@ -330,8 +318,6 @@ def are_given(config: pytest.Config) -> bool:
       pytest.UsageError: an invalid value; the message includes its location.
     """
     found = [value(config, option) for option in OPTIONS]  # check each of them
-    for option in OPTIONS:
-        _warn_of_former_name(config, option)
     return any(one is not None for one in found)
 
 
@@ -349,10 +335,9 @@ def value(
     given = getattr(line or config.option, option.ini)
     if given is not None:
         _swallowed(config, option, given)
-    variables = [option.environment, option.former_environment]
     places = (
         (option.flag, given),
-        *((f"the environment variable {name}", os.environ.get(name)) for name in variables),
+        (f"the environment variable {option.environment}", os.environ.get(option.environment)),
         (f"the ini option {option.ini}", config.getini(option.ini)),
     )
     for place, text in places:
@@ -366,68 +351,13 @@ def value(
     return None
 
 
-def _warn_of_former_name(config: pytest.Config, option: Option) -> None:
-    former = option.former_environment
-    if not os.environ.get(former) or hasattr(config, "workerinput"):  # xdist's controller warned
-        return
-    from pallas_debug.errors import DeprecatedNameWarning
-
-    warning = DeprecatedNameWarning(
-        f"the environment variable {former} is now called {option.environment}; the former name "
-        "will be removed in a later release"
-    )
-    try:
-        config.issue_config_time_warning(warning, stacklevel=2)
-    except DeprecatedNameWarning as error:  # `-W error`
-        raise pytest.UsageError(str(error)) from error
-
-
-def separate_paths(args: list[str]) -> bool:
-    """Separate `--pallas-check tests/` in a command line into the bare option and a path.
-
-    Values are optional, so argparse takes the word after an option as its value.
-
-    Returns:
-      Whether something was separated.
-    """
-    bare = {option.flag: option for option in OPTIONS if option.metavar and option.const}
-    found = False
-    for at in range(len(args) - 1, 0, -1):
-        option = bare.get(args[at - 1])
-        if option is not None and _is_path(args[at]) and not _is_value(option, args[at]):
-            args[at - 1] = f"{option.flag}={option.const}"
-            found = True
-    return found
-
-
-def _is_path(word: str) -> bool:
-    return Path(word.partition("::")[0]).exists()
-
-
-def _is_value(option: Option, word: str) -> bool:
-    """Return whether a path could also be meant as the option's value."""
-    try:
-        option.check(word)
-    except ValueError:
-        return False
-    if "::" in word:
-        return False
-    if option.name == "dump":  # a directory of tests has Python files, and one of dumps has none
-        return not any(Path(word).glob("*.py"))
-    if option.name == "verify":
-        from pallas_debug.compiler import targets
-
-        return word == "all" or word.partition(":")[0] in [t.name for t in targets.known()]
-    return True
-
-
 def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
     """Reject `pytest --pallas-dump tests/`, where tests may have become the option's value."""
     if option.const is None or not option.metavar:
         return
     args = [str(arg) for arg in config.invocation_params.args]
     for flag, after in itertools.pairwise(args):
-        if flag == option.flag and after == value and _is_path(after):
+        if flag == option.flag and after == value and Path(after.partition("::")[0]).exists():
             raise pytest.UsageError(
                 f"{option.flag} took {value!r} as its value, which is also a path. "
                 f"Write {option.flag}={value} if that is intended, "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class Running:
       expected: how often each fault was expected.
       judged: how often each fault was seen when the test was last judged.
       printed: number of prints written to standard output.
-      raised: the exception with which we failed the test, and its finding.
+      shown: findings that are in the text of its failure.
       is_stopped: whether an exception ended the test.
       callers: lines of the test that called the kernels.
       interrupts: number of times ctrl+c was pressed before the test.
@@ -49,8 +49,7 @@ class Running:
     judged: Counter[Key] = field(default_factory=Counter)
     printed: int = 0
     interrupts: int = field(default_factory=interrupts.count)
-    raised: BaseException | None = None
-    raised_for: Finding | None = None
+    shown: tuple[Finding, ...] = ()
     is_stopped: bool = False
     uncaptured: int = field(init=False)
 
@@ -89,22 +88,10 @@ class Running:
         """Mode in which the test's kernels run."""
         return Mode.parse(self.marks.interpret or self.session.interpret_mode)
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        """Separate an example of the test from earlier ones, so that a fault is reported again."""
-        self.session.reset()
-        self.callers.clear()
-        self.judged.clear()
-        self.expected.clear()
-        with self.session.separately():
-            yield
-
     def reported(self, kernels: Sequence[str], found: Sequence[Finding]) -> dict[str, Any]:
         """Return the part of the test's report that is about its kernels, as plain data."""
-        operands = (operand for kernel in self.used.values() for operand in kernel.operands)
         return {
             "kernels": kernels,
-            "dtypes": sorted({operand.dtype for operand in operands}),
             "targets": list(self.marks.targets or ()),
             "findings": [str(finding.kind) for finding in found],
         }

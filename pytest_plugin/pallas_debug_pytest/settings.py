@@ -43,7 +43,6 @@ class Settings:
     hang: float | None
     stop_after: float | None
     flags: str | None
-    coverage: bool
     update_baselines: bool
     names_target: bool
 
@@ -56,7 +55,6 @@ class Settings:
             self.pretend,
             self.checks,
             self.verify,
-            self.coverage,
         )
         return any(one not in (None, (), False) for one in asked)
 
@@ -124,7 +122,6 @@ def _resolve(config: pytest.Config) -> Settings:
         hang=None if hang is None else float(hang),
         stop_after=None if found["stop-after"] is None else float(found["stop-after"]),
         flags=found["flags"],
-        coverage=switch(found["coverage"] or "off"),
         update_baselines=switch(found["update-baselines"] or "off"),
         names_target=found["target"] is not None,
     )

@@ -26,9 +26,8 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
-from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
+from pallas_debug_pytest import REPORTED, failures, marks, unjudged
 from pallas_debug_pytest.callers import Callers
-from pallas_debug_pytest.examples import judged_if_expected_to_fail, judged_one_by_one, notes_of
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.running import Running
@@ -45,7 +44,6 @@ class Watcher:
         self._config = config
         self.settings = settings
         self._session: Session | None = None
-        self._coverage = coverage.Coverage(config.rootpath) if settings.coverage else None
         self.running: Running | None = None
         self.notices: list[str] = []
         self.problems: list[str] = []
@@ -126,9 +124,6 @@ class Watcher:
         if running is not None:
             running.used.setdefault(kernel.digest, kernel)
             running.callers.note(kernel.name, running.findings)
-        session = running.session if running is not None else self._session
-        if self._coverage is not None and session is not None:
-            self._coverage.launched(kernel, session.callers.lines(kernel))
 
     @hookimpl
     def pallas_debug_print(self, record: PrintRecord) -> None:
@@ -257,25 +252,24 @@ class Watcher:
 
     # Innermost, so that prints of kernels that are still running are captured for the test.
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
         running = self.running
         if running is None:
             return (yield)
         try:
             result = skipped = None
             try:
-                fail = functools.partial(self._fail, running)
-                stopped = functools.partial(self._stopped, running)
-                with (
-                    judged_one_by_one(item, running.apart, fail, stopped),
-                    judged_if_expected_to_fail(item, lambda: self._judge(running)),
-                ):
-                    result = yield
+                result = yield
             except pytest.skip.Exception as error:
                 skipped = error  # skipping the rest does not undo a finding
             except Exception as error:
                 tracebacks.cut(error)
-                raise
+                running.shown = tuple(stops.led_to(error, running.findings))
+                if self._config.getoption("fulltrace") or not running.shown:
+                    raise
+                # jax's runtime adds its own stack to the text, a page.
+                failed = pytest.fail.Exception(failures.text(running.shown))
+                raise failed.with_traceback(error.__traceback__) from None
             self._judge(running)
             if skipped is not None:
                 raise skipped
@@ -298,22 +292,11 @@ class Watcher:
         """Fail the test if its kernels have findings.
 
         Raises:
-          failures.Failed: with their text.
+          pytest.fail.Exception: with their text.
         """
         running.session.wait_for_runs()  # a failing kernel fails the test that called it
-
         with self._judging(running, "verifying"):
             self._verify(running)
-        self._fail(running)
-
-    def _fail(self, running: Running) -> None:
-        """Fail the test, or its example, if running its kernels had findings.
-
-        Raises:
-          failures.Failed: with their text.
-        """
-        running.session.wait_for_runs()
-
         found = list(running.findings)  # all of them, unless the expected ones are known
         with self._judging(running, "judging"):
             found = running.unexpected()
@@ -326,23 +309,15 @@ class Watcher:
         lose = functools.partial(self._lose, running.nodeid)
         return guarded("engine", f"{doing} the kernels of {running.nodeid}", lose)
 
-    def _stopped(self, running: Running, error: Exception) -> None:
-        """Fail an example with the finding for which an interpreter stopped it.
-
-        hypothesis distinguishes failures by where they were raised, which these exceptions do not
-        show because they come from a thread of jax.
-        """
-        found = [f for f in running.findings if stops.is_stop(f, error)]
-        if found:
-            self._raise(running, found)
-
     def _raise(self, running: Running, found: Sequence[Finding]) -> NoReturn:
         record = self._record(running) if running.session.store is not None else None
         words = "\n".join(finding.message for finding in found)
         with self._guarded("report", f"wording the failure of {running.nodeid}"):
             words = failures.text(found, record, running.callers)
-        running.raised, running.raised_for = failures.Failed(words, found), found[0]
-        raise running.raised from None  # the exception that stopped a kernel says the same
+        running.shown = running.findings
+        raise pytest.fail.Exception(
+            words, pytrace=False
+        ) from None  # the exception that stopped a kernel says the same
 
     def _verify(self, running: Running) -> None:
         """Add the findings of engines that do not run the test."""
@@ -409,22 +384,11 @@ class Watcher:
         """Add findings to a failure that does not show them."""
         error = call.excinfo.value if call.excinfo is not None else None
         running.judged = failures.counts(running.findings)
-        # pytest leaves notes out of a failure without a traceback.
-        if error is not None and error is running.raised and (notes := notes_of(error)):
-            report.sections.append((f"{NAME}: example", notes))
-        if error is not None and error is running.raised and running.raised_for is not None:
-            failures.at_their_line(report.longrepr, running.raised_for)
-            return
-        led = stops.led_to(error, running.findings)
-        if self._config.getoption("fulltrace"):
-            led = [finding for finding in led if stops.is_stop(finding, error)]
-        elif led:
-            failures.replace_message(report.longrepr, failures.text(led))
-        elif error is not None and (own := running.session.own_message(error)):
-            failures.replace_message(report.longrepr, own)
-        if rest := [finding for finding in running.findings if finding not in led]:
+        if rest := [finding for finding in running.findings if finding not in running.shown]:
             shown = failures.text(rest, None, running.callers)
             report.sections.append((f"{NAME}: findings", shown))
+        elif error is not None and (own := running.session.own_message(error)):
+            report.sections.append((NAME, own))
 
     def _folders(self, running: Running) -> list[str]:
         store = running.session.store
@@ -446,15 +410,12 @@ class Watcher:
     def _output(self) -> dict[str, object]:
         """Return the output for the summary: plain data, which xdist sends to the controller."""
         outcomes: list[dict[str, object]] = []
-        launched: dict[str, bool] | None = None
 
         def lose(problem: PallasDebugError) -> None:
             self._lose("this run", problem)
 
         with guarded("summary", "putting the table of verdicts together", lose):
             outcomes = self._verification.outcomes() if self._verification else []
-        with self._guarded("summary", "finding which kernels never launched"):
-            launched = None if self._coverage is None else self._coverage.result()
         return {
             "problems": self.problems,
             "notices": self.notices,
@@ -463,7 +424,6 @@ class Watcher:
             "undone": [],
             "found": self._found,
             "outcomes": outcomes,
-            "coverage": launched,
             "checked": self._checked,
         }
 

@@ -92,7 +92,7 @@ def test_without_an_option(child: Child, workers: list[str]) -> None:
     result.assert_outcomes(passed=8, failed=3)
     text = result.stdout.str()
     for test, message in {
-        "expected_and_something_else": "OutOfBoundsRead in kernel `rows`",
+        "expected_and_something_else": "Failed: OutOfBoundsRead in kernel `rows`",
         "expected_once_and_found_again": "Failed: NanProduced in kernel `log`",
         "expected_and_not_found": "Failed: expected NanProduced in kernel `rows`; ",
     }.items():

@@ -76,6 +76,6 @@ def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
     result = child(SLOW, "--pallas-interpret", "--pallas-stop-after=1e-6", "--tb=short")
     result.assert_outcomes(failed=2)
     text = result.stdout.str()
-    assert text.count("E   InterpretError in kernel `doubles`") == 2
+    assert text.count("E   Failed: InterpretError in kernel `doubles`") == 2
     assert text.count("stopped after 0 s on the kernel machine, at grid point 1 of 2") == 2
-    assert text.count("E     try: use smaller arguments, or raise the limit") == 2
+    assert text.count("E     try: use smaller arguments with the same blocks, or allow") == 2

@@ -43,10 +43,10 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
             "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
             "* x_ref[[]12:20, 0:128] reaches 4 past the end of dimension 0 of *",
             "* cause: the index comes from start_ref[[]0], which is 12, and nothing keeps it within bounds",
-            "E   DataRace in kernel `early`",
+            "E   Failed: DataRace in kernel `early`",
             "E   Deadlock in kernel `early`",
             "3 findings in 2 tests: *",
-            "FAILED *::test_stopped - DataRace in kernel `early`",
+            "FAILED *::test_stopped - Failed: DataRace in kernel `early`",
         ]
     )
 

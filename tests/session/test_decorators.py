@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 
 import pallas_debug
 from pallas_debug import tracebacks
-from pallas_debug.errors import DeprecatedNameWarning, UsageError
+from pallas_debug.errors import UsageError
 
 X = jnp.ones((8, 128))
 
@@ -124,17 +124,6 @@ def test_all_frames_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 CALLS["interpret"](X)
         frames = traceback.extract_tb(raised.value.__traceback__)
         assert [f for f in frames if f.filename.endswith("pallas_debug/_api/debug.py")]
-
-
-def test_the_former_name_of_the_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tracebacks.FORMERLY, "1")
-    message = (
-        "PALLAS_DEBUG_TRACEBACK is now called PALLAS_TRACEBACK; the former name will be removed"
-    )
-    with pytest.warns(DeprecatedNameWarning, match=message):
-        assert tracebacks.is_asked_to_keep()
-    monkeypatch.setenv(tracebacks.KEEP, "1")
-    assert tracebacks.is_asked_to_keep()  # without a warning, which would be an error
 
 
 def test_a_mistake_of_ours_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
