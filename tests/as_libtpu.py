@@ -15,7 +15,7 @@ from pallas_debug.profile.core.decode import DecodedBundle, DecodedWait, decode
 from pallas_debug.profile.core.given import GivenScalars
 from pallas_debug.profile.core.memory import ScalarMemory
 from pallas_debug.profile.core.scalars import Address, DecodedScalar, Scalar
-from pallas_debug.profile.core.walk import BUDGET, PendingCopy, Walk, Walker, _running
+from pallas_debug.profile.core.walk import BUDGET, PendingCopy, ScheduleWalk, Walk, _running
 from pallas_debug.profile.schedule import Schedule
 
 
@@ -40,7 +40,7 @@ class _Zeros(ScalarMemory):
         """Copy nothing."""
 
 
-class _Walker(Walker):
+class _Walker(ScheduleWalk):
     def __init__(self, schedule: Schedule, model: CopyModel) -> None:
         decoded = [_assumed(bundle) for bundle in decode(schedule)]
         super().__init__(schedule, model, "enter", None, BUDGET, decoded, GivenScalars())

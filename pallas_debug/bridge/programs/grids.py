@@ -234,7 +234,7 @@ class CompiledGrid:
         contents = list(fixed)
         for slot, content in zip(self.kept, state.kept, strict=True):
             contents[slot] = content
-        trace = loops.Trace(loops.LoopMemory(contents, None, jnp.bool_(False)), {})
+        trace = loops.LoopRun(loops.LoopMemory(contents, None, jnp.bool_(False)), {})
         before, blocks, places = list(state.blocks), [], []
         for window in self.windows:
             rank = len(window.counts)
@@ -258,7 +258,7 @@ class CompiledGrid:
             if window.is_kept:
                 content = jnp.where(is_new, content, contents[window.slot])
             contents[window.slot] = content
-        trace.memory = trace.memory._replace(contents=contents)
+        trace.enter(contents)
         for step in self._launch.body.all_steps():
             if isinstance(step, ir.GridId):
                 axis = self._launch.axes[step.axis]

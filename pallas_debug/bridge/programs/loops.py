@@ -232,7 +232,7 @@ class CompiledLoop:
         def goes_on(values: Sequence[Any], count: Any) -> Any:
             if isinstance(step, ir.ScanLoop):
                 return jnp.asarray(first + count < step.length)
-            trace = Trace(start, known, self._rows)
+            trace = LoopRun(start, known, self._rows)
             (result,) = trace.run(step.condition, [*others, *values])
             return jnp.asarray(result)
 
@@ -243,7 +243,7 @@ class CompiledLoop:
         def iterate(loop: Any) -> Any:
             count, _, values, memory, places = loop
             memory = memory._replace(places=no_places)
-            trace = Trace(memory, known, self._rows, is_tested=self._is_tested)
+            trace = LoopRun(memory, known, self._rows, is_tested=self._is_tested)
             results = [jnp.asarray(r) for r in trace.run(step.body, [*given, *values])]
             self._accesses = trace.accesses
             if any(
@@ -280,7 +280,7 @@ class LoopMemory(NamedTuple):
     is_rejected: Any
 
 
-class Trace:
+class LoopRun:
     """Evaluation of a program on traced values.
 
     Attributes:
@@ -300,6 +300,10 @@ class Trace:
         self.numbers = numbers
         self._rows = rows
         self._is_tested = is_tested
+
+    def enter(self, contents: list[Any]) -> None:
+        """Give the buffers their contents at the beginning of a grid point."""
+        self.memory = self.memory._replace(contents=contents)
 
     def run(self, program: ir.KernelProgram, args: Sequence[Any]) -> list[Any]:
         registers = list(program.template)
@@ -461,7 +465,7 @@ class Trace:
 
             def goes_on(loop: Any) -> Any:
                 count, (values, _) = loop
-                (result,) = Trace(before, self.numbers).run(condition, [*others, *values])
+                (result,) = LoopRun(before, self.numbers).run(condition, [*others, *values])
                 return jnp.asarray(result) & (count <= CHUNK)
 
             count, (results, part) = jax.lax.while_loop(

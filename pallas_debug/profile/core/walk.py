@@ -109,7 +109,7 @@ def walk(
     """
     decoded = decoded or decode(schedule)
     given = given or GivenScalars()
-    return Walker(schedule, model, unknown, listen, budget, decoded, given).run()
+    return ScheduleWalk(schedule, model, unknown, listen, budget, decoded, given).run()
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class _Snapshot:
     waits: dict[tuple[int, int], float]
 
 
-class Walker:
+class ScheduleWalk:
     """A walk; tests derive libtpu's own estimate from it by other assumptions about data."""
 
     def __init__(
