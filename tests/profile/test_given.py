@@ -299,4 +299,4 @@ def test_small_blocks_are_advised_against_with_scalar_prefetch(tmp_path: Path) -
     fast = profile_of(tmp_path, scaled_by_128, np.arange(32, dtype=np.int32), x)
     assert fast.advice == ()
     message = next(e for e in advice.evidence if e.name == "estimated cycles with larger blocks")
-    assert fast.cycles.total.value == pytest.approx(message.figure.value, rel=0.1)
+    assert fast.cycles.total.value == pytest.approx(message.figure.value, rel=0.15)
