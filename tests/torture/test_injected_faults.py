@@ -251,7 +251,7 @@ JUDGED = {
         "pallas_debug.compiler.job:Jobs", "key", "compiling kernel `vector_add` for v5e"
     ),
     "values": Fault(
-        "pallas_debug.verdict.compared", "judged", "asking `values` about `vector_add`"
+        "pallas_debug.verdict.compared", "values", "asking `values` about `vector_add`"
     ),
 }
 
