@@ -128,7 +128,7 @@ def test_a_smaller_kernel(command: Any, tmp_path: Path) -> None:
     assert "pallas-debug: reduced grid dimension 0 from 4 to 1: 6 equations" in done.stderr
     text = (tmp_path / "small.py").read_text()
     assert "# Shrunk by pallas-debug from 6 equations to " in text
-    assert "lax.cumsum(" in text
+    assert "lax.cumsum_p.bind(" in text
     assert "lax.exp(" not in text
 
 
