@@ -194,19 +194,6 @@ def test_targets_can_be_compared(browser: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_write_the_same_page(
-    dump: Dump, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pallas_debug.report import section, write_report
-
-    monkeypatch.setattr(section, "MIN_PARALLEL", 1)
-    reader = open_dumps(dump.folder.parent)
-    path = tmp_path / "report.html"
-    write_report(reader, reader.kernels(), path, title="compiled")
-    assert path.read_bytes() == page.read_bytes()
-
-
-@pytest.mark.slow
 def test_advice_is_shown_at_its_line(
     browser: Browser, dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
