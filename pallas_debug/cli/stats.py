@@ -16,7 +16,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
-from pallas_debug.render import one_line, typed
+from pallas_debug.render import one_line, plural, typed
 
 if TYPE_CHECKING:
     from pallas_debug.profile.cycles import CycleEstimate
@@ -140,7 +140,7 @@ def _change_text(changed: WhatIf) -> str:
     assumed = f"; the block of {names} is assumed to change at every step" if names else ""
     return (
         f"with {changed.change}: {marked(changed.cycles)} cycles instead of "
-        f"{marked(changed.now)}{share}; {changed.steps:,} steps{vmem}{assumed}"
+        f"{marked(changed.now)}{share}; {plural(changed.steps, 'step')}{vmem}{assumed}"
     )
 
 

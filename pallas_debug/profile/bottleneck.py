@@ -83,11 +83,10 @@ def _lines(
 def _cause(traffic: Traffic) -> str:
     """Say whether a step waits for the bytes of its copies, or only for their latency."""
     copies, compute = traffic.copies_per_step.value, traffic.compute_per_step.value
-    if copies is None or compute is None:
+    if copies is None or compute is None or traffic.bound not in ("memory", "latency"):
         return ""
-    cause = "bandwidth" if copies > compute else "latency"
     return (
-        f"; bound by {cause}: the bytes of a step take {copies:,.0f} cycles, "
+        f"; bound by {traffic.bound}: the bytes of a step take {copies:,.0f} cycles, "
         f"its computation {compute:,.0f}"
     )
 

@@ -26,9 +26,6 @@ from pallas_debug.profile.tracing import Chain, Tracing
 
 Bound = Literal["memory", "compute", "latency", "links"]
 
-LATE = 2
-"""Minimum ratio of the wait for copies to the cycles of their bytes if latency is the limit."""
-
 LANES = 8 * 128
 """Number of 32-bit elements in a vector register."""
 
@@ -69,9 +66,9 @@ class Traffic:
       copies_per_step: cycles to copy the bytes of a grid step at the chip's bandwidth of HBM, or
         those from or to SMEM if that takes longer.
       bound: "links" if sending bytes to other devices takes longer than all estimated cycles, which
-        do not include it; else the longer of computation and copies; "latency" if the core waits
-        for copies longer than it computes, although their bytes take less time than computation, or
-        more than `LATE` times as long as their bytes take; None if one is unknown.
+        do not include it; "memory" if the bytes of the copies take longer than computation, and
+        most of a step; "latency" if the core waits for copies longer than it computes, for another
+        reason; else "compute". None if one is unknown.
       peak_flops: published peak for the products' type, per second.
       peak_bandwidth: published bandwidth of HBM, in bytes per second.
       ridge: intensity above which the matrix units' published peak is the limit.
@@ -340,11 +337,10 @@ def _peak(value: float | None, unit: str, note: str, unknown: str) -> Figure:
 def _bound(compute: Figure, copying: Figure, waiting: Figure) -> Bound | None:
     if compute.value is None or copying.value is None:
         return None
-    is_idle = waiting.value is not None and waiting.value > compute.value
-    if copying.value > compute.value:
-        is_late = waiting.value is not None and waiting.value > LATE * copying.value
-        return "latency" if is_late else "memory"
-    return "latency" if is_idle else "compute"
+    step = compute.value + (waiting.value or 0)
+    if copying.value > compute.value and 2 * copying.value >= step:
+        return "memory"
+    return "latency" if step > 2 * compute.value else "compute"
 
 
 def _roofline(

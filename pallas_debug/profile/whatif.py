@@ -37,10 +37,6 @@ _SIZE = re.compile(r"(?P<name>.{1,200})\[(?P<dimension>\d{1,2})\]=(?P<size>\d{1,
 FACTORS = (2, 4, 8, 16)
 """Factors by which larger blocks are tried."""
 
-MIN_STEPS, MIN_BLOCK, MIN_GAIN = small_blocks.MIN_STEPS, small_blocks.MIN_BLOCK, 0.25
-"""Minimum grid steps and size of a block to propose larger ones, and minimum share of the estimated
-cycles that these save."""
-
 MAX_STEPS = 4096
 """Maximum steps to simulate; the remaining steps are assumed to be similar."""
 
@@ -114,13 +110,13 @@ def larger_blocks(profile: Profile) -> Iterator[Advice]:
     """Advise larger blocks of operands whose index maps read tables with unknown values."""
     blocks, now = profile.blocks, profile.cycles.total.value
     kernel = profile.kernel
-    if blocks is None or kernel is None or not now or blocks.points < MIN_STEPS:
+    if blocks is None or kernel is None or not now or blocks.points < small_blocks.MIN_STEPS:
         return
     fitting: list[tuple[WhatIf, OperandBlocks]] = []
     for operand in blocks.pipelined:
         for n, dimension in enumerate(operand.dimensions):
             axis = axis_of(blocks, operand, n) if operand.unknown is not None else None
-            if axis is None or dimension.size < MIN_BLOCK:
+            if axis is None or dimension.size < small_blocks.MIN_BLOCK:
                 continue
             for factor in FACTORS:
                 try:
@@ -128,7 +124,7 @@ def larger_blocks(profile: Profile) -> Iterator[Advice]:
                 except UsageError:  # too large
                     break
                 fitting.append((found, operand))
-    good = [w for w in fitting if (w[0].cycles.value or now) <= (1 - MIN_GAIN) * now]
+    good = [w for w in fitting if (w[0].cycles.value or now) <= (1 - small_blocks.MIN_GAIN) * now]
     if not good:
         return
     best = min(w.cycles.value or 0 for w, _ in good)
