@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from as_libtpu import as_libtpu
 from pallas_debug_kernels import Spec, operations
 from pallas_debug_kernels.registry import BundledOperation
+from scipy.stats import spearmanr
 
 import pallas_debug
 from pallas_debug.errors import PallasDebugError
@@ -277,14 +278,7 @@ def _pairs(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
 
 def _rank(pairs: Sequence[tuple[float, float]]) -> float:
     """Spearman's rank correlation."""
-    ours, theirs = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
-    return statistics.correlation(ours, theirs)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(values)
-    first = {value: order.index(value) for value in set(order)}
-    return [first[value] + (order.count(value) - 1) / 2 for value in values]
+    return float(spearmanr([ours for ours, _ in pairs], [theirs for _, theirs in pairs]).statistic)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
+from scipy.stats import spearmanr
 
 import pallas_debug
 from pallas_debug.errors import PallasDebugError
@@ -244,15 +245,11 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         measured = [row.measured for row in chosen]
         ratio = statistics.median(row.time / row.measured for row in chosen)
         before = statistics.median(row.cycles / row.measured for row in chosen)
-        rank = statistics.correlation(_ranks(measured), _ranks([row.time for row in chosen]))
+        rank = spearmanr(measured, [row.time for row in chosen]).statistic
         yield (
             f"- `{model}` ({role}): {len(chosen)} functions, median ratio {ratio:.2f} "
             f"({before:.2f} without the calibration), rank correlation {rank:.3f}"
         )
-
-
-def _ranks(values: Sequence[float]) -> list[int]:
-    return [sorted(values).index(value) for value in values]
 
 
 def _calibration(rows: Sequence[Row]) -> Iterator[str]:
