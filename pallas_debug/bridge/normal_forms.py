@@ -182,7 +182,7 @@ class LoopForm:
         return variables
 
     def steps(self) -> list[int | None]:
-        """By how much an iteration changes each carried value: a known integer, or None."""
+        """Return what each iteration adds to each carried value; None if that is no constant."""
         jaxpr = self.body.jaxpr
         made = {out: eqn for eqn in jaxpr.eqns for out in eqn.outvars}
         return [

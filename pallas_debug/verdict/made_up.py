@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pallas_debug import guards
-from pallas_debug.bridge.walk.dataflow import dependence
-from pallas_debug.bridge.walk.dataflow.dependence import Dependence
+from pallas_debug.bridge.walk import dependence
+from pallas_debug.bridge.walk.dependence import Dependence
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.model import Finding, Target

@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton
 from meshes import tensorcore_mesh
 
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.bridge.walk.dataflow import dependence
+from pallas_debug.bridge.walk import dependence
 from pallas_debug.compiler.targets import resolve_all
 from pallas_debug.session import Options, Session
 

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import defaults
-from pallas_debug.bridge.walk.dataflow import dependence
+from pallas_debug.bridge.walk import dependence
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
 from pallas_debug.errors import UsageError, VerificationFailed

@@ -7,6 +7,7 @@ results. Control flow is handled here.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +18,7 @@ from pallas_debug.bridge.normal_forms import BranchForm, CallForm, InnerJaxpr, L
 V = TypeVar("V")
 
 
-class Backward(Generic[V]):
+class Backward(ABC, Generic[V]):
     """Walk with values of type `V`, what is wanted of a variable.
 
     Attributes:
@@ -32,19 +33,19 @@ class Backward(Generic[V]):
 
     # What a subclass defines
 
-    def joined(self, a: V, b: V) -> V:
+    @abstractmethod
+    def join(self, a: V, b: V) -> V:
         """Return what is wanted of a variable with two uses."""
-        raise NotImplementedError
 
+    @abstractmethod
     def transfer(self, eqn: Any, wanted: Sequence[V]) -> Sequence[V]:
         """Return what an equation wants of its operands."""
-        raise NotImplementedError
 
     def decision(self, eqn: Any, wanted: Sequence[V]) -> V:
         """Return what a branch or loop wants of the value that decides it."""
-        return functools.reduce(self.joined, wanted, self.nothing)
+        return functools.reduce(self.join, wanted, self.nothing)
 
-    def carried(self, wanted: Sequence[V]) -> Sequence[V]:
+    def carry(self, wanted: Sequence[V]) -> Sequence[V]:
         """Called with what the body of a loop wants of carried values."""
         return wanted
 
@@ -69,7 +70,7 @@ class Backward(Generic[V]):
                 if isinstance(atom, jax_core.Literal):
                     self.literal(value)
                 else:
-                    known[atom] = self.joined(known[atom], value) if atom in known else value
+                    known[atom] = self.join(known[atom], value) if atom in known else value
 
         add(results, wanted)
         for eqn in reversed(eqns):
@@ -86,7 +87,7 @@ class Backward(Generic[V]):
                     return self.inputs(form.body, wanted)
                 case BranchForm():
                     found = [self.inputs(branch, wanted) for branch in form.branches]
-                    each = (functools.reduce(self.joined, v) for v in zip(*found, strict=True))
+                    each = (functools.reduce(self.join, v) for v in zip(*found, strict=True))
                     return [self.decision(eqn, wanted), *each]
                 case LoopForm():
                     return self._loop(eqn, form, wanted)
@@ -108,13 +109,13 @@ class Backward(Generic[V]):
         if loop.condition is not None:
             found = self.inputs(loop.condition, [self.decision(eqn, wanted)])
             decided = found[: len(loop.condition_constants)]
-            carry = self._joined(carry, self.carried(found[len(decided) :]))
+            carry = self._joined(carry, self.carry(found[len(decided) :]))
         while True:
             found = self.inputs(loop.body, [*carry, *stacked])
-            following = self._joined(carry, self.carried(found[first : first + count]))
+            following = self._joined(carry, self.carry(found[first : first + count]))
             if following == carry:
                 return [*decided, *found[:first], *carry, *found[first + count :]]
             carry = following
 
     def _joined(self, a: Sequence[V], b: Sequence[V]) -> list[V]:
-        return [self.joined(x, y) for x, y in zip(a, b, strict=True)]
+        return [self.join(x, y) for x, y in zip(a, b, strict=True)]

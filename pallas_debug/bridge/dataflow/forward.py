@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar
@@ -27,7 +28,7 @@ V = TypeVar("V")
 P = TypeVar("P")
 
 
-class Forward(Generic[V, P]):
+class Forward(ABC, Generic[V, P]):
     """Walk with values of type `V`, and places of type `P`: what holds where an equation is.
 
     Attributes:
@@ -39,15 +40,15 @@ class Forward(Generic[V, P]):
         self.calls: tuple[Any, ...] = ()
         self.path: list[int] = []
 
-    # What a subclass defines
+    # What a subclass defines; a method that raises is for domains that reach it
 
+    @abstractmethod
     def plain(self, eqn: Any, inputs: list[V], place: P) -> Sequence[V]:
         """Return the results of an equation that is not entered."""
-        raise NotImplementedError
 
+    @abstractmethod
     def constant(self, value: Any) -> V:
         """Return the value of a constant."""
-        raise NotImplementedError
 
     def literal(self, atom: Any) -> V:
         """Return the value of a literal."""
@@ -65,11 +66,11 @@ class Forward(Generic[V, P]):
         """Return the buffers that a scope allocates."""
         raise NotImplementedError
 
-    def chosen(self, eqn: Any, branch: BranchForm, place: P) -> Iterable[tuple[int, P]]:
+    def reachable(self, eqn: Any, branch: BranchForm, place: P) -> Iterable[tuple[int, P]]:
         """Return the branches that may be taken, and the place in each."""
         return [(number, place) for number in range(len(branch.branches))]
 
-    def joined(
+    def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[V]]]
     ) -> Sequence[V]:
         """Return the `count` results of a branch, from those of the branches that may be taken."""
@@ -77,7 +78,7 @@ class Forward(Generic[V, P]):
 
     # Loops that are summarised: walked until nothing changes
 
-    def widened(self, loop: LoopForm, place: P) -> tuple[Sequence[V], P] | None:
+    def widen(self, loop: LoopForm, place: P) -> tuple[Sequence[V], P] | None:
         """Return what is known of carried values in all iterations; None without iterations."""
         return loop.carry, place
 
@@ -86,11 +87,11 @@ class Forward(Generic[V, P]):
         self.run(loop.condition, [*loop.condition_constants, *carry], place)
         return place
 
-    def again(self, before: Sequence[V], after: Sequence[V]) -> Sequence[V] | None:
+    def join_iterations(self, before: Sequence[V], after: Sequence[V]) -> Sequence[V] | None:
         """Return carried values in all iterations after one more; None if nothing changed."""
         return None
 
-    def left(
+    def loop_results(
         self, loop: LoopForm, carry: Sequence[V], results: Sequence[V], place: P
     ) -> Sequence[V]:
         """Return the results of a loop, from the last ones of its body."""
@@ -102,11 +103,11 @@ class Forward(Generic[V, P]):
         """Return whether to walk each iteration of a loop."""
         return False
 
-    def goes_on(self, value: V, place: P) -> P | Literal["ends", "unknown"]:
+    def continues(self, value: V, place: P) -> P | Literal["ends", "unknown"]:
         """Return the place in the next iteration, by the value of a condition."""
         raise NotImplementedError
 
-    def kept(self, before: V, after: V, place: P) -> V:
+    def carry_after(self, before: V, after: V, place: P) -> V:
         """Return a carried value after an iteration."""
         return after
 
@@ -161,9 +162,9 @@ class Forward(Generic[V, P]):
             case BranchForm():
                 found = [
                     (number, self.run(form.branches[number], form.inputs, there))
-                    for number, there in self.chosen(eqn, form, place)
+                    for number, there in self.reachable(eqn, form, place)
                 ]
-                return self.joined(form, len(eqn.outvars), found)
+                return self.join(form, len(eqn.outvars), found)
             case ScopeForm():
                 return self.walk(form.body.jaxpr, form.inputs, self.buffers(form), place)
             case LoopForm():
@@ -172,17 +173,17 @@ class Forward(Generic[V, P]):
 
     def _summary(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
         """Walk all iterations at once, until nothing changes."""
-        entered = self.widened(loop, place)
+        entered = self.widen(loop, place)
         if entered is None:
-            return self.left(loop, loop.carry, (), place)
+            return self.loop_results(loop, loop.carry, (), place)
         carry, place = entered
         elements = [self.element(array, None) for array in loop.stacked]
         while True:
             there = place if loop.condition is None else self.condition(eqn, loop, carry, place)
             results = self.run(loop.body, [*loop.constants, *carry, *elements], there)
-            following = self.again(carry, results[: len(carry)])
+            following = self.join_iterations(carry, results[: len(carry)])
             if following is None:
-                return self.left(loop, carry, results, there)
+                return self.loop_results(loop, carry, results, there)
             carry = following
 
     def _iterations(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
@@ -196,7 +197,7 @@ class Forward(Generic[V, P]):
             self.path[-1] = number
             if loop.condition is not None:
                 (value,) = self.run(loop.condition, [*loop.condition_constants, *carry], place)
-                there = self.goes_on(value, place)
+                there = self.continues(value, place)
                 if there == "ends":
                     break
                 if there == "unknown":
@@ -206,7 +207,7 @@ class Forward(Generic[V, P]):
             elements = [self.element(array, number) for array in loop.stacked]
             results = self.run(loop.body, [*loop.constants, *carry, *elements], place)
             pairs = zip(carry, results, strict=False)
-            carry = [self.kept(before, after, place) for before, after in pairs]
+            carry = [self.carry_after(before, after, place) for before, after in pairs]
             rows[number] = results[len(carry) :]
         self.path.pop()
         each = zip(*(rows[number] for number in sorted(rows)), strict=True)

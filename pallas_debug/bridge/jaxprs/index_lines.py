@@ -55,7 +55,7 @@ class IndexLines:
 
 
 class _Indices(Backward[_Places]):
-    """What is wanted of a value is to be an index.
+    """Backward walk that collects the lines on which indices are computed.
 
     Attributes:
       found: lines that compute an index; None for one that is not computed.
@@ -67,13 +67,13 @@ class _Indices(Backward[_Places]):
         super().__init__()
         self.found: defaultdict[tuple[str, int, int], set[SourceLine | None]] = defaultdict(set)
 
-    def joined(self, a: _Places, b: _Places) -> _Places:
+    def join(self, a: _Places, b: _Places) -> _Places:
         return a | b
 
     def literal(self, wanted: _Places) -> None:
         self._computed(wanted, None)
 
-    def carried(self, wanted: Sequence[_Places]) -> Sequence[_Places]:
+    def carry(self, wanted: Sequence[_Places]) -> Sequence[_Places]:
         self._computed(self.nothing.union(*wanted), None)
         return [self.nothing] * len(wanted)
 

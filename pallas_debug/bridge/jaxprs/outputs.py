@@ -70,7 +70,7 @@ class _Uses(Backward[_Use]):
         super().__init__()
         self.found: dict[Any, list[_Use]] = {}
 
-    def joined(self, a: _Use, b: _Use) -> _Use:
+    def join(self, a: _Use, b: _Use) -> _Use:
         return _either(a, b)
 
     def decision(self, eqn: Any, wanted: Sequence[_Use]) -> _Use:

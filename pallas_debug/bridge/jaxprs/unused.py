@@ -62,7 +62,7 @@ def unused_lines(jaxpr: Any) -> list[SourceLine]:
 
 _Need = Literal[0, 1, 2]
 _UNUSED, _TAKEN, _LIVE = get_args(_Need)
-"""Whether an equation takes a value, and whether an output or effect needs it."""
+"""A pair: an equation takes the value; an output or effect needs it."""
 
 
 class _Liveness(Backward[_Need]):
@@ -80,7 +80,7 @@ class _Liveness(Backward[_Need]):
         self.live: list[tuple[Any, tuple[Any, ...]]] = []
         self.unused: dict[SourceLine, None] = {}
 
-    def joined(self, a: _Need, b: _Need) -> _Need:
+    def join(self, a: _Need, b: _Need) -> _Need:
         return max(a, b)
 
     def equation(self, eqn: Any, wanted: Sequence[_Need]) -> Sequence[_Need]:

@@ -21,7 +21,7 @@ from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import BranchForm, Control, InnerJaxpr, LoopForm
-from pallas_debug.bridge.walk.dataflow import programs
+from pallas_debug.bridge.walk import programs
 from pallas_debug.errors import MachineError
 from pallas_debug.model import Target
 
@@ -106,10 +106,10 @@ class _Evaluation(Forward[Any, None]):
             results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
         return results if eqn.primitive.multiple_results else [results]
 
-    def chosen(self, eqn: Any, branch: BranchForm, place: None) -> Sequence[tuple[int, None]]:
+    def reachable(self, eqn: Any, branch: BranchForm, place: None) -> Sequence[tuple[int, None]]:
         return [(min(max(int(branch.index), 0), len(branch.branches) - 1), place)]
 
-    def joined(
+    def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Any]]]
     ) -> Sequence[Any]:
         ((_, values),) = results
@@ -122,7 +122,7 @@ class _Evaluation(Forward[Any, None]):
             )
         return True
 
-    def goes_on(self, value: Any, place: None) -> Literal["ends"] | None:
+    def continues(self, value: Any, place: None) -> Literal["ends"] | None:
         return None if bool(value) else "ends"
 
     def element(self, array: Any, number: int | None) -> Any:

@@ -133,18 +133,18 @@ class _Operations(Forward[_Known, None]):
     def buffers(self, scope: ScopeForm) -> Sequence[_Known]:
         return [_UNKNOWN] * len(scope.body.jaxpr.invars)
 
-    def joined(
+    def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[_Known]]]
     ) -> Sequence[_Known]:
         return [_UNKNOWN] * count
 
-    def widened(self, loop: LoopForm, place: None) -> tuple[Sequence[_Known], None]:
+    def widen(self, loop: LoopForm, place: None) -> tuple[Sequence[_Known], None]:
         return [_Known(ref=value.ref) for value in loop.carry], place
 
     def element(self, array: _Known, number: int | None) -> _Known:
         return _UNKNOWN
 
-    def left(
+    def loop_results(
         self, loop: LoopForm, carry: Sequence[_Known], results: Sequence[_Known], place: None
     ) -> Sequence[_Known]:
         return [_UNKNOWN] * len(results)

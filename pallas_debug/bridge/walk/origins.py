@@ -22,7 +22,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import CallForm, Control
-from pallas_debug.bridge.walk.dataflow import programs
+from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
 MAX_ELEMENTS = 1 << 25

@@ -23,7 +23,7 @@ from pallas_debug.bridge.jaxcompat import loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import BranchForm, CallForm, Control, InnerJaxpr, LoopForm
-from pallas_debug.bridge.walk.dataflow import programs
+from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]
@@ -129,22 +129,22 @@ class _Program(Forward[_Known | None, bool]):
     def _is_computed(self, eqn: Any, inputs: Sequence[_Known | None]) -> bool:
         return None not in inputs and len(self._steps) < MAX_EQUATIONS and _is_computable(eqn)
 
-    def chosen(self, eqn: Any, branch: BranchForm, place: bool) -> Iterator[tuple[int, bool]]:
+    def reachable(self, eqn: Any, branch: BranchForm, place: bool) -> Iterator[tuple[int, bool]]:
         return ((number, False) for number in range(len(branch.branches)))
 
-    def joined(
+    def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Any]]]
     ) -> Sequence[None]:
         return [None] * count
 
-    def widened(self, loop: LoopForm, place: bool) -> tuple[Sequence[None], bool]:
+    def widen(self, loop: LoopForm, place: bool) -> tuple[Sequence[None], bool]:
         # The constants are the same in all iterations; the body of a scan runs if there are any.
         return [None] * len(loop.carry), place and bool(loop.length)
 
     def element(self, array: _Known | None, number: int | None) -> None:
         return None
 
-    def left(
+    def loop_results(
         self, loop: LoopForm, carry: Sequence[Any], results: Sequence[Any], place: bool
     ) -> Sequence[None]:
         return [None] * len(results)

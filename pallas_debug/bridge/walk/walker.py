@@ -283,7 +283,7 @@ class Walker(Forward[Value, WalkState]):
             for v, name in zip(inner.invars, nested.arg_names(inner, "scoped"), strict=True)
         ]
 
-    def chosen(
+    def reachable(
         self, eqn: Any, branch: BranchForm, place: WalkState
     ) -> Iterator[tuple[int, WalkState]]:
         for number in range(len(branch.branches)):
@@ -293,7 +293,7 @@ class Walker(Forward[Value, WalkState]):
             elif (where := place.where & taken).any():
                 yield number, replace(place, where=where)
 
-    def joined(
+    def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Value]]]
     ) -> Sequence[Value]:
         """Merge results, each at the grid points of its branch."""
@@ -313,13 +313,13 @@ class Walker(Forward[Value, WalkState]):
             return self._unrolls
         return loop.length * _num_equations(loop.body.jaxpr) <= MAX_UNROLLED
 
-    def goes_on(self, value: Value, place: WalkState) -> Any:
+    def continues(self, value: Value, place: WalkState) -> Any:
         if not isinstance(value, np.ndarray) or numbers.too_large(place.where, value):
             return "unknown"
         where = place.where & value
         return replace(place, where=where) if where.any() else "ends"
 
-    def kept(self, before: Value, after: Value, place: WalkState) -> Value:
+    def carry_after(self, before: Value, after: Value, place: WalkState) -> Value:
         is_everywhere = after is before or place.where.all()
         return after if is_everywhere else _merged(place.where, after, before)
 
@@ -329,7 +329,7 @@ class Walker(Forward[Value, WalkState]):
     def stacked(self, rows: Sequence[Value]) -> Value:
         return UNKNOWN
 
-    def widened(self, loop: LoopForm, place: WalkState) -> tuple[Sequence[Value], WalkState] | None:
+    def widen(self, loop: LoopForm, place: WalkState) -> tuple[Sequence[Value], WalkState] | None:
         """Counters in all iterations, along a new leading dimension."""
         if loop.length == 0:
             return None
@@ -364,9 +364,9 @@ class Walker(Forward[Value, WalkState]):
     def condition(
         self, eqn: Any, loop: LoopForm, carry: Sequence[Value], place: WalkState
     ) -> WalkState:
-        return place  # `widened` has walked it
+        return place  # `widen` has walked it
 
-    def left(
+    def loop_results(
         self, loop: LoopForm, carry: Sequence[Value], results: Sequence[Value], place: WalkState
     ) -> Sequence[Value]:
         count = len(loop.body.jaxpr.outvars) - len(loop.carry)

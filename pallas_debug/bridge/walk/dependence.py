@@ -28,7 +28,7 @@ from pallas_debug.bridge.normal_forms import (
     LoopForm,
     ScopeForm,
 )
-from pallas_debug.bridge.walk.dataflow import programs
+from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
 Names = frozenset[str]
@@ -125,12 +125,12 @@ class Labels(Forward[FlowValue, Names]):
     def is_call(self, eqn: Any) -> bool:
         return not lines.is_of_pipeline(eqn)
 
-    def chosen(self, eqn: Any, branch: BranchForm, place: Names) -> list[tuple[int, Names]]:
+    def reachable(self, eqn: Any, branch: BranchForm, place: Names) -> list[tuple[int, Names]]:
         names = names_of([branch.index])
         self.decides(eqn, names, place)
         return [(number, place | names) for number in range(len(branch.branches))]
 
-    def joined(
+    def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[FlowValue]]]
     ) -> list[FlowValue]:
         names = names_of([branch.index])
@@ -139,12 +139,12 @@ class Labels(Forward[FlowValue, Names]):
     def condition(
         self, eqn: Any, loop: LoopForm, carry: Sequence[FlowValue], place: Names
     ) -> Names:
-        goes_on = self.run(loop.condition, [*loop.condition_constants, *carry], place)
-        names = names_of(goes_on)
+        continues = self.run(loop.condition, [*loop.condition_constants, *carry], place)
+        names = names_of(continues)
         self.decides(eqn, names, place)
         return place | names
 
-    def again(
+    def join_iterations(
         self, before: Sequence[FlowValue], after: Sequence[FlowValue]
     ) -> Sequence[FlowValue] | None:
         joined = [_either([a, b], _NONE) for a, b in zip(before, after, strict=True)]
@@ -153,7 +153,7 @@ class Labels(Forward[FlowValue, Names]):
     def element(self, array: FlowValue, number: int | None) -> FlowValue:
         return array
 
-    def left(
+    def loop_results(
         self, loop: LoopForm, carry: Sequence[FlowValue], results: Sequence[FlowValue], place: Names
     ) -> list[FlowValue]:
         return [_either([value], place) for value in (*carry, *results[len(carry) :])]

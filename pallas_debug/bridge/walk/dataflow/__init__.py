@@ -1,1 +1,0 @@
-"""Dataflow through a whole program and its kernels: dependences, and unused values."""
