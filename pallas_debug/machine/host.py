@@ -22,6 +22,7 @@ from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
 from pallas_debug.errors import MachineError
 from pallas_debug.findings import stops
 from pallas_debug.findings.outputs import OutputUses
+from pallas_debug.machine import limit
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas
@@ -200,8 +201,7 @@ class MachineHost:
         """
         arrays = [typed(prepared.launch, given) for given in arrays]
         if self.calls is not None and not prepared.is_sanitized:
-            copied = [[np.array(array) for array in given] for given in arrays]
-            self.calls[prepared.digest] = copied, first
+            self._keep(self.calls, prepared, arrays, first)
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
             loops = IdleLoops()
@@ -233,6 +233,24 @@ class MachineHost:
         if done.stopped is not None:
             raise stops.stop(done.stopped, finding_text(done.stopped))
         return [untyped(results) for results in done.results]
+
+    @staticmethod
+    def _keep(
+        calls: dict[str, KernelArrays],
+        prepared: PreparedKernel,
+        arrays: Sequence[Sequence[Array]],
+        first: int,
+    ) -> None:
+        """Keep copies of the arrays, unless the sanitizer or the process has no room."""
+        calls.pop(prepared.digest, None)
+        needed = sum(array.nbytes for given in arrays for array in given)
+        try:
+            room.require_room(prepared.launch)
+            limit.require_memory(prepared.launch.name, None, needed)
+        except MachineError:
+            return
+        copied = [[np.array(array) for array in given] for given in arrays]
+        calls[prepared.digest] = copied, first
 
 
 class _Prints(MachineObserver):

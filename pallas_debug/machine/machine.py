@@ -248,6 +248,7 @@ class Machine:
         return threads
 
     def _input(self, operand: LaunchOperand, value: Array, device: int) -> MemoryBuffer:
+        limit.require_memory(self.launch.name, None, value.nbytes)
         content = np.array(value, operand.type.dtype, copy=True, order="C")
         is_prefetch = operand.kind == "prefetch"
         return self.allocate(

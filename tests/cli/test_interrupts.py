@@ -92,7 +92,7 @@ def test_ctrl_c_while_an_extension_module_of_jaxlib_is_loaded(run_python: Any) -
     assert (done.returncode, done.stderr) == (130, "\npallas-debug: stopped\n")
 
 
-def test_sigterm_ends_a_command_as_ctrl_c_does(zygote: Zygote, tmp_path: Path) -> None:
+def test_sigterm_ends_a_command_as_ctrl_c_does(tmp_path: Path) -> None:
     """So that the terminal is as it was, and no file of the compiler is left."""
     (tmp_path / "slow.py").write_text(
         "import time\ndef slow(x):\n    print('there', flush=True); time.sleep(600)"
@@ -101,7 +101,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(zygote: Zygote, tmp_path: Path) -
     temporary.mkdir()
     run = subprocess.Popen(
         [
-            *zygote.python, Path(sys.executable).with_name("pallas-debug"),
+            Path(sys.executable).with_name("pallas-debug"),
             "dump", "slow:slow", "--arg=f32[8,128]",
         ],
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)},

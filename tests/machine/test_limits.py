@@ -12,10 +12,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
+from pallas_debug import defaults
 from pallas_debug.bridge.programs import decode
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import limit, run
+from pallas_debug.machine.host import MachineHost, PreparedKernel, Unobserved
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import Thread
@@ -94,3 +96,25 @@ def test_the_line_is_named_if_a_step_exceeds_the_limit(monkeypatch: pytest.Monke
     monkeypatch.setattr(limit, "limit", lambda: 1)
     with pytest.raises(MachineError, match=r"test_limits.py:\d+   (s_ref|o_ref)\[\.\.\.\]"):
         machine.run()
+
+
+def test_an_operand_that_exceeds_the_limit_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = decoded(unrolled, [TILE])
+    now = limit._resident()
+    monkeypatch.setattr(limit, "limit", lambda: now + (64 << 20))
+    huge = np.broadcast_to(TILE[0, 0], (1 << 26,)).view()
+    with pytest.raises(MachineError, match=r"kernel `kernel` was stopped: the process needs"):
+        Machine(launch, [[huge]])
+
+
+def test_a_call_is_kept_for_hints_only_if_there_is_room_to_sanitize_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = PreparedKernel(decoded(unrolled, [TILE]), "digest", False, False, {})
+    host = MachineHost(Unobserved())
+    host.calls = {}
+    host.run(kernel, [[TILE]], 0)
+    assert list(host.calls) == ["digest"]
+    monkeypatch.setattr(defaults, "MAX_SHADOW_BYTES", TILE.size)
+    host.run(kernel, [[TILE]], 0)
+    assert host.calls == {}
