@@ -41,18 +41,25 @@ def _sentence(text: str) -> str:
 
 def advice() -> str:
     """Every piece of advice that `stats` gives."""
-    from pallas_debug.profile.advice import KINDS
+    from pallas_debug.profile.advice import MAX_SHOWN, MIN_SAVING
+    from pallas_debug.profile.rules import IDIOMS, RULES
 
     parts = [
-        "What `pallas-debug stats` and the report advise, and when. A piece of advice names its "
-        "line, the evidence with the origin of each number, and the remedy. It is omitted if the "
-        "numbers that it needs are unknown.",
+        "What `pallas-debug stats` and the report advise: the line, what costs time there, what to "
+        f"change, and the cycles with the change. Only what saves {100 * MIN_SAVING:.0f} % of a "
+        f"kernel's cycles or more is said, at most {MAX_SHOWN} rows, what saves most first; a "
+        "cycle pays for one row only. `stats --what-if` estimates any change.",
         table(
-            ["advice", "title", "given when", "remedy"],
-            [[f"`{k.name}`", k.title, k.condition, k.remedy] for k in KINDS],
+            ["advice", "what costs time", "what the change saves", "remedy"],
+            [[f"`{r.name}`", r.title, r.saving, r.remedy] for r in RULES],
+        ),
+        "What the instructions at a line do decides some remedies:",
+        table(
+            ["class", "opcode", "remedy"],
+            [[kind, f"`{part}`", hint] for kind, part, hint in IDIOMS],
         ),
     ]
-    return page("Advice", "pallas_debug/profile/advice/", parts)
+    return page("Advice", "pallas_debug/profile/rules.py", parts)
 
 
 def findings() -> str:

@@ -16,12 +16,12 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
-from pallas_debug.render import one_line, plural, typed
+from pallas_debug.render import one_line, plural_of, size_text, typed
 
 if TYPE_CHECKING:
     from pallas_debug.profile.cycles import CycleEstimate
     from pallas_debug.profile.figures import Figure
-    from pallas_debug.profile.stats import CodeCost, Profile, Stats
+    from pallas_debug.profile.stats import CodeCost, Stats
     from pallas_debug.profile.whatif import WhatIf
     from pallas_debug.store.profiles import StoredProfile
 
@@ -57,8 +57,10 @@ class StatsOptions(shared.CallOptions):
 @click.option(
     "--what-if",
     multiple=True,
-    metavar="BLOCK=SIZE",
-    help="Estimate the cycles with another size of a block, such as 'k_ref[2]=512'. Repeatable.",
+    metavar="CHANGE",
+    help="Estimate the cycles with a change, without compiling it: 'k_ref[2]=512' (a block), "
+    "order=1,0,2 (the grid), k_ref=resident, k_ref.bits=16, k_ref.buffers=3, without=spill, "
+    "overlap=0x10:4 (a loop). Repeatable.",
 )
 @shared.as_json
 @shared.what
@@ -79,7 +81,7 @@ def run(options: StatsOptions) -> int:
     if stats is None:
         read = _of_dump(options)
         stats, code = read.profile.stats, Exit.CANNOT_RUN if read.problems else Exit.OK
-        changed = _what_if(read.profile, options.what_if)
+        changed = read.profile.simulator.what_if(options.what_if) if options.what_if else None
     elif options.what_if:
         raise UsageError("--what-if needs a dump of the kernel: dump it with --stages bundles")
     if options.as_json:
@@ -125,22 +127,18 @@ def _of_function(options: StatsOptions) -> Stats | None:
         raise theirs from error
 
 
-def _what_if(profile: Profile, sizes: tuple[str, ...]) -> WhatIf | None:
-    from pallas_debug.profile.whatif import parse_sizes, with_blocks
-
-    return with_blocks(profile, parse_sizes(sizes)) if sizes else None
-
-
 def _change_text(changed: WhatIf) -> str:
     """Say what a change costs, and on what that rests."""
     now, then = changed.now.value or 0, changed.cycles.value or 0
-    share = f", {then / now:.0%} of them".replace("%", " %") if now else ""
-    vmem = f", {changed.vmem:,} bytes of VMEM" if changed.vmem is not None else ""
+    share = f", {100 * then / now:.0f} % of them" if now else ""
+    least = "at least " if changed.is_bound else ""
+    steps = "" if changed.is_bound else f"; {plural_of(changed.steps, 'step')}"
+    vmem = f", {size_text(changed.vmem)} of VMEM" if changed.vmem is not None else ""
     names = ", ".join(changed.assumed)
     assumed = f"; the block of {names} is assumed to change at every step" if names else ""
     return (
-        f"with {changed.change}: {marked(changed.cycles)} cycles instead of "
-        f"{marked(changed.now)}{share}; {plural(changed.steps, 'step')}{vmem}{assumed}"
+        f"with {changed.change}: {least}{marked(changed.cycles)} cycles instead of "
+        f"{marked(changed.now)}{share}{steps}{vmem}{assumed}"
     )
 
 
@@ -301,13 +299,12 @@ def _advice(stats: Stats) -> Iterator[str]:
     if stats.advice:
         yield "advice"
     for advice in stats.advice:
-        place = f" at {advice.source}" if advice.source is not None else ""
+        place = f" at {line_text(advice.source)}" if advice.source is not None else ""
         yield f"  {one_line(f'{advice.kind}{place}: {advice.message}')}"
         if advice.source is not None and advice.source.text:
             yield f"      {one_line(advice.source.text.strip())}"
-        for evidence in advice.evidence:
-            yield f"      {one_line(f'- {evidence}')}"
         yield f"      {one_line(f'remedy: {advice.remedy}')}"
+        yield f"      {one_line(_change_text(advice.what_if))}"
 
 
 def _cut(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +11,6 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
 from pallas_debug.profile.advice import Advice, advise
-from pallas_debug.profile.advice.collect import subject_of
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.bottleneck import bottleneck
 from pallas_debug.profile.costs import Costs, costs_of
@@ -22,6 +22,7 @@ from pallas_debug.profile.schedule import Schedule, schedule_of
 from pallas_debug.profile.timeline.origins import copy_origins, placements
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
 from pallas_debug.profile.traffic import Traffic, traffic_of
+from pallas_debug.profile.whatif import Simulator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class Stats:
       traffic: bytes copied compared with work done.
       lines: costs of Python lines, most expensive first.
       bottleneck: where the cycles go, in at most five lines.
-      advice: what makes the kernel slow, with evidence.
+      advice: what saves at least a tenth of the cycles.
       coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
       problems: one sentence for each input that could not be read.
@@ -235,11 +236,22 @@ class Profile:
         return memory_map(self.texts.vmem, self.kernel, self.compilation, hlo=self.texts.hlo)
 
     @cached_property
-    def advice(self) -> tuple[Advice, ...]:
-        from pallas_debug.profile.whatif import larger_blocks  # it takes a profile
+    def read_axes(self) -> frozenset[int] | None:
+        """Axes of the grid whose index the kernel reads; None if that is not known."""
+        module, blocks = self.mosaic, self.blocks
+        return _read_axes(module, len(blocks.grid)) if module is not None and blocks else None
 
-        subject = subject_of(self)
-        return (*advise(subject), *larger_blocks(self)) if subject is not None else ()
+    @cached_property
+    def simulator(self) -> Simulator:
+        """What the kernel costs with changes."""
+        return Simulator(self)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What saves at least a tenth of the cycles, at most three rows."""
+        from pallas_debug.profile.rules import RULES  # they take a profile
+
+        return advise(self, RULES)
 
     @cached_property
     def counts(self) -> ScheduleCounts:
@@ -249,6 +261,29 @@ class Profile:
     @cached_property
     def stats(self) -> Stats:
         return _stats(self)
+
+
+_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
+
+
+def _read_axes(module: Module, axes: int) -> frozenset[int] | None:
+    """Return the axes of the grid whose index the kernel's function reads."""
+    first = next((n for n, line in enumerate(module.lines) if "func.func" in line), None)
+    if first is None:
+        return None
+    parameters = _PARAMETER.findall(module.lines[first].partition(" attributes ")[0])
+    if len(parameters) != axes:
+        return None
+    following = (n for n, line in enumerate(module.lines) if n > first and "func.func" in line)
+    end = next(following, len(module.lines))  # index maps are functions with names of their own
+    read = {
+        value.name
+        for line, name in enumerate(module.names)
+        if name is not None and first < line < end
+        for operation in module.operations(line)
+        for value in operation.operands
+    }
+    return frozenset(axis for axis, name in enumerate(parameters) if name in read)
 
 
 def _stats(profile: Profile) -> Stats:

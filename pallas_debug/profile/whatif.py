@@ -1,30 +1,31 @@
-"""Cycles of a kernel with larger or smaller blocks, simulated step by step without compiling it.
+"""Cycles of a kernel with other blocks, another grid or less work, without compiling it.
 
-The work of a step is divided into what each step costs whatever its blocks are (loops and steps),
-what grows with the blocks (loops inside the kernel), and the rest, which overlaps in a longer
-schedule until its busiest unit is full. Copies go through the simulated pipeline. The result is the
-estimate times the ratio of two simulations, so an error that both share cancels out.
+Changes of blocks and grid are simulated step by step: copies go through the pipeline, and the work
+of a step is divided into what each step costs whatever its blocks are (loops and steps), what grows
+with the blocks (loops inside the kernel), and the rest, which overlaps in a longer schedule until
+its busiest unit is full. The result is the estimate times the ratio of two simulations, so an error
+that both share cancels out. Work that is removed or overlapped gives a lower bound.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pallas_debug.errors import UsageError
-from pallas_debug.profile import units
-from pallas_debug.profile.advice.advice import Advice, derived
-from pallas_debug.profile.advice.pipelines import simple_dimension, size_text
-from pallas_debug.profile.advice.rules import small_blocks
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks, grid_point
+from pallas_debug.profile import changed, units
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.costs import class_of
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.timeline.parts import Block
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
+from pallas_debug.render import size_text
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
@@ -32,13 +33,23 @@ if TYPE_CHECKING:
 FILLED = 0.75
 """Share of its capacity that the busiest unit reaches in a long schedule."""
 
-_SIZE = re.compile(r"(?P<name>.{1,200})\[(?P<dimension>\d{1,2})\]=(?P<size>\d{1,9})")
-
-FACTORS = (2, 4, 8, 16)
-"""Factors by which larger blocks are tried."""
-
 MAX_STEPS = 4096
 """Maximum steps to simulate; the remaining steps are assumed to be similar."""
+
+FORMS = (
+    "k_ref[2]=512 (size of a block), order=1,0,2 (axes of the grid), k_ref=resident, "
+    "k_ref.bits=16, k_ref.buffers=3, without=spill or without=spill@0x10 (a class of instructions, "
+    "in the loop at a bundle), overlap=0x10:4 (iterations of a loop)"
+)
+"""Forms of a change, with what they change."""
+
+_SIZE = re.compile(r"(?P<name>.{1,200})\[(?P<dimension>\d{1,2})\]=(?P<size>\d{1,9})")
+_OPERAND = re.compile(
+    r"(?P<name>.{1,200}?)(?:=(?P<resident>resident)|\.(?P<key>bits|buffers)=(?P<value>\d{1,3}))"
+)
+_ORDER = re.compile(r"order=(?P<axes>\d{1,2}(?:,\d{1,2})*)")
+_WITHOUT = re.compile(r"without=(?P<kind>[A-Za-z ]{1,20})(?:@(?P<loop>0x[0-9a-f]{1,8}))?")
+_OVERLAP = re.compile(r"overlap=(?P<loop>0x[0-9a-f]{1,8}):(?P<times>\d{1,4})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +57,11 @@ class WhatIf:
     """A change, and the cycles with it.
 
     Attributes:
-      change: sizes that differ, such as `k_ref[2]=512`.
+      change: what differs, such as `k_ref[2]=512`.
       now, cycles: estimated cycles without and with it.
+      is_bound: whether `cycles` are a lower bound, because only part of the effect is known.
       steps: number of grid points.
-      vmem: bytes of VMEM, if everything but windows grows with the blocks.
+      vmem: bytes of VMEM, if everything but windows grows with the blocks; None if unknown.
       assumed: operands whose block is assumed to change at every step.
     """
 
@@ -57,283 +69,374 @@ class WhatIf:
     now: Figure
     cycles: Figure
     steps: int
-    vmem: int | None
+    vmem: int | None = None
+    is_bound: bool = False
     assumed: tuple[str, ...] = ()
 
+    @property
+    def saved(self) -> float:
+        """Cycles that it saves; negative if it costs some."""
+        return (self.now.value or 0) - (self.cycles.value or 0)
 
-def with_blocks(profile: Profile, sizes: Mapping[tuple[str, int], int]) -> WhatIf:
-    """Estimate a kernel's cycles with other block sizes.
 
-    All operands whose index follows the same axis of the grid change with it.
+class Simulator:
+    """What a kernel costs with changes. One per profile: what all changes share is derived once."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._totals: dict[int, float] = {}
+        self._busy: dict[int | None, _Busy] = {}
+
+    def what_if(self, changes: Iterable[str]) -> WhatIf:
+        """Estimate the cycles with all of these changes, in one of the `FORMS` each.
+
+        Raises:
+          UsageError: a change cannot be read or made, does not fit VMEM, or the cycles are not
+            known.
+        """
+        texts = [text.strip() for text in changes]
+        bounds = [bound for text in texts if (bound := self._bound(text)) is not None]
+        if bounds and len(texts) > 1:
+            raise UsageError("a bound, without=… or overlap=…, is not combined with other changes")
+        if bounds:
+            return bounds[0]
+        blocks = changed_blocks(self.blocks, texts)
+        return self.simulated(blocks, ", ".join(texts))
+
+    @property
+    def now(self) -> Figure:
+        """Estimated cycles without a change.
+
+        Raises:
+          UsageError: they are not known.
+        """
+        now = self._profile.cycles.total
+        if now.value is None:
+            raise UsageError(
+                "the cycles of this kernel are a formula; values of its unknowns make them a "
+                "number (--assume), and so does a call whose arguments have values"
+            )
+        return now
+
+    @property
+    def blocks(self) -> BlockMap:
+        """Blocks without a change.
+
+        Raises:
+          UsageError: they are not known.
+        """
+        blocks = self._profile.blocks
+        if blocks is None or blocks.unknown is not None or not blocks.points:
+            because = f": {blocks.unknown}" if blocks is not None and blocks.unknown else ""
+            raise UsageError(f"the blocks of this kernel are not known{because}")
+        return blocks
+
+    def simulated(self, blocks: BlockMap, change: str, *, max_steps: int = MAX_STEPS) -> WhatIf:
+        """Estimate the cycles with other blocks.
+
+        Args:
+          blocks: the blocks; those of a kernel that was traced with other arguments, or changed
+            ones.
+          change: what differs, in words.
+          max_steps: maximum steps to simulate.
+
+        Raises:
+          UsageError: the cycles or the blocks are not known, or VMEM is too small.
+        """
+        now, before = self.now, self.blocks
+        if blocks.unknown is not None or not blocks.points:
+            raise UsageError(f"the blocks with {change} are not known: {blocks.unknown}")
+        growth = before.points / blocks.points
+        vmem, limit = self._vmem(before, blocks, growth), self._profile.memory.limit.value
+        if vmem is not None and limit is not None and vmem > limit:
+            raise UsageError(
+                f"{change} needs {size_text(vmem)} of VMEM, of the {size_text(limit)} that the "
+                "kernel may use; vmem_limit_bytes may raise it"
+            )
+        if max_steps not in self._totals:
+            self._totals[max_steps] = self._total(before, 1.0, max_steps)
+        base = self._totals[max_steps]
+        ratio = self._total(blocks, growth, max_steps) / base if base else 1.0
+        return WhatIf(
+            change=change,
+            now=now,
+            cycles=replace(
+                now, value=round((now.value or 0) * ratio), origin="assumed", note="simulated"
+            ),
+            steps=blocks.points,
+            vmem=None if vmem is None else round(vmem),
+            assumed=tuple(o.name for o in blocks.pipelined if o.unknown is not None),
+        )
+
+    def without(self, kind: str, loop: int | None = None) -> WhatIf:
+        """Return the least cycles without a class of instructions, in a loop or outside of loops.
+
+        At most the bundles with such an instruction and the waits for their results go, and the
+        busiest of the other units remains.
+
+        Raises:
+          UsageError: the cycles are not known, or no such instruction runs.
+        """
+        busy = self._busy_in(loop)
+        touched = self._profile.costs.where(kind=kind, loop=loop, reason="result").total
+        touched += sum(
+            cycles
+            for at, cycles in busy.weights.items()
+            if any(class_of(i) == kind for i in self._profile.schedule.bundles[at].instructions)
+        )
+        if not touched:
+            raise UsageError(f"no instruction of class {kind!r} runs there")
+        saved = min(touched, busy.cycles - busy.busiest(lambda instruction: instruction != kind))
+        return self.bounded(f"without={kind}{self._place(loop)}", saved)
+
+    def overlapped(self, loop: int, times: int) -> WhatIf:
+        """Return the least cycles if several iterations of a loop overlap.
+
+        Waits for results and the control of the loop are shared by the iterations; the bundles that
+        issue remain, and so does the busiest unit.
+
+        Raises:
+          UsageError: the cycles are not known.
+        """
+        cells = self._profile.costs.where(loop=loop)
+        shared = cells.where(reason="result").total + cells.where(reason="overhead").total
+        busiest = self._busy_in(loop).busiest(lambda _: True)
+        least = max(cells.total - shared * (1 - 1 / times), busiest)
+        start = self._profile.schedule.loops[loop].start
+        return self.bounded(f"overlap={start:#x}:{times}", cells.total - least)
+
+    def bounded(self, change: str, saved: float) -> WhatIf:
+        """Return a change that saves at most this number of cycles."""
+        now = self.now
+        value = round((now.value or 0) - max(saved, 0.0))
+        return WhatIf(
+            change=change,
+            now=now,
+            cycles=replace(now, value=value, origin="assumed", note="at least"),
+            steps=self._profile.blocks.points if self._profile.blocks is not None else 0,
+            is_bound=True,
+        )
+
+    def _bound(self, text: str) -> WhatIf | None:
+        if found := _WITHOUT.fullmatch(text):
+            kind, loop = found["kind"], found["loop"]
+            return self.without(kind, self._loop_at(loop)) if loop else self._everywhere(kind)
+        if found := _OVERLAP.fullmatch(text):
+            times = int(found["times"])
+            if times < 1:
+                raise UsageError(f"{text!r}: at least one iteration runs at a time")
+            return self.overlapped(self._loop_at(found["loop"]), times)
+        return None
+
+    def _everywhere(self, kind: str) -> WhatIf:
+        loops = {cell.loop for cell in self._profile.costs.where(kind=kind).cells}
+        if not loops:
+            raise UsageError(f"no instruction of class {kind!r} runs in this kernel")
+        return self.bounded(f"without={kind}", sum(self.without(kind, n).saved for n in loops))
+
+    def _loop_at(self, bundle: str) -> int:
+        loops = self._profile.schedule.loops
+        found = [loop.number for loop in loops if loop.start == int(bundle, 16)]
+        if not found:
+            known = ", ".join(f"{loop.start:#x}" for loop in loops)
+            raise UsageError(f"no loop begins at bundle {bundle}; there are {known or 'none'}")
+        return found[-1]
+
+    def _place(self, loop: int | None) -> str:
+        return "" if loop is None else f"@{self._profile.schedule.loops[loop].start:#x}"
+
+    def _busy_in(self, loop: int | None) -> _Busy:
+        if loop not in self._busy:
+            self._busy[loop] = _Busy(self._profile, loop)
+        return self._busy[loop]
+
+    def _vmem(self, before: BlockMap, after: BlockMap, growth: float) -> float | None:
+        """Return the bytes of VMEM with other blocks."""
+        used = self._profile.memory.vmem.value
+        if used is None:
+            return None
+        windows, larger = (
+            sum(o.block_bytes * o.buffers for o in blocks.pipelined) for blocks in (before, after)
+        )
+        return larger + max(used - windows, 0) * max(growth, 1.0)
+
+    def _total(self, blocks: BlockMap, growth: float, max_steps: int) -> float:
+        """Run the pipeline over a grid, and return its cycles.
+
+        Args:
+          growth: how many steps of the compiled kernel a step replaces.
+        """
+        model, _ = copy_model(self._profile.schedule.chip)
+        ran = min(blocks.points, max_steps)
+        fixed, work = self._work(growth)
+        base = changed.busy_points(self.blocks)
+        share = 1.0 if base is None else float(base.mean())  # the average counts idle steps, too
+        compute = [fixed + (work / share if is_busy else 0.0) for is_busy in _busy(blocks, ran)]
+
+        def fetch(size: float) -> tuple[float, float]:
+            return model.time("hbm_to_vmem", round(size))
+
+        def write(size: float) -> tuple[float, float]:
+            return model.time("vmem_to_hbm", round(size))
+
+        operands = [
+            PipelineOperand(
+                lane=number,
+                direction="in" if operand.kind == "input" else "out",
+                buffers=operand.buffers,
+                reads_back=operand.reads_back,
+                block=_numbered(blocks, operand, ran + 1),
+                size=_always(operand.block_bytes),
+                fetch=fetch,
+                write=write,
+            )
+            for number, operand in enumerate(blocks.pipelined)
+            if operand.name not in self._profile.traffic.resident
+        ]
+        pipeline = Pipeline(
+            operands, steps=blocks.points, compute=compute.__getitem__, keeps=lambda _: False
+        )
+        return pipeline.run(0, ran).end * blocks.points / ran
+
+    def _work(self, growth: float) -> tuple[float, float]:
+        """Return the cycles of a step whatever its blocks are, and those of its work.
+
+        Args:
+          growth: factor by which the blocks of a step are larger.
+        """
+        steps = self._profile.cycles.core_steps.value or 1
+        fixed, growing, rest, busiest = self._parts
+        if growth < 1:
+            rest *= growth
+        else:  # work that no unit limits overlaps with that of the rest of a larger block
+            rest = max(rest, busiest * growth / FILLED)
+        return fixed / steps, (growing * growth + rest) / steps
+
+    @cached_property
+    def _parts(self) -> tuple[float, float, float, float]:
+        """Cycles of loops and steps, inside the kernel's loops, of other work, and of the busiest
+        unit in that."""
+        outside = {None, *step_loops(self._profile)}
+        fixed = growing = rest = 0.0
+        for cell in self._profile.costs.cells:
+            if cell.reason == "overhead" and cell.loop in outside:
+                fixed += cell.cycles
+            elif cell.reason != "copy" and cell.loop not in outside:
+                growing += cell.cycles
+            elif cell.reason != "copy":
+                rest += cell.cycles
+        busiest = sum(self._busy_in(loop).busiest(lambda _: True) for loop in outside)
+        return fixed, growing, rest, busiest
+
+
+def changed_blocks(blocks: BlockMap, changes: Iterable[str]) -> BlockMap:
+    """Make changes of blocks, grid and operands, in one of the `FORMS` each.
+
+    Raises:
+      UsageError: a change cannot be read or made.
+    """
+    sizes: dict[tuple[str, int], int] = {}
+    others: list[Callable[[BlockMap], BlockMap]] = []
+    for text in changes:
+        if size := _SIZE.fullmatch(text):
+            sizes[size["name"], int(size["dimension"])] = int(size["size"])
+        elif order := _ORDER.fullmatch(text):
+            axes = [int(n) for n in order["axes"].split(",")]
+            others.append(partial(changed.reordered, order=axes))
+        elif operand := _OPERAND.fullmatch(text):
+            given = (
+                {operand["key"]: int(operand["value"])} if operand["key"] else {"resident": True}
+            )
+            others.append(partial(changed.of_operand, name=operand["name"], **given))
+        else:
+            raise UsageError(f"{text!r} is no change; there are {FORMS}")
+    if sizes:
+        blocks = changed.resized(blocks, sizes)
+    for change in others:
+        blocks = change(blocks)
+    return blocks
+
+
+def step_loops(profile: Profile) -> frozenset[int]:
+    """Return the numbers of the loops over grid steps."""
+    if (profile.cycles.core_steps.value or 1) == 1:
+        return frozenset()
+    return frozenset(loop.number for loop in profile.schedule.loops if loop.depth == 0)
+
+
+def _busy(blocks: BlockMap, steps: int) -> Sequence[bool]:
+    found = changed.busy_points(blocks)
+    if found is None:
+        return [True] * steps
+    spots = np.unravel_index(np.arange(steps), blocks.grid)
+    return [bool(is_busy) for is_busy in np.broadcast_to(found, blocks.grid)[spots]]
+
+
+def _numbered(blocks: BlockMap, operand: OperandBlocks, steps: int) -> Callable[[int], Block]:
+    """Return a function from a step to an operand's block."""
+    indices = blocks.indices(operand)
+    if indices is None:
+        return lambda _: None
+    spots = np.unravel_index(np.arange(min(steps, blocks.points)), blocks.grid)
+    columns = [np.broadcast_to(index, blocks.grid)[spots].tolist() for index in indices]
+    found = list(zip(*columns, strict=True)) or [()] * steps
+    return found.__getitem__
+
+
+def _always(size: float) -> Callable[[Block], float]:
+    return lambda _: size
+
+
+class _Busy:
+    """Issue slots and units in the bundles of one loop, or outside of loops.
 
     Args:
-      sizes: new sizes, by name of an operand and dimension of its block.
+      loop: number of the innermost loop; None for bundles outside of loops.
 
-    Raises:
-      UsageError: a name is no block, a size does not divide the array, or VMEM is too small.
+    Attributes:
+      weights: number of times that each bundle runs.
+      cycles: cycles of these bundles and their delays.
     """
-    blocks, now = profile.blocks, profile.cycles.total
-    if blocks is None or blocks.unknown is not None or not blocks.points:
-        raise UsageError("the blocks of this kernel are not known")
-    if now.value is None:
-        raise UsageError(
-            "the cycles of this kernel are a formula; a call whose arguments have values makes "
-            "them a number"
+
+    def __init__(self, profile: Profile, loop: int | None) -> None:
+        schedule, executions = profile.schedule, profile.cycles.executions
+        self._schedule = schedule
+        inside = (schedule.loop_at(at) for at in range(len(executions)))
+        self.weights = {
+            at: executions[at]
+            for at, found in enumerate(inside)
+            if (found.number if found else None) == loop and executions[at]
+        }
+        self.cycles = sum(times * (1 + schedule.delays[at]) for at, times in self.weights.items())
+
+    def busiest(self, counts: Callable[[str], bool]) -> float:
+        """Return the cycles of the busiest unit if it were never idle.
+
+        Args:
+          counts: whether a class of instructions counts.
+        """
+        table = self._schedule.table
+        if table is None or not self._schedule.is_matched:
+            return 0.0
+        capacity = table.capacities
+        used = dict.fromkeys(units.VECTOR, 0.0)
+        for at, times in self.weights.items():
+            for instruction in self._schedule.bundles[at].instructions:
+                slot = units.slot_of(instruction.opcode)
+                if slot in used and slot not in units.BUSY and counts(class_of(instruction)):
+                    used[slot] += times
+        for unit, kinds in _UNITS.items():
+            column = table.column(unit)
+            if column is not None and any(map(counts, kinds)):
+                used[unit] = sum(column[at] * times for at, times in self.weights.items())
+        return max(
+            (cycles / capacity[unit] for unit, cycles in used.items() if capacity.get(unit)),
+            default=0.0,
         )
-    factors: dict[int, float] = {}
-    for (name, dimension), size in sizes.items():
-        axis, factor = _factor(blocks, name, dimension, size)
-        if factors.setdefault(axis, factor) != factor:
-            raise UsageError(f"axis {axis} of the grid cannot follow two sizes of blocks")
-    grid = tuple(_divided(n, factors.get(axis, 1.0)) for axis, n in enumerate(blocks.grid))
-    vmem, limit = _vmem(profile, blocks, factors), profile.memory.limit.value
-    if vmem is not None and limit is not None and vmem > limit:
-        raise UsageError(
-            f"these blocks need {size_text(vmem)} of VMEM, of the {size_text(limit)} that the "
-            "kernel may use; vmem_limit_bytes may raise it"
-        )
-    before = _simulated(profile, blocks, {}, blocks.grid)
-    after = _simulated(profile, blocks, factors, grid)
-    return WhatIf(
-        change=", ".join(f"{name}[{n}]={size}" for (name, n), size in sizes.items()),
-        now=now,
-        cycles=replace(
-            now, value=round(now.value * after / before), origin="assumed", note="simulated"
-        ),
-        steps=math.prod(grid),
-        vmem=None if vmem is None else round(vmem),
-        assumed=tuple(o.name for o in blocks.pipelined if o.unknown is not None),
-    )
 
 
-def larger_blocks(profile: Profile) -> Iterator[Advice]:
-    """Advise larger blocks of operands whose index maps read tables with unknown values."""
-    blocks, now = profile.blocks, profile.cycles.total.value
-    kernel = profile.kernel
-    if blocks is None or kernel is None or not now or blocks.points < small_blocks.MIN_STEPS:
-        return
-    fitting: list[tuple[WhatIf, OperandBlocks]] = []
-    for operand in blocks.pipelined:
-        for n, dimension in enumerate(operand.dimensions):
-            axis = axis_of(blocks, operand, n) if operand.unknown is not None else None
-            if axis is None or dimension.size < small_blocks.MIN_BLOCK:
-                continue
-            for factor in FACTORS:
-                try:
-                    found = with_blocks(profile, {(operand.name, n): dimension.size * factor})
-                except UsageError:  # too large
-                    break
-                fitting.append((found, operand))
-    good = [w for w in fitting if (w[0].cycles.value or now) <= (1 - small_blocks.MIN_GAIN) * now]
-    if not good:
-        return
-    best = min(w.cycles.value or 0 for w, _ in good)
-    chosen, operand = min(
-        (w for w in good if (w[0].cycles.value or 0) <= 1.05 * best), key=lambda w: w[0].vmem or 0
-    )
-    names = ", ".join(chosen.assumed)
-    yield small_blocks.KIND.advice(
-        source=next((o.block_source for o in kernel.operands if o.name == operand.name), None),
-        operand=operand.name,
-        message=(
-            f"blocks of {operand.name} make {blocks.points:,} grid steps: {profile.bottleneck[0]}"
-        ),
-        remedy=(
-            f"use larger blocks, such as {chosen.change}: {chosen.steps:,} steps and about "
-            f"{chosen.cycles} cycles, if the block of {names} changes at every step"
-        ),
-        evidence=(
-            derived("grid steps", blocks.points),
-            derived("VMEM with larger blocks", chosen.vmem, unit="bytes"),
-            derived("estimated cycles", now, unit="cycles"),
-            derived("estimated cycles with larger blocks", chosen.cycles.value, unit="cycles"),
-        ),
-    )
-
-
-def parse_sizes(texts: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Parse sizes of blocks: `k_ref[2]=512`.
-
-    Raises:
-      UsageError: a text has another form.
-    """
-    found = {}
-    for text in texts:
-        size = _SIZE.fullmatch(text.strip())
-        if size is None:
-            raise UsageError(
-                f"{text!r} is no size of a block: name an operand and a dimension of its blocks, "
-                "such as 'x_ref[0]=512'"
-            )
-        found[size["name"], int(size["dimension"])] = int(size["size"])
-    return found
-
-
-def axis_of(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> int | None:
-    """Return the axis of the grid that the blocks of a dimension follow.
-
-    If an index map reads tables with unknown values, it is the only axis with as many points as
-    the dimension has blocks; of several, the only one that no other operand's blocks follow.
-    """
-    grid = blocks.grid
-    if operand.unknown is None:
-        return _only(a for a in range(len(grid)) if simple_dimension(operand, a, grid) == dimension)
-    size, count = operand.dimensions[dimension].size, operand.dimensions[dimension].count
-    fitting = [axis for axis, points in enumerate(grid) if points == count > 1 and size > 1]
-    taken = {
-        axis
-        for other in blocks.pipelined
-        if other.unknown is None
-        for axis in fitting
-        if simple_dimension(other, axis, grid) is not None
-    }
-    found = _only(fitting)
-    return _only(axis for axis in fitting if axis not in taken) if found is None else found
-
-
-def _only(axes: Iterable[int]) -> int | None:
-    found = list(axes)
-    return found[0] if len(found) == 1 else None
-
-
-def _factor(blocks: BlockMap, name: str, dimension: int, size: int) -> tuple[int, float]:
-    operand = next((o for o in blocks.pipelined if o.name == name), None)
-    if operand is None or not 0 <= dimension < len(operand.dimensions):
-        known = ", ".join(f"{o.name}[0..{len(o.dimensions) - 1}]" for o in blocks.pipelined)
-        raise UsageError(f"{name}[{dimension}] is no block of this kernel, which has {known}")
-    block = operand.dimensions[dimension]
-    axis = axis_of(blocks, operand, dimension)
-    if axis is None:
-        raise UsageError(f"no axis of the grid moves the blocks of {name} along {dimension}")
-    if size < 1 or block.bound % size:
-        raise UsageError(
-            f"blocks of {size} do not divide dimension {dimension} of {name}, which has "
-            f"{block.bound:,} elements"
-        )
-    return axis, size / block.size
-
-
-def _divided(points: int, factor: float) -> int:
-    return max(math.ceil(points / factor), 1)
-
-
-def _growth(blocks: BlockMap, operand: OperandBlocks, factors: Mapping[int, float]) -> float:
-    """Return the factor by which the blocks of an operand grow."""
-    axes = _axes(blocks, operand)
-    return math.prod(factor for axis, factor in factors.items() if axis in axes)
-
-
-def _vmem(profile: Profile, blocks: BlockMap, factors: Mapping[int, float]) -> float | None:
-    used = profile.memory.vmem.value
-    if used is None:
-        return None
-    windows = {o.name: o.block_bytes * o.buffers for o in blocks.pipelined}
-    rest = max(used - sum(windows.values()), 0)
-    larger = sum(windows[o.name] * _growth(blocks, o, factors) for o in blocks.pipelined)
-    return larger + rest * max(math.prod(factors.values()), 1.0)
-
-
-def _simulated(
-    profile: Profile, blocks: BlockMap, factors: Mapping[int, float], grid: tuple[int, ...]
-) -> float:
-    """Run the pipeline over a grid, and return its cycles."""
-    model, _ = copy_model(profile.schedule.chip)
-    steps = math.prod(grid)
-    compute = _compute(profile, math.prod(factors.values()))
-    operands = [
-        PipelineOperand(
-            lane=number,
-            direction="in" if operand.kind == "input" else "out",
-            buffers=operand.buffers,
-            reads_back=operand.reads_back,
-            block=partial(_block, operand, _axes(blocks, operand), blocks, factors, grid),
-            size=partial(_same, operand.block_bytes * _growth(blocks, operand, factors)),
-            fetch=lambda size: model.time("hbm_to_vmem", round(size)),
-            write=lambda size: model.time("vmem_to_hbm", round(size)),
-        )
-        for number, operand in enumerate(blocks.pipelined)
-        if operand.name not in profile.traffic.resident
-    ]
-    pipeline = Pipeline(operands, steps=steps, compute=lambda _: compute, keeps=lambda _: False)
-    ran = min(steps, MAX_STEPS)
-    return pipeline.run(0, ran).end * steps / ran
-
-
-def _axes(blocks: BlockMap, operand: OperandBlocks) -> list[int | None]:
-    return [axis_of(blocks, operand, n) for n in range(len(operand.dimensions))]
-
-
-def _block(
-    operand: OperandBlocks,
-    axes: Sequence[int | None],
-    blocks: BlockMap,
-    factors: Mapping[int, float],
-    grid: tuple[int, ...],
-    step: int,
-) -> Block:
-    """Return the larger block of an operand at a step of the smaller grid."""
-    if operand.unknown is not None:
-        return None
-    point = tuple(
-        min(int(index * factors.get(axis, 1.0)), blocks.grid[axis] - 1)
-        for axis, index in enumerate(grid_point(grid, step))
-    )
-    block = blocks.block(operand, point)
-    if block is None:
-        return None
-    found = []
-    for axis, index in zip(axes, block, strict=True):
-        factor = factors.get(axis, 1.0) if axis is not None else 1.0
-        if factor < 1 and axis is not None:  # several small blocks in one of the old ones
-            found.append(grid_point(grid, step)[axis])
-        else:
-            found.append(int(index / factor))
-    return tuple(found)
-
-
-def _same(size: float, block: Block) -> float:
-    return size
-
-
-def _compute(profile: Profile, factor: float) -> float:
-    """Return the compute cycles of a step whose blocks are larger by a factor."""
-    steps = profile.cycles.core_steps.value or 1
-    costs, schedule = profile.costs, profile.schedule
-    grid_loops = {None, *(loop.number for loop in schedule.loops if loop.depth == 0)}
-    if steps == 1:
-        grid_loops = {None}
-    fixed = growing = rest = 0.0
-    for cell in costs.cells:
-        if cell.reason == "overhead" and cell.loop in grid_loops:
-            fixed += cell.cycles
-        elif cell.reason != "copy" and cell.loop not in grid_loops:
-            growing += cell.cycles
-        elif cell.reason != "copy":
-            rest += cell.cycles
-    busiest = _busiest(profile, grid_loops) / FILLED
-    # Work that no unit limits overlaps with that of the rest of a larger block.
-    if factor < 1:
-        rest *= factor
-    step = fixed + growing * factor + max(rest, busiest * factor)
-    return step / steps
-
-
-def _busiest(profile: Profile, loops: set[int | None]) -> float:
-    """Return the cycles of the busiest unit, if it were never idle, outside of inner loops."""
-    schedule, executions = profile.schedule, profile.cycles.executions
-    table = schedule.table
-    if table is None or not schedule.is_matched or not executions:
-        return 0.0
-    found = [schedule.loop_at(at) for at in range(len(table.rows))]
-    weights = [
-        times if (loop.number if loop else None) in loops else 0.0
-        for times, loop in zip(executions, found, strict=True)
-    ]
-    return max(
-        (
-            sum(row[n] * w for row, w in zip(table.rows, weights, strict=True)) / capacity
-            for n, (name, capacity) in enumerate(zip(table.names, table.capacity, strict=True))
-            if name in units.VECTOR and capacity
-        ),
-        default=0.0,
-    )
+_UNITS: Mapping[str, Sequence[str]] = {
+    units.MXU: ("matmul", "matrix load"),
+    units.XLU: ("XLU",),
+}
+"""Units that stay busy after an instruction, with the classes that keep them busy."""

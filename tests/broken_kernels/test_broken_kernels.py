@@ -37,7 +37,7 @@ def first_of_each(kernels: Iterable[BrokenKernel], key: str) -> list[Any]:
 
 
 def is_broken(kernel: BrokenKernel) -> bool:
-    """Whether this libtpu refuses it, if a refusal is all that is wrong with it."""
+    """Return whether this libtpu refuses it, if a refusal is all that is wrong with it."""
     libtpu = importlib.metadata.version("libtpu")
     targets = kernel.targets or ("v5e",)
     return not kernel.refused or any(

@@ -1,4 +1,4 @@
-"""Other blocks, simulated and compiled."""
+"""Changes, simulated and compiled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from jax.experimental.pallas.ops.tpu import flash_attention, matmul
 
 import pallas_debug
 from pallas_debug.errors import UsageError
+from pallas_debug.profile import changed
+from pallas_debug.profile.advice import AdviceRule
+from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
+from pallas_debug.profile.rules import RULES
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.whatif import parse_sizes, with_blocks
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -78,17 +81,19 @@ def test_compiled_kernels_take_what_is_promised(
     )
     assert before.blocks is not None
     assert after.blocks is not None
-    sizes = {
-        (old.name, n): new.dimensions[n].size
+    changes = [
+        f"{old.name}[{n}]={new.dimensions[n].size}"
         for old, new in zip(before.blocks.pipelined, after.blocks.pipelined, strict=True)
         for n in range(len(new.dimensions))
         if new.dimensions[n].size != old.dimensions[n].size
-    }
-    promised = with_blocks(before, sizes)
+    ]
+    promised = before.simulator.what_if(changes)
     assert promised.cycles.value is not None
     assert after.cycles.total.value is not None
     assert least <= promised.cycles.value / after.cycles.total.value <= most
     assert promised.steps == after.blocks.points
+    # With the blocks of the other kernel, the simulation is the same.
+    assert before.simulator.simulated(after.blocks, "x").cycles == promised.cycles
 
 
 def decoded(lengths: jax.Array, q: jax.Array, k: jax.Array, *, block: int) -> jax.Array:
@@ -130,22 +135,191 @@ def test_larger_blocks_are_advised_where_a_table_selects_them(target: str, tmp_p
     (advice,) = before.advice
     assert (advice.kind, advice.operand) == ("small-blocks", "k_ref")
     assert "if the block of k_ref changes at every step" in advice.remedy
-    block = int(advice.remedy.partition("k_ref[1]=")[2].partition(":")[0])
+    block = int(advice.what_if.change.partition("k_ref[1]=")[2])
     after = compiled(functools.partial(decoded, block=block), args, target, tmp_path / "large")
-    (promised,) = (e for e in advice.evidence if e.name == "estimated cycles with larger blocks")
-    assert promised.figure.value == pytest.approx(after.cycles.total.value, rel=0.25)
-    assert after.advice == ()
+    assert advice.what_if.cycles.value == pytest.approx(after.cycles.total.value, rel=0.25)
+    assert not [a for a in after.advice if a.kind == "small-blocks"]
 
 
-def test_bad_sizes_are_refused(tmp_path: Path) -> None:
-    profile = compiled(functools.partial(doubled, block=8), (ROWS,), "v5e", tmp_path)
-    for text, message in (
-        ("x_ref=8", "no size of a block"),
+def transposed_grid(x: jax.Array, y: jax.Array, *, order: str) -> jax.Array:
+    """A matrix product without a loop over the contraction: which operand stays is the order's."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.dot(x_ref[...], y_ref[...], preferred_element_type=jnp.float32)
+
+    swap = order == "nm"
+
+    def at(i: Any, j: Any) -> tuple[Any, Any]:
+        return (j, i) if swap else (i, j)
+
+    m, n = x.shape[0] // 128, y.shape[1] // 512
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), jnp.float32),
+        grid=(n, m) if swap else (m, n),
+        in_specs=[
+            pl.BlockSpec((128, x.shape[1]), lambda i, j: (at(i, j)[0], 0)),
+            pl.BlockSpec((x.shape[1], 512), lambda i, j: (0, at(i, j)[1])),
+        ],
+        out_specs=pl.BlockSpec((128, 512), lambda i, j: at(i, j)),
+    )(x, y)
+
+
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+def test_another_order_of_the_grid_takes_what_is_promised(target: str, tmp_path: Path) -> None:
+    args = (jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16),) * 2
+    slow, fast = (
+        compiled(functools.partial(transposed_grid, order=order), args, target, tmp_path / order)
+        for order in ("mn", "nm")
+    )
+    for one, other in ((slow, fast), (fast, slow)):
+        promised = one.simulator.what_if(["order=1,0"]).cycles.value
+        assert promised == pytest.approx(other.cycles.total.value, rel=0.1)
+    (found,) = rule("grid-order").find(slow)
+    assert (found.what_if.change, found.what_if.saved > 0) == ("order=1,0", True)
+    assert all(found.what_if.saved < 0 for found in rule("grid-order").find(fast))
+
+
+def rule(name: str) -> AdviceRule:
+    return next(rule for rule in RULES if rule.name == name)
+
+
+def once(x: jax.Array, *, buffers: int) -> jax.Array:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2.0
+
+    spec = pl.BlockSpec((256, 512), lambda i: (i, 0))
+    mode = pl.Buffered(buffers)
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // 256,),
+        in_specs=[pl.BlockSpec((256, 512), lambda i: (i, 0), pipeline_mode=mode)], out_specs=spec,
+    )(x)  # fmt: skip
+
+
+def test_a_second_buffer_takes_what_is_promised(tmp_path: Path) -> None:
+    one, two = (
+        compiled(functools.partial(once, buffers=n), (ROWS,), "v5e", tmp_path / str(n))
+        for n in (1, 2)
+    )
+    advice = one.advice[0]
+    assert (advice.kind, advice.what_if.change) == ("single-buffer", "x_ref.buffers=2")
+    assert advice.what_if.cycles.value == pytest.approx(two.cycles.total.value, rel=0.1)
+    assert not [a for a in two.advice if a.kind == "single-buffer"]
+
+
+def test_less_to_copy_takes_no_longer(tmp_path: Path) -> None:
+    profile = compiled(functools.partial(doubled, block=128), (ROWS,), "v5e", tmp_path)
+    now = profile.cycles.total.value
+    assert now is not None
+    halved = profile.simulator.what_if(["x_ref.bits=16"]).cycles.value
+    resident = profile.simulator.what_if(["x_ref[0]=64", "x_ref.bits=16"]).cycles.value
+    assert halved is not None
+    assert resident is not None
+    assert now / 2 < halved < now
+    assert profile.simulator.what_if(["x_ref.bits=32"]).cycles.value == now
+
+
+def test_bounds_are_below_the_estimate_and_add_up(tmp_path: Path) -> None:
+    profile = compiled(attention_of_128, (HEADS,) * 3, "v5e", tmp_path)
+    now = profile.cycles.total.value
+    assert now is not None
+    for change in ("without=spill@0x10", "without=matmul@0x10", "overlap=0x10:4"):
+        found = profile.simulator.what_if([change])
+        assert found.is_bound
+        assert found.change == change
+        assert 0 < (found.cycles.value or 0) <= now
+    once, fourfold = (profile.simulator.what_if([f"overlap=0x10:{n}"]).cycles for n in (1, 4))
+    assert once.value == now
+    assert (fourfold.value or now) < now
+
+
+def attention_of_128(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
+    return attention(q, k, v, block=128)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("x_ref=8", "is no change; there are k_ref"),
         ("y_ref[0]=8", r"y_ref\[0\] is no block of this kernel, which has x_ref\[0..1\], o_ref"),
+        ("y_ref.bits=8", "is no block of this kernel"),
         ("x_ref[2]=8", "is no block"),
         ("x_ref[1]=8", "no axis of the grid"),
         ("x_ref[0]=24", "do not divide dimension 0 of x_ref, which has 4,096 elements"),
-        ("x_ref[0]=4096", "need 32.0 MiB of VMEM, of the 16.0 MiB that the kernel may use"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            with_blocks(profile, parse_sizes([text]))
+        ("x_ref[0]=4096", "needs 32.0 MiB of VMEM, of the 16.0 MiB that the kernel may use"),
+        ("order=1", "1 is no order of the axes of a grid with 1 axes"),
+        ("without=magic", "no instruction of class 'magic' runs in this kernel"),
+        ("without=load@0x999", "no loop begins at bundle 0x999; there are 0x"),
+        ("overlap=0x999:2", "no loop begins"),
+    ],
+)
+def test_what_cannot_be_changed_is_said(change: str, message: str, once_compiled: Profile) -> None:
+    with pytest.raises(UsageError, match=message):
+        once_compiled.simulator.what_if([change])
+
+
+def test_a_bound_is_not_combined(once_compiled: Profile) -> None:
+    with pytest.raises(UsageError, match="is not combined with other changes"):
+        once_compiled.simulator.what_if(["x_ref[0]=16", "without=load"])
+
+
+@pytest.fixture(scope="module")
+def once_compiled(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    to = tmp_path_factory.mktemp("dumps")
+    return compiled(functools.partial(doubled, block=8), (ROWS,), "v5e", to)
+
+
+# Block maps
+
+
+def rows_of(grid: tuple[int, ...], *indices: BlockIndex) -> BlockMap:
+    operand = OperandBlocks(
+        name="x_ref", kind="input", shape=(1024, 1024), dtype="float32", bits=32, space="vmem",
+        is_pipelined=True, buffers=2, dimensions=indices,
+    )  # fmt: skip
+    return BlockMap(grid=grid, parallel=(False,) * len(grid), operands=(operand,))
+
+
+CAUSAL = rows_of(
+    (4, 4),
+    # Blocks above the diagonal are those of the diagonal, as in jax's flash attention.
+    BlockIndex(
+        kind="blocked", size=8, bound=32, axes=(0, 1),
+        values=tuple(j if j <= i else 0 for i in range(4) for j in range(4)),
+    ),
+)  # fmt: skip
+
+
+def test_blocks_that_are_skipped_are_no_work() -> None:
+    busy = changed.busy_points(CAUSAL)
+    assert busy is not None
+    assert busy.tolist() == [[j <= i or j == 0 for j in range(4)] for i in range(4)]
+
+
+def test_larger_blocks_are_skipped_if_all_of_theirs_were() -> None:
+    larger = changed.scaled(CAUSAL, {0: 2, 1: 2})
+    (index,) = larger.operands[0].dimensions
+    assert (larger.grid, index.size) == ((2, 2), 16)
+    assert [index.at((i, j), larger.grid) for i in range(2) for j in range(2)] == [0, 0, 0, 1]
+    busy = changed.busy_points(larger)
+    assert busy is not None
+    assert busy.tolist() == [[True, False], [True, True]]
+
+
+def test_an_order_is_undone_by_its_inverse() -> None:
+    index = CAUSAL.operands[0].dimensions[0]
+    assert changed.reordered(changed.reordered(CAUSAL, (1, 0)), (1, 0)) == CAUSAL
+    moved = changed.reordered(CAUSAL, (1, 0))
+    assert all(
+        moved.operands[0].dimensions[0].at((j, i), (4, 4)) == index.at((i, j), (4, 4))
+        for i in range(4)
+        for j in range(4)
+    )
+
+
+def test_an_index_of_two_axes_is_not_simulated() -> None:
+    index = BlockIndex(kind="blocked", size=8, bound=128, strides=(4, 1))
+    with pytest.raises(UsageError, match="no axis of the grid moves the blocks of x_ref along 0"):
+        changed.resized(rows_of((4, 4), index), {("x_ref", 0): 16})
+    with pytest.raises(UsageError, match="the index of x_ref along dimension 0 does not simply"):
+        changed.scaled(rows_of((4, 4), index), {1: 2})

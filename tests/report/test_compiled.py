@@ -17,8 +17,8 @@ import pallas_debug
 from pallas_debug.cli.exits import Exit
 from pallas_debug.model import Dump, SourceLine
 from pallas_debug.profile.advice import Advice
-from pallas_debug.profile.advice.advice import derived
 from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.whatif import WhatIf
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
@@ -206,7 +206,9 @@ def test_advice_is_shown_at_its_line(
         kind="relayout",
         message="the product <b>waits</b>",
         remedy="turn it round",
-        evidence=(derived("moves in each iteration", 64),),
+        what_if=WhatIf(
+            change="x_ref[0]=64", now=Figure(value=200), cycles=Figure(value=100), steps=4
+        ),
         source=SourceLine(file=kernel.file, line=kernel.line, text="def kernel(...)"),
     )
     monkeypatch.setattr(Profile, "advice", (advice,))
@@ -216,7 +218,7 @@ def test_advice_is_shown_at_its_line(
     assert "1 piece of advice" in path.read_text()
     open_kernel(browser, path, "matmul", f"/t0/l{kernel.line}")
     card = browser.text(".pd-current .pd-card")
-    for expected in ("relayout", "the product <b>waits</b>", "turn it round", "64"):
+    for expected in ("relayout", "the product <b>waits</b>", "turn it round", "x_ref[0]=64", "100"):
         assert expected in card
     noted = "document.querySelector('.pd-current .pd-note-row.pd-is-advice')?.textContent"
     assert browser.wait(noted) == "▲ relayout: the product <b>waits</b>"

@@ -37,7 +37,16 @@ def _card(advice: Advice, link: Link) -> Markup:
         facts([("try", advice.remedy)]),
         tag(
             "div",
-            facts((e.name, figure(e.figure)) for e in advice.evidence),
+            facts(
+                [
+                    ("cycles now", figure(advice.what_if.now)),
+                    (
+                        f"with {advice.what_if.change}"
+                        + (", at least" if advice.what_if.is_bound else ""),
+                        figure(advice.what_if.cycles),
+                    ),
+                ]
+            ),
             class_="pd-evidence",
         ),
         class_="pd-card pd-is-warn",

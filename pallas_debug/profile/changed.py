@@ -1,0 +1,283 @@
+"""Changes of a kernel's blocks and grid: each function takes a block map and returns another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pallas_debug.errors import UsageError
+from pallas_debug.profile import visits
+from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
+
+FOLLOWED = 0.5
+"""Minimum share of the grid points at which the index of a block that skips others is that of its
+axis. Causal attention skips up to half of the blocks (jax's `flash_attention`)."""
+
+
+def resized(blocks: BlockMap, sizes: Mapping[tuple[str, int], int]) -> BlockMap:
+    """Change sizes of blocks, by operand and dimension; operands that follow the same axis change
+    with it.
+
+    Raises:
+      UsageError: a name is no block, a size does not divide the array, or no single axis of the
+        grid moves the blocks.
+    """
+    factors: dict[int, float] = {}
+    for (name, dimension), size in sizes.items():
+        operand = _named(blocks, name, dimension)
+        bound = operand.dimensions[dimension].bound
+        axis = axis_of(blocks, operand, dimension)
+        if axis is None:
+            raise UsageError(f"no axis of the grid moves the blocks of {name} along {dimension}")
+        if size < 1 or bound % size:
+            raise UsageError(
+                f"blocks of {size} do not divide dimension {dimension} of {name}, which has "
+                f"{bound:,} elements"
+            )
+        factor = size / operand.dimensions[dimension].size
+        if factors.setdefault(axis, factor) != factor:
+            raise UsageError(f"axis {axis} of the grid cannot follow two sizes of blocks")
+    return scaled(blocks, factors)
+
+
+def scaled(blocks: BlockMap, factors: Mapping[int, float]) -> BlockMap:
+    """Multiply the sizes of all blocks along some axes of the grid.
+
+    Raises:
+      UsageError: an index map does not simply follow such an axis.
+    """
+    grid = tuple(
+        max(math.ceil(points / factors.get(axis, 1.0)), 1)
+        for axis, points in enumerate(blocks.grid)
+    )
+    return _mapped(blocks, lambda operand: _scaled(blocks, operand, factors, grid), grid=grid)
+
+
+def reordered(blocks: BlockMap, order: Sequence[int]) -> BlockMap:
+    """Run the axes of the grid in another order, as in `(1, 0, 2)`.
+
+    Raises:
+      UsageError: it is no permutation of the axes.
+    """
+    if sorted(order) != list(range(len(blocks.grid))):
+        raise UsageError(
+            f"{','.join(map(str, order))} is no order of the axes of a grid with "
+            f"{len(blocks.grid)} axes, which are numbered from 0"
+        )
+
+    def moved(dimension: BlockIndex) -> BlockIndex:
+        if dimension.strides is not None:
+            return replace(dimension, strides=tuple(dimension.strides[axis] for axis in order))
+        if dimension.values is None:
+            return dimension
+        return visits.recorded(dimension, _values(dimension, blocks.grid).transpose(order), grid)
+
+    grid = tuple(blocks.grid[axis] for axis in order)
+    changed = _mapped(
+        blocks,
+        lambda operand: replace(operand, dimensions=tuple(map(moved, operand.dimensions))),
+        grid=grid,
+    )
+    parallel = tuple(blocks.parallel[axis] for axis in order) if blocks.parallel else ()
+    return replace(changed, parallel=parallel)
+
+
+def of_operand(
+    blocks: BlockMap,
+    name: str,
+    *,
+    bits: int | None = None,
+    buffers: int | None = None,
+    resident: bool = False,
+) -> BlockMap:
+    """Change the bits of an operand's elements, its number of buffers, or keep it in VMEM whole.
+
+    Raises:
+      UsageError: a name is no operand with blocks.
+    """
+    chosen = _named(blocks, name)
+
+    def change(operand: OperandBlocks) -> OperandBlocks:
+        if operand is not chosen:
+            return operand
+        if resident:
+            zero = (0,) * len(blocks.grid)
+            operand = replace(
+                operand,
+                unknown=None,
+                buffers=1,
+                dimensions=tuple(
+                    BlockIndex(kind="blocked", size=d.bound, bound=d.bound, strides=zero)
+                    for d in operand.dimensions
+                ),
+            )
+        return replace(
+            operand,
+            bits=operand.bits if bits is None else bits,
+            buffers=operand.buffers if buffers is None else buffers,
+        )
+
+    return _mapped(blocks, change)
+
+
+def axis_of(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> int | None:
+    """Return the axis of the grid whose index is that of the blocks along a dimension; None if
+    there is no such axis, or several.
+
+    If an index map reads tables with unknown values, it is the only axis with as many points as
+    the dimension has blocks; of several, the only one that no other operand's blocks follow.
+    """
+    index = operand.dimensions[dimension]
+    if operand.unknown is None:
+        return followed(index, blocks.grid)
+    fitting = [a for a, points in enumerate(blocks.grid) if points == index.count > 1]
+    if index.size == 1 or not fitting:
+        return None
+    taken = {
+        followed(other, blocks.grid)
+        for o in blocks.pipelined
+        if o.unknown is None
+        for other in o.dimensions
+    }
+    return fitting[0] if len(fitting) == 1 else _only(a for a in fitting if a not in taken)
+
+
+def followed(dimension: BlockIndex, grid: Sequence[int]) -> int | None:
+    """Return the axis whose index a dimension's index equals, at least at most grid points."""
+    if dimension.kind == "element":
+        return None
+    if dimension.strides is not None:
+        moving = [
+            axis for axis, stride in enumerate(dimension.strides) if stride and grid[axis] > 1
+        ]
+        is_equal = len(moving) == 1 and dimension.strides[moving[0]] == 1
+        return moving[0] if is_equal and not dimension.offset else None
+    if dimension.values is None:
+        return None
+    values = _values(dimension, grid)
+    shares = [(np.mean(values == _counted(grid, axis)), axis) for axis in dimension.axes]
+    # Of several axes the innermost: blocks are skipped along the axis that moves them.
+    share, own = max(shares, default=(0.0, None))
+    return own if share >= FOLLOWED else None
+
+
+def busy_points(blocks: BlockMap) -> np.ndarray | None:
+    """Return at which grid points no index map skips a block, to broadcast against the grid.
+
+    None if no index map skips blocks. A map that skips blocks stays at the block of another step,
+    and the kernel does nothing in that step: so does causal attention.
+    """
+    skipping = [
+        (_values(d, blocks.grid), axis)
+        for operand in blocks.pipelined
+        for d in operand.dimensions
+        if d.strides is None and d.values is not None
+        if (axis := followed(d, blocks.grid)) is not None
+    ]
+    if not skipping:
+        return None
+    found = np.ones((1,) * len(blocks.grid), bool)
+    for values, axis in skipping:
+        found = found & (values == _counted(blocks.grid, axis))
+    return found
+
+
+def _scaled(
+    blocks: BlockMap,
+    operand: OperandBlocks,
+    factors: Mapping[int, float],
+    grid: tuple[int, ...],
+) -> OperandBlocks:
+    changed = []
+    for number, dimension in enumerate(operand.dimensions):
+        axis = axis_of(blocks, operand, number)
+        factor = factors.get(axis, 1.0) if axis is not None else 1.0
+        size = round(dimension.size * factor)
+        larger = replace(dimension, size=size) if factor != 1 else dimension
+        if dimension.strides is not None:
+            moving = {a for a, stride in enumerate(dimension.strides) if stride and a != axis}
+            if not moving.isdisjoint(factors):
+                raise _not_simple(operand, number, moving & set(factors))
+        elif dimension.values is not None and not set(dimension.axes).isdisjoint(factors):
+            larger = _merged(dimension, larger, operand, number, axis, blocks, factors, grid)
+        changed.append(larger)
+    return replace(operand, dimensions=tuple(changed))
+
+
+def _merged(
+    dimension: BlockIndex,
+    larger: BlockIndex,
+    operand: OperandBlocks,
+    number: int,
+    own: int | None,
+    blocks: BlockMap,
+    factors: Mapping[int, float],
+    grid: tuple[int, ...],
+) -> BlockIndex:
+    """Return the recorded index over a smaller grid: each of its points replaces several.
+
+    It is that of the axis if it is so at one of the replaced points; else that of the first one.
+    """
+    values = _values(dimension, blocks.grid)
+    axes = [axis for axis in dimension.axes if factors.get(axis, 1.0) != 1]
+    if any(factors[axis] < 1 or blocks.grid[axis] % factors[axis] for axis in axes):
+        raise _not_simple(operand, number, axes)
+    shape, inner = [], []
+    for axis, points in enumerate(values.shape):
+        factor = int(factors[axis]) if axis in axes else 1
+        shape += [points // factor, factor]
+        inner.append(2 * axis + 1)
+
+    def grouped(array: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(array, values.shape).reshape(shape)
+
+    first = grouped(values)[tuple(0 if n in inner else slice(None) for n in range(len(shape)))]
+    if own is not None:
+        is_own = grouped(values == _counted(blocks.grid, own)).any(axis=tuple(inner))
+        first = np.where(is_own, _counted(grid, own), first // int(factors.get(own, 1)))
+    return visits.recorded(larger, first, grid)
+
+
+def _not_simple(operand: OperandBlocks, dimension: int, axes: Iterable[int]) -> UsageError:
+    return UsageError(
+        f"other blocks along axis {', '.join(map(str, axes))} of the grid cannot be simulated: the "
+        f"index of {operand.name} along dimension {dimension} does not simply follow it"
+    )
+
+
+def _values(dimension: BlockIndex, grid: Sequence[int]) -> np.ndarray:
+    shape = [points if axis in dimension.axes else 1 for axis, points in enumerate(grid)]
+    return np.array(dimension.values, np.int64).reshape(shape)
+
+
+def _counted(grid: Sequence[int], axis: int) -> np.ndarray:
+    """Return the index along an axis, to broadcast against the grid."""
+    return np.arange(grid[axis]).reshape([-1 if n == axis else 1 for n in range(len(grid))])
+
+
+def _mapped(
+    blocks: BlockMap,
+    change: Callable[[OperandBlocks], OperandBlocks],
+    grid: tuple[int, ...] | None = None,
+) -> BlockMap:
+    """Change the operands whose blocks Pallas moves."""
+    operands = tuple(change(o) if o.is_pipelined else o for o in blocks.operands)
+    if grid is not None:  # what was counted over the old grid
+        operands = tuple(replace(o, visits=None, first=(), last=()) for o in operands)
+    return replace(blocks, operands=operands, grid=blocks.grid if grid is None else grid)
+
+
+def _named(blocks: BlockMap, name: str, dimension: int = 0) -> OperandBlocks:
+    operand = next((o for o in blocks.pipelined if o.name == name), None)
+    if operand is None or not 0 <= dimension < max(len(operand.dimensions), 1):
+        known = ", ".join(f"{o.name}[0..{len(o.dimensions) - 1}]" for o in blocks.pipelined)
+        raise UsageError(f"{name}[{dimension}] is no block of this kernel, which has {known}")
+    return operand
+
+
+def _only(axes: Iterable[int]) -> int | None:
+    found = list(axes)
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,442 @@
+"""Rules of advice, as rows: what is looked for in a kernel's costs, what a change saves, and what
+to do.
+
+A rule reads the costs and the blocks, and asks `whatif` for the saving. No rule knows another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pallas_debug.errors import UsageError
+from pallas_debug.model import SourceLine
+from pallas_debug.profile import changed
+from pallas_debug.profile.advice import MIN_SAVING, AdviceRule, Candidate
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.costs import CostClass, Costs, class_of
+from pallas_debug.profile.whatif import WhatIf, step_loops
+
+if TYPE_CHECKING:
+    from pallas_debug.profile.stats import Profile
+
+MIN_BLOCK = 8
+"""Minimum size of a dimension along which a block is enlarged; a smaller one is a batch."""
+
+SEARCHED_STEPS = 256
+"""Maximum steps to simulate for each of several changes that are compared."""
+
+ENOUGH = 0.97
+"""Share of the cycles that doubling a block has to reach for the search to go on."""
+
+OVERLAPPED = 4
+"""Iterations of a loop that may overlap."""
+
+
+# Changes of blocks and grid
+
+
+def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
+    """Double blocks along the axis that saves most, while that saves anything."""
+    blocks = profile.blocks
+    if blocks is None or len(blocks.pipelined) < len(blocks.operands):
+        return  # the kernel addresses some arrays itself, which the simulation does not know
+    followers = _followers(blocks)
+    factors: dict[int, int] = {}
+    best: WhatIf | None = None
+    while True:
+        tried = [
+            (found, doubled)
+            for axis in followers
+            for doubled in [{**factors, axis: 2 * factors.get(axis, 1)}]
+            if (found := _scaled(profile, blocks, doubled, followers)) is not None
+        ]
+        found, doubled = min(tried, key=lambda t: -t[0].saved, default=(None, factors))
+        least = (best.cycles.value if best else profile.cycles.total.value) or 0
+        if found is None or (found.cycles.value or 0) > ENOUGH * least:
+            break
+        best, factors = found, doubled
+    if best is None:
+        return
+    costs = profile.costs
+    operand, _ = followers[max(factors, key=lambda axis: factors[axis])][0]
+    assumed = f", if the block of {', '.join(best.assumed)} changes at every step"
+    yield Candidate(
+        source=_spec(profile, operand.name),
+        operand=operand.name,
+        message=(
+            f"of the cycles of {blocks.points:,} grid steps, "
+            f"{_share(costs.where(reason='result'), costs)} wait for results, "
+            f"{_share(costs.where(reason='copy'), costs)} wait for copies, and "
+            f"{_share(costs.where(reason='overhead'), costs)} are loops and steps"
+        ),
+        remedy=f"use larger blocks: {best.change}{assumed if best.assumed else ''}",
+        what_if=best,
+        cells=costs.cells,
+    )
+
+
+_Followers = dict[int, list[tuple[OperandBlocks, int]]]
+
+
+def _followers(blocks: BlockMap) -> _Followers:
+    """Return the operands and dimensions that follow each axis along which blocks can grow."""
+    found: _Followers = {}
+    for operand in blocks.pipelined:
+        for dimension in range(len(operand.dimensions)):
+            axis = changed.axis_of(blocks, operand, dimension)
+            if axis is not None and blocks.grid[axis] > 1:
+                found.setdefault(axis, []).append((operand, dimension))
+    return {
+        axis: parts
+        for axis, parts in found.items()
+        if any(operand.kind == "input" for operand, _ in parts)
+        and all(operand.dimensions[n].size >= MIN_BLOCK for operand, n in parts)
+    }
+
+
+def _scaled(
+    profile: Profile, blocks: BlockMap, factors: dict[int, int], followers: _Followers
+) -> WhatIf | None:
+    sizes = {}
+    for axis, factor in factors.items():
+        operand, n = followers[axis][0]
+        sizes[operand.name, n] = operand.dimensions[n].size * factor
+    text = ", ".join(f"{name}[{n}]={size}" for (name, n), size in sizes.items())
+    try:
+        larger = changed.resized(blocks, sizes)
+        return profile.simulator.simulated(larger, text, max_steps=SEARCHED_STEPS)
+    except UsageError:  # does not divide the array, or does not fit VMEM
+        return None
+
+
+def _other_order(profile: Profile) -> Iterator[Candidate]:
+    blocks = profile.blocks
+    copying = profile.costs.where(reason="copy")
+    if blocks is None or copying.total < MIN_SAVING * profile.costs.total:
+        return
+    ordered = ordered_axes(profile, blocks)
+    if ordered is None or len(blocks.pipelined) < len(blocks.operands):
+        return
+    axes = range(len(blocks.grid))
+    # An axis with ordered work keeps the axes inside of it.
+    inside = {axis: set(axes[axis + 1 :]) for axis in ordered}
+    found: list[WhatIf] = []
+    for one, other in itertools.combinations([a for a in axes if blocks.grid[a] > 1], 2):
+        order = [other if a == one else one if a == other else a for a in axes]
+        if all(set(order[order.index(axis) + 1 :]) == inside[axis] for axis in ordered):
+            text = f"order={','.join(map(str, order))}"
+            found.append(profile.simulator.simulated(changed.reordered(blocks, order), text))
+    best = max(found, key=lambda w: w.saved, default=None)
+    if best is None:
+        return
+    yield Candidate(
+        source=_grid(profile),
+        message=(
+            f"{_share(copying, profile.costs)} of the cycles wait for copies: in this order of the "
+            "grid's axes, blocks are fetched again and again"
+        ),
+        remedy=(
+            f"reorder the axes of the grid, and the arguments of the index maps: {best.change}"
+        ),
+        what_if=best,
+        cells=copying.cells,
+    )
+
+
+def ordered_axes(profile: Profile, blocks: BlockMap) -> frozenset[int] | None:
+    """Return the axes of the grid whose order matters: those whose index the kernel reads, and
+    those that an output does not follow, so that it is accumulated. None if that is not known."""
+    read = profile.read_axes
+    if read is None:
+        return None
+    outputs = [o for o in blocks.pipelined if o.kind == "output"]
+    if any(o.unknown is not None for o in outputs):
+        return None
+    moving = [
+        {a for d in o.dimensions for a in (d.axes if d.strides is None else _moving(d.strides))}
+        for o in outputs
+    ]
+    return read | {a for a in range(len(blocks.grid)) if any(a not in axes for axes in moving)}
+
+
+def _moving(strides: Sequence[int]) -> list[int]:
+    return [axis for axis, stride in enumerate(strides) if stride]
+
+
+def _of_operands(
+    change: str, is_possible: Callable[[OperandBlocks], bool], message: str, remedy: str
+) -> Callable[[Profile], Iterator[Candidate]]:
+    """Make a rule that changes one operand."""
+
+    def find(profile: Profile) -> Iterator[Candidate]:
+        blocks = profile.blocks
+        copying = profile.costs.where(reason="copy")
+        if blocks is None or copying.total < MIN_SAVING * profile.costs.total:
+            return
+        for operand in blocks.pipelined:
+            if operand.name in profile.traffic.resident or not is_possible(operand):
+                continue
+            try:
+                found = profile.simulator.what_if([change.format(operand.name)])
+            except UsageError:  # does not fit VMEM
+                continue
+            yield Candidate(
+                source=_spec(profile, operand.name),
+                operand=operand.name,
+                message=message.format(operand.name),
+                remedy=remedy.format(operand.name),
+                what_if=found,
+                cells=copying.cells,
+            )
+
+    return find
+
+
+def _is_fetched_again(operand: OperandBlocks) -> bool:
+    visits, total = operand.visits, operand.total
+    return operand.kind == "input" and bool(visits and total and visits.copies > total > 1)
+
+
+# Classes of instructions
+
+
+@dataclass(frozen=True)
+class _OfClass:
+    """Rule about a class of instructions in a loop.
+
+    Attributes:
+      does: what the instructions do, after "of the cycles".
+      hint: what to do, if no idiom fits.
+    """
+
+    kind: CostClass
+    does: str
+    hint: str
+
+    def __call__(self, profile: Profile) -> Iterator[Candidate]:
+        costs = profile.costs.where(kind=self.kind)
+        for loop in {cell.loop for cell in costs.cells}:
+            cells = costs.where(loop=loop)
+            if cells.total < MIN_SAVING * profile.costs.total:
+                continue
+            source = next((line for line, _ in cells.lines()), None)
+            yield Candidate(
+                source=source,
+                message=(
+                    f"{_share(cells, profile.costs)} of the cycles {self.does}{_in(profile, loop)}"
+                ),
+                remedy=_idiom(profile, source, self.kind) or self.hint,
+                what_if=profile.simulator.without(self.kind, loop),
+                cells=cells.cells,
+            )
+
+
+def _waiting_loops(profile: Profile) -> Iterator[Candidate]:
+    steps = step_loops(profile)
+    for loop in profile.schedule.loops:
+        cells = profile.costs.where(loop=loop.number)
+        shared = Costs(cells=tuple(c for c in cells.cells if c.reason in ("result", "overhead")))
+        if loop.number in steps or shared.total < MIN_SAVING * profile.costs.total:
+            continue
+        yield Candidate(
+            source=next((line for line, _ in shared.lines()), None),
+            message=(
+                f"{_share(shared, profile.costs)} of the cycles wait for results or control the "
+                f"loop{_in(profile, loop.number)}"
+            ),
+            remedy=(
+                "let iterations overlap: unroll the loop (fori_loop(…, unroll=4)), or process more "
+                "rows in an iteration"
+            ),
+            what_if=profile.simulator.overlapped(loop.number, OVERLAPPED),
+            cells=shared.cells,
+        )
+
+
+def _own_copies(profile: Profile) -> Iterator[Candidate]:
+    """Waits for copies that the kernel starts itself."""
+    waits = profile.costs.where(reason="copy", operand=None)
+    if waits.total < MIN_SAVING * profile.costs.total:
+        return
+    yield Candidate(
+        source=next((line for line, _ in waits.lines()), None),
+        message=(
+            f"{_share(waits, profile.costs)} of the cycles wait for copies that the kernel starts "
+            "itself"
+        ),
+        remedy=(
+            "start the copy for the next iteration before working on this one (two buffers), or "
+            "several copies before the first wait"
+        ),
+        what_if=profile.simulator.bounded("no waits for them", waits.total),
+        cells=waits.cells,
+    )
+
+
+IDIOMS: tuple[tuple[CostClass, str, str], ...] = (
+    ("XLU", ".xlane", "reduce over lanes once, after the loop: accumulate rows of 128 lanes"),
+    ("XLU", "vrot", "a sum of n rolled copies takes log2(n) rolls: roll by 1, 2, 4, … and add"),
+    ("XLU", "vxpose", "contract over the other dimension (dot_general), or pass it transposed"),
+    ("move", "vrot", "give each half of a rotation its own operand, or roll whole registers"),
+)
+"""What to do by class and part of an opcode at the line; without a number."""
+
+
+def _idiom(profile: Profile, source: SourceLine | None, kind: CostClass) -> str | None:
+    if source is None:
+        return None
+    opcodes = {
+        instruction.opcode
+        for bundle, traces in zip(profile.schedule.bundles, profile.tracing.traces, strict=True)
+        for instruction, trace in zip(bundle.instructions, traces, strict=True)
+        if trace.chain and trace.chain[0].place == source.place and class_of(instruction) == kind
+    }
+    return next(
+        (
+            hint
+            for of, part, hint in IDIOMS
+            if of == kind and any(part in opcode for opcode in opcodes)
+        ),
+        None,
+    )
+
+
+def _share(part: Costs, whole: Costs) -> str:
+    return f"{100 * part.total / whole.total:.0f} %"
+
+
+def _in(profile: Profile, loop: int | None) -> str:
+    if loop is None:
+        return ""
+    return f" in the loop at bundle {profile.schedule.loops[loop].start:#x}"
+
+
+def _spec(profile: Profile, name: str) -> SourceLine | None:
+    """Return the line of an operand's spec."""
+    operands = profile.kernel.operands if profile.kernel is not None else ()
+    return next((o.block_source for o in operands if o.name == name and o.block_source), None)
+
+
+def _grid(profile: Profile) -> SourceLine | None:
+    return profile.kernel.source if profile.kernel is not None else None
+
+
+_SIMULATED = "simulated step by step"
+_AT_MOST = "at most: the bundles with such instructions and the waits for their results, as far as "
+_AT_MOST += "the busiest of the other units allows"
+
+RULES: tuple[AdviceRule, ...] = (
+    AdviceRule(
+        name="small-blocks",
+        title="Steps that are too short, or fetch blocks again and again",
+        saving=_SIMULATED,
+        remedy="use larger blocks",
+        find=_larger_blocks,
+    ),
+    AdviceRule(
+        name="grid-order",
+        title="An order of the grid that fetches blocks again and again",
+        saving=_SIMULATED,
+        remedy="reorder the axes of the grid, except those that are accumulated over or read",
+        find=_other_order,
+    ),
+    AdviceRule(
+        name="resident",
+        title="An operand that is fetched repeatedly, although it fits VMEM",
+        saving=_SIMULATED,
+        remedy="pass the whole array as one block",
+        find=_of_operands(
+            "{}=resident",
+            _is_fetched_again,
+            "blocks of {} are fetched again and again",
+            "keep {} in VMEM: one block of the whole array, which the kernel slices",
+        ),
+    ),
+    AdviceRule(
+        name="single-buffer",
+        title="One buffer for blocks that change",
+        saving=_SIMULATED,
+        remedy="remove `pipeline_mode=pl.Buffered(1)`",
+        find=_of_operands(
+            "{}.buffers=2",
+            lambda operand: (
+                operand.buffers == 1 and (operand.visits is None or operand.visits.copies > 1)
+            ),
+            "{} has a single buffer, so the kernel waits for each of its copies",
+            "remove pipeline_mode=pl.Buffered(1) from the BlockSpec of {}",
+        ),
+    ),
+    AdviceRule(
+        name="own-copies",
+        title="Waits for copies that the kernel starts itself",
+        saving="at most these waits",
+        remedy="start copies earlier",
+        find=_own_copies,
+    ),
+    AdviceRule(
+        name="waiting-loop",
+        title="A loop that waits for results of its own iteration",
+        saving=f"at most what {OVERLAPPED} overlapping iterations save",
+        remedy="unroll the loop, or process more in an iteration",
+        find=_waiting_loops,
+    ),
+    AdviceRule(
+        name="spills",
+        title="Registers that are stored to VMEM and loaded again",
+        saving=_AT_MOST,
+        remedy="process fewer rows or columns at a time",
+        find=_OfClass(
+            "spill",
+            "store and reload registers",
+            "process fewer rows or columns at a time, so that fewer values live at once",
+        ),
+    ),
+    AdviceRule(
+        name="cross-lane",
+        title="Reductions, transposes and rotations across lanes",
+        saving=_AT_MOST,
+        remedy="reduce over lanes once, at the end; avoid transposes",
+        find=_OfClass(
+            "XLU",
+            "work across lanes",
+            "move work from lanes to rows: reduce over lanes once, at the end",
+        ),
+    ),
+    AdviceRule(
+        name="matrix-loads",
+        title="Loading matrices into the matrix units",
+        saving=_AT_MOST,
+        remedy="multiply more rows by each matrix",
+        find=_OfClass(
+            "matrix load",
+            "load matrices into the matrix units",
+            "multiply more rows by each matrix: a larger block of the left operand",
+        ),
+    ),
+    AdviceRule(
+        name="moves",
+        title="Data moved between lanes and sublanes to change its layout",
+        saving=_AT_MOST,
+        remedy="keep values in one layout",
+        find=_OfClass(
+            "move",
+            "move data within and between registers",
+            "keep values in one layout: avoid reshapes, and broadcasts of columns, in the loop",
+        ),
+    ),
+    AdviceRule(
+        name="conversions",
+        title="Conversions between types",
+        saving=_AT_MOST,
+        remedy="convert once, outside of the loop",
+        find=_OfClass(
+            "conversion",
+            "convert between types",
+            "convert once, outside of the loop, or compute in one type",
+        ),
+    ),
+)
+"""All rules."""
