@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ def stats(
     target: str | None = defaults.TARGETS,
     kernel: str | None = None,
     estimate: bool = True,
+    assume: Mapping[str, object] | None = None,
     timeout: float = defaults.COMPILE_TIMEOUT,
     **kwargs: Any,
 ) -> Stats:
@@ -48,11 +49,14 @@ def stats(
       kernel: name of the kernel, if the function calls several.
       estimate: whether to also get libtpu's own estimate of cycles, which takes time for each grid
         point.
+      assume: values of counts that are known only at run time, by name, such as `{"n1": 12}`; the
+        formula of the cycles, and a name that there is not, list the names.
       timeout: maximum seconds for one compilation.
       **kwargs: keyword arguments for the function, treated like `args`.
 
     Raises:
-      UsageError: the function calls no kernel, or several and `kernel` does not select one.
+      UsageError: the function calls no kernel, or several and `kernel` does not select one; or
+        `assume` names no unknown count.
       UnknownTargetError: an unknown target.
       CannotRunError: the kernel does not compile, or there is no compiler.
     """
@@ -93,6 +97,6 @@ def stats(
                     f"libtpu wrote no schedule of {chosen[0].kernel.name} for {compilation.target}"
                 )
             # The folder goes, and with it the source; a notebook shows the lines.
-            counted = found.profile.stats
+            counted = replace(found.profile, assume=assume or {}).stats
             costs = (replace(c, source=with_text(c.source) or c.source) for c in counted.lines)
             return replace(counted, lines=tuple(costs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ class StatsOptions(shared.CallOptions):
     kernel: str | None
     target: str | None
     whole: bool
+    assume: tuple[str, ...]
     what_if: tuple[str, ...]
     as_json: bool
 
@@ -54,6 +55,13 @@ class StatsOptions(shared.CallOptions):
 @shared.spec
 @shared.module
 @click.option("--all", "whole", is_flag=True, help="Print all lines of source and all regions.")
+@click.option(
+    "--assume",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="The value of a count that is known only at run time: n1=12 iterations of a loop, or "
+    "'grid[0]=64' of a dynamic grid. Repeatable.",
+)
 @click.option(
     "--what-if",
     multiple=True,
@@ -76,12 +84,15 @@ def run(options: StatsOptions) -> int:
     number is marked `c` if libtpu stated it, `d` if it is derived from libtpu's output, and `a` if
     it rests on an assumption; `-` means that it is not available.
     """
+    from pallas_debug.profile.counts import parse_counts
+
     stats, code = _of_function(options), Exit.OK
     changed: WhatIf | None = None
     if stats is None:
         read = _of_dump(options)
-        stats, code = read.profile.stats, Exit.CANNOT_RUN if read.problems else Exit.OK
-        changed = read.profile.simulator.what_if(options.what_if) if options.what_if else None
+        profile = replace(read.profile, assume=parse_counts(options.assume))
+        stats, code = profile.stats, Exit.CANNOT_RUN if read.problems else Exit.OK
+        changed = profile.simulator.what_if(options.what_if) if options.what_if else None
     elif options.what_if:
         raise UsageError("--what-if needs a dump of the kernel: dump it with --stages bundles")
     if options.as_json:
@@ -111,13 +122,21 @@ def _of_function(options: StatsOptions) -> Stats | None:
         return None
     require_jax("`stats` of a function")
     from pallas_debug._api.stats import stats
+    from pallas_debug.profile.counts import parse_counts
 
     function = programs.imported(*named)
     positional, keyword = programs.function_arguments(function, options)
     programs.check_call(options.what, function, positional, keyword)
     target = options.target or defaults.TARGETS
     try:
-        return stats(function, *positional, target=target, kernel=options.kernel, **keyword)
+        return stats(
+            function,
+            *positional,
+            target=target,
+            kernel=options.kernel,
+            assume=parse_counts(options.assume),
+            **keyword,
+        )
     except PallasDebugError:
         raise
     except Exception as error:
@@ -200,6 +219,8 @@ def _facts(stats: Stats) -> Iterator[tuple[str, str]]:
         f"{marked(cycles.total)}: {marked(cycles.compute)} computing, "
         + (f"{marked(cycles.waiting)} waiting for copies"),
     )
+    if cycles.assumed:
+        yield "", "with " + ", ".join(f"{name} = {n:,}" for name, n in cycles.assumed.items())
     if cycles.total.formula and cycles.total.note:
         yield "", cycles.total.note
     if cycles.least.is_known and cycles.least != cycles.total:

@@ -49,7 +49,9 @@ def _lines(
     total = costs.total
     copying = costs.where(reason="copy")
     is_open = cycles.total.value is None
-    of = f"of {cycles.total} cycles" + (", per iteration" if is_open else "")
+    given = ", ".join(f"{name} = {value:,}" for name, value in cycles.assumed.items())
+    of = f"of {cycles.total} cycles" + (f" with {given}" if given else "")
+    of += ", per iteration" if is_open else ""
     waits = copying.total / total
     parts = [(_REASONS[str(r)], c) for r, c in costs.by("reason") if r != "copy"]
     yield (

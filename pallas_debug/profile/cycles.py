@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.core.copies import MEASURED, copy_model
-from pallas_debug.profile.core.decode import DecodedBundle, decode
-from pallas_debug.profile.core.given import GivenScalars, given_scalars
+from pallas_debug.profile.core.decode import decode
+from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
+from pallas_debug.profile.counts import (
+    AssumedCounts,
+    UnknownCount,
+    assumed_counts,
+    unknown_axes,
+    unknown_loops,
+)
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule
@@ -71,6 +79,7 @@ class CycleEstimate:
       trips: iterations of each loop of the schedule, in order, over the whole kernel.
       executions: number of times that each bundle runs; empty if unknown.
       waits: waits for copies: the bundle that waits, the one that started the copy, and cycles.
+      assumed: values that the caller assumed for counts known only at run time.
       copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
       copies: number of copies, by direction.
       assumptions: one sentence for each assumption.
@@ -87,6 +96,7 @@ class CycleEstimate:
     trips: tuple[Figure, ...] = ()
     executions: tuple[float, ...] = ()
     waits: tuple[tuple[int, int, float], ...] = ()
+    assumed: Mapping[str, int] = field(default_factory=dict)
     copied: dict[str, Figure] = field(default_factory=dict)
     copies: dict[str, Figure] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
@@ -99,6 +109,7 @@ def estimate_cycles(
     *,
     blocks: BlockMap | None = None,
     mosaic: Module | None = None,
+    assume: Mapping[str, object] | None = None,
 ) -> CycleEstimate:
     """Estimate a kernel's cycles.
 
@@ -106,8 +117,13 @@ def estimate_cycles(
       estimate: text of `estimate.txt`.
       blocks: block map, for the values of scalar operands in the first call.
       mosaic: module before any pass, which shows whether copies go to other devices.
+      assume: values of counts that are known only at run time, such as `{"n1": 12}`.
+
+    Raises:
+      UsageError: a name in `assume` is no such count, or its value is impossible.
     """
     compiler = compiler_estimate(estimate)
+    scalars = blocks.scalars if blocks is not None else ()
     steps = grid_steps(kernel, blocks)
     core_steps = _core_steps(schedule, kernel, blocks, steps)
     if not schedule.bundles:
@@ -125,10 +141,22 @@ def estimate_cycles(
     model, is_stand_in = copy_model(schedule.chip)
     decoded = decode(schedule)
     sharing = replace(model, shares_hbm=True)
-    given = given_scalars(schedule, blocks.scalars if blocks is not None else ())
-    ours = walk(schedule, sharing, unknown="enter", decoded=decoded, given=given)
-    rounded = {s.name for s in (blocks.scalars if blocks is not None else ()) if s.is_rounded}
-    assumptions = _assumptions(schedule, ours, is_stand_in, rounded)
+    given = given_scalars(schedule, scalars)
+    walked = partial(walk, schedule, decoded=decoded)
+    ours = walked(sharing, given=given)
+    first, assumed = ours, AssumedCounts()
+    axes = unknown_axes(schedule, kernel, scalars)
+    if assume:
+        assumed = assumed_counts(assume, (*unknown_loops(schedule, first), *axes))
+        given = given_scalars(schedule, (*scalars, *assumed.scalars))
+        ours = walked(sharing, given=given, trips=assumed.trips)
+        assumed.check(ours)
+        steps = grid_steps(kernel, blocks, assumed.sizes)
+        core_steps = _core_steps(schedule, kernel, blocks, steps, assumed.sizes)
+    walked = partial(walked, given=given, trips=assumed.trips)
+    rounded = {scalar.name for scalar in scalars if scalar.is_rounded}
+    read = ours.used.difference(assumed.named)
+    assumptions = (*assumed, *_assumptions(schedule, ours, is_stand_in, read, rounded))
     if mosaic is not None and any(
         name == "tpu.enqueue_dma" and _REMOTE.search(text)
         for name, text in zip(mosaic.names, mosaic.lines, strict=False)
@@ -141,9 +169,11 @@ def estimate_cycles(
     if ours.unknown_loops:  # the formula does not rest on it
         assumptions += (ROUNDS,)
     is_open = bool(ours.unknown_loops) or not ours.is_complete
-    total = least = _total(schedule, ours, origin)
+    loops = [c for c in unknown_loops(schedule, first, ours) if c.loop in ours.unknown_loops]
+    counts = (*loops, *(axis for axis in axes if axis not in assumed.values))
+    total = least = _total(schedule, ours, counts, origin)
     if ours.unknown_branches or ours.unknown_copies or ours.unknown_loops:
-        skipping = walk(schedule, sharing, unknown="skip", decoded=decoded, given=given)
+        skipping = walked(sharing, unknown="skip")
         least = _least(total, skipping)
     return CycleEstimate(
         total=total,
@@ -151,7 +181,7 @@ def estimate_cycles(
         compute=_known(ours.cycles - ours.waiting, origin, "bundles and their delays", is_open),
         waiting=_known(ours.waiting, origin, "waits for copies", is_open),
         compiler=compiler,
-        time=_time(schedule, decoded, given, is_open=is_open),
+        time=_time(schedule, walked, is_open=is_open),
         steps=steps,
         core_steps=core_steps,
         trips=tuple(
@@ -160,6 +190,7 @@ def estimate_cycles(
         ),
         executions=tuple(ours.executions) if ours.is_complete else (),
         waits=tuple((at, start, cycles) for (at, start), cycles in sorted(ours.waits.items())),
+        assumed=assumed.named,
         copied={
             direction: _known(value, origin, "started copies", is_open, unit="bytes")
             for direction, value in sorted(ours.copied.items())
@@ -172,34 +203,46 @@ def estimate_cycles(
     )
 
 
-def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
+def _total(
+    schedule: Schedule, ours: Walk, counts: Sequence[UnknownCount], origin: Origin
+) -> Figure:
     if not ours.is_complete:
         return missing("the walk through the schedule did not finish", unit=CYCLES)
     note = "bundles that run, their delays, and waits for copies"
     if not ours.unknown_loops:
         return Figure(value=round(ours.cycles), origin=origin, unit=CYCLES, note=note)
-    base = ours.cycles - UNKNOWN_ROUNDS * sum(ours.unknown_loops.values())
-    names = _unknown_names(len(ours.unknown_loops))
-    terms = " + ".join(
-        f"{round(size):,} {name}"
-        for (_, size), name in zip(sorted(ours.unknown_loops.items()), names, strict=True)
-    )
-    starts = ", ".join(
-        f"{name} of the loop at bundle {schedule.loops[number].start:#x}"
-        for (number, _), name in zip(sorted(ours.unknown_loops.items()), names, strict=True)
-    )
+    unknown = {count.loop: count for count in counts if count.loop is not None}
+    iterations, terms = ours.unknown_loops, []
+    around = {number: _enclosing(schedule, number, unknown) for number in unknown}
+    base = ours.cycles - UNKNOWN_ROUNDS * sum(c for n, c in iterations.items() if not around[n])
+    for number, outer in around.items():
+        inner = sum(c for n, c in iterations.items() if around[n][:1] == (number,))
+        size = round((iterations[number] - inner) / UNKNOWN_ROUNDS ** len(outer))
+        if size > 0:
+            product = "·".join(unknown[n].name for n in (*outer[::-1], number))
+            terms.append(f"{size:,} {product}")
+    meanings = "; ".join(f"{count.name}, {count.meaning}" for count in counts)
     return Figure(
         value=None,
         origin=origin,
         unit=CYCLES,
-        note=f"iterations known only at run time: {starts}",
-        formula=f"{round(base):,} + {terms}" if round(base) > 0 else terms,
+        note=f"known only at run time: {meanings}",
+        formula=" + ".join([f"{round(base):,}"] * (round(base) > 0) + terms),
     )
 
 
-def _time(
-    schedule: Schedule, decoded: Sequence[DecodedBundle], given: GivenScalars, *, is_open: bool
-) -> Figure:
+def _enclosing(schedule: Schedule, number: int, unknown: Container[int]) -> tuple[int, ...]:
+    """Return the loops of unknown length around a loop, innermost first."""
+    found = []
+    parent = schedule.loops[number].parent
+    while parent is not None:
+        if parent in unknown:
+            found.append(parent)
+        parent = schedule.loops[parent].parent
+    return tuple(found)
+
+
+def _time(schedule: Schedule, walked: Callable[..., Walk], *, is_open: bool) -> Figure:
     """Return the milliseconds of one run, with copies as measured on the chip."""
     model, peaks = MEASURED.get(schedule.chip or ""), peaks_of(schedule.chip)
     if model is None or peaks is None:
@@ -207,12 +250,11 @@ def _time(
         return missing(f"no run times have been measured on {name}", unit=MILLISECONDS)
     if is_open:
         return missing("it depends on values known only at run time", unit=MILLISECONDS)
-    measured = replace(model, shares_hbm=True)
-    walked = walk(schedule, measured, decoded=decoded, given=given, budget=_TIME_BUDGET)
-    if not walked.is_complete:
+    run = walked(replace(model, shares_hbm=True), budget=_TIME_BUDGET)
+    if not run.is_complete:
         return missing("the walk through the schedule did not finish", unit=MILLISECONDS)
     note = f"at {peaks.clock / 1e9:g} GHz, with the measured cost of copies and grid steps"
-    value = 1e3 * walked.cycles / peaks.clock
+    value = 1e3 * run.cycles / peaks.clock
     return Figure(value=value, origin="assumed", unit=MILLISECONDS, note=note)
 
 
@@ -221,10 +263,6 @@ def _least(total: Figure, skipped: Walk) -> Figure:
     if total.value is None or skipped.cycles < total.value:
         return _known(skipped.cycles, "assumed", note, not skipped.is_complete)
     return total
-
-
-def _unknown_names(count: int) -> list[str]:
-    return ["n"] if count == 1 else [f"n{number}" for number in range(1, count + 1)]
 
 
 def _known(value: float, origin: Origin, note: str, is_open: bool, *, unit: str = CYCLES) -> Figure:
@@ -240,15 +278,21 @@ def _count(value: float, origin: Origin, is_open: bool) -> Figure:
 
 
 def _assumptions(
-    schedule: Schedule, ours: Walk, is_stand_in: bool, rounded: Set[str]
+    schedule: Schedule, ours: Walk, is_stand_in: bool, read: Set[str], rounded: Set[str]
 ) -> tuple[str, ...]:
+    """Return what an estimate rests on.
+
+    Args:
+      read: operands whose values in the first call were read.
+      rounded: operands whose values a TPU may round differently.
+    """
     found: list[str] = []
     if not schedule.knows_delays:
         found.append(NO_DELAYS)
-    if ours.used:
-        found.append(f"{AS_CALLED} ({', '.join(sorted(ours.used))})")
-    if ours.used & rounded:
-        names = ", ".join(sorted(ours.used & rounded))
+    if read:
+        found.append(f"{AS_CALLED} ({', '.join(sorted(read))})")
+    if read & rounded:
+        names = ", ".join(sorted(read & rounded))
         found.append(f"{names}: computed in floats on a CPU, which a TPU may round differently")
     if ours.unknown_branches:
         listed = ", ".join(
@@ -273,31 +317,51 @@ def _assumptions(
     return tuple(found)
 
 
-def grid_steps(kernel: Kernel | None, blocks: BlockMap | None = None) -> Figure:
-    """Return the number of grid points."""
+def grid_steps(
+    kernel: Kernel | None, blocks: BlockMap | None = None, assumed: Mapping[int, int] | None = None
+) -> Figure:
+    """Return the number of grid points.
+
+    Args:
+      assumed: sizes by axis, for axes whose size is known only at run time.
+    """
     if kernel is None:
         return missing("the kernel's grid is unknown")
-    unknown = [n for n, size in enumerate(kernel.grid) if size is None]
-    known = math.prod(size for size in kernel.grid if size is not None)
-    if unknown and blocks is not None and blocks.grid:
+    if None in kernel.grid and blocks is not None and blocks.grid:
         return Figure(value=blocks.points, origin="assumed", note="as in the first call")
-    if unknown:
-        factors = " × ".join(f"n{n}" for n in unknown)
+    sizes = _sizes(kernel.grid, assumed)
+    known = math.prod(size for size in sizes if size is not None)
+    if None in sizes:
+        axes = [axis for axis, size in enumerate(kernel.grid) if size is None]
+        names = [operand.name for operand in kernel.of_kind("dynamic_grid")]
+        open_ = [n for axis, n in zip(axes, names, strict=False) if sizes[axis] is None]
+        factors = " × ".join(open_)
         return Figure(
             value=None,
             note="the size of the grid is known only at run time",
             formula=f"{known:,} × {factors}" if known != 1 else factors,
         )
+    if assumed:
+        return Figure(value=known, origin="assumed", note="as assumed")
     return Figure(value=known, note="from the grid")
 
 
+def _sizes(grid: Sequence[int | None], assumed: Mapping[int, int] | None) -> tuple[int | None, ...]:
+    return tuple((assumed or {}).get(axis, size) for axis, size in enumerate(grid))
+
+
 def _core_steps(
-    schedule: Schedule, kernel: Kernel | None, blocks: BlockMap | None, steps: Figure
+    schedule: Schedule,
+    kernel: Kernel | None,
+    blocks: BlockMap | None,
+    steps: Figure,
+    assumed: Mapping[int, int] | None = None,
 ) -> Figure:
     """Return the grid points that one core runs: all, unless the compiler divided the grid."""
     if kernel is None or steps.value is None:
         return steps
-    sizes = blocks.grid if blocks is not None and blocks.grid else kernel.grid
+    own_grid = blocks.grid if blocks is not None else ()
+    sizes = own_grid or _sizes(kernel.grid, assumed)
     own = math.prod(schedule.core_bounds(tuple(size for size in sizes if size is not None)))
     if own == steps.value:
         return steps

@@ -164,12 +164,17 @@ class Stats:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Schedule of a kernel and everything derived from it; `Stats` is its summary."""
+    """Schedule of a kernel and everything derived from it; `Stats` is its summary.
+
+    Attributes:
+      assume: values of counts that are known only at run time, such as `{"n1": 12}`.
+    """
 
     texts: ScheduleTexts
     kernel: Kernel | None
     compilation: Compilation | None
     blocks: BlockMap | None = None
+    assume: Mapping[str, object] = field(default_factory=dict)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -209,6 +214,7 @@ class Profile:
             self.texts.estimate,
             blocks=self.blocks,
             mosaic=self.mosaic,
+            assume=self.assume,
         )
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 from as_libtpu import walk_as_libtpu
 
+from pallas_debug.errors import UsageError
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import cycles
 from pallas_debug.profile.core.copies import MEASURED, MODELS, CopyModel, copy_model
@@ -150,10 +151,27 @@ def test_a_loop_over_data_is_a_formula() -> None:
     text = counted(7).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
     estimate = estimate_cycles(schedule_of(text, target="v4"))
     assert (estimate.total.value, estimate.total.formula) == (None, "2 + 4 n")
-    assert estimate.total.note == ("iterations known only at run time: n of the loop at bundle 0x1")
+    assert estimate.total.note == "known only at run time: n, iterations of the loop at bundle 0x1"
     assert estimate.trips[0].value is None
     assert str(estimate.total) == "2 + 4 n"
     assert estimate.least.value == 6
+
+
+@pytest.mark.parametrize("trips", [1, 7, 1_000_000])
+def test_a_loop_over_data_with_an_assumed_count_is_a_number(trips: int) -> None:
+    text = counted(trips).replace(f"%s3_s0, {trips}", "%s3_s0, %s9_s9")
+    expected = estimate_cycles(schedule_of(counted(trips), target="v4"))
+    estimate = estimate_cycles(schedule_of(text, target="v4"), assume={"n": trips})
+    assert (estimate.total.value, estimate.trips) == (
+        expected.total.value,
+        tuple(replace(figure, origin="assumed") for figure in expected.trips),
+    )
+
+
+def test_a_loop_that_nothing_skips_runs() -> None:
+    text = counted(7).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
+    with pytest.raises(UsageError, match="n cannot be 0: as it is compiled, the loop runs at"):
+        estimate_cycles(schedule_of(text, target="v4"), assume={"n": 0})
 
 
 COPY = bundles(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pallas_debug.ir.bundles import Bundle, Instruction
 from pallas_debug.profile.core import scalars
 from pallas_debug.profile.core.copies import direction_of, memory_spaces
 from pallas_debug.profile.core.scalars import DecodedScalar, MemoryPlace, Scalar
-from pallas_debug.profile.schedule import Schedule, ScheduledLoop
+from pallas_debug.profile.schedule import Schedule, ScheduledBranch, ScheduledLoop
 from pallas_debug.profile.units import is_copy
 
 _OPPOSITE = {"gt": "le", "le": "gt", "lt": "ge", "ge": "lt", "eq": "ne", "ne": "eq"}
@@ -166,10 +166,39 @@ def _decoded(
 
 def test_of(schedule: Schedule, loop: ScheduledLoop) -> tuple[str | Scalar, str | Scalar] | None:
     """Return the operands of the comparison behind a loop's branch: `scmp.ge %i, 34`."""
-    predicate = scalars.predicate_of(loop.branch.instruction) if loop.branch else None
+    if loop.branch is None:
+        return None
+    return _compared(schedule.bundles[loop.start : loop.stop], loop.branch)
+
+
+def guards_of(schedule: Schedule, loops: Iterable[int]) -> dict[int, int]:
+    """Return the branches that skip loops without iterations, with the numbers of the loops.
+
+    Such a branch compares the bound of the loop's own branch with 0, or with another register.
+    """
+    found: dict[int, int] = {}
+    for number in loops:
+        loop = schedule.loops[number]
+        bounds = {a for a in test_of(schedule, loop) or () if isinstance(a, str)}
+        around = [
+            b for b in schedule.branches if b.bundle < loop.start and (b.target or 0) >= loop.stop
+        ]
+        for branch in around[-1:]:
+            compared = _compared(schedule.bundles[: branch.bundle + 1], branch) or ()
+            is_of_size = all(isinstance(a, str) or a == 0 for a in compared)
+            if is_of_size and bounds.intersection(compared):
+                found[branch.bundle] = number
+    return found
+
+
+def _compared(
+    bundles: Sequence[Bundle], branch: ScheduledBranch
+) -> tuple[str | Scalar, str | Scalar] | None:
+    """Return the operands of the comparison that decides whether a branch is taken."""
+    predicate = scalars.predicate_of(branch.instruction)
     if predicate is None:
         return None
-    for bundle in schedule.bundles[loop.start : loop.stop]:
+    for bundle in bundles:
         for i in bundle.instructions:
             if i.results[0] == predicate[0] and i.opcode.startswith("scmp."):
                 given = [scalars.argument(a) for a in i.arguments]

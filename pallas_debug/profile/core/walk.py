@@ -21,6 +21,7 @@ from pallas_debug.profile.core.decode import (
     DecodedMove,
     DecodedWait,
     decode,
+    guards_of,
     opposites,
     passed,
     test_of,
@@ -67,6 +68,7 @@ class Walk:
       unknown_branches: bundles with a branch that depends on data.
       unknown_loops: loops whose trip count depends on data: by loop number, cycles of one iteration
         summed over all entries into the loop. `UNKNOWN_ROUNDS` iterations are walked per entry.
+      assumed_loops: loops whose trip count depends on data and was given.
       unknown_copies: number of copies whose start or size depends on data.
       used: names of scalar operands whose given values were read.
       extrapolated: numbers of loops that were extrapolated.
@@ -82,6 +84,7 @@ class Walk:
     copies: dict[str, float] = field(default_factory=dict)
     unknown_branches: set[int] = field(default_factory=set)
     unknown_loops: dict[int, float] = field(default_factory=dict)
+    assumed_loops: set[int] = field(default_factory=set)
     unknown_copies: int = 0
     used: set[str] = field(default_factory=set)
     extrapolated: set[int] = field(default_factory=set)
@@ -97,6 +100,7 @@ def walk(
     budget: int = BUDGET,
     decoded: Sequence[DecodedBundle] | None = None,
     given: GivenScalars | None = None,
+    trips: Mapping[int, int] | None = None,
 ) -> Walk:
     """Walk through a kernel's schedule from its first bundle to its last.
 
@@ -106,10 +110,11 @@ def walk(
       budget: maximum number of scalar instructions before loops are extrapolated.
       decoded: the schedule's bundles, if they have already been decoded.
       given: known values of scalar operands; all others are known only at run time.
+      trips: iterations per entry of loops whose trip count depends on data, by loop number.
     """
     decoded = decoded or decode(schedule)
     given = given or GivenScalars()
-    return ScheduleWalk(schedule, model, unknown, listen, budget, decoded, given).run()
+    return ScheduleWalk(schedule, model, unknown, listen, budget, decoded, given, trips).run()
 
 
 @dataclass(slots=True)
@@ -140,6 +145,7 @@ class ScheduleWalk:
         budget: int,
         decoded: Sequence[DecodedBundle],
         given: GivenScalars,
+        trips: Mapping[int, int] | None = None,
     ) -> None:
         self._schedule = schedule
         self._model = model
@@ -150,6 +156,8 @@ class ScheduleWalk:
         self._cost = [1 + delay for delay in schedule.delays]
         self._before = [0, *_running(self._cost)]
         self._given = given
+        self._trips = trips or {}
+        self._guards = guards_of(schedule, self._trips)
         self._decoded = decoded = passed(decoded, given.registers)
         self._opposites = opposites(schedule.bundles)
         self._next = self._next_active()
@@ -303,13 +311,15 @@ class ScheduleWalk:
         if loop is not None:
             return self._repeats(loop, runs)
         if runs is None:
-            self._result.unknown_branches.add(at)
+            guarded = self._guards.get(at)
+            if guarded is None:
+                self._result.unknown_branches.add(at)
+            runs = self._skip if guarded is None else not self._trips[guarded]
             # Fix the predicate, so that of a region and its counterpart exactly one is entered.
-            runs = self._skip
             if jump.predicate is not None:
                 name, wanted = jump.predicate
                 opposite = self._registers.get(self._opposites.get(name, ""))
-                if isinstance(opposite, int):
+                if isinstance(opposite, int) and guarded is None:
                     runs = bool(opposite) != wanted
                 self._registers[name] = int(wanted == runs)
         return runs
@@ -332,7 +342,10 @@ class ScheduleWalk:
 
     def _repeats(self, loop: ScheduledLoop, runs: bool | None) -> bool:
         """Return whether a loop's branch back is taken, unless the rest is extrapolated."""
-        if runs is None and not self._skip:
+        if runs is None and loop.number in self._trips:
+            self._result.assumed_loops.add(loop.number)
+            runs = self._rounds[loop.number] < self._trips[loop.number]
+        elif runs is None and not self._skip:
             starts = self._starts.get(loop.number, [])
             if len(starts) < UNKNOWN_ROUNDS:
                 return bool(starts)
@@ -389,7 +402,9 @@ class ScheduleWalk:
         return True
 
     def _remaining(self, loop: ScheduledLoop) -> int | None:
-        """Compute the remaining iterations from the comparison that ends the loop."""
+        """Return the remaining iterations: as given, or by the comparison that ends the loop."""
+        if loop.number in self._result.assumed_loops:
+            return max(self._trips[loop.number] - self._rounds[loop.number], 0)
         if (test := test_of(self._schedule, loop)) is None:
             return None
         index = test[0]
