@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from pallas_debug.ir.mosaic import COPY, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
@@ -57,7 +58,6 @@ ROUNDS = (
 _TIME_BUDGET = 50_000
 """Scalar instructions that are walked for the time on the chip, before loops are extrapolated."""
 
-_REMOTE = re.compile(r"tpu\.enqueue_dma .*\bdevice_id\(")
 _STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
 
@@ -157,10 +157,7 @@ def estimate_cycles(
     rounded = {scalar.name for scalar in scalars if scalar.is_rounded}
     read = ours.used.difference(assumed.named)
     assumptions = (*assumed, *_assumptions(schedule, ours, is_stand_in, read, rounded))
-    if mosaic is not None and any(
-        name == "tpu.enqueue_dma" and _REMOTE.search(text)
-        for name, text in zip(mosaic.names, mosaic.lines, strict=False)
-    ):
+    if mosaic is not None and any(copy.is_remote for copy in operations(mosaic, COPY)):
         assumptions += (AS_LOCAL,)
     if steps.value and core_steps.value and core_steps.value < steps.value:
         cores = math.ceil(steps.value / core_steps.value)

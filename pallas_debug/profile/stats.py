@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from pallas_debug.ir.mosaic import read_axes
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
@@ -245,7 +245,7 @@ class Profile:
     def read_axes(self) -> frozenset[int] | None:
         """Axes of the grid whose index the kernel reads; None if that is not known."""
         module, blocks = self.mosaic, self.blocks
-        return _read_axes(module, len(blocks.grid)) if module is not None and blocks else None
+        return read_axes(module, len(blocks.grid)) if module is not None and blocks else None
 
     @cached_property
     def simulator(self) -> Simulator:
@@ -267,29 +267,6 @@ class Profile:
     @cached_property
     def stats(self) -> Stats:
         return _stats(self)
-
-
-_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
-
-
-def _read_axes(module: Module, axes: int) -> frozenset[int] | None:
-    """Return the axes of the grid whose index the kernel's function reads."""
-    first = next((n for n, line in enumerate(module.lines) if "func.func" in line), None)
-    if first is None:
-        return None
-    parameters = _PARAMETER.findall(module.lines[first].partition(" attributes ")[0])
-    if len(parameters) != axes:
-        return None
-    following = (n for n, line in enumerate(module.lines) if n > first and "func.func" in line)
-    end = next(following, len(module.lines))  # index maps are functions with names of their own
-    read = {
-        value.name
-        for line, name in enumerate(module.names)
-        if name is not None and first < line < end
-        for operation in module.operations(line)
-        for value in operation.operands
-    }
-    return frozenset(axis for axis, name in enumerate(parameters) if name in read)
 
 
 def _stats(profile: Profile) -> Stats:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pallas_debug.ir.bundles import BundleListing, Instruction
+from pallas_debug.ir.mosaic import COPY, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.figures import Origin
@@ -252,9 +253,9 @@ class _Calls:
     def copies(self) -> dict[str, list[Chain]]:
         """Chains of the copies that are started at each place, in program order."""
         found: dict[str, list[Chain]] = defaultdict(list)
-        for line, name in enumerate(self._module.names):
-            if name == "tpu.enqueue_dma" and (place := self._place(line)):
-                found[place].append(self._module.source(line))
+        for copy in operations(self._module, COPY):
+            if place := self._place(copy.line):
+                found[place].append(self._module.source(copy.line))
         return found
 
     @cached_property

@@ -9,12 +9,12 @@ instructions.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug.ir.mosaic import COPY, PRODUCT, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import units
 from pallas_debug.profile.core.copies import CopyModel, copy_model
@@ -28,12 +28,6 @@ Bound = Literal["memory", "compute", "latency", "links"]
 
 LANES = 8 * 128
 """Number of 32-bit elements in a vector register."""
-
-_VECTOR = re.compile(r"vector<(?P<shape>\d+(?:x\d+)*)x(?P<dtype>[a-z]+\d*)\w*>")
-_PRODUCTS = ("tpu.matmul", "vector.contract")
-_COPIED = re.compile(
-    r"(?<!\w)source\(%[\w$.-]+ : memref<(?P<shape>(?:\d{1,9}x)*)[a-z]+(?P<bits>\d{1,3})"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +161,12 @@ def products_of(
     # jax writes the body of a loop a second time, for iterations left over by unrolling: products
     # of one line add up within a region, and the region with most of them counts.
     in_region: dict[Chain, dict[int, tuple[int, str]]] = defaultdict(dict)
-    for line, name in enumerate(mosaic.names):
-        if name in _PRODUCTS and (product := _product(mosaic.lines[line])):
+    for product in operations(mosaic, PRODUCT):
+        if product.flops is not None:
+            line = product.line
             region = max((r.start for r in mosaic.regions if r.start < line < r.stop), default=-1)
             flops, _ = in_region[mosaic.source(line)].get(region, (0, ""))
-            in_region[mosaic.source(line)][region] = flops + product[0], product[1]
+            in_region[mosaic.source(line)][region] = flops + product.flops, product.types[0].dtype
     found = {chain: max(regions.values()) for chain, regions in in_region.items()}
     runs: dict[Chain, list[float]] = defaultdict(list)
     by_line: dict[Chain, list[float]] = defaultdict(list)
@@ -199,9 +194,10 @@ def sent_bytes(
     if mosaic is None:
         return missing("there is no Mosaic module", unit="bytes")
     sizes: dict[Chain, list[int | None]] = defaultdict(list)
-    for line, name in enumerate(mosaic.names):
-        if name == "tpu.enqueue_dma" and "device_id(" in mosaic.lines[line]:
-            sizes[mosaic.source(line)[:1]].append(_copy_size(mosaic.lines[line]))
+    for copy in operations(mosaic, COPY):
+        if copy.is_remote:
+            (source, *_) = copy.group("source") or (None,)
+            sizes[mosaic.source(copy.line)[:1]].append(source.bytes if source else None)
     note = "of copies to other devices"
     if not sizes:
         return Figure(value=0, unit="bytes", note=note)
@@ -219,14 +215,6 @@ def sent_bytes(
     return Figure(value=round(total), origin=cycles.total.origin, unit="bytes", note=note)
 
 
-def _copy_size(text: str) -> int | None:
-    source = _COPIED.search(text)
-    if source is None:
-        return None
-    elements = math.prod(int(n) for n in source["shape"].split("x") if n)
-    return math.ceil(elements * int(source["bits"]) / 8)
-
-
 def _sending(sent: Figure, links: float | None, chip: str) -> Figure:
     if sent.value is None:
         return missing(sent.note, unit="s")
@@ -236,25 +224,6 @@ def _sending(sent: Figure, links: float | None, chip: str) -> Figure:
         return missing(f"no bandwidth of links is published for {chip}", unit="s")
     note = "on all links of the chip, at half of the published bandwidth of both directions"
     return Figure(value=sent.value / (links / 2), origin="assumed", unit="s", note=note)
-
-
-def _product(text: str) -> tuple[int, str] | None:
-    """Parse operations and operand type: `tpu.matmul … : vector<…>, vector<…>, vector<…> -> …`."""
-    types = list(_VECTOR.finditer(text.rpartition(" : ")[2]))
-    if len(types) < 3:
-        return None
-    a, b, out = (math.prod(map(int, t["shape"].split("x"))) for t in types[:3])
-    if not out or (a * b) % out:
-        return None
-    # For a product of (batch, m, k) and (batch, k, n), a * b / out is batch * k².
-    batch = _batch(types[0]["shape"], types[2]["shape"])
-    contracted = math.isqrt(a * b // out // batch)
-    return 2 * out * contracted, types[0]["dtype"]
-
-
-def _batch(lhs: str, out: str) -> int:
-    a, c = lhs.split("x"), out.split("x")
-    return int(a[0]) if len(a) == len(c) == 3 and a[0] == c[0] else 1
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.ir.locations import unescape
+from pallas_debug.ir.mosaic import function_name
 from pallas_debug.model import Pass
 from pallas_debug.store import files
 
@@ -29,7 +29,6 @@ _FILE = re.compile(
     r"(?P<failed>-failed)?\.txt",
     re.DOTALL,
 )
-_FUNCTION = re.compile(r"func\.func @(?:\"((?:[^\"\\]|\\.)+)\"|([\w.$-]+))")
 _HEAD = 1 << 16
 
 ANONYMOUS = "anonymous"
@@ -284,5 +283,4 @@ def _name(kernel: str, folder: Path, file: str) -> str:
         head = files.head(folder / file, folder, _HEAD).decode(errors="replace")
     except (OSError, DumpFormatError):  # reported when the pass itself is read
         return kernel
-    match = _FUNCTION.search(head)
-    return unescape(match[1] or match[2]) if match else kernel
+    return function_name(head) or kernel
