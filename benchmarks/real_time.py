@@ -9,7 +9,7 @@ functions that consist of kernels are compared: XLA's operations around the kern
 read and write less than `REST` of the measured time allows, and multiply no matrices.
 
 Measured times include one call of a jitted function, for which `LAUNCH` is added to the estimates.
-The copy model behind the estimates (`MEASURED` in `profile/core/copies.py`) is calibrated on the
+The copy model behind the estimates (`calibration` in `chips.py`) is calibrated on the
 functions of `gpt53` alone, so those of `gemini3` show how well it predicts. `--calibrate` prints
 the error on `gpt53` over a grid of parameters.
 """
@@ -36,12 +36,12 @@ from jax.experimental.pallas import tpu as pltpu
 from scipy.stats import spearmanr
 
 import pallas_debug
+from pallas_debug.chips import CHIPS
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.profile.core.copies import MODELS
+from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.core.decode import decode
 from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import walk
-from pallas_debug.profile.peaks import PEAKS
 from pallas_debug.profile.stats import Profile
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -79,7 +79,7 @@ class Row:
     def cycles(self) -> float:
         """Milliseconds of the estimate that agrees with libtpu's, at the published clock."""
         total = sum(profile.cycles.total.value or math.nan for profile in self.profiles)
-        return 1e3 * total / PEAKS[TARGET].clock + LAUNCH
+        return 1e3 * total / CHIPS[TARGET].clock + LAUNCH
 
     @property
     def time(self) -> float:
@@ -163,7 +163,7 @@ def _profiles(
     """
     function, args = _function(checkout, model, result)
     rest = _rest(jax.make_jaxpr(function)(*args).jaxpr)
-    share = 1e3 * rest / PEAKS[TARGET].bandwidth / result["generated_ms"]
+    share = 1e3 * rest / CHIPS[TARGET].bandwidth / result["generated_ms"]
     if share > REST:
         raise Unsuitable("much of its time is XLA's" if math.isfinite(share) else "XLA multiplies")
     folder = to / f"{model}-{result['name']}"
@@ -264,11 +264,11 @@ def _calibration(rows: Sequence[Row]) -> Iterator[str]:
     for start, latency, bandwidth in itertools.product(
         (0, 140, 180, 220), (1.0, 1.5, 1.75, 2.0), (0.82, 0.85, 1.0)
     ):
-        scaled = MODELS[TARGET].scaled(latency=latency, bandwidth=bandwidth, start=start)
+        scaled = copy_model(TARGET)[0].scaled(latency=latency, bandwidth=bandwidth, start=start)
         model = replace(scaled, shares_hbm=True)
         times = [
             1e3
-            / PEAKS[TARGET].clock
+            / CHIPS[TARGET].clock
             * sum(walk(s, model, decoded=d, given=g, budget=20_000).cycles for s, d, g in kernels)
             for _, kernels in schedules
         ]

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pallas_debug.analysis.subject import Result, Subject, read
-from pallas_debug.analysis.tiling import LANES, padded
+from pallas_debug.analysis.tiling import padded
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import Block, NotReadable, Table
+from pallas_debug.chips import LANES, MIB, chip_of_kind
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.refused import by_size, mib
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
-from pallas_debug.profile.chips import CHIPS, MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
     vmem = sum(part.bytes for part in parts if part.space == "vmem")
     smem = sum(part.bytes for part in parts if part.space == "smem")
     for target in targets:
-        chip = CHIPS.get(target.device_kind or "")
+        chip = chip_of_kind(target.device_kind)
         if chip is None:
             result.left_out.append(
                 f"memory on {target.name}: the amount that {target.device_kind or 'it'} has is "
@@ -85,8 +85,8 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
                 target=target.name,
                 vmem=vmem,
                 smem=smem,
-                vmem_limit=min(subject.grid.vmem_limit or chip.limit, chip.capacity),
-                vmem_capacity=chip.capacity,
+                vmem_limit=min(subject.grid.vmem_limit or chip.vmem_limit, chip.vmem),
+                vmem_capacity=chip.vmem,
                 smem_capacity=chip.smem,
                 parts=tuple(parts),
             )

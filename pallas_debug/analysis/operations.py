@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pallas_debug.analysis.subject import Result, Subject
-from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.primitives import ACCESSES, TABLE
 from pallas_debug.bridge.walk.events import Dim, View
 from pallas_debug.bridge.walk.operations import Equation, operations
+from pallas_debug.chips import LANES, chip_of_kind
 from pallas_debug.explain.formulas import INSTEAD
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Target
-
-_NO_NARROW_MATMUL = {"TPU v4": ("int8", "uint8", "float8", "int4", "uint4")}
-"""Prefixes of dtypes that a chip's matrix unit does not accept, by device kind."""
 
 
 def look(subject: Subject, targets: Sequence[Target]) -> Result:
@@ -138,7 +135,8 @@ def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> F
     names = tuple(
         target.name
         for target in targets
-        if any(d.startswith(_NO_NARROW_MATMUL.get(target.device_kind or "", ())) for d in dtypes)
+        if (chip := chip_of_kind(target.device_kind))
+        and any(d.startswith(chip.unmultiplied) for d in dtypes)
     )
     if not names:
         return None

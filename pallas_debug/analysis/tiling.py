@@ -7,12 +7,10 @@ from typing import Any
 
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.chips import LANES, SUBLANES, packing
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
-
-LANES = 128
-SUBLANES = 8
 
 NARROW_SINCE = (0, 0, 50)
 """First libtpu release that accepts blocks of 8-bit numbers with fewer rows than a tile."""
@@ -70,7 +68,7 @@ def _facts(subject: Subject, block: Block) -> dict[str, Any] | None:
 
 def _vector(block: Block) -> dict[str, Any] | None:
     (dim,) = block.dims
-    least = LANES * (32 // max(block.bits, 1))
+    least = LANES * packing(block.bits)
     is_power = dim.size >= least and dim.size & (dim.size - 1) == 0
     if dim.size == dim.bound or dim.size % (LANES * SUBLANES) == 0 or is_power:
         return None
@@ -80,7 +78,7 @@ def _vector(block: Block) -> dict[str, Any] | None:
 def _narrow(subject: Subject, block: Block) -> dict[str, Any] | None:
     """Facts about 8-bit blocks of partial tiles, which older compilers reject (of 32 rows)."""
     rows = block.dims[-2]
-    tile = SUBLANES * 32 // max(block.bits, 1)
+    tile = SUBLANES * packing(block.bits)
     libtpu = subject.captured.kernel.versions.get("libtpu", "")
     version = tuple(map(int, re.findall(r"\d+", libtpu)[:3]))
     if block.bits != 8 or not version or version >= NARROW_SINCE:
@@ -101,11 +99,11 @@ def padded(block_shape: tuple[int, ...], bits: int) -> int:
     """
     if not block_shape:
         return 4
-    packing = max(32 // max(bits, 1), 1)
+    packed = packing(bits)
     if len(block_shape) == 1:
-        return _rounded(block_shape[0], LANES * packing) * bits // 8
+        return _rounded(block_shape[0], LANES * packed) * bits // 8
     *outer, rows, columns = block_shape
-    tile = min(SUBLANES * packing, max(packing, 1 << max(rows - 1, 0).bit_length()))
+    tile = min(SUBLANES * packed, max(packed, 1 << max(rows - 1, 0).bit_length()))
     entries = _rounded(rows, tile) * _rounded(columns, LANES)
     for size in outer:
         entries *= size

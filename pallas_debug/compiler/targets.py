@@ -1,7 +1,4 @@
-"""Chips to compile for.
-
-Topologies and device kinds are those of libtpu 0.0.42 and 0.0.50 (`jax.experimental.topologies`).
-"""
+"""Chips to compile for."""
 
 from __future__ import annotations
 
@@ -11,50 +8,34 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from pallas_debug.chips import CHIPS, MIB, Chip
 from pallas_debug.errors import UnknownTargetError, UsageError
 from pallas_debug.model import Target
 
-BUILTIN: tuple[Target, ...] = (
+
+def _summary(chip: Chip) -> str:
+    parts = ["no int8 or fp8 matmul"] if chip.unmultiplied else []
+    limit = f", {chip.vmem_limit // MIB} MiB for a kernel by default"
+    parts.append(f"{chip.vmem // MIB} MiB of VMEM{limit if chip.vmem_limit < chip.vmem else ''}")
+    parts += ["two cores per device"] if chip.cores == 2 else []
+    return "; ".join(parts)
+
+
+BUILTIN: tuple[Target, ...] = tuple(
     Target(
-        name="v4",
-        topology="v4:2x2x1",
-        device_kind="TPU v4",
-        summary="no int8 or fp8 matmul; 16 MiB of VMEM",
-    ),
-    Target(
-        name="v5e",
-        topology="v5e:2x2",
-        device_kind="TPU v5 lite",
-        summary="128 MiB of VMEM, 16 MiB for a kernel by default",
-    ),
-    Target(
-        name="v5p",
-        topology="v5p:2x2x1",
-        device_kind="TPU v5",
-        num_cores=2,
-        summary="64 MiB of VMEM, 16 MiB for a kernel by default; two cores per device",
-    ),
-    Target(
-        name="v6e",
-        topology="v6e:2x2",
-        device_kind="TPU v6 lite",
-        summary="128 MiB of VMEM, 32 MiB for a kernel by default",
-    ),
-    Target(
-        name="tpu7x",
-        topology="tpu7x:2x2x1",
-        device_kind="TPU7x",
-        summary="64 MiB of VMEM, 32 MiB for a kernel by default",
-    ),
+        name=chip.name,
+        topology=chip.topology,
+        device_kind=chip.device_kind,
+        num_cores=chip.cores,
+        summary=_summary(chip),
+    )
+    for chip in CHIPS.values()
 )
 
 DEVICE = Target(
     name="tpu", topology=None, device_kind=None, summary="the TPU of this host, if it has one"
 )
 """Target of this host's device; `of_device` fills in the device kind."""
-
-_CLOUD_NAMES = {"v5litepod": "v5e", "trillium": "v6e", "v7x": "tpu7x", "ironwood": "tpu7x"}
-"""Other names of generations (cloud.google.com/tpu/docs, system architecture)."""
 
 _SIDE = r"[1-9][0-9]{0,2}"  # libtpu crashes on a zero
 _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
@@ -80,7 +61,11 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
     chip = named.get(match["chip"]) if match else None
     if chip is not None and (chip.topology or "").startswith(f"{chip.name}:"):
         return replace(chip, name=wanted, topology=wanted, summary=f"topology {wanted}")
-    synonyms = {str(target.device_kind).lower(): target.name for target in BUILTIN} | _CLOUD_NAMES
+    synonyms = {
+        other.lower(): chip.name
+        for chip in CHIPS.values()
+        for other in (chip.device_kind, *chip.aliases)
+    }
     synonyms |= {name.lower(): name for name in named}
     raise UnknownTargetError(wanted, list(named), synonyms.get(wanted.lower()))
 

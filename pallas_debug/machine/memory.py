@@ -19,12 +19,10 @@ from pallas_debug.bridge.programs.refviews import (
     num_elements,
     open_mesh,
 )
+from pallas_debug.chips import LANES, TILE
 from pallas_debug.stepping import unwritten
 
 Array = np.ndarray[Any, Any]
-
-TILE = (8, 128)
-"""Rows and columns of an HBM array's tile; narrow types have more rows, never fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +412,7 @@ def _recast_with_padding(buffer: MemoryBuffer, parts: tuple[Any, ...]) -> Memory
         return None
     shape = RefView(buffer.content, [_for_view(part) for part in before]).shape
     *rows, columns = last.entries
-    padded = -(-size // TILE[-1]) * TILE[-1]
+    padded = -(-size // LANES) * LANES
     if shape[-1] != size or not isinstance(columns, slice) or columns.step != 1:
         return None
     if columns.start < 0 or not size < columns.stop <= padded:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from pallas_debug.chips import CHIPS
 from pallas_debug.ir.mosaic import COPY, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.profile.core.copies import MEASURED, copy_model
+from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.core.decode import decode
 from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
@@ -29,7 +30,6 @@ from pallas_debug.profile.counts import (
     unknown_loops,
 )
 from pallas_debug.profile.figures import Figure, Origin, missing
-from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule
 
 CYCLES, MILLISECONDS = "cycles", "ms"
@@ -241,17 +241,18 @@ def _enclosing(schedule: Schedule, number: int, unknown: Container[int]) -> tupl
 
 def _time(schedule: Schedule, walked: Callable[..., Walk], *, is_open: bool) -> Figure:
     """Return the milliseconds of one run, with copies as measured on the chip."""
-    model, peaks = MEASURED.get(schedule.chip or ""), peaks_of(schedule.chip)
-    if model is None or peaks is None:
+    chip = CHIPS.get(schedule.chip or "")
+    if chip is None or chip.calibration is None:
         name = schedule.chip or "this chip"
         return missing(f"no run times have been measured on {name}", unit=MILLISECONDS)
     if is_open:
         return missing("it depends on values known only at run time", unit=MILLISECONDS)
+    model, _ = copy_model(chip.name, calibrated=True)
     run = walked(replace(model, shares_hbm=True), budget=_TIME_BUDGET)
     if not run.is_complete:
         return missing("the walk through the schedule did not finish", unit=MILLISECONDS)
-    note = f"at {peaks.clock / 1e9:g} GHz, with the measured cost of copies and grid steps"
-    value = 1e3 * run.cycles / peaks.clock
+    note = f"at {chip.clock / 1e9:g} GHz, with the measured cost of copies and grid steps"
+    value = 1e3 * run.cycles / chip.clock
     return Figure(value=value, origin="assumed", unit=MILLISECONDS, note=note)
 
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pallas_debug.chips import chip_of_kind
 from pallas_debug.model import Compilation, Kernel, Operand, OperandKind
-from pallas_debug.profile.chips import CHIPS
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.hlo import kernel_calls
 
@@ -126,11 +126,11 @@ def unknown_memory() -> MemoryMap:
 
 def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure:
     """Return the VMEM limit that the kernel or the compiler's flags request, or the default."""
-    chip = CHIPS.get((compilation.device_kind if compilation else None) or "")
+    chip = chip_of_kind(compilation.device_kind if compilation else None)
     asked = kernel.compiler_params.get("vmem_limit_bytes", "") if kernel is not None else ""
     if _BYTES.fullmatch(asked):
         value, note = int(asked), "vmem_limit_bytes of the kernel"
-        return Figure(value=min(value, chip.capacity) if chip else value, unit="bytes", note=note)
+        return Figure(value=min(value, chip.vmem) if chip else value, unit="bytes", note=note)
     flags = [
         found
         for f in (compilation.flags if compilation else ())
@@ -138,11 +138,11 @@ def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure
     ]
     if flags:
         value, note = int(flags[-1]["kib"]) * 1024, "xla_tpu_scoped_vmem_limit_kib"
-        return Figure(value=min(value, chip.capacity) if chip else value, unit="bytes", note=note)
+        return Figure(value=min(value, chip.vmem) if chip else value, unit="bytes", note=note)
     if chip is None:
         return missing("the default limit of this chip is unknown", unit="bytes")
     return Figure(
-        value=chip.limit,
+        value=chip.vmem_limit,
         origin="assumed",
         unit="bytes",
         note="the default of this chip; vmem_limit_bytes sets another one",

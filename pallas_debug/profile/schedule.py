@@ -12,11 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+from pallas_debug.chips import chip_of
 from pallas_debug.ir.bundles import Bundle, BundleListing, Instruction, read_bundles
 from pallas_debug.profile.units import UnitTable, align, read_utilization
-
-_DELAY_SLOTS = {"v4": 1, "v5e": 4, "v5p": 4, "v6e": 4, "tpu7x": 6}
-"""Number of bundles after a branch that run whether or not it is taken, as seen in schedules."""
 
 _MAX_DELAY = 8
 """Maximum number of delay slots of an unknown chip."""
@@ -173,8 +171,9 @@ class Schedule:
     @cached_property
     def delay_slots(self) -> int:
         """Number of bundles after a branch that run whether or not it is taken."""
-        if self.chip in _DELAY_SLOTS:
-            return _DELAY_SLOTS[self.chip]
+        chip = chip_of(self.chip)
+        if chip is not None:
+            return chip.delay_slots
         seen: Counter[int] = Counter()
         for branch in self.branches:
             for slots in range(1, _MAX_DELAY + 1):

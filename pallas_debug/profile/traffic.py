@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug.chips import LANES, SUBLANES, chip_of
 from pallas_debug.ir.mosaic import COPY, PRODUCT, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import units
 from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure, Origin, missing
-from pallas_debug.profile.peaks import peaks_of
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.tracing import Chain, Tracing
 
 Bound = Literal["memory", "compute", "latency", "links"]
 
-LANES = 8 * 128
+REGISTER = SUBLANES * LANES
 """Number of 32-bit elements in a vector register."""
 
 
@@ -102,7 +102,7 @@ def traffic_of(
     schedule: Schedule, tracing: Tracing, cycles: CycleEstimate, mosaic: Module | None
 ) -> Traffic:
     """Compare a kernel's copies with its work."""
-    peaks = peaks_of(schedule.chip) if not schedule.is_sparse else None
+    peaks = chip_of(schedule.chip) if not schedule.is_sparse else None
     model, _ = copy_model(schedule.chip)
     products = products_of(schedule, tracing, cycles.executions, mosaic)
     read, written = _copied(cycles, "hbm_to_"), _copied(cycles, "_to_hbm")
@@ -244,12 +244,12 @@ def _vector_operations(schedule: Schedule, cycles: CycleEstimate) -> Figure:
     if not cycles.executions or not cycles.total.is_known:
         return missing("the number of times the bundles run is unknown")
     total = sum(
-        count * LANES
+        count * REGISTER
         for count, bundle in zip(cycles.executions, schedule.bundles, strict=True)
         for i in bundle.instructions
         if units.slot_of(i.opcode) == units.VALU
     )
-    note = f"{LANES} for each vector instruction, as for 32 bits"
+    note = f"{REGISTER} for each vector instruction, as for 32 bits"
     return Figure(value=round(total), origin=cycles.total.origin, note=note)
 
 

@@ -11,7 +11,7 @@ from as_libtpu import walk_as_libtpu
 from pallas_debug.errors import UsageError
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile import cycles
-from pallas_debug.profile.core.copies import MEASURED, MODELS, CopyModel, copy_model
+from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.core.events import CopyEvent, IterationEvent, WaitEvent
 from pallas_debug.profile.core.operands import operand_addresses
 from pallas_debug.profile.core.walk import walk
@@ -411,7 +411,7 @@ def test_the_time_on_a_v6e_includes_the_measured_cost_of_starting_a_copy() -> No
     slow = replace(MODEL, start=start)
     ours, theirs = walk(schedule_of(text), slow), walk(schedule_of(text), MODEL)
     assert ours.cycles == theirs.cycles + start
-    measured, model = MEASURED["v6e"], MODELS["v6e"]
+    measured, model = (copy_model("v6e", calibrated=c)[0] for c in (True, False))
     assert measured.time("hbm_to_vmem", 2048)[1] > model.time("hbm_to_vmem", 2048)[1]
     schedule = schedule_of(text, target="v6e")
     cycles = walk(schedule, replace(measured, shares_hbm=True)).cycles

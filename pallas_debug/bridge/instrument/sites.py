@@ -21,11 +21,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from pallas_debug.chips import LANES
 from pallas_debug.model import SourceLine
 
 MAX_LOOPS = 3
 MAX_VALUES = 6
-LANES = 128
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_debug.chips import LANES, SUBLANES
+
 
 def dtype_named(name: str) -> Any:
     """Return the numpy dtype of this name, of jax's own dtypes too; None if there is none."""
@@ -55,7 +57,7 @@ def is_abstract(leaf: Any) -> bool:
 Values = Literal["random normal", "random", "zeros", "key(0)"]
 """Values that are made up for an array: standard normal, uniform over all values, …"""
 
-_TILE = 8 * 128
+_TILE = SUBLANES * LANES
 """Elements of a matrix from which on it is data: tables of blocks and pages are smaller."""
 
 

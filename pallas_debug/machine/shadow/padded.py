@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.chips import TILE
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault
-from pallas_debug.machine.memory import TILE
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.shadow import room

@@ -10,7 +10,8 @@ import numpy as np
 from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.machine.memory import TILE, MemoryRegion
+from pallas_debug.chips import TILE
+from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.shadow.shadow import (
     Mask,

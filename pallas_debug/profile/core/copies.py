@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pallas_debug.chips import similar_chip
 from pallas_debug.ir.bundles import Bundle, Instruction
-
-GRANULE = 32
-_GRANULES = {"v4": 512}
-"""Sizes in bytes of the unit in which `dma` instructions state sizes, where it is not `GRANULE`."""
 
 _POINTERS = ("int_to_ptr.", "scalar_lea.", "inlined_call_operand.")
 """Opcode prefixes; the suffix is the memory that the result points into. v6e and later have no
@@ -34,7 +31,7 @@ class CopyModel:
 
     latency: Mapping[str, float]
     bandwidth: Mapping[str, float]
-    granule: int = GRANULE
+    granule: int = 32
     shares_hbm: bool = False
     start: float = 0.0
     default: str = field(default="hbm_to_vmem")
@@ -71,96 +68,21 @@ class CopyModel:
         return replace(self, bandwidth={**self.bandwidth, self.default: bandwidth})
 
 
-def _model(
-    bandwidth: float, smem: Mapping[str, tuple[float, float]], **latency: float
-) -> CopyModel:
-    """Make a model.
+def copy_model(chip: str | None, *, calibrated: bool = False) -> tuple[CopyModel, bool]:
+    """Return the copy model for a chip, and whether it belongs to a stand-in for that chip.
 
     Args:
-      bandwidth: bandwidth of HBM.
-      smem: latency and bandwidth of copies from and to SMEM.
+      calibrated: whether to correct libtpu's estimates by what run times say, where any are known.
     """
-    return CopyModel(
-        latency=latency | {direction: cycles for direction, (cycles, _) in smem.items()},
-        bandwidth={"hbm_to_vmem": bandwidth} | {direction: b for direction, (_, b) in smem.items()},
+    row = similar_chip(chip)
+    model = CopyModel(
+        latency={direction: latency for direction, (latency, _) in row.copies.items()},
+        bandwidth={d: bandwidth for d, (_, bandwidth) in row.copies.items() if bandwidth},
+        granule=row.granule,
     )
-
-
-MODELS: Mapping[str, CopyModel] = {
-    "v5e": _model(
-        491.2,
-        {
-            "hbm_to_smem": (1647, 32),
-            "smem_to_hbm": (378, 32),
-            "vmem_to_smem": (251, 32),
-            "smem_to_vmem": (251, 32),
-        },
-        hbm_to_vmem=1133,
-        vmem_to_hbm=439,
-    ),
-    "v5p": _model(
-        1250.5,
-        {
-            "hbm_to_smem": (468, 27),
-            "smem_to_hbm": (497, 27),
-            "vmem_to_smem": (765, 23),
-            "smem_to_vmem": (767, 23),
-        },
-        hbm_to_vmem=660,
-        vmem_to_hbm=618,
-    ),
-    "v6e": _model(
-        776.4,
-        {
-            "hbm_to_smem": (719, 35),
-            "smem_to_hbm": (268, 29),
-            "vmem_to_smem": (575, 35),
-            "smem_to_vmem": (578, 35),
-        },
-        hbm_to_vmem=544,
-        vmem_to_hbm=452,
-    ),
-    "tpu7x": _model(
-        1688.9,
-        {
-            "hbm_to_smem": (717, 32),
-            "smem_to_hbm": (688, 32),
-            "vmem_to_smem": (574, 32),
-            "smem_to_vmem": (578, 32),
-        },
-        hbm_to_vmem=687,
-        vmem_to_hbm=590,
-    ),
-}
-"""Copy models by chip, in cycles, fitted to libtpu's own estimates: kernels that only copy were
-compiled with libtpu 0.0.42 and 0.0.50, and latency and bandwidth were derived from their estimates.
-On v5e, the bandwidth of HBM is 0.9 of the published one, and `vmem_to_smem`, for which libtpu
-estimates nothing, is as fast as `smem_to_vmem`, as on the other chips."""
-
-MEASURED: Mapping[str, CopyModel] = {
-    "v6e": MODELS["v6e"].scaled(latency=1.75, bandwidth=0.82, start=180),
-}
-"""Copy models by chip, calibrated on run times instead of libtpu's estimates: those that JAXBench
-(https://github.com/aryatschand/JAXBench) measured for 22 functions of its model `gpt53`
-(docs/reference/real-time.md)."""
-
-_STAND_INS: Mapping[str, CopyModel] = {
-    "v4": replace(MODELS["v5p"].with_bandwidth(925.6), granule=_GRANULES["v4"]),
-}
-"""Copy models of chips for which libtpu gives no estimate: the latencies of the nearest chip that
-has one, and the same share of the published bandwidth."""
-
-
-def copy_model(chip: str | None) -> tuple[CopyModel, bool]:
-    """Return the copy model for a chip, and whether it belongs to a stand-in for that chip."""
-    if chip is not None and chip in MODELS:
-        return MODELS[chip], False
-    return _STAND_INS.get(chip or "", MODELS["v5e"]), True
-
-
-def granule_of(chip: str | None) -> int:
-    """Return the size in bytes of the unit in which a chip's `dma` instructions state sizes."""
-    return _GRANULES.get(chip or "", GRANULE)
+    if calibrated and (found := row.calibration) is not None:
+        model = model.scaled(latency=found.latency, bandwidth=found.bandwidth, start=found.start)
+    return model, row.name != chip or row.borrows_copies
 
 
 def memory_spaces(bundles: Iterable[Bundle]) -> dict[str, str]:

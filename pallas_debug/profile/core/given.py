@@ -11,15 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pallas_debug.chips import LANES, SUBLANES, packing, similar_chip
 from pallas_debug.ir.bundles import Instruction
 from pallas_debug.profile.blocks import ScalarValues
-from pallas_debug.profile.core.copies import granule_of
 from pallas_debug.profile.core.operands import operand_addresses
 from pallas_debug.profile.core.scalars import wrapped
 from pallas_debug.profile.schedule import Schedule
-
-LANES = 128
-MAX_SUBLANES = 8
 
 _MORE = {1: 0, 2: 16, 4: 32}
 """Maximum rows of padding beyond those of tiles of 8, by the number of elements in a word."""
@@ -83,7 +80,7 @@ def _is_load(copy: Instruction) -> bool:
 def _size(copy: Instruction, chip: str | None) -> int | None:
     """Return the size of a copy in bytes; None if it is not constant."""
     size = copy.arguments[1] if len(copy.arguments) > 1 else ""
-    return int(size) * granule_of(chip) if size.isdecimal() and len(size) <= 10 else None
+    return int(size) * similar_chip(chip).granule if size.isdecimal() and len(size) <= 10 else None
 
 
 def _words(table: ScalarValues, size: int | None) -> dict[int, int]:
@@ -95,12 +92,12 @@ def _words(table: ScalarValues, size: int | None) -> dict[int, int]:
     Args:
       size: number of bytes copied to SMEM.
     """
-    shape, packed = table.shape, 32 // table.bits
+    shape, packed = table.shape, packing(table.bits)
     if not shape or not size or not table.values:
         return {}
     rows, columns = shape[-2] if len(shape) > 1 else 1, shape[-1]
     outer, across = math.prod(shape[:-2]), -(-columns // LANES)
-    sublanes = min(1 << max(rows - 1, 0).bit_length(), MAX_SUBLANES)
+    sublanes = min(1 << max(rows - 1, 0).bit_length(), SUBLANES)
     # The height of tiles in a single column does not matter: libtpu has several for narrow types.
     padded, rest = divmod(size, outer * across * LANES * table.bits // 8)
     if packed > 1 and (across > 1 or len(shape) < 2):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pallas_debug.chips import chip_of
 from pallas_debug.profile.core.copies import CopyModel, copy_model
 from pallas_debug.profile.figures import Figure, missing
-from pallas_debug.profile.peaks import peaks_of
 
 _FETCH = "hbm_to_vmem"
 
@@ -43,7 +43,7 @@ def copy_rates(
     """
     chip = target.partition(":")[0]
     model, is_stand_in = copy_model(chip)
-    peaks = peaks_of(target)
+    peaks = chip_of(target)
     if clock is not None:
         hertz = Figure(value=clock * 1e6, origin="assumed", unit="Hz", note="as given")
     elif peaks is not None:

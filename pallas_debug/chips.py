@@ -1,0 +1,229 @@
+"""The table of chips: one row for each, with all figures that the package uses, and their sources.
+
+Nothing here imports jax: dumps are also read on machines without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pallas_debug import defaults
+
+TILE = SUBLANES, LANES = 8, 128
+"""Rows and columns of a tile of 32-bit numbers, which fills a vector register. Narrower types have
+more rows."""
+
+MIB = 1 << 20
+
+_DOCS = "https://docs.cloud.google.com/tpu/docs"
+
+
+def packing(bits: int) -> int:
+    """Elements of a type that share a 32-bit word."""
+    return max(32 // max(bits, 1), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What run times say about a chip's copies, relative to libtpu's estimates.
+
+    Attributes:
+      latency, bandwidth: factors.
+      start: cycles for which starting a copy occupies the scalar core, besides its bundle.
+    """
+
+    latency: float
+    bandwidth: float
+    start: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """A chip.
+
+    Attributes:
+      name: generation, as users write it.
+      aliases: other names (cloud.google.com/tpu/docs, system architecture).
+      topology, device_kind: names of libtpu 0.0.42 and 0.0.50 (`jax.experimental.topologies`).
+      cores: TensorCores of a jax device, over which libtpu has been observed to split a grid.
+      unmultiplied: prefixes of the dtypes that its matrix units cannot multiply.
+      vmem, smem: bytes of VMEM and SMEM, as observed with libtpu 0.0.42 and 0.0.50.
+      vmem_limit: bytes of VMEM that a kernel may use by default, observed likewise.
+      source: page with the published figures that follow, of one TensorCore.
+      flops: matrix operations per second by operand type; a multiply-add counts as two. Those of a
+        chip with two TensorCores are divided by two, as a kernel's schedule is for one core.
+      bandwidth: bytes per second from and to HBM; the chip's total where its cores form one device,
+        as a single core may use all of it, and half of it on tpu7x, whose cores are two devices.
+      clock: cycles per second; `flops` divided by the operations of the matrix units per cycle.
+      links: bytes per second over all links to other chips, both directions together; None if the
+        page does not state it.
+      delay_slots: bundles after a branch that run whether or not it is taken, as seen in schedules.
+      granule: bytes of the unit in which `dma` instructions state sizes.
+      copies: latency in cycles and bandwidth in bytes per cycle of copies between memories, fitted
+        to libtpu's own estimates: kernels that only copy were compiled with libtpu 0.0.42 and
+        0.0.50. None where the bandwidth is that of `hbm_to_vmem`.
+      borrows_copies: whether libtpu gives no estimate for the chip: the latencies are those of the
+        nearest chip that has one, and HBM has the same share of the published bandwidth.
+      calibration: None if no run times are known.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    topology: str
+    device_kind: str
+    cores: int = 1
+    unmultiplied: tuple[str, ...] = ()
+    vmem: int
+    vmem_limit: int
+    smem: int = MIB
+    source: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    clock: float
+    links: float | None = None
+    delay_slots: int
+    granule: int = 32
+    copies: Mapping[str, tuple[float, float | None]] = field(repr=False)
+    borrows_copies: bool = False
+    calibration: Calibration | None = None
+
+    def flops_of(self, dtype: str) -> float | None:
+        """Return the peak for operands of a type.
+
+        bfloat16 is the widest type that matrix units multiply. A float32 product is split into
+        three or six bfloat16 products, so its peak is that of bfloat16.
+        """
+        return self.flops.get(dtype, self.flops.get("bf16"))
+
+
+_V5P_COPIES: Mapping[str, tuple[float, float | None]] = {
+    "hbm_to_vmem": (660, 1250.5),
+    "vmem_to_hbm": (618, None),
+    "hbm_to_smem": (468, 27),
+    "smem_to_hbm": (497, 27),
+    "vmem_to_smem": (765, 23),
+    "smem_to_vmem": (767, 23),
+}
+
+CHIPS: Mapping[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            name="v4",
+            topology="v4:2x2x1",
+            device_kind="TPU v4",
+            unmultiplied=("int8", "uint8", "float8", "int4", "uint4"),
+            vmem=16 * MIB,
+            vmem_limit=16 * MIB,
+            source=f"{_DOCS}/v4",
+            flops={"bf16": 137.5e12},
+            bandwidth=1228e9,
+            clock=1.05e9,
+            delay_slots=1,
+            granule=512,
+            copies={**_V5P_COPIES, "hbm_to_vmem": (660, 925.6)},
+            borrows_copies=True,
+        ),
+        Chip(
+            name="v5e",
+            aliases=("v5litepod",),
+            topology="v5e:2x2",
+            device_kind="TPU v5 lite",
+            vmem=128 * MIB,
+            vmem_limit=16 * MIB,
+            source=f"{_DOCS}/v5e",
+            flops={"bf16": 197e12, "i8": 393e12},
+            bandwidth=819e9,
+            clock=1.5e9,
+            links=400e9,
+            delay_slots=4,
+            copies={
+                "hbm_to_vmem": (1133, 491.2),  # 0.9 of the published bandwidth
+                "vmem_to_hbm": (439, None),
+                "hbm_to_smem": (1647, 32),
+                "smem_to_hbm": (378, 32),
+                # libtpu estimates nothing: as fast as `smem_to_vmem`, as on the other chips
+                "vmem_to_smem": (251, 32),
+                "smem_to_vmem": (251, 32),
+            },
+        ),
+        Chip(
+            name="v5p",
+            topology="v5p:2x2x1",
+            device_kind="TPU v5",
+            cores=2,
+            vmem=64 * MIB,
+            vmem_limit=16 * MIB,
+            source=f"{_DOCS}/v5p",
+            flops={"bf16": 229.5e12, "i8": 459e12},
+            bandwidth=2765e9,
+            clock=1.75e9,
+            links=1200e9,
+            delay_slots=4,
+            copies=_V5P_COPIES,
+        ),
+        Chip(
+            name="v6e",
+            aliases=("trillium",),
+            topology="v6e:2x2",
+            device_kind="TPU v6 lite",
+            vmem=128 * MIB,
+            vmem_limit=32 * MIB,
+            source=f"{_DOCS}/v6e",
+            flops={"bf16": 918e12, "i8": 1836e12},
+            bandwidth=1638e9,
+            clock=1.75e9,
+            links=800e9,
+            delay_slots=4,
+            copies={
+                "hbm_to_vmem": (544, 776.4),
+                "vmem_to_hbm": (452, None),
+                "hbm_to_smem": (719, 35),
+                "smem_to_hbm": (268, 29),
+                "vmem_to_smem": (575, 35),
+                "smem_to_vmem": (578, 35),
+            },
+            # Run times of 22 functions of JAXBench's model `gpt53`
+            # (https://github.com/aryatschand/JAXBench, docs/reference/real-time.md)
+            calibration=Calibration(latency=1.75, bandwidth=0.82, start=180),
+        ),
+        Chip(
+            name="tpu7x",
+            aliases=("v7x", "ironwood"),
+            topology="tpu7x:2x2x1",
+            device_kind="TPU7x",
+            vmem=64 * MIB,
+            vmem_limit=32 * MIB,
+            source=f"{_DOCS}/tpu7x",
+            flops={"bf16": 1153.5e12, "f8": 2307e12},
+            bandwidth=3690e9,
+            clock=2.2e9,
+            delay_slots=6,
+            copies={
+                "hbm_to_vmem": (687, 1688.9),
+                "vmem_to_hbm": (590, None),
+                "hbm_to_smem": (717, 32),
+                "smem_to_hbm": (688, 32),
+                "vmem_to_smem": (574, 32),
+                "smem_to_vmem": (578, 32),
+            },
+        ),
+    )
+}
+"""The chips by name, oldest first."""
+
+
+def chip_of(target: str | None) -> Chip | None:
+    """Return the chip of a target, such as `v5e` or `v5e:2x4`; None if it is unknown."""
+    return CHIPS.get((target or "").partition(":")[0])
+
+
+def similar_chip(name: str | None) -> Chip:
+    """Return the chip with that name; the default one for an unknown name."""
+    return CHIPS.get(name or "", CHIPS[defaults.CHIP])
+
+
+def chip_of_kind(device_kind: str | None) -> Chip | None:
+    """Return the chip that jax calls by this name; None if it is unknown."""
+    return next((chip for chip in CHIPS.values() if chip.device_kind == device_kind), None)
