@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pallas_debug.ir.chains import Chains
+from pallas_debug.ir.llo import LOCATION
 from pallas_debug.ir.operations import LONG, Module, location_at
 from pallas_debug.model import SourceLine
 
@@ -18,7 +19,6 @@ ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
 
 _ALIAS = "#loc"
 _OF_ARGUMENT = re.compile(r" loc\((?:#loc\d*|unknown)\)")
-_IN_COMMENT = re.compile(r" ?/\* loc\(([^*]{0,4000}?)\) ?\*/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +101,12 @@ def _bare_llo(module: Module) -> tuple[list[str], list[ChainsOfLine]]:
     chains: list[ChainsOfLine] = []
     known: dict[tuple[str, ...], ChainsOfLine] = {(): ()}
     for line in module.lines:
-        bodies: list[str] = _IN_COMMENT.findall(line, 0, LONG) if "/* loc(" in line else []
+        bodies: list[str] = LOCATION.findall(line, 0, LONG) if "/* loc(" in line else []
         key = tuple(dict.fromkeys(bodies))
         found = known.get(key)
         if found is None:
             found = known[key] = _chains(*map(module.chains.resolve, key))
-        lines.append(_IN_COMMENT.sub("", line) if bodies else line)
+        lines.append(LOCATION.sub("", line) if bodies else line)
         chains.append(found)
     return lines, chains
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pallas_debug.ir.chains import Chains
+from pallas_debug.ir.llo import HEAD, OPERATION, VALUE
 from pallas_debug.model import SourceLine
 
 MAX_BUNDLES = 1 << 20
@@ -32,20 +33,10 @@ MARKS = {
 """Marks of bundles, as explained at the top of every file."""
 
 _HOLE = "\0"
-_TOKEN = re.compile(
-    r"/\*|\*/|^[ \t]*+(?:0x[0-9a-f]{1,15}|\d{1,15})[ \t]++(?:[A-Z]{2})?+[ \t]*+:", re.MULTILINE
-)
-_START = re.compile(
-    r"[ \t]*+(?P<number>0x[0-9a-f]{1,15}|\d{1,15})[ \t]++(?P<mark>[A-Z]{2})?+[ \t]*+:[ \t]?"
-    r"(?P<depth>[> ]*+)(?P<body>\{.*)"
-)
-_INSTRUCTION = re.compile(
-    r"(?:\((?P<guard>!?%[\w$.-]+)\) )?"
-    r"(?P<results>%[\w$.-]+(?:, %[\w$.-]+)*) = (?P<opcode>[A-Za-z_][\w.]*)(?P<rest>.*)",
-    re.DOTALL,
-)
+_TOKEN = re.compile(rf"/\*|\*/|^{HEAD}", re.MULTILINE)
+_START = re.compile(rf"{HEAD}(?P<body>\{{.*)")
+_INSTRUCTION = re.compile(rf"{OPERATION}(?P<rest>.*)", re.DOTALL)
 _PREDICATE = re.compile(r"\((?P<predicate>!?%p[\w$.-]*)(?:, (?P<kept>[^()]*))?\),?")
-_VALUE = re.compile(r"%[\w$.-]+")
 _LOCATION = re.compile(r"loc\((?P<body>.*)\)\s*$")
 _REGION = re.compile(r"(?P<what>Start|End|Start/End empty) region (?P<number>\d{1,9})\b")
 _TARGET = re.compile(r"\btarget = \$region(?P<number>\d{1,9})\b")
@@ -264,7 +255,7 @@ def _instruction(
     return Instruction(
         opcode=found["opcode"],
         results=tuple(found["results"].split(", ")),
-        operands=tuple(_VALUE.findall(after)),
+        operands=tuple(VALUE.findall(after)),
         arguments=tuple(a for part in after.split(",") if (a := part.strip())),
         predicate=(predicated["predicate"] if predicated else None) or found["guard"],
         kept=kept.strip() if kept else None,

@@ -17,6 +17,7 @@ _STRING = r'"(?P<{}>(?:[^"\\\n]|\\.)*)"'
 _LINE = re.compile(
     rf"(?:{_STRING.format('name')}\(\s*)?{_STRING.format('file')}:(?P<line>\d{{1,9}}):\d+"
 )
+_PLACE = re.compile(r'"(?:[^"\\]|\\.)*":\d{1,9}:\d{1,9}(?: to (?:\d{1,9})?:\d{1,9})?')
 _AT_LOCATION = re.compile(r"\bloc\((?P<body>.*)\)")
 _ESCAPE = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
@@ -41,6 +42,12 @@ def first_source_line(message: str) -> SourceLine | None:
         for line in source_lines(match["body"]):
             return line
     return None
+
+
+def first_place(text: str) -> str:
+    """File, line and columns of the first location in a text, as printed; empty without one."""
+    found = _PLACE.search(text)
+    return found[0] if found else ""
 
 
 def unescape(text: str) -> str:

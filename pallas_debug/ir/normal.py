@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from pallas_debug.ir.llo import LOCATION
 from pallas_debug.ir.operations import LONG, Kind, closing
 
 if TYPE_CHECKING:
@@ -35,12 +36,11 @@ _WORD_OR_COMMENT = re.compile(
 _BINDER = re.compile(rb"(?<![\w.])([a-z]{1,6}):(?=[A-Za-z]\w*[\[<{])")
 _KEYWORDS = frozenset((b"in", b"let", b"lambda"))
 _LOCATION_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"| loc\(')
-_LLO_LOCATION = re.compile(r" ?/\* loc\([^\n*]{0,4000}?\) ?\*/")
 _LLO_NUMBERED = re.compile(r"(\$region|#allocation|parent=)\d+")
 _COMMENTS = {
     "jaxpr": re.compile(r"  # [^\n]*$", re.MULTILINE),
-    "llo": _LLO_LOCATION,
-    "bundles": _LLO_LOCATION,
+    "llo": LOCATION,
+    "bundles": LOCATION,
 }
 """Patterns of locations, for kinds of text that print them as comments."""
 

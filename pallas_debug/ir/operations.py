@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Literal
 
 from pallas_debug.ir.chains import Chains
+from pallas_debug.ir.llo import HEAD, LOCATION, OPERATION
 from pallas_debug.model import SourceLine
 
 Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
@@ -44,13 +45,8 @@ _JAXPR_WORD = re.compile(r"(?<![\w.:=])[a-z]{1,6}(?![\w:=(])")
 _JAXPR_LOCATION = re.compile(
     r"  # (?P<file>.+?):(?P<line>\d{1,9})(?::\d+)?(?: \((?P<function>.*)\))?$"
 )
-_LLO_OPERATION = re.compile(
-    r"(?:^\s*(?:0x[0-9a-f]+|\d+)\s+(?:[A-Z]{2})?\s*:[^{]*\{ *|^\s*|;;\s*)"
-    r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"
-)
-_LLO_LOCATION = re.compile(r"/\* loc\((?P<body>[^*]{0,4000}?)\) ?\*/")
-# Possessive, so that they never backtrack into a run of blanks: a text may consist of blanks.
-_BUNDLE = re.compile(r"^[ \t]*+(?:0x[0-9a-f]++|0)[ \t]++(?:[A-Z]{2})?+[ \t]*+:.*\{", re.MULTILINE)
+_LLO_OPERATION = re.compile(rf"(?:^{HEAD}\{{ *|^\s*+|;;\s*+){OPERATION}")
+_BUNDLE = re.compile(rf"^{HEAD}\{{", re.MULTILINE)
 _REGION = re.compile(r"\$region\d+: ")
 _MLIR = re.compile(
     r"^(?:#\w++ = |module\b|[ \t]*+(?:func\.func\b|%[\w$.-]++(?::\d++)? = ))", re.MULTILINE
@@ -112,7 +108,7 @@ def location_at(text: str, kind: Kind) -> tuple[int, int] | None:
         start = text.rfind(" loc(", 0, LONG)
         end = closing(text, start + 5) if start >= 0 else -1
         return (start, end) if start >= 0 and not text[end:].strip(" {") else None
-    found = (_JAXPR_LOCATION if kind == "jaxpr" else _LLO_LOCATION).search(text, 0, LONG)
+    found = (_JAXPR_LOCATION if kind == "jaxpr" else LOCATION).search(text, 0, LONG)
     return found.span() if found else None
 
 
@@ -136,7 +132,7 @@ def name_of(text: str, kind: Kind) -> str | None:
         return _jaxpr_name(found) if found else None
     if kind in ("llo", "bundles"):
         found = _LLO_OPERATION.search(text, 0, LONG)
-        return found["name"] if found else None
+        return found["opcode"] if found else None
     return None
 
 
@@ -193,7 +189,7 @@ class Module:
                 return ()
             file, number, function = found["file"], int(found["line"]), found["function"]
             return (SourceLine(file=file, line=number, function=function),)
-        bodies = _LLO_LOCATION.finditer(text, 0, LONG)
+        bodies = LOCATION.finditer(text, 0, LONG)
         return tuple(dict.fromkeys(s for f in bodies for s in self.chains.resolve(f["body"])))
 
     def location(self, line: int) -> str | None:
@@ -358,13 +354,13 @@ def _read_llo(text: str, line: int) -> Iterator[Operation]:
     found = list(_LLO_OPERATION.finditer(text))
     for number, this in enumerate(found, 1):
         end = found[number].start() if number < len(found) else len(text)
-        at = _LLO_LOCATION.search(text, this.end(), end)
+        at = LOCATION.search(text, this.end(), end)
         operands = _values(_MLIR_VALUE, text, this.end(), at.start() if at else end)
-        if this["predicate"]:
-            operands = _values(_MLIR_VALUE, text, *this.span("predicate")) + operands
+        if this["guard"]:
+            operands = _values(_MLIR_VALUE, text, *this.span("guard")) + operands
         yield Operation(
             line=line,
-            name=this["name"],
+            name=this["opcode"],
             results=_values(_MLIR_VALUE, text, *this.span("results")),
             operands=operands,
         )

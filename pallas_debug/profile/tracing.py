@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pallas_debug.ir.bundles import BundleListing, Instruction
+from pallas_debug.ir.llo import SPILL_SLOT
+from pallas_debug.ir.locations import first_place
 from pallas_debug.ir.mosaic import COPY, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
@@ -32,8 +34,6 @@ Chain = tuple[SourceLine, ...]
 Place = tuple[str, int]
 """File and number of a line."""
 
-_PLACE = re.compile(r'"(?:[^"\\]|\\.)*":\d{1,9}:\d{1,9}(?: to (?:\d{1,9})?:\d{1,9})?')
-_SLOT = re.compile(r"\[#(allocation\d+_spill)\]")
 _MATRIX_UNIT = re.compile(r"\.(?:mrb\[(?P<entry>\d{1,6})\]\.)?(?P<unit>mxu\d{1,3})\b")
 _NUMBER = re.compile(r"%[a-z]*(\d{1,15})")
 
@@ -154,7 +154,7 @@ class _Flow:
             if instruction.kept:
                 read[instruction.kept] = None
             sources = [definitions[name] for name in read if name in definitions]
-            slot = _SLOT.search(instruction.text)
+            slot = SPILL_SLOT.search(instruction.text)
             if slot and instruction.opcode.startswith(("vst", "sst")):
                 stored[slot[1]].append(number)
             elif slot:  # reads from the last store to the slot in the listing
@@ -283,8 +283,7 @@ class _Calls:
         if body is None:
             return None
         if body not in self._places:
-            at = _PLACE.search(self._module.chains.without_aliases(body))
-            self._places[body] = at[0] if at else ""
+            self._places[body] = first_place(self._module.chains.without_aliases(body))
         return self._places[body] or None
 
 
@@ -346,8 +345,7 @@ class _Chains:
             location = instruction.locations[0]
             key = keys.get(location)
             if key is None:
-                place = _PLACE.search(location)
-                key = keys[location] = place[0] if place else ""
+                key = keys[location] = first_place(location)
             known = calls.chains.get(key, [])
             if len(known) == 1:
                 self._own[number] = own = known[0] or own

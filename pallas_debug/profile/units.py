@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pallas_debug.ir.llo import SPILL_SLOT
+
 MXU, PUSH, XLU, VALU, VPOP, EUP = "MXU", "MATPUSH", "XLU", "VALU", "VPOP", "EUP"
 LOAD, FILL, STORE, SPILL, SALU = "VLOAD", "VLOAD:FILL", "VSTORE", "VSTORE:SPILL", "SALU"
 
@@ -48,7 +50,6 @@ _EUP = ("vrcp", "vpow2", "vexp2", "vlog2", "vrsqrt", "vtanh", "vsigmoid", "verf"
 _NO_SLOT = ("inlined_call_operand", "sphi", "vphi", "pphi", "int_to_ptr", "control")
 _WAITS = ("dma.done.wait", "vsyncadd", "vsyncpa", "vwait")
 _MXU = ("vmatmul", "vmatprep", "vmatpush", "vdwg", "vlatch")
-_SPILL = re.compile(r"#allocation\d+_spill\]")
 
 _MAX_OPCODES = 4096
 """Maximum number of opcodes whose units are cached; kernels have a few hundred."""
@@ -143,7 +144,7 @@ def units_of(opcode: str, text: str = "") -> tuple[str, ...]:
         return ()
     if opcode.startswith(_EUP):
         return (slot, EUP)
-    if slot in (LOAD, STORE) and _SPILL.search(text):
+    if slot in (LOAD, STORE) and SPILL_SLOT.search(text):
         return (slot, FILL if slot == LOAD else SPILL)
     return (slot,)
 
@@ -157,12 +158,12 @@ def is_vector(opcode: str) -> bool:
 
 def is_spill(opcode: str, text: str) -> bool:
     """Return whether an instruction spills a register, to VMEM or SMEM."""
-    return opcode.startswith(("vst", "sst")) and bool(_SPILL.search(text))
+    return opcode.startswith(("vst", "sst")) and bool(SPILL_SLOT.search(text))
 
 
 def is_fill(opcode: str, text: str) -> bool:
     """Return whether an instruction loads a spilled register."""
-    return opcode.startswith(("vld", "sld")) and bool(_SPILL.search(text))
+    return opcode.startswith(("vld", "sld")) and bool(SPILL_SLOT.search(text))
 
 
 def shares(table: UnitTable, bundles: Sequence[int] | None = None) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pallas_debug.ir.bundles import Instruction
+from pallas_debug.ir.llo import VALUE
 from pallas_debug.profile.core.copies import direction_of, memory_spaces
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.units import is_copy
@@ -15,7 +16,6 @@ from pallas_debug.profile.units import is_copy
 _CALL_OPERAND = "inlined_call_operand."
 _INDEX = re.compile(r"\bindex: (?P<index>\d{1,6}), kind: (?P<kind>input|output)\b")
 _SLOT = re.compile(r"\[(?P<slot>smem:\[#allocation[^\]]*\])")
-_VALUE = re.compile(r"%[\w$.-]+")
 
 MAX_TRACED = 4096
 """Maximum number of instructions to follow back from a copy to its operand."""
@@ -66,7 +66,7 @@ class OperandAddresses:
 
     def _traced(self, copy: Instruction, argument: int) -> CallOperand | None:
         addresses = copy.arguments[argument : argument + 1]
-        queue = [value for address in addresses for value in _VALUE.findall(address)]
+        queue = [value for address in addresses for value in VALUE.findall(address)]
         seen = set(queue)
         for value in queue:  # grows during iteration
             if value in self.operands and self.operands[value].space != "smem":

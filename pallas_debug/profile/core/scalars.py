@@ -14,12 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pallas_debug.ir.bundles import Instruction
+from pallas_debug.ir.llo import NAME
 
 Address = tuple[str, int]
 Scalar = int | Address | None
 
 _ALLOCATION = re.compile(r"\[#(?P<name>\w+)(?: \+ \$(?P<offset>0x[0-9a-f]{1,8}))?\]")
-_OFFSET = re.compile(r"\+ (?:\$(?P<hex>0x[0-9a-f]{1,8})|(?P<value>%[\w$.-]+)|(?P<number>\d{1,9}))")
+_BASE = re.compile(rf"\[#(?P<allocation>\w+)|\[?(?P<register>{NAME})")
+_OFFSET = re.compile(
+    rf"\+ (?:\$(?P<hex>0x[0-9a-f]{{1,8}})|(?P<value>{NAME})|(?P<number>\d{{1,9}}))"
+)
 _MASK = (1 << 32) - 1
 _LIMIT = 1 << 31
 
@@ -152,13 +156,10 @@ def place_of(instruction: Instruction) -> MemoryPlace | None:
     if start < 0:
         return None
     text = instruction.text[start + len("[smem:") :]
-    allocation = re.match(r"\[#(\w+)", text)
-    register = re.match(r"\[?(%[\w$.-]+)", text)
-    base: Address | str | None
-    if allocation:
-        base = (allocation[1], 0)
-    else:
-        base = register[1] if register else None
+    found = _BASE.match(text)
+    base: Address | str | None = found["register"] if found else None
+    if found and found["allocation"]:
+        base = (found["allocation"], 0)
     inside = text[: text.find("]")]
     offset, index = 0, None
     for found in _OFFSET.finditer(inside):
