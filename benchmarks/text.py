@@ -26,7 +26,7 @@ from pallas_debug.ir import search
 from pallas_debug.ir.diff import diff
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.operations import Module
-from pallas_debug.ir.text import Document
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.panes.text import TextPane
 
 SIZE = 200_000_000

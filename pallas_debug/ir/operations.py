@@ -159,10 +159,6 @@ class Module:
     @cached_property
     def names(self) -> list[str | None]:
         """Name of each line's first operation."""
-        if self.kind == "mlir":
-            match = _MLIR_OPERATION.match
-            found = map(match, self.lines)
-            return [(f["quoted"] or f["name"]) if f else None for f in found]
         return [name_of(text, self.kind) for text in self.lines]
 
     @cached_property
@@ -195,12 +191,8 @@ class Module:
     def location(self, line: int) -> str | None:
         """Body of a line's `loc(…)`, as printed."""
         text = self.lines[line]
-        if self.kind == "mlir" and (found := _MLIR_LOCATION.search(text, max(0, len(text) - 64))):
-            return found["body"]
         at = location_at(text, self.kind)
-        if at is None:
-            return None
-        return text[at[0] : at[1]].strip().removeprefix("loc(").removesuffix(")")
+        return text[slice(*at)].strip().removeprefix("loc(").removesuffix(")") if at else None
 
     @cached_property
     def from_source(self) -> dict[tuple[str, int], list[int]]:

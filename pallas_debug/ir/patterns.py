@@ -58,12 +58,8 @@ class Query:
             return not any(c.isupper() for c in letters)
         return self.ignore_case
 
-    def compiled(self, *, to_line_end: bool = False) -> Pattern:
+    def compiled(self) -> Pattern:
         """Compile the pattern, for UTF-8 bytes and for `str`.
-
-        Args:
-          to_line_end: extend each match to the end of its line, for counting lines quickly. RE2 is
-            faster when it looks for the longest match, which is then the same one.
 
         Raises:
           PatternError: the text is not a valid regular expression, or RE2 does not support it.
@@ -76,9 +72,6 @@ class Query:
         options.log_errors = False
         options.case_sensitive = not self.folds
         source = re2.escape(self._encoded) if self.literal else _translated(self.text)
-        options.longest_match = to_line_end
-        if to_line_end:
-            source = b"(?:" + source + b").*"
         try:
             found: Pattern = re2.compile(b"(?m)" + source, options)
         except re2.error as error:

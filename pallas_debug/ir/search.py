@@ -6,7 +6,9 @@ line if that is longer. Patterns run over chunks rather than single lines, for s
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +19,6 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
 from pallas_debug.ir.patterns import Pattern
 from pallas_debug.ir.patterns import Query as Query
-from pallas_debug.ir.text import open_regular
 
 CHUNK = 1 << 18
 """Bytes per read; fits the cache, and the search can be stopped between reads."""
@@ -81,6 +82,18 @@ Opened = Callable[[Path], int]
 """Opens a text: returns a descriptor, or raises `OSError` or `PallasDebugError`."""
 
 
+def open_regular(path: Path) -> int:
+    """Open a regular file and return its descriptor; reject pipes and devices without blocking.
+
+    Files of a dump are opened by `store/files.py` instead.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
 def search(
     paths: Iterable[Path], query: Query, *, chunk: int = CHUNK, opened: Opened = open_regular
 ) -> Iterator[Hit | Progress]:
@@ -128,13 +141,13 @@ def count(
       first: stop at the first hit of each text.
       opened: opens each text.
     """
-    counted = counter(query)
+    find = finder(query)
     buffer = bytearray(chunk)
     for path in paths:
         found, problem = 0, None
         try:
             for size in _chunks(opened(path), buffer):
-                found += counted(buffer, size)
+                found += sum(1 for _ in find(buffer, size))
                 if first and found:
                     found = 1
                     break
@@ -160,26 +173,6 @@ def finder(query: Query) -> Finder:
         return partial(_matches, query.compiled())
     size, find = len(needle), chunks.Literal(needle, folds=query.folds)
     return lambda data, stop: ((at, at + size) for at in find(data, stop))
-
-
-def counter(query: Query) -> Callable[[bytes | bytearray, int], int]:
-    """Build a function that counts matching lines, given whole lines.
-
-    Raises:
-      PatternError: the query is not a valid regular expression.
-    """
-    pattern = query.compiled()
-    if query.needle() is not None or any(
-        next(pattern.finditer(line, len(line)), None) for line in (b"", b"a", b" ")
-    ):  # literal text, or a pattern that matches the empty string at the end of a line
-        find = finder(query)
-        return lambda data, size: sum(1 for _ in find(data, size))
-    return partial(_count, query.compiled(to_line_end=True))
-
-
-def _count(pattern: Pattern, data: bytes | bytearray, size: int) -> int:
-    with memoryview(data) as whole, whole[:size] as view:
-        return sum(1 for _ in pattern.finditer(view))
 
 
 def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[tuple[int, int]]:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallas_debug.ir.bare import BareText, ChainsOfLine, KnownLocations, bare_text
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 from pallas_debug.render import visible
+from pallas_debug.report.bare import BareText, ChainsOfLine, KnownLocations, bare_text
 
 MAX_LINE = 4000
 """Maximum characters shown of a line: one may contain a constant of ten million."""

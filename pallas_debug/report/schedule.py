@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallas_debug.ir.bare import BareText, ChainsOfLine
 from pallas_debug.ir.bundles import Bundle
 from pallas_debug.profile.stats import Profile
+from pallas_debug.report.bare import BareText, ChainsOfLine
 from pallas_debug.report.pack import runs, shown
 
 

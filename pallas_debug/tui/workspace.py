@@ -17,7 +17,6 @@ from textual.widgets import Static
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.normal import NOISE
-from pallas_debug.ir.text import Document
 from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
@@ -31,6 +30,7 @@ from pallas_debug.tui.model.browser import (
     TextPlace,
     kernel_name,
 )
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
 from pallas_debug.tui.panes.failure import FailurePane

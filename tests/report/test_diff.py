@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pages import DOUBLE, DUMPS, Browser
 
-from pallas_debug.ir.bare import bare_text
 from pallas_debug.ir.diff import diff
 from pallas_debug.ir.operations import Module
+from pallas_debug.report.bare import bare_text
 from pallas_debug.report.page import static
 
 WORDS = ["load", "store", "add", "mul", "dot", "if", "for", "yield"]

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from pallas_debug.ir.bare import bare_text
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.report import schedule, words
+from pallas_debug.report.bare import bare_text
 from pallas_debug.report.markup import Markup, escape, tag
 from pallas_debug.report.pack import MAX_LINE, Packer, Text, document, runs, shortened
 from pallas_debug.report.parts.memory import COLOURS, memory_part

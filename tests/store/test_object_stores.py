@@ -548,8 +548,8 @@ def test_commands_that_read(
 
 
 def test_browser(in_memory: Url, kernel: Kernel, compiled: Compiled) -> None:
-    from pallas_debug.ir.text import Document
     from pallas_debug.tui.model.browser import Browser, TextPlace
+    from pallas_debug.tui.model.document import Document
     from pallas_debug.tui.model.state import spot_of
     from pallas_debug.tui.model.watch import Watch
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.ir.text import open_regular
+from pallas_debug.ir.search import open_regular
 from pallas_debug.model import Failure, Finding, Gap, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module

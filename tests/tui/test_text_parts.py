@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from pallas_debug.ir.operations import Module, Region
 from pallas_debug.ir.patterns import Query
-from pallas_debug.ir.text import Document
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.widgets.cells import (
     Mark,
     cells,

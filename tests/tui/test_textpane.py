@@ -10,7 +10,7 @@ import pytest
 from pilot import drive, screen_rows, until
 from textual.app import App, ComposeResult
 
-from pallas_debug.ir.text import Document
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.panes.text import TextPane
 from pallas_debug.tui.widgets import find, lineview
 from pallas_debug.tui.widgets.cells import cells as cell_count

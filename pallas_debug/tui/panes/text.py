@@ -18,8 +18,8 @@ from textual.strip import Strip
 
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Module, guess_kind, read_line
-from pallas_debug.ir.text import Document
 from pallas_debug.model import SourceLine
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.widgets.cells import KINDS, Cells, Mark, marked, spans, without_locations
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lines import MAX_LINE, DocumentLines, Folds, HitLines, Lines

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 
 from pallas_debug.ir.operations import Region
-from pallas_debug.ir.text import Document, Growth
+from pallas_debug.tui.model.document import Document, Growth
 
 MAX_LINE = 10_000
 """Maximum part of a line to read at a time: bytes in a file, characters in memory."""

@@ -9,9 +9,7 @@ mapped: if a mapped file is truncated while it is shown, SIGBUS ends the process
 from __future__ import annotations
 
 import bisect
-import errno
 import os
-import stat
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from typing import Literal
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
+from pallas_debug.ir.search import open_regular
 
 BLOCK = 1 << 16
 """Number of bytes per entry of the index."""
@@ -241,18 +240,6 @@ def _positions(data: bytes) -> list[int]:
         found.append(position)
         position = data.find(b"\n", position + 1)
     return found
-
-
-def open_regular(path: Path) -> int:
-    """Open a regular file and return its descriptor; reject pipes and devices without blocking.
-
-    Files of a dump are opened by `store/files.py` instead.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise OSError(errno.EINVAL, "Not a regular file", str(path))
 
 
 class _File:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.ir.text import BLOCK, Document
+from pallas_debug.tui.model.document import BLOCK, Document
 
 EVERYTHING = 1 << 40
 

@@ -1,0 +1,95 @@
+"""Texts without locations, and the Python lines behind each of their lines; for whole texts.
+
+`Module` handles one line at a time. This module reads a text once and resolves each location once:
+a text of 10,000 lines has a few hundred locations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pallas_debug.ir.chains import Chains
+from pallas_debug.ir.llo import LOCATION
+from pallas_debug.ir.operations import LONG, Module, location_at
+from pallas_debug.model import SourceLine
+
+ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
+
+_Table = tuple[Chains, dict[tuple[str, ...], ChainsOfLine]]
+
+_ALIAS = "#loc"
+_OF_ARGUMENT = re.compile(r" loc\((?:#loc\d*|unknown)\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BareText:
+    """A text without locations.
+
+    Attributes:
+      lines: lines without the definitions of locations.
+      chains: for each line, the chains of Python lines it comes from, innermost function first;
+        there are several for a bundle of several instructions.
+    """
+
+    lines: list[str]
+    chains: list[ChainsOfLine]
+
+
+@dataclass(frozen=True)
+class KnownLocations:
+    """Cache of resolved locations: two thirds of a module's passes share their aliases."""
+
+    _tables: dict[tuple[str, ...], _Table] = field(default_factory=dict)
+
+    def of(self, aliases: Sequence[str]) -> _Table:
+        """Return the resolver of lines that define aliases, and the locations it has resolved."""
+        return self._tables.setdefault(tuple(aliases), (Chains(aliases), {}))
+
+
+def bare_text(module: Module, locations: KnownLocations | None = None) -> BareText:
+    """Remove the locations of a text.
+
+    Args:
+      locations: cache for texts of the same kernel.
+    """
+    lines: list[str] = []
+    chains: list[ChainsOfLine] = []
+    is_mlir = module.kind == "mlir"
+    aliases = [line for line in module.lines if is_mlir and line.startswith(_ALIAS)]
+    resolver, known = (locations or KnownLocations()).of(aliases)
+    for number, line in enumerate(module.lines):
+        if is_mlir and line.startswith(_ALIAS):
+            continue
+        bare, bodies = _divided(module, number)
+        lines.append(bare)
+        if module.kind == "jaxpr":
+            chains.append(_chains(module.source(number)))
+            continue
+        if bodies not in known:
+            known[bodies] = _chains(*map(resolver.resolve, bodies))
+        chains.append(known[bodies])
+    while lines and not lines[-1]:
+        lines.pop()
+        chains.pop()
+    return BareText(lines=lines, chains=chains)
+
+
+def _divided(module: Module, number: int) -> tuple[str, tuple[str, ...]]:
+    """Divide a line into its text without locations, and the bodies of these."""
+    line = module.lines[number]
+    if module.kind in ("llo", "bundles"):
+        if "/* loc(" not in line:
+            return line, ()
+        return LOCATION.sub("", line), tuple(dict.fromkeys(LOCATION.findall(line, 0, LONG)))
+    at = location_at(line, module.kind) if module.kind != "text" else None
+    bare = line if at is None else line[: at[0]] + line[at[1] :]
+    if module.kind == "mlir" and " loc(" in bare:
+        bare = _OF_ARGUMENT.sub("", bare)
+    body = module.location(number) if at is not None else None
+    return bare, (body,) if body else ()
+
+
+def _chains(*chains: tuple[SourceLine, ...]) -> ChainsOfLine:
+    return tuple(dict.fromkeys(filter(None, chains)))
