@@ -1,4 +1,4 @@
-"""The table of chips: one row for each, with all figures that the package uses, and their sources.
+"""The table of chips: one row for each, with its figures and their sources.
 
 Nothing here imports jax: dumps are also read on machines without it.
 """

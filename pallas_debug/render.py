@@ -53,15 +53,6 @@ def plural_of(count: int, noun: str) -> str:
     return plural(count, noun).replace(str(count), f"{count:,}", 1)
 
 
-def size_text(count: float) -> str:
-    """Format a number of bytes: `9.1 MiB`."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
 def visible(text: str, keep: str = "\n\t") -> str:
     """Escape every character that a terminal may interpret or hide, except those in `keep`.
 

@@ -18,9 +18,10 @@ from pallas_debug.bridge.walk.index_maps import Block, NotReadable, Table
 from pallas_debug.chips import LANES, MIB, chip_of_kind
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.refused import by_size, mib
+from pallas_debug.findings.refused import by_size
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
+from pallas_debug.quantities import size_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class MemoryPart:
 
     def __str__(self) -> str:
         times = f"{self.buffers} x " if self.buffers > 1 else ""
-        return f"{self.operand} {times}{self.shape} ({mib(self.bytes)})"
+        return f"{self.operand} {times}{self.shape} ({size_text(self.bytes, 2)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +172,7 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     seen = _sighting(subject, over, parts[0], {"vmem": str(over[0].vmem)})
     finding = seen.of(
         Fault.VMEM_OVERFLOW,
-        used=mib(over[0].vmem),
+        used=size_text(over[0].vmem, 2),
         limits=by_size({use.target: use.vmem_limit for use in over}),
         parts=parts,
         is_full=len(full) == len(over),
@@ -186,7 +187,7 @@ def _smem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     parts = [part for part in over[0].parts if part.space == "smem"]
     seen = _sighting(subject, over, parts[0], {"smem": str(over[0].smem)})
     limits = by_size({use.target: use.smem_capacity for use in over})
-    used = mib(over[0].smem)
+    used = size_text(over[0].smem, 2)
     result.findings.append(seen.of(Fault.SMEM_OVERFLOW, used=used, limits=limits, parts=parts))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pallas_debug import quantities
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
@@ -245,7 +246,7 @@ def _name(change: FigureChange) -> str:
 
 def _cell(name: str, figure: Figure) -> str:
     if name.startswith("share") and figure.value is not None:
-        return f"{figure.value:.1%}".replace("%", " %")
+        return quantities.percent(figure.value, 1)
     return str(figure)
 
 
@@ -255,7 +256,7 @@ def _cycles(value: float | None) -> str:
 
 def percent(change: float | None) -> str:
     """Return a relative change, such as `-16.9 %`; `-` if it is unknown."""
-    return "-" if change is None else f"{change:+.1%}".replace("%", " %")
+    return "-" if change is None else quantities.percent(change, 1, signed=True)
 
 
 def _as_json(a: CostSide, b: CostSide, comparison: StatsComparison) -> dict[str, Any]:

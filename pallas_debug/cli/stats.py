@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallas_debug import defaults
+from pallas_debug import defaults, quantities
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
-from pallas_debug.render import one_line, plural_of, size_text, typed
+from pallas_debug.render import one_line, plural_of, typed
 
 if TYPE_CHECKING:
     from pallas_debug.profile.cycles import CycleEstimate
@@ -149,10 +149,10 @@ def _of_function(options: StatsOptions) -> Stats | None:
 def _change_text(changed: WhatIf) -> str:
     """Say what a change costs, and on what that rests."""
     now, then = changed.now.value or 0, changed.cycles.value or 0
-    share = f", {100 * then / now:.0f} % of them" if now else ""
+    share = f", {quantities.percent(then / now)} of them" if now else ""
     least = "at least " if changed.is_bound else ""
     steps = "" if changed.is_bound else f"; {plural_of(changed.steps, 'step')}"
-    vmem = f", {size_text(changed.vmem)} of VMEM" if changed.vmem is not None else ""
+    vmem = f", {quantities.size_text(changed.vmem)} of VMEM" if changed.vmem is not None else ""
     names = ", ".join(changed.assumed)
     assumed = f"; the block of {names} is assumed to change at every step" if names else ""
     return (
@@ -181,7 +181,7 @@ def marked(figure: Figure, *, percent: bool = False) -> str:
     """Format a figure with the letter of its origin; `-` if it is unavailable."""
     if figure.value is None:
         return f"{figure.formula} {figure.origin[0]}" if figure.formula else "-"
-    text = f"{figure.value * 100:.1f} %" if percent else str(figure)
+    text = quantities.percent(figure.value, 1) if percent else str(figure)
     return f"{text} {figure.origin[0]}"
 
 

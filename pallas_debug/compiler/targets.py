@@ -8,15 +8,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pallas_debug.chips import CHIPS, MIB, Chip
+from pallas_debug.chips import CHIPS, Chip
 from pallas_debug.errors import UnknownTargetError, UsageError
 from pallas_debug.model import Target
+from pallas_debug.quantities import size_text
 
 
 def _summary(chip: Chip) -> str:
     parts = ["no int8 or fp8 matmul"] if chip.unmultiplied else []
-    limit = f", {chip.vmem_limit // MIB} MiB for a kernel by default"
-    parts.append(f"{chip.vmem // MIB} MiB of VMEM{limit if chip.vmem_limit < chip.vmem else ''}")
+    limit = f", {size_text(chip.vmem_limit)} for a kernel by default"
+    parts.append(f"{size_text(chip.vmem)} of VMEM{limit if chip.vmem_limit < chip.vmem else ''}")
     parts += ["two cores per device"] if chip.cores == 2 else []
     return "; ".join(parts)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from pallas_debug.model import Kernel
+from pallas_debug.quantities import size_text
 
 _SUMS = (
     re.compile(r"Scoped allocation with size (?P<used>\S+) and limit (?P<limit>\S+) exceeded"),
@@ -28,14 +29,6 @@ _PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d{1,9})")
 _BUFFERS = re.compile(r"has (?P<count>\d{1,9}) buffering levels")
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
-
-
-def amount(count: float) -> str:
-    """Format bytes: `16.0 MiB`, `512 KiB`, `96 B`."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}".replace(".0 ", " ")
-    return f"{count:.0f} B"
 
 
 def overflow(message: str, kernel: Kernel | None = None) -> list[str]:
@@ -67,7 +60,7 @@ def overflow(message: str, kernel: Kernel | None = None) -> list[str]:
 
 
 def _needed(used: int, limit: int, space: str) -> str:
-    return f"needed: {amount(used)} of {space.upper()}; limit: {amount(limit)}"
+    return f"needed: {size_text(used)} of {space.upper()}; limit: {size_text(limit)}"
 
 
 def _allocation(tag: str, size: int, kernel: Kernel | None, shape: str = "") -> str:
@@ -86,7 +79,7 @@ def _allocation(tag: str, size: int, kernel: Kernel | None, shape: str = "") -> 
         what = "spilled registers"
     elif tag.startswith("scratch"):
         what = "scratch"
-    words = [f"  {what}: {amount(size)}", shape, f"{buffers} buffers" if buffers > 1 else ""]
+    words = [f"  {what}: {size_text(size)}", shape, f"{buffers} buffers" if buffers > 1 else ""]
     return ", ".join(filter(None, words))
 
 

@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from pallas_debug import explain
 from pallas_debug.findings.case import Case, Test, has, is_
 from pallas_debug.findings.faults import Fault
-
-
-def mib(size: int) -> str:
-    return f"{size / (1 << 20):.4g} MiB"
+from pallas_debug.quantities import size_text
 
 
 def by_size(limits: Mapping[str, int]) -> str:
     """Format sizes by target: `16 MiB on v5e, v5p; 32 MiB on v6e`."""
     return "; ".join(
-        f"{mib(size)} on {', '.join(t for t, s in limits.items() if s == size)}"
+        f"{size_text(size, 2)} on {', '.join(t for t, s in limits.items() if s == size)}"
         for size in dict.fromkeys(limits.values())
     )
 

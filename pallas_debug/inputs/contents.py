@@ -14,6 +14,7 @@ from pallas_debug import defaults
 from pallas_debug.errors import UsageError
 from pallas_debug.inputs import files
 from pallas_debug.inputs.grammar import ArraySpec, FileSpec, FillSpec
+from pallas_debug.quantities import size_text
 
 Array = np.ndarray[Any, Any]
 
@@ -57,8 +58,8 @@ def refuse_size(where: str, shape: tuple[int, ...], dtype: str | np.dtype[Any]) 
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size > defaults.MAX_INPUT_BYTES:
         raise UsageError(
-            f"{where} takes {size / 2**30:.1f} GiB, but an array with values may take at most "
-            f"{defaults.MAX_INPUT_BYTES / 2**30:.0f}: pass a smaller shape; `dump` needs no values"
+            f"{where} takes {size_text(size)}, but an array with values may take at most "
+            f"{size_text(defaults.MAX_INPUT_BYTES)}: pass a smaller shape; `dump` needs no values"
         )
 
 

@@ -83,7 +83,7 @@ class MosaicOperation(Operation):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a copy goes to another device."""
+        """True if a copy goes to another device."""
         return self.group("device_id") is not None
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from pallas_debug import defaults
 from pallas_debug.errors import MachineError, UsageError
 from pallas_debug.model import SourceLine
+from pallas_debug.quantities import size_text
 
 VARIABLE = "PALLAS_MAX_MEMORY"
 """Environment variable for the limit in GiB."""
@@ -32,10 +33,9 @@ def require_memory(kernel: str, where: SourceLine | None, needed: int = 0) -> No
     used = _resident() + needed
     if used <= most:
         return
-    gib = 1 << 30
     raise MachineError(
-        f"kernel `{kernel}` was stopped: the process needs {used / gib:.1f} GiB of memory, and the "
-        f"limit is {most / gib:.1f} GiB. Use smaller arrays, or set {VARIABLE} to a higher "
+        f"kernel `{kernel}` was stopped: the process needs {size_text(used)} of memory, and the "
+        f"limit is {size_text(most)}. Use smaller arrays, or set {VARIABLE} to a higher "
         "number of GiB",
         where,
     )

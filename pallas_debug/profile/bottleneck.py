@@ -14,6 +14,7 @@ from pallas_debug.profile.costs import Costs
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.traffic import Traffic
+from pallas_debug.quantities import percent
 
 _REASONS = {"issue": "issuing", "result": "waiting for results", "overhead": "loops and steps"}
 
@@ -55,7 +56,7 @@ def _lines(
     waits = copying.total / total
     parts = [(_REASONS[str(r)], c) for r, c in costs.by("reason") if r != "copy"]
     yield (
-        f"{_percent(1 - waits)} computing, {_percent(waits)} waiting for copies, {of}; "
+        f"{percent(1 - waits)} computing, {percent(waits)} waiting for copies, {of}; "
         f"computing is {_shares(parts, total)} of them"
     )
     if waits > SMALL:
@@ -75,7 +76,7 @@ def _lines(
             place = f"in the loop at bundle {schedule.loops[loop].start:#x}"
         yield (
             f"waiting for results of {_shares(late.by('kind'), late.total)}; "
-            f"{_percent(most / late.total)} of it {place}"
+            f"{percent(most / late.total)} of it {place}"
         )
     lines = [(line_text(source), part.total) for source, part in costs.lines()]
     if lines:
@@ -95,8 +96,4 @@ def _cause(traffic: Traffic) -> str:
 
 def _shares(parts: Sequence[tuple[object, float]], total: float) -> str:
     shown = [(name, c / total) for name, c in parts[:NAMED] if c >= SMALL * total] if total else []
-    return ", ".join(f"{name} {_percent(share)}" for name, share in shown) or "in small parts"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return ", ".join(f"{name} {percent(share)}" for name, share in shown) or "in small parts"

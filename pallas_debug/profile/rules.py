@@ -18,6 +18,7 @@ from pallas_debug.profile.advice import MIN_SAVING, AdviceRule, Candidate
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.profile.costs import CostClass, Costs, class_of
 from pallas_debug.profile.whatif import WhatIf, step_loops
+from pallas_debug.quantities import percent
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
@@ -305,7 +306,7 @@ def _idiom(profile: Profile, source: SourceLine | None, kind: CostClass) -> str 
 
 
 def _share(part: Costs, whole: Costs) -> str:
-    return f"{100 * part.total / whole.total:.0f} %"
+    return percent(part.total / whole.total)
 
 
 def _in(profile: Profile, loop: int | None) -> str:

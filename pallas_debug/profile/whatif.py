@@ -25,7 +25,7 @@ from pallas_debug.profile.costs import class_of
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.timeline.parts import Block
 from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
-from pallas_debug.render import size_text
+from pallas_debug.quantities import size_text
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pallas_debug import quantities
+
 MISSING = "–"
 
 
 def size(count: int | None) -> str:
-    """`512 B`, `9.1 KiB`, `3.0 MiB`."""
-    if count is None:
-        return MISSING
-    if count < 1024:
-        return f"{count} B"
-    amount, unit = count / 1024, "KiB"
-    for unit in ("KiB", "MiB", "GiB"):
-        if amount < 1024 or unit == "GiB":
-            break
-        amount /= 1024
-    return f"{amount:.1f} {unit}"
+    """`512 B`, `9.1 KiB`, `3 MiB`."""
+    return MISSING if count is None else quantities.size_text(count)
 
 
 def seconds(amount: float | None) -> str:
@@ -52,7 +45,7 @@ def large(amount: float | int) -> str:
 
 def percent(share: float | None) -> str:
     """`71 %`."""
-    return MISSING if share is None else f"{share * 100:.0f} %"
+    return MISSING if share is None else quantities.percent(share)
 
 
 def dimensions(sizes: Sequence[int | None]) -> str:

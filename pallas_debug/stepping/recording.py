@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from pallas_debug.errors import DumpFormatError
+from pallas_debug.quantities import size_text
 from pallas_debug.stepping.conditions import ConditionFailed, positions
 from pallas_debug.stepping.track import (
     ElementWriter,
@@ -187,7 +188,7 @@ def read(folder: Path) -> RecordedRun:
         if file.exists() and not file.is_file():  # opening a FIFO would block for ever
             raise RecordingError(f"{file} is not a regular file")
         if file.stat().st_size > MAX_DOCUMENT:
-            raise RecordingError(f"{file} is larger than {MAX_DOCUMENT >> 20:,} MiB")
+            raise RecordingError(f"{file} is larger than {size_text(MAX_DOCUMENT)}")
         document: Any = msgspec.json.decode(file.read_bytes())
     except OSError as error:
         raise RecordingError(f"{file} cannot be read: {error.strerror}") from error

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pallas_debug import render
 from pallas_debug.profile.figures import Figure, missing, shown
+from pallas_debug.quantities import size_text
 
 FailedAt = Literal["tracing", "lowering", "compile", "crash", "timeout", "setup", "worker"]
 
@@ -214,7 +215,7 @@ def _row(result: SettingResult, reasons: Sequence[str], *, has_estimate: bool) -
         number = f"{at} ({reasons.index(why) + 1})" if why in reasons else ""
         status = f"{what}{number}" if number else f"{what}: {why}"
     vmem = result.vmem.value
-    used = f"{vmem / 1024:,.0f} KiB" if vmem is not None else "-"
+    used = size_text(vmem) if vmem is not None else "-"
     return [result.target, *result.setting.values(), *map(_cell, figures), used, status]
 
 

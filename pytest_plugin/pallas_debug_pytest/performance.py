@@ -25,6 +25,7 @@ from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.changes import baselines
 from pallas_debug.profile.changes.baselines import Baseline, BaselineCost, BaselineRow
 from pallas_debug.profile.stats import Stats
+from pallas_debug.quantities import size_text
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -335,7 +336,7 @@ def _read(file: Path) -> Baseline:
         raise baselines.BaselineError(f"{file} cannot be read: {error.strerror}") from error
     if len(content) > baselines.MAX_BYTES:
         raise baselines.BaselineError(
-            f"{file} is larger than {baselines.MAX_BYTES >> 20} MiB: it is not a baseline"
+            f"{file} is larger than {size_text(baselines.MAX_BYTES)}: it is not a baseline"
         )
     return baselines.decode(content, str(file))
 

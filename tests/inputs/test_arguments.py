@@ -193,8 +193,8 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("f32[1]=1j", "complex numbers do not fit float32"),
         ("i32[3]=normal", "normal produces floats; for int32, use randint(low, high)"),
         ("i32[3]=randint(5,5)", "randint takes two integers, the smaller one first"),
-        ("f32[100000,100000]=ones", "takes 37.3 GiB, but an array with values may take at most 4: "
-                                    "pass a smaller shape; `dump` needs no values"),
+        ("f32[100000,100000]=ones", "takes 37.3 GiB, but an array with values may take at most 4 "
+                                    "GiB: pass a smaller shape; `dump` needs no values"),
         ("[" * 5000, "column 34: nested more than 32 deep"),
         ("i32[1]=" + "[" * 5000, "nested more than 32 deep"),
     ],

@@ -168,7 +168,7 @@ def test_chosen_lines_and_points_and_what_is_refused(tmp_path: Path) -> None:
         stepper.record_session(session, tmp_path / "some")
     with pytest.raises(UsageError, match="nothing was executed on these lines"):
         stepper.record_session(session, tmp_path / "none", lines=[1])
-    refused = r"the recording would take [\d,]+ KiB, but the limit is 16 KiB: select lines or grid"
+    refused = r"the recording would take [\d.]+ KiB, but the limit is 16 KiB: select lines or grid"
     with pytest.raises(UsageError, match=refused):
         stepper.record_session(session, tmp_path / "large", max_bytes=1 << 14)
     assert [path.name for path in tmp_path.iterdir()] == ["some"]

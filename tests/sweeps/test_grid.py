@@ -143,7 +143,7 @@ def test_table_says_why_there_are_no_figures() -> None:
     titles, rows = table([known, _result(3, None, failure=FAILED)])
     assert titles == ["target", "q", "cycles", "bundles", "spills", "VMEM", "status"]
     assert rows == [
-        ["v5e", "2", "12,345", "-", "0", "2,048 KiB", "ok"],
+        ["v5e", "2", "12,345", "-", "0", "2 MiB", "ok"],
         ["v5e", "3", "-", "-", "-", "-", "failed: k: no room (too large; halve it)"],
     ]
     titles, rows = table([replace(known, compiler_cycles=Figure(value=7))])

@@ -126,7 +126,7 @@ def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_arguments_too_large_to_fill_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "MAX_INPUT_BYTES", 1 << 10)
-    with pytest.raises(UsageError, match=r"the argument batch\['x'\] takes 0.0 GiB, but an array"):
+    with pytest.raises(UsageError, match=r"the argument batch\['x'\] takes 4 KiB, but an array"):
         judged(N, {"x": X})
 
 

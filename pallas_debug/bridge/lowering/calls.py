@@ -27,6 +27,7 @@ from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.jaxcompat import jax_core, pallas_core
 from pallas_debug.guards import guarded
+from pallas_debug.quantities import size_text
 
 Operands = tuple[np.ndarray[Any, Any], ...]
 
@@ -105,8 +106,8 @@ class CallRecorder:
             if len(calls) >= MAX_CALLS:
                 self._left_out.setdefault(digest, f"only the first {MAX_CALLS} are kept")
             elif self._bytes + size > MAX_BYTES:
-                limit = MAX_BYTES >> 20
-                self._left_out.setdefault(digest, f"the arrays of all calls exceed {limit:,} MiB")
+                limit = size_text(MAX_BYTES)
+                self._left_out.setdefault(digest, f"the arrays of all calls exceed {limit}")
             else:
                 self._bytes += size
                 calls.append(call)

@@ -14,6 +14,7 @@ from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.machine.debugger.driver import MemoryWrite
 from pallas_debug.machine.debugger.live import LiveRun, region_text
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.quantities import size_text
 from pallas_debug.stepping import recording as form
 from pallas_debug.stepping.track import StepPlace
 
@@ -95,8 +96,8 @@ class _Recorder:
         self._stop(run.place, always=True)
         if self.nbytes > self.max_bytes:
             raise UsageError(
-                f"the recording would take {self.nbytes >> 10:,} KiB, but the limit is "
-                f"{self.max_bytes >> 10:,} KiB: select lines or grid points, or raise the limit"
+                f"the recording would take {size_text(self.nbytes)}, but the limit is "
+                f"{size_text(self.max_bytes)}: select lines or grid points, or raise the limit"
             )
         if len(self.stops) == 1 and (self.lines or self.points):
             raise UsageError("nothing was executed on these lines at these grid points")

@@ -12,6 +12,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.shadow.memory import MemorySanitizer
+from pallas_debug.quantities import size_text
 
 SHADOW_BYTES = 4
 """Bytes of shadow memory per element: the number of the write that the element comes from."""
@@ -46,8 +47,8 @@ def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
     message = (
         f"kernel `{launch.name}` has {elements:,} elements (`{largest.name}`: "
         f"{largest.type.dtype}[{shape}]), for which the sanitizer needs up to "
-        f"{needed / (1 << 30):.1f} GiB of shadow memory; its limit is "
-        f"{defaults.MAX_SHADOW_BYTES / (1 << 30):.1f} GiB. Sanitize it on smaller arrays with "
+        f"{size_text(needed)} of shadow memory; its limit is "
+        f"{size_text(defaults.MAX_SHADOW_BYTES)}. Sanitize it on smaller arrays with "
         "the same blocks"
     )
     fits = None if parts else example(launch)

@@ -25,6 +25,7 @@ import msgspec
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.profile.figures import shown
 from pallas_debug.profile.stats import Stats
+from pallas_debug.quantities import percent
 
 KIND = "kernel-baseline"
 SCHEMA = 1
@@ -208,18 +209,18 @@ def sentence(row: BaselineRow, file: str) -> str:
     if row.status == "recorded":
         return f"{what}: {now} cycles, recorded in {file}"
     assert row.expected is not None
-    percent = f"{abs(row.change or 0):.1%}".replace("%", " %")
+    share = percent(abs(row.change or 0), 1)
     limit = f"{row.margin:.3g}" if row.margin >= 1 else f"{row.margin * 100:.3g} %"
     before = shown(row.expected.cycles)
     if row.status == "within":
         return f"{what}: {now} cycles, within {limit} of its baseline of {before}"
     if row.status == "faster":
         return (
-            f"{what}: {now} cycles, {percent} fewer than its baseline of {before}. "
+            f"{what}: {now} cycles, {share} fewer than its baseline of {before}. "
             f"Record the gain with `pytest {UPDATE}`, or losing it later goes unnoticed."
         )
     return (
-        f"{what}: {now} cycles, {percent} more than its baseline of {before}; {limit} is "
+        f"{what}: {now} cycles, {share} more than its baseline of {before}; {limit} is "
         f"allowed.{_grew(row)} `pallas-debug stats` and `pallas-debug source --cost` show where "
         f"they go; if the loss is intended, record it with `pytest {UPDATE}`."
     )
@@ -240,7 +241,7 @@ HEADINGS = ("kernel", "target", "libtpu", "cycles", "baseline", "change", "spill
 
 def cells(row: BaselineRow) -> tuple[str, ...]:
     """Return the cells of a table, in the order of `HEADINGS`."""
-    change = "-" if row.change is None else f"{row.change:+.1%}".replace("%", " %")
+    change = "-" if row.change is None else percent(row.change, 1, signed=True)
     return (
         row.kernel,
         row.target,

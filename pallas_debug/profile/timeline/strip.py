@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.timeline.parts import TimelinePart
 from pallas_debug.profile.timeline.timeline import Timeline
+from pallas_debug.quantities import percent
 from pallas_debug.render import one_line
 
 MIN_WIDTH = 40
@@ -178,7 +179,7 @@ def _cycles(timeline: Timeline, figure: Figure) -> str:
 
 
 def _percent(figure: Figure) -> str:
-    return "-" if figure.value is None else f"{100 * figure.value:.0f} %"
+    return "-" if figure.value is None else percent(figure.value)
 
 
 def _legend(glyphs: StripGlyphs) -> str:
