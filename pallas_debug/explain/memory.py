@@ -21,12 +21,14 @@ _ONE = re.compile(
 )
 _ROW = re.compile(r"^\s*\d+\. Size: (?P<size>\S+)$", re.MULTILINE)
 _TAG = re.compile(r"^\s*(?:Tag|XLA label): (?P<tag>.*)$", re.MULTILINE)
-_WINDOW = re.compile(
-    r"(?P<side>input|output) window allocation for operator \w+ (?P<number>\d{1,9})\. "
-    r"The window shape is (?P<window>\S+), while the full shape is (?P<full>\S+)\."
+WINDOW = re.compile(
+    r"(?P<side>input|output) window allocation for operator \w+ (?P<number>\d{1,9})"
+    r"(?:\. The window shape is (?P<window>\S+), while the full shape is (?P<full>\S+)\.)?"
 )
+"""Tag of an allocation for the block of an operand."""
+
 _PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d{1,9})")
-_BUFFERS = re.compile(r"has (?P<count>\d{1,9}) buffering levels")
+BUFFERS = re.compile(r"\b(?P<count>\d{1,9}) buffering levels?\b")
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
 
@@ -66,11 +68,11 @@ def _needed(used: int, limit: int, space: str) -> str:
 def _allocation(tag: str, size: int, kernel: Kernel | None, shape: str = "") -> str:
     """Describe an allocation by its tag; the size includes all buffers of a block."""
     what, buffers = tag[:80] or "unnamed", 1
-    if (window := _WINDOW.search(tag)) is not None:
+    if (window := WINDOW.search(tag)) is not None:
         number, shape, full = int(window["number"]), window["window"], window["full"]
         what = _name(kernel, window["side"], number) or f"{window['side']} {number}"
-        shape += f" of {full}" if full != shape else ""
-        levels = _BUFFERS.search(tag)
+        shape = f"{shape} of {full}" if full != shape else shape or ""
+        levels = BUFFERS.search(tag)
         buffers = int(levels["count"]) if levels else 1
     elif (prefetched := _PREFETCHED.search(tag)) is not None:
         number = int(prefetched["number"])

@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pallas_debug.chips import chip_of_kind
+from pallas_debug.explain.memory import BUFFERS, WINDOW
 from pallas_debug.model import Compilation, Kernel, Operand, OperandKind
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.hlo import kernel_calls
 
 _DATA = re.compile(r"const\s+DATA\s*=\s*")
-_WINDOW = re.compile(
-    r"(?P<kind>input|output) window allocation for operator (?:in|out)put (?P<n>\d+)"
-)
-_LEVELS = re.compile(r"\b(?P<levels>\d{1,4}) buffering levels?\b")
 _BITS = re.compile(r"(?:[a-z]+?)(?P<bits>\d+)")
 _LIMIT_FLAG = re.compile(r"--xla_tpu_scoped_vmem_limit_kib=(?P<kib>\d{1,12})")
 _BYTES = re.compile(r"[1-9]\d{0,14}")
@@ -233,17 +230,17 @@ def _in_vmem(rows: _Rows, kernel: Kernel | None) -> Iterator[AllocatedMemory]:
         scratch = [o for o in kernel.of_kind("scratch") if "vmem" in o.memory_space]
     for tag, size, padding in rows:
         figure = _stated(size, tag)
-        window = _WINDOW.search(tag)
-        levels = _LEVELS.search(tag)
-        buffers = int(levels["levels"]) if levels else None
+        window = WINDOW.search(tag)
+        levels = BUFFERS.search(tag)
+        buffers = int(levels["count"]) if levels else None
         if window:
-            listed = inputs if window["kind"] == "input" else outputs
-            n = int(window["n"])
+            listed = inputs if window["side"] == "input" else outputs
+            n = int(window["number"])
             operand = listed[n] if n < len(listed) else None
             yield AllocatedMemory(
-                name=operand.name if operand else f"{window['kind']} {n}",
+                name=operand.name if operand else f"{window['side']} {n}",
                 role="operand",
-                kind=window["kind"],  # type: ignore[arg-type]
+                kind=window["side"],  # type: ignore[arg-type]
                 space="vmem",
                 size=figure,
                 buffers=buffers or 1,
