@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import NamedTuple
 import pytest
 
 from pallas_debug import explain
+from pallas_debug.chips import CHIPS, Chip
 from pallas_debug.errors import UsageError
 from pallas_debug.explain import CATALOGUE, plugins, recognise
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
+from pallas_debug.quantities import size_text
 
 MESSAGES = Path(__file__).parent / "messages"
 """A file for each entry; a line `=== from: source` stands before each message.
@@ -248,3 +251,19 @@ def test_an_explanation_that_was_recorded_gives_way_to_a_plugin_alone(
     assert found is not None
     assert found.id == "lab"
     assert explain.explained(failure) == failure
+
+
+@pytest.mark.parametrize(
+    "entry, size_of",
+    [("scoped-vmem-overflow", lambda c: c.vmem_limit), ("vmem-capacity", lambda c: c.vmem)],
+)
+def test_sizes_of_memory_are_those_of_the_table_of_chips(
+    entry: str, size_of: Callable[[Chip], int]
+) -> None:
+    by_size = defaultdict(list)
+    for chip in CHIPS.values():
+        if chip.vmem_limit < chip.vmem or entry == "vmem-capacity":
+            by_size[size_of(chip)].append(chip.name)
+    cause = explain.entry(entry).cause.replace("\n", " ")
+    for size, names in by_size.items():
+        assert f"{size_text(size)} on {' and '.join(names)}" in cause
