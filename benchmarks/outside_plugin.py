@@ -8,9 +8,6 @@ gate is in the test suite rather than in jax; everything else is left to `--pall
 from __future__ import annotations
 
 import faulthandler
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import json
 import os
 import re
@@ -22,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from absent import AbsentPackages, import_bare
 from outside import SETTINGS, STACK
 
 _SETTINGS: dict[str, Any] = json.loads(os.environ[SETTINGS])
@@ -56,52 +54,10 @@ def _prepare_jax() -> None:
             setattr(config, flag, types.SimpleNamespace(value=False))
 
 
-class _AbsentType(type):
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-
-class _Absent(metaclass=_AbsentType):
-    """Anything of a package that is not installed: it can be named, subclassed and called."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __call__(self, *_: object, **__: object) -> _Absent:
-        return self
-
-    def __getattr__(self, name: str) -> _Absent:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-
-class _AbsentPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, *names: str) -> None:
-        self._names = {name for name in names if importlib.util.find_spec(name) is None}
-
-    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] not in self._names:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = types.ModuleType(spec.name)
-        module.__getattr__ = _AbsentType.__getattr__.__get__(_Absent)  # type: ignore[method-assign]
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
 def _prepare_tpu_inference() -> None:
     """The server and PyTorch, which its kernels' helpers import and do not use here."""
-    sys.meta_path.append(_AbsentPackages("vllm", "torch", "torchax"))
-    package = types.ModuleType("tpu_inference")  # its own __init__ starts the server's plugins
-    package.__path__ = [str(_CHECKOUT / "tpu_inference")]
-    sys.modules["tpu_inference"] = package
+    sys.meta_path.append(AbsentPackages("vllm", "torch", "torchax"))
+    import_bare("tpu_inference", _CHECKOUT / "tpu_inference")  # its own starts the server's plugins
 
 
 _PREPARE = {"jax": _prepare_jax, "tpu-inference": _prepare_tpu_inference}
