@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from pallas_debug.bridge.walk.block_map import block_map
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options, another_path
 from pallas_debug.session.session import Session
 from pallas_debug.store.base import DumpStore
@@ -83,6 +84,29 @@ def dump_function(
     return Dumped(dumps=tuple(session.dumps), captures=tuple(every), spared=tuple(session.problems))
 
 
+def traced_blocks(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: str
+) -> tuple[tuple[str, BlockMap], ...]:
+    """Trace a function, and return the name and the blocks of each kernel without compiling it.
+
+    Raises:
+      UsageError: the function calls no kernel.
+    """
+    options = Options(targets=(target,), interpret="off")
+    with WithoutOurFrames(), Session(options) as session:
+        with session.collecting() as captures:
+            trace.lower_for_kernels(function, args, kwargs, session.targets[0])
+        maps = {c.kernel.digest: block_map(c) for c in captures}
+        if any(_has_scalars(c) for c in captures):
+            exact, rounded = prefetch.tables_for_estimates(
+                function, args, kwargs, session.targets[0]
+            )
+            maps |= {c.kernel.digest: found for c, found in _mapped(captures, exact, rounded)}
+    if not maps:
+        raise UsageError("the function calls no Pallas kernel with these arguments")
+    return tuple((c.kernel.name, maps[c.kernel.digest]) for c in captures)
+
+
 def explanation_of(error: BaseException) -> str | None:
     """Explain an exception that the function raised while it was traced; None if it is unknown."""
     failure = raised.failure(error)
@@ -111,18 +135,25 @@ def _map_prefetched(
     Args:
       tables: computes the values, and the values as a TPU may round them.
     """
-    kernels = [
-        c
-        for c in captures
-        if c.kernel.of_kind("scalar_prefetch") or c.kernel.of_kind("dynamic_grid")
-    ]
+    kernels = [c for c in captures if _has_scalars(c)]
     if store is None or not kernels:
         return
-    exact, rounded = tables()
-    for captured in kernels:
+    for captured, blocks in _mapped(kernels, *tables()):
+        store.put_blocks(captured.kernel, blocks)
+
+
+def _has_scalars(captured: Capture) -> bool:
+    kernel = captured.kernel
+    return bool(kernel.of_kind("scalar_prefetch") or kernel.of_kind("dynamic_grid"))
+
+
+def _mapped(
+    captures: Iterable[Capture], exact: Tables, rounded: Tables
+) -> Iterator[tuple[Capture, BlockMap]]:
+    """Yield the blocks of kernels whose scalar operands have known values in the first call."""
+    for captured in captures:
         digest = captured.kernel.digest
         for values in exact.get(digest, ())[:1]:
             sizes = len(captured.kernel.of_kind("dynamic_grid"))
             known = {i: table for i, table in enumerate(values[sizes:]) if table is not None}
-            blocks = block_map(captured, known, values[:sizes], rounded[digest][0])
-            store.put_blocks(captured.kernel, blocks)
+            yield captured, block_map(captured, known, values[:sizes], rounded[digest][0])

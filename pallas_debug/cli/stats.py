@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +22,7 @@ from pallas_debug.render import one_line, plural_of, typed
 if TYPE_CHECKING:
     from pallas_debug.profile.cycles import CycleEstimate
     from pallas_debug.profile.figures import Figure
-    from pallas_debug.profile.stats import CodeCost, Stats
+    from pallas_debug.profile.stats import CodeCost, Profile, Stats
     from pallas_debug.profile.whatif import WhatIf
     from pallas_debug.store.profiles import StoredProfile
 
@@ -68,7 +69,7 @@ class StatsOptions(shared.CallOptions):
     metavar="CHANGE",
     help="Estimate the cycles with a change, without compiling it: 'k_ref[2]=512' (a block), "
     "order=1,0,2 (the grid), k_ref=resident, k_ref.bits=16, k_ref.buffers=3, without=spill, "
-    "overlap=0x10:4 (a loop). Repeatable.",
+    "overlap=0x10:4 (a loop); of a function also a parameter: block_k=512. Repeatable.",
 )
 @shared.as_json
 @shared.what
@@ -86,15 +87,16 @@ def run(options: StatsOptions) -> int:
     """
     from pallas_debug.profile.counts import parse_counts
 
-    stats, code = _of_function(options), Exit.OK
-    changed: WhatIf | None = None
-    if stats is None:
+    named = None if options.module else programs.named_function(options.what)
+    assume, code = parse_counts(options.assume), Exit.OK
+    if named is None:
         read = _of_dump(options)
-        profile = replace(read.profile, assume=parse_counts(options.assume))
-        stats, code = profile.stats, Exit.CANNOT_RUN if read.problems else Exit.OK
+        profile = replace(read.profile, assume=assume)
+        code = Exit.CANNOT_RUN if read.problems else Exit.OK
         changed = profile.simulator.what_if(options.what_if) if options.what_if else None
-    elif options.what_if:
-        raise UsageError("--what-if needs a dump of the kernel: dump it with --stages bundles")
+    else:
+        profile, changed = _of_function(named, options, assume)
+    stats = profile.stats
     if options.as_json:
         output.print_json("stats", {"stats": stats, "what_if": changed})
         return code
@@ -116,27 +118,23 @@ _BOUND = {
 }
 
 
-def _of_function(options: StatsOptions) -> Stats | None:
-    named = None if options.module else programs.named_function(options.what)
-    if named is None:
-        return None
+def _of_function(
+    named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int]
+) -> tuple[Profile, WhatIf | None]:
     require_jax("`stats` of a function")
-    from pallas_debug._api.stats import stats
-    from pallas_debug.profile.counts import parse_counts
+    from pallas_debug._api.stats import profile_of
 
     function = programs.imported(*named)
     positional, keyword = programs.function_arguments(function, options)
     programs.check_call(options.what, function, positional, keyword)
     target = options.target or defaults.TARGETS
     try:
-        return stats(
-            function,
-            *positional,
-            target=target,
-            kernel=options.kernel,
-            assume=parse_counts(options.assume),
-            **keyword,
-        )
+        found = profile_of(function, positional, keyword, target=target, kernel=options.kernel)
+        profile = replace(found, assume=assume)
+        changed = None
+        if options.what_if:
+            changed = _changed(profile, function, positional, keyword, options.what_if)
+        return profile, changed
     except PallasDebugError:
         raise
     except Exception as error:
@@ -144,6 +142,36 @@ def _of_function(options: StatsOptions) -> Stats | None:
         if theirs is None:
             raise
         raise theirs from error
+
+
+def _changed(
+    profile: Profile,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    changes: Sequence[str],
+) -> WhatIf:
+    """Estimate changes of a kernel; those of the function's parameters by tracing it again."""
+    from pallas_debug import inputs
+    from pallas_debug.dumping import traced_blocks
+    from pallas_debug.profile.whatif import changed_blocks
+
+    try:
+        parameters = set(inspect.signature(function).parameters)
+    except ValueError:  # a builtin may have none
+        parameters = set()
+    own = [text for text in changes if text.partition("=")[0].strip() in parameters]
+    if not own:
+        return profile.simulator.what_if(changes)
+    _, values = inputs.parse(own, values=False)
+    traced = traced_blocks(function, args, {**kwargs, **values}, profile.target)
+    blocks = [found for name, found in traced if name == profile.name]
+    if len(blocks) != 1:
+        raise UsageError(
+            f"with {', '.join(own)}, {profile.name} is called {len(blocks)} times, not once"
+        )
+    others = [text for text in changes if text not in own]
+    return profile.simulator.simulated(changed_blocks(blocks[0], others), ", ".join(changes))
 
 
 def _change_text(changed: WhatIf) -> str:

@@ -43,6 +43,7 @@ class SweepOptions(shared.FunctionOptions):
     switches: tuple[str, ...]
     stages: tuple[str, ...]
     executor: str | None
+    predict: int | None
     check: bool
 
 
@@ -81,6 +82,13 @@ class SweepOptions(shared.FunctionOptions):
     metavar="dask:ADDRESS",
     help="Run the settings on the workers of a Dask cluster, by the address of its scheduler, "
     "instead of on processes of this machine.",
+)
+@click.option(
+    "--predict",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compile only N settings for each target: those that a simulation from the first one "
+    "ranks best.",
 )
 @click.option("--check", is_flag=True, help="Verify the best setting, as `verify` does.")
 @click.option(
@@ -220,6 +228,7 @@ def _swept(
             timeout=options.timeout,
             switches=options.switches,
             stages=options.stages,
+            predict=options.predict,
             progress=progress,
         )
 
@@ -284,8 +293,11 @@ def _checked(
 
 
 def _print(found: SweepResult, options: SweepOptions) -> None:
-    from pallas_debug.sweeps.result import notes, reasons_of, table
+    from pallas_debug.sweeps.result import notes, predicted, reasons_of, table
 
+    if found.predictions:
+        output.print_table(*predicted(found.predictions, found.results))
+        click.echo()
     # A row of its own text for `cut` and `awk`; in a terminal it would fill the screen.
     reasons = reasons_of(found.results) if sys.stdout.isatty() else []
     output.print_table(*table(found.results, reasons))

@@ -23,6 +23,7 @@ _TYPE = re.compile(
 )
 _DIMENSION_NUMBERS = re.compile(r"#tpu\.dot_dimension_numbers<\[(?P<lhs>[\d, ]*)\]")
 _FUNCTION = re.compile(r"func\.func @(?:\"((?:[^\"\\]|\\.)+)\"|([\w.$-]+))")
+_PARAMETER = re.compile(r"(%[\w$.-]+): ")
 _INDEX_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 
@@ -133,6 +134,14 @@ def read_axes(module: Module, axes: int) -> frozenset[int] | None:
     if len(parameters) != axes:
         return None
     return frozenset(axis for axis, name in enumerate(parameters) if module.uses(name, first))
+
+
+def parameters(module: Module) -> tuple[str, ...]:
+    """Names of the parameters of a kernel's function: indices of the grid, then operands."""
+    first = next((n for n, name in enumerate(module.names) if name == "func.func"), None)
+    if first is None:
+        return ()
+    return tuple(_PARAMETER.findall(module.lines[first].partition(" attributes ")[0]))
 
 
 def _types(text: str) -> tuple[MosaicType, ...]:

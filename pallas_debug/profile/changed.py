@@ -123,6 +123,18 @@ def of_operand(
     return _mapped(blocks, change)
 
 
+def factors(before: BlockMap, after: BlockMap) -> dict[int, float]:
+    """Return the factors by which blocks are larger, by axis of the grid that they follow."""
+    found: dict[int, float] = {}
+    for old, new in zip(before.pipelined, after.pipelined, strict=False):
+        pairs = zip(old.dimensions, new.dimensions, strict=False)
+        for number, (one, other) in enumerate(pairs):
+            axis = axis_of(before, old, number)
+            if axis is not None and one.size:
+                found.setdefault(axis, other.size / one.size)
+    return found
+
+
 def axis_of(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> int | None:
     """Return the axis of the grid whose index is that of the blocks along a dimension; None if
     there is no such axis, or several.

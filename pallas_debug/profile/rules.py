@@ -29,9 +29,6 @@ MIN_BLOCK = 8
 SEARCHED_STEPS = 256
 """Maximum steps to simulate for each of several changes that are compared."""
 
-ENOUGH = 0.97
-"""Share of the cycles that doubling a block has to reach for the search to go on."""
-
 OVERLAPPED = 4
 """Iterations of a loop that may overlap."""
 
@@ -40,7 +37,7 @@ OVERLAPPED = 4
 
 
 def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
-    """Double blocks along the axis that saves most, while that saves anything."""
+    """Double blocks along the axis that saves most, while that saves a tenth of what is left."""
     blocks = profile.blocks
     if blocks is None or len(blocks.pipelined) < len(blocks.operands):
         return  # the kernel addresses some arrays itself, which the simulation does not know
@@ -56,7 +53,7 @@ def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
         ]
         found, doubled = min(tried, key=lambda t: -t[0].saved, default=(None, factors))
         least = (best.cycles.value if best else profile.cycles.total.value) or 0
-        if found is None or (found.cycles.value or 0) > ENOUGH * least:
+        if found is None or (found.cycles.value or 0) > (1 - MIN_SAVING) * least:
             break
         best, factors = found, doubled
     if best is None:

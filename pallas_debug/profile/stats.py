@@ -176,6 +176,16 @@ class Profile:
     blocks: BlockMap | None = None
     assume: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """Name of the kernel; empty if it is not known."""
+        return self.kernel.name if self.kernel else ""
+
+    @property
+    def target(self) -> str:
+        """Name of the target; empty if it is not known."""
+        return self.compilation.target if self.compilation else ""
+
     @cached_property
     def schedule(self) -> Schedule:
         return schedule_of(
@@ -274,8 +284,8 @@ def _stats(profile: Profile) -> Stats:
     memory = compilation.memory if compilation else None
     counts = profile.counts
     return Stats(
-        kernel=profile.kernel.name if profile.kernel else "",
-        target=compilation.target if compilation else "",
+        kernel=profile.name,
+        target=profile.target,
         versions=dict(compilation.versions) if compilation else {},
         code_size=(
             Figure(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pallas_debug import render
 from pallas_debug.profile.figures import Figure, missing, shown
 from pallas_debug.quantities import size_text
+
+if TYPE_CHECKING:
+    from pallas_debug.sweeps.predict import Prediction
 
 FailedAt = Literal["tracing", "lowering", "compile", "crash", "timeout", "setup", "worker"]
 
@@ -116,6 +119,8 @@ class SweepResult:
       problems: problems that do not belong to a setting, a sentence each.
       seconds: duration of the sweep.
       is_stopped: whether ctrl+c ended it.
+      predictions: simulated cycles of all settings, by target, best first; empty if all settings
+        were to be compiled.
     """
 
     name: str
@@ -125,6 +130,7 @@ class SweepResult:
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
     is_stopped: bool = False
+    predictions: tuple[Prediction, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -221,6 +227,22 @@ def _row(result: SettingResult, reasons: Sequence[str], *, has_estimate: bool) -
 
 def _cell(figure: Figure) -> str:
     return figure.formula or shown(figure.value)
+
+
+def predicted(
+    predictions: Sequence[Prediction], results: Sequence[SettingResult]
+) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of a table of simulated cycles, with those of compiled settings."""
+    compiled = {(r.target, r.label): r for r in results if r.ok}
+    titles = ["target", *(predictions[0].setting if predictions else ()), "simulated", "compiled"]
+    rows = []
+    for one in predictions:
+        label = ", ".join(f"{name}={text}" for name, text in one.setting.items())
+        result = compiled.get((one.target, label))
+        cycles = _cell(one.cycles) if one.cycles.is_known else f"- ({one.cycles.note})"
+        made = _cell(result.cycles) if result is not None else "-"
+        rows.append([one.target, *one.setting.values(), cycles, made])
+    return titles, rows
 
 
 def table_text(results: Sequence[SettingResult]) -> str:

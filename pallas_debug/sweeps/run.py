@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from pallas_debug.errors import CannotRunError, DumpDirectoryError, UsageError
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.store.base import open_store
+from pallas_debug.sweeps import predict as predicting
 from pallas_debug.sweeps import task as tasks
 from pallas_debug.sweeps.grid import Setting, settings
 from pallas_debug.sweeps.journal import Journal
+from pallas_debug.sweeps.predict import Prediction
 from pallas_debug.sweeps.result import SettingFailure, SettingResult, SweepResult, ranked
 from pallas_debug.sweeps.task import SweepTask, TaskOutcome
 from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
@@ -50,6 +52,7 @@ def sweep(
     timeout: float = defaults.COMPILE_TIMEOUT,
     switches: str | Sequence[str] = (),
     stages: str | Sequence[str] = (),
+    predict: int | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
     """Compile a function's kernels for every combination of settings, and rank them.
@@ -78,6 +81,8 @@ def sweep(
       timeout: maximum seconds for one setting.
       switches: names of compilation switches, as for `dump`.
       stages: stages to keep besides `bundles`, as for `dump`.
+      predict: compile only as many settings for each target, those that a simulation ranks best;
+        `predictions` has the simulated cycles of all.
       progress: called with the numbers of finished and of all settings.
 
     Raises:
@@ -93,6 +98,10 @@ def sweep(
     kept = stage_names.parse([*_listed(stages), stage_names.BUNDLES]).names
     chosen = switch_names.parse(switches)
     store = open_store(to)
+    predictions: tuple[Prediction, ...] = ()
+    if predict is not None:
+        predictions = predicting.predict(function, wanted, args, kwargs or {}, names, timeout)
+        wanted = predicting.best(wanted, predictions, predict)
     reference = tasks.named(function)
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
     identity = {
@@ -131,7 +140,7 @@ def sweep(
             run.follow(workers, todo, progress)
         else:
             run.follow(executor, todo, progress)
-    found = run.result(name, time.monotonic() - began)
+    found = replace(run.result(name, time.monotonic() - began), predictions=predictions)
     run.check(found)
     return found
 

@@ -453,3 +453,13 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
     assert done.returncode == Exit.CANNOT_RUN
     assert "is not compared: the kernel runs on the SparseCore" in done.stderr
     assert "nothing changed" not in done.stdout
+
+
+def test_a_parameter_of_a_function_can_be_changed(command: Any) -> None:
+    words = ("stats", "pallas_debug_kernels:flash_attention", "-t", "v5e", "--spec", "bf16_4k")
+    done = command(*words, "--what-if", "block_k=1024", "--what-if", "k_ref.buffers=3")
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"with block_k=1024, k_ref.buffers=3: [\d,]+ a cycles instead of", done.stdout)
+    refused = command(*words, "--what-if", "blok_k=1024")
+    assert refused.returncode == 2
+    assert "'blok_k=1024' is no change; there are k_ref[2]=512" in refused.stderr

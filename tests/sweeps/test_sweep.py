@@ -56,6 +56,24 @@ def found(swept_module: Any, dumps: Path) -> SweepResult:
         )
 
 
+def test_only_the_settings_that_a_simulation_ranks_best_are_compiled(
+    swept_module: Any, tmp_path: Path
+) -> None:
+    here = Here()
+    x = jax.ShapeDtypeStruct((4096, 128), "float32")
+    found = pallas_debug.sweep(
+        swept_module.scale, over={"block": [8, 12, 64, 1024, 8192], "mode": ["ok"]}, args=(x,),
+        to=tmp_path, executor=here, predict=2,
+    )  # fmt: skip
+    assert [p.setting["block"] for p in found.predictions][-1] == "8192"
+    assert "its grid has no points" in found.predictions[-1].cycles.note
+    assert [r.setting["block"] for r in found.results] == ["1024", "64"]
+    assert len(here.tasks) == 2
+    for result, predicted in zip(found.results, found.predictions, strict=False):
+        assert result.setting == predicted.setting
+        assert predicted.cycles.value == pytest.approx(result.cycles.value, rel=0.25)
+
+
 @pytest.mark.slow
 def test_blocks_that_leave_out_rows_are_not_best(swept_module: Any, tmp_path: Path) -> None:
     """Two blocks of 24 rows take less time than eight of 8, and 16 rows are not computed."""
