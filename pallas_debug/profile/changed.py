@@ -123,15 +123,29 @@ def of_operand(
     return _mapped(blocks, change)
 
 
-def factors(before: BlockMap, after: BlockMap) -> dict[int, float]:
-    """Return the factors by which blocks are larger, by axis of the grid that they follow."""
-    found: dict[int, float] = {}
+Followed = int | tuple[int, int]
+"""What a dimension of blocks grows with: an axis of the grid; or, if none is known because a table
+selects the blocks, the array's and the block's size, which other operands share."""
+
+
+def grows_with(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> Followed | None:
+    """Return what a dimension of an operand's blocks grows with; None for nothing known."""
+    axis = axis_of(blocks, operand, dimension)
+    index = operand.dimensions[dimension]
+    if axis is None and index.strides is None and index.size > 1:
+        return index.bound, index.size
+    return axis
+
+
+def factors(before: BlockMap, after: BlockMap) -> dict[Followed, float]:
+    """Return the factors by which blocks are larger, by what they grow with."""
+    found: dict[Followed, float] = {}
     for old, new in zip(before.pipelined, after.pipelined, strict=False):
         pairs = zip(old.dimensions, new.dimensions, strict=False)
         for number, (one, other) in enumerate(pairs):
-            axis = axis_of(before, old, number)
-            if axis is not None and one.size:
-                found.setdefault(axis, other.size / one.size)
+            followed_by = grows_with(before, old, number)
+            if followed_by is not None and one.size:
+                found.setdefault(followed_by, other.size / one.size)
     return found
 
 

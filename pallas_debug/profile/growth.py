@@ -18,11 +18,11 @@ from pallas_debug.ir.mosaic import MosaicOperation, MosaicType
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.profile.changed import axis_of
+from pallas_debug.profile.changed import Followed, grows_with
 from pallas_debug.profile.tracing import Place
 
-Axes = tuple[int | None, ...]
-"""For each dimension of a value, the axis of the grid with whose blocks it grows."""
+Axes = tuple[Followed | None, ...]
+"""For each dimension of a value, what it grows with: mostly an axis of the grid."""
 
 _FREE = ("constant", "shape_cast", "broadcast", "index_cast", "bitcast")
 """Parts of names of operations that cost nothing, or are counted where their results are used."""
@@ -53,14 +53,14 @@ class Growth:
         ):
             found = names.get(operand.name)
             if found is not None:
-                axes = tuple(axis_of(blocks, found, n) for n in range(len(found.dimensions)))
+                axes = tuple(grows_with(blocks, found, n) for n in range(len(found.dimensions)))
                 self._axes[parameter] = axes
 
-    def of_place(self, place: Place, factors: Mapping[int, float]) -> float | None:
+    def of_place(self, place: Place, factors: Mapping[Followed, float]) -> float | None:
         """Return the factor by which the work of a line grows; None if it is not known.
 
         Args:
-          factors: factors by which blocks grow, by axis of the grid.
+          factors: factors by which blocks grow, by what they grow with.
         """
         found = self._places.get(place)
         if not found:
@@ -75,9 +75,9 @@ class Growth:
         )
 
     @cached_property
-    def _places(self) -> dict[Place, dict[frozenset[int], int]]:
+    def _places(self) -> dict[Place, dict[frozenset[Followed], int]]:
         """For each line, the elements that its operations compute, by the axes that they follow."""
-        found: dict[Place, dict[frozenset[int], int]] = {}
+        found: dict[Place, dict[frozenset[Followed], int]] = {}
         for _ in range(_PASSES):
             found = defaultdict(lambda: defaultdict(int))
             for operation in mosaic.operations(
@@ -93,16 +93,18 @@ class Growth:
                     found[chain[0].place][axes] += elements
         return {place: dict(axes) for place, axes in found.items()}
 
-    def _follow(self, operation: MosaicOperation, vectors: Sequence[MosaicType]) -> frozenset[int]:
+    def _follow(
+        self, operation: MosaicOperation, vectors: Sequence[MosaicType]
+    ) -> frozenset[Followed]:
         """Note the axes of an operation's result; return all axes along which the work grows."""
         given = [self._axes.get(value.name, ()) for value in operation.operands]
-        result = self._result(operation, given, vectors)
+        result: Axes = self._result(operation, given, vectors)
         for value in operation.results:
             self._axes[value.name] = result
         if "store" in operation.name and len(given) > 1:
             # MLIR's own names the value first, the TPU dialect's last.
-            value, buffer = (0, 1) if operation.name == "vector.store" else (-1, 0)
-            result = given[value]
+            stored, buffer = (0, 1) if operation.name == "vector.store" else (-1, 0)
+            result = given[stored]
             if any(axis is not None for axis in result):
                 self._axes.setdefault(operation.operands[buffer].name, result)
         inputs = [axis for axes in given for axis in axes] if "load" not in operation.name else []

@@ -7,6 +7,7 @@ A rule reads the costs and the blocks, and asks `whatif` for the saving. No rule
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,6 +30,10 @@ MIN_BLOCK = 8
 SEARCHED_STEPS = 256
 """Maximum steps to simulate for each of several changes that are compared."""
 
+MAX_GROWTH = 16
+"""Maximum factor by which the blocks of a step grow: beyond, a simulation from the schedule of a
+small block says little about that of a large one."""
+
 OVERLAPPED = 4
 """Iterations of a loop that may overlap."""
 
@@ -49,6 +54,7 @@ def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
             (found, doubled)
             for axis in followers
             for doubled in [{**factors, axis: 2 * factors.get(axis, 1)}]
+            if math.prod(doubled.values()) <= MAX_GROWTH
             if (found := _scaled(profile, blocks, doubled, followers)) is not None
         ]
         found, doubled = min(tried, key=lambda t: -t[0].saved, default=(None, factors))

@@ -22,6 +22,7 @@ import numpy as np
 from pallas_debug.errors import UsageError
 from pallas_debug.profile import changed, units
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.changed import Followed
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.costs import class_of
 from pallas_debug.profile.figures import Figure
@@ -34,9 +35,10 @@ from pallas_debug.quantities import size_text
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
 
-FILLED = 0.75
-"""Share of its capacity that the busiest unit reaches in a long schedule, as measured on jax's
-flash attention and matmul, compiled with blocks of 128 to 1,024 for v5e and v6e."""
+FILLED = 0.55
+"""Share of its capacity that the busiest unit reaches with the additional work of larger blocks,
+with the spills that they cause: the median of 43 pairs of kernels of jax, tpu-inference, sglang-jax
+and recurrentgemma, compiled with two sizes of blocks (`benchmarks/costs.py`)."""
 
 MAX_STEPS = 4096
 """Maximum steps to simulate; the remaining steps are assumed to be similar."""
@@ -266,11 +268,11 @@ class Simulator:
         )
         return larger + max(used - windows, 0) * max(growth, 1.0)
 
-    def _total(self, blocks: BlockMap, factors: Mapping[int, float], max_steps: int) -> float:
+    def _total(self, blocks: BlockMap, factors: Mapping[Followed, float], max_steps: int) -> float:
         """Run the pipeline over a grid, and return its cycles.
 
         Args:
-          factors: factors by which blocks are larger, by axis of the compiled kernel's grid.
+          factors: factors by which blocks are larger, by what they grow with.
         """
         model, _ = copy_model(self._profile.schedule.chip)
         ran = min(blocks.points, max_steps)
@@ -304,11 +306,11 @@ class Simulator:
         )
         return pipeline.run(0, ran).end * blocks.points / ran
 
-    def _work(self, factors: Mapping[int, float], growth: float) -> tuple[float, float]:
+    def _work(self, factors: Mapping[Followed, float], growth: float) -> tuple[float, float]:
         """Return the cycles of a step whatever its blocks are, and those of its work.
 
         Args:
-          factors: factors by which blocks are larger, by axis of the grid.
+          factors: factors by which blocks are larger, by what they grow with.
           growth: how many steps of the compiled kernel a step replaces.
         """
         steps = self._profile.cycles.core_steps.value or 1
@@ -316,11 +318,10 @@ class Simulator:
         if growth < 1:
             rest *= growth
         elif growth > 1:
-            # A schedule takes about its longest chain of results, and the work of its busiest unit.
-            # The chain is that of one block, whatever its size (R. Graham, SIAM J. Appl. Math. 17,
-            # 1969). Long schedules fill their busiest unit only in part.
-            busiest = self._busiest(factors, growth)
-            rest = max(rest - self._busiest({}, 1.0) + busiest, busiest / FILLED)
+            # A schedule takes about its longest chain of results, which is that of one block
+            # whatever its size, and the work of its busiest unit (R. Graham, SIAM J. Appl. Math.
+            # 17, 1969).
+            rest += (self._busiest(factors, growth) - self._busiest({}, 1.0)) / FILLED
         return fixed / steps, (growing * growth + rest) / steps
 
     @cached_property
@@ -346,7 +347,7 @@ class Simulator:
         kernel, module = self._profile.kernel, self._profile.mosaic
         return Growth(kernel, self.blocks, module) if kernel and module else None
 
-    def _busiest(self, factors: Mapping[int, float], growth: float) -> float:
+    def _busiest(self, factors: Mapping[Followed, float], growth: float) -> float:
         """Return the cycles of the busiest unit outside of inner loops, with larger blocks."""
         known: dict[Place, float] = {}
 
