@@ -16,6 +16,7 @@ from generator.profile_documents import (
 )
 from pallas_debug.model import Compilation, Dump, Failure, Finding, Hint, Kernel, Target
 from pallas_debug.profile.lines import LineCost
+from pallas_debug.sweeps.predict import Prediction
 from pallas_debug.sweeps.result import SettingResult
 from pallas_debug.verdict.result import Outcome, Suppressed
 
@@ -76,6 +77,7 @@ class SweepDocument:
       unfinished: settings without a result, because the sweep was stopped.
       problems: problems that do not belong to a setting.
       seconds: duration of the sweep.
+      predictions: with `--predict`, the simulated cycles of all settings, by target, best first.
       verdict: with `--check`, the verdict on the best setting, as in `verify --json`; otherwise
         null.
     """
@@ -87,6 +89,7 @@ class SweepDocument:
     unfinished: tuple[dict[str, str], ...]
     problems: tuple[str, ...]
     seconds: float
+    predictions: tuple[Prediction, ...]
     verdict: VerifyDocument | None
 
 

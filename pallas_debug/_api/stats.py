@@ -51,7 +51,7 @@ def stats(
       estimate: whether to also get libtpu's own estimate of cycles, which takes time for each grid
         point.
       assume: values of counts that are known only at run time, by name, such as `{"n1": 12}`; the
-        formula of the cycles, and a name that there is not, list the names.
+        formula of the cycles lists the names, and so does the error about an unknown one.
       timeout: maximum seconds for one compilation.
       **kwargs: keyword arguments for the function, treated like `args`.
 

@@ -119,7 +119,7 @@ _BOUND = {
 
 
 def _of_function(
-    named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int]
+    named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int | str]
 ) -> tuple[Profile, WhatIf | None]:
     require_jax("`stats` of a function")
     from pallas_debug._api.stats import profile_of
