@@ -13,6 +13,7 @@ from pallas_debug.profile import units
 from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.bottleneck import bottleneck
+from pallas_debug.profile.cost_estimate import CountedCost, counted_cost
 from pallas_debug.profile.costs import Costs, costs_of
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, Origin, missing
@@ -124,6 +125,7 @@ class Stats:
       lines: costs of Python lines, most expensive first.
       bottleneck: where the cycles go, in at most five lines.
       advice: what saves at least a tenth of the cycles.
+      cost_estimate: counted work, to declare it; None if the kernel declares a cost estimate.
       coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
       problems: one sentence for each input that could not be read.
@@ -146,6 +148,7 @@ class Stats:
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
     bottleneck: tuple[str, ...] = ()
+    cost_estimate: CountedCost | None = None
     advice: tuple[Advice, ...] = ()
     is_sparse: bool = False
     problems: tuple[str, ...] = ()
@@ -245,6 +248,13 @@ class Profile:
         names = [operand.name for operand in operands if operand.kind in ("input", "output")]
         return bottleneck(self.costs, self.schedule, self.cycles, self.traffic, names)
 
+    @property
+    def cost_estimate(self) -> CountedCost | None:
+        """Counted work, to declare it; None if the kernel declares a cost estimate."""
+        if self.kernel is None or self.kernel.cost_estimate or self.schedule.is_sparse:
+            return None
+        return counted_cost(self.schedule, self.cycles, self.traffic, self.blocks)
+
     @cached_property
     def memory(self) -> MemoryMap:
         if self.schedule.is_sparse:
@@ -318,6 +328,7 @@ def _stats(profile: Profile) -> Stats:
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         bottleneck=profile.bottleneck,
+        cost_estimate=profile.cost_estimate,
         advice=profile.advice,
         is_sparse=schedule.is_sparse,
         problems=schedule.problems,

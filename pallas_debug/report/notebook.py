@@ -85,6 +85,7 @@ def stats_html(stats: Stats) -> str:
     """Figures of a schedule."""
     return fragment(
         tag("h3", stats.kernel, " ", tag("span", f"on {stats.target}", class_="pd-dim")),
+        section("Bottleneck", figures.bottleneck(stats.bottleneck), level=4),
         section("Advice", advice.advice_list(stats.advice), level=4),
         figures.summary(stats),
         section("Memory", memory.memory_part(stats.memory), level=4),

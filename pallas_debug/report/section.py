@@ -125,8 +125,7 @@ def _summary(
     if profile is not None and _was_scheduled(made, profile):
         content.append(figures.tiles(profile.profile.stats))
         content.append(tag("div", class_="pd-strip", data_strip=f"{reported.id}/{at}"))
-        lines = [tag("p", line) for line in profile.profile.bottleneck]
-        content.append(section("Bottleneck", tag("div", lines) if lines else None))
+        content.append(section("Bottleneck", figures.bottleneck(profile.profile.bottleneck)))
         content.append(section("Advice", advice.advice_list(profile.profile.advice, link)))
     return _of_target(reported, at, content)
 

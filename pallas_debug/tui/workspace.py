@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from textual import events, on
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
@@ -22,6 +22,7 @@ from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
     BEFORE,
     ERROR,
+    STATS,
     Against,
     Browser,
     Entry,
@@ -293,6 +294,9 @@ class Workspace(Shell):
         """Open the file of a text, or return the reason why it cannot be read."""
         if place.step.label == ERROR:
             return self.browser.lines(place)
+        if place.step.label == STATS:
+            self._compute(place)
+            return ["computing…"]
         try:
             file = self.browser.file(place)
             is_watched = is_local(file.path)
@@ -300,6 +304,16 @@ class Workspace(Shell):
         except (PallasDebugError, OSError) as error:
             return str(error).split("\n")
         return self._document
+
+    @work(thread=True, exclusive=True, group="stats")
+    def _compute(self, place: TextPlace) -> None:
+        lines = self.browser.lines(place)
+        self.call_from_thread(self._show_computed, place, lines)
+
+    def _show_computed(self, place: TextPlace, lines: Sequence[str]) -> None:
+        if self.is_composed and place == self._shown_place:
+            self.text.show(lines, keep=self.text.cursor)
+            self.update_status()
 
     def watch_diffing(self) -> None:
         if self.is_composed:

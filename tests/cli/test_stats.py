@@ -23,10 +23,10 @@ import pallas_debug
 from pallas_debug import inputs
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.cli.stats import _lines, _sections, _text
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.profile.cycles import AS_CALLED, ROUNDS
 from pallas_debug.profile.stats import Stats
+from pallas_debug.profile.text import lines_of, sections, source_lines
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -330,7 +330,7 @@ def test_a_loop_over_data_is_a_formula() -> None:
     (of_loop,) = stats.loops
     assert (of_loop.executed.value, of_loop.share.origin) == (None, "assumed")
     assert {unit.share.origin for unit in stats.units} == {"assumed"}
-    least = next(line for line in _text(stats, whole=False) if line.startswith("    at least "))
+    least = next(line for line in lines_of(stats, whole=False) if line.startswith("    at least "))
     assert re.fullmatch(r" +at least +[\d,]+ a, if no region that depends on data runs", least)
     assert 0 < stats.cycles.least.value < 5_000
     assert stats.traffic.flops.value is None
@@ -386,20 +386,20 @@ def test_a_long_file_name_keeps_its_line_number(dumps: Path) -> None:
     stats = stats_of(dumps, "tpu7x")
     line = stats.lines[0]
     source = replace(line.source, file=f"a_{'long_' * 8}name.py", line=7412)
-    shown = list(_lines(replace(stats, lines=(replace(line, source=source),)), whole=False))
+    shown = list(source_lines(replace(stats, lines=(replace(line, source=source),)), whole=False))
     assert shown[1].startswith("  …g_long_long_long_name.py:7412  ")
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit_the_terminal(dumps: Path, width: int, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(output, "terminal_width", lambda: width)
-    for lines, indent in _sections(stats_of(dumps, "tpu7x"), whole=True):
+    for lines, indent in sections(stats_of(dumps, "tpu7x"), whole=True):
         for line in lines:
             output.echo_wrapped(line, indent)
     printed = capsys.readouterr().out.splitlines()
     assert max(map(len, printed)) <= width
     assert " ".join(" ".join(printed).split()) == " ".join(
-        " ".join(_text(stats_of(dumps, "tpu7x"), whole=True)).split()
+        " ".join(lines_of(stats_of(dumps, "tpu7x"), whole=True)).split()
     )
 
 
@@ -436,7 +436,7 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
     assert stats.is_sparse
     assert stats.memory.limit.value is None
     assert stats.traffic.ridge.value is None
-    printed = "\n".join(_text(stats, whole=False))
+    printed = "\n".join(lines_of(stats, whole=False))
     assert "problem: the kernel runs on the SparseCore" in printed
     assert "may use" not in printed
     assert "published peaks" not in printed

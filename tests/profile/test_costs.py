@@ -14,6 +14,7 @@ from pallas_debug_kernels.registry import BundledOperation
 import pallas_debug
 from pallas_debug.compiler import targets
 from pallas_debug.profile.stats import Profile
+from pallas_debug.profile.text import lines_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -66,10 +67,49 @@ def test_a_grid_of_unknown_size_has_shares_per_iteration(tmp_path: Path) -> None
     args = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((64, 128), jnp.float32)
     for profile in profiles(added, args, tmp_path):
         assert profile.cycles.total.formula
+        assert not any("CostEstimate" in line for line in lines_of(profile.stats))
         head, *rest = profile.bottleneck
         assert "waiting for copies, of " in head
         assert "n cycles, per iteration" in head
         assert rest
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Path) -> None:
+    from jax.experimental import pallas as pl
+
+    estimate = pl.CostEstimate(flops=1, transcendentals=2, bytes_accessed=3) if declared else None
+
+    def product(x: jax.Array, y: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jnp.exp(jnp.dot(x_ref[...], y_ref[...]))
+
+        block = pl.BlockSpec((128, 128), lambda i: (i, 0))
+        whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
+        return pl.pallas_call(
+            kernel,
+            grid=(8,),
+            in_specs=[block, whole],
+            out_specs=block,
+            out_shape=x,
+            cost_estimate=estimate,
+        )(x, y)
+
+    args = [jax.ShapeDtypeStruct((rows, 128), jnp.float32) for rows in (1024, 128)]
+    for profile in profiles(product, args, tmp_path):
+        counted = profile.stats.cost_estimate
+        shown = "\n".join(lines_of(profile.stats))
+        assert (counted is None) == declared == ("pl.CostEstimate(" not in shown)
+        if counted is None:
+            continue
+        if profile.cycles.core_steps.value != 8:
+            assert set(counted.missing) == {"flops", "transcendentals", "bytes_accessed"}
+            continue
+        assert counted.transcendentals.value == 1024 * 128
+        assert counted.bytes_accessed.value == (2 * 1024 + 128) * 128 * 4
+        assert 2 * 1024 * 128 * 128 <= counted.flops.value < 2.2 * 1024 * 128 * 128
+        numbers = ", ".join(f"{name}={f.value}" for name, f in counted.figures.items())
+        assert f"\n  cost_estimate=pl.CostEstimate({numbers})\n" in shown
 
 
 def test_a_damaged_listing_has_no_costs() -> None:

@@ -16,10 +16,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug.cli.stats import _text
 from pallas_debug.errors import UsageError
 from pallas_debug.profile.counts import parse_counts
 from pallas_debug.profile.stats import Profile
+from pallas_debug.profile.text import lines_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -143,7 +143,7 @@ def test_a_dynamic_grid_of_42_costs_what_libtpu_says(of_grid: Profile) -> None:
     assert stats.cycles.steps.value == 2 * 42 * 42
     assert stats.traffic.bound is not None
     assert "with grid[0] = 42, grid[1] = 42, n2 = 42; computing" in stats.bottleneck[0]
-    shown = [line.strip() for line in _text(stats, whole=False)]
+    shown = [line.strip() for line in lines_of(stats, whole=False)]
     assert "with grid[0] = 42, grid[1] = 42, n2 = 42" in shown
     assert "assumed: grid[1] is 42 (size of axis 2 of the grid)" in shown
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from trace_format import validated
 
-from pallas_debug.cli.stats import _facts as stats_lines
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
@@ -18,6 +17,7 @@ from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.cycles import NO_DELAYS
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Profile, ScheduleTexts
+from pallas_debug.profile.text import facts
 from pallas_debug.profile.timeline import strip
 from pallas_debug.profile.timeline.rates import CopyRates, copy_rates
 from pallas_debug.profile.timeline.timeline import Timeline, timeline_of
@@ -190,8 +190,7 @@ def test_operands_that_xla_placed_in_vmem_are_not_copied() -> None:
     stats = replace(profile(6, COPIED, bundles), blocks=COPIED).stats
     assert stats.traffic.resident == ("x_ref",)
     assert (
-        dict(stats_lines(stats))["  in VMEM"]
-        == "x_ref: placed in VMEM by XLA, not copied from or to HBM"
+        dict(facts(stats))["  in VMEM"] == "x_ref: placed in VMEM by XLA, not copied from or to HBM"
     )
     assert replace(profile(6, COPIED), blocks=COPIED).stats.traffic.resident == ()
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pallas_debug.cli.stats import _text
 from pallas_debug.ir.operations import Module
 from pallas_debug.profile.cycles import estimate_cycles
 from pallas_debug.profile.schedule import schedule_of
 from pallas_debug.profile.stats import Profile, ScheduleTexts
+from pallas_debug.profile.text import lines_of
 from pallas_debug.profile.tracing import trace
 from pallas_debug.profile.traffic import Traffic, products_of, traffic_of
 
@@ -47,7 +47,7 @@ def test_links_that_take_longer_than_all_cycles_are_the_bound() -> None:
     found = traffic("v5e", shape="8192x8192")
     assert (found.bound, found.attained.value) == ("links", None)
     stats = Profile(texts=ScheduleTexts(), kernel=None, compilation=None).stats
-    printed = list(_text(replace(stats, traffic=found), whole=False))
+    printed = list(lines_of(replace(stats, traffic=found), whole=False))
     (line,) = (line for line in printed if line.startswith("    links"))
     assert "134,217,728 a bytes to other devices, at least 671.1 a µs" in line
     assert any("links: sending bytes to other devices takes longer" in line for line in printed)

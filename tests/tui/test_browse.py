@@ -410,6 +410,25 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
         assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
 
 
+@drive
+async def test_the_statistics_begin_with_the_bottleneck(dumps: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dumps"
+    shutil.copytree(dumps, root)
+    (folder,) = root.glob("*-????????")
+    schedule = folder / "v5e" / "schedule"
+    schedule.mkdir()
+    (schedule / "bundles.txt").write_text("     0x1   :  { %1 = vadd.f32 %v2, %v3 }\n")
+    app = BrowseApp(Browser(root))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "colon", *"stats", "enter")
+        await until_idle(app, pilot)
+        assert app.text.line(0) == "vector_add on v5e, libtpu 0.0.42.1"
+        assert app.text.line(1).startswith("  100 % computing, 0 % waiting for copies, of 1 cycles")
+        assert app.place is not None
+        command = app.browser.command(app.place)
+    assert command == f"pallas-debug stats {root} --kernel {folder.name} --target v5e"
+
+
 @pytest.mark.slow
 @drive
 async def test_the_source_opens_at_the_kernel(dumps: Path) -> None:

@@ -104,6 +104,11 @@ def _and(value: Figure, what: str) -> str:
     return f"{shown if isinstance(shown, str) else words.number(shown)} {what}"
 
 
+def bottleneck(lines: Sequence[str]) -> Markup:
+    """Where the cycles go."""
+    return tag("div", [tag("p", line) for line in lines]) if lines else Markup()
+
+
 def units_table(stats: Stats) -> Markup:
     """Share of each unit's capacity in use."""
     if not stats.units:

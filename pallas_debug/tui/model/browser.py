@@ -30,6 +30,9 @@ CACHED = 256
 ERROR = "error"
 """Label of the step that says why a kernel failed."""
 
+STATS = "stats"
+"""Label of the step with a kernel's statistics."""
+
 TABLES = [name for name in OF_SCHEDULE if name != "bundles"]
 """Texts about the schedule that are not forms of the kernel."""
 
@@ -79,7 +82,7 @@ class KernelStep:
     @property
     def of_kernel(self) -> bool:
         """True if the step's text is a form of the kernel, not a message or a log."""
-        return self.label not in (ERROR, LOG, *TABLES)
+        return self.label not in (ERROR, STATS, LOG, *TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +221,8 @@ class Browser:
             passes = compilation.compilation.passes
             steps += [KernelStep(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
         beside = texts.texts_beside(stored, compilation)
+        if any(text.stage == "bundles" for text in beside):
+            steps.append(KernelStep(label=STATS))
         steps += [KernelStep(label=text.stage, file=text.path) for text in beside]
         if self.failure(entry, target) is not None or compilation.problem:
             steps.append(KernelStep(label=ERROR))
@@ -260,6 +265,8 @@ class Browser:
         """Return a text, or the reason why it cannot be read."""
         if place.step.label == ERROR:
             return self._error(place)
+        if place.step.label == STATS:
+            return self._stats(place)
         try:
             return self.file(place).text()
         except (OSError, PallasDebugError) as error:
@@ -272,6 +279,17 @@ class Browser:
             return (compilation.problem if compilation else None) or "it compiled"
         where = f"\n{failure.source}" if failure.source else ""
         return f"{failure.type} at {failure.stage}{where}\n\n{failure.message}"
+
+    def _stats(self, place: TextPlace) -> str:
+        from pallas_debug.profile.text import lines_of  # both are slow to import
+        from pallas_debug.store.profiles import read_profile
+
+        compilation = self.compilation(place.entry, place.target)
+        try:
+            found = read_profile(self.stored(place.entry), compilation) if compilation else None
+        except PallasDebugError as error:
+            return str(error)
+        return "\n".join(lines_of(found.profile.stats)) if found else "there is no schedule"
 
     def lines(self, place: TextPlace) -> list[str]:
         """Return the lines of a text."""
@@ -397,9 +415,12 @@ class Browser:
         first = base or place
         if first.step.file is not None and first.target is None:
             return shlex.join(["cat", str(first.step.file)])
-        words = [str(self.roots[first.entry.dump]), step_argument(first.step)]
+        root = str(self.roots[first.entry.dump])
+        words = [root, step_argument(first.step)]
         options = ["--kernel", first.entry.name]
         options += ["--target", first.target] if first.target else []
+        if place.step.label == STATS:
+            return shlex.join(["pallas-debug", "stats", root, *options])
         if base is None:
             return shlex.join(["pallas-debug", "show", *words, *options])
         if base.entry == place.entry and base.target == place.target:
