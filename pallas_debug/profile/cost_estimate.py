@@ -15,7 +15,7 @@ from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.schedule import Schedule
-from pallas_debug.profile.traffic import LANES, Traffic
+from pallas_debug.profile.traffic import REGISTER, Traffic
 
 _TRANSCENDENTALS = (
     *("vpow2", "vexp2", "vlog2", "vrsqrt", "vtanh"),
@@ -109,5 +109,5 @@ def _elements(instructions: Sequence[Instruction]) -> int:
     for instruction in instructions:
         if instruction.opcode.startswith(_TRANSCENDENTALS):
             width = _WIDTH.search(instruction.opcode)
-            total += LANES * 32 // int(width["bits"] if width else 32)
+            total += REGISTER * 32 // int(width["bits"] if width else 32)
     return total

@@ -118,7 +118,7 @@ def test_a_loop_of_unknown_length_is_said_to_be_cut() -> None:
     timeline = made(block_map(1, own), bundles)
     (note,) = (n for n in timeline.notes if n.startswith("loops of unknown length"))
     assert note.startswith("loops of unknown length run 6 times here; all cycles are ")
-    assert " n, with iterations known only at run time: n of the loop at bundle 0x" in note
+    assert " n; known only at run time: n, iterations of the loop at bundle 0x" in note
 
 
 @simulated

@@ -397,7 +397,7 @@ class _Maker:
         if cycles.formula:
             self._notes.append(
                 f"loops of unknown length run {UNKNOWN_ROUNDS} times here; all cycles are "
-                f"{cycles.formula}, with {cycles.note}"
+                f"{cycles.formula}; {cycles.note}"
             )
         steps = self._steps
         events = {"steps": run.steps, "copies": run.copies, "waits": run.waits}
