@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -144,8 +145,8 @@ def factors(before: BlockMap, after: BlockMap) -> dict[Followed, float]:
         pairs = zip(old.dimensions, new.dimensions, strict=False)
         for number, (one, other) in enumerate(pairs):
             followed_by = grows_with(before, old, number)
-            if followed_by is not None and one.size:
-                found.setdefault(followed_by, other.size / one.size)
+            if followed_by is not None and found.get(followed_by, 1.0) == 1:
+                found[followed_by] = other.size / max(one.size, 1)
     return found
 
 
@@ -154,13 +155,13 @@ def axis_of(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> int | N
     there is no such axis, or several.
 
     If an index map reads tables with unknown values, it is the only axis with as many points as
-    the dimension has blocks; of several, the only one that no other operand's blocks follow.
+    the dimension has blocks; of several, the only one that no other operand's blocks follow. An
+    axis that two dimensions of an operand may follow is none.
     """
     index = operand.dimensions[dimension]
     if operand.unknown is None:
         return followed(index, blocks.grid)
-    fitting = [a for a, points in enumerate(blocks.grid) if points == index.count > 1]
-    if index.size == 1 or not fitting:
+    if index.size == 1:
         return None
     taken = {
         followed(other, blocks.grid)
@@ -168,7 +169,20 @@ def axis_of(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> int | N
         if o.unknown is None
         for other in o.dimensions
     }
+    unclear = {
+        axis
+        for o in blocks.pipelined
+        if o.unknown is not None
+        for axis, count in Counter(a for d in o.dimensions for a in _fitting(d, blocks)).items()
+        if count > 1
+    }
+    fitting = [axis for axis in _fitting(index, blocks) if axis not in unclear]
     return fitting[0] if len(fitting) == 1 else _only(a for a in fitting if a not in taken)
+
+
+def _fitting(index: BlockIndex, blocks: BlockMap) -> list[int]:
+    """Return the axes with as many points as a dimension has blocks."""
+    return [axis for axis, points in enumerate(blocks.grid) if points == index.count > 1]
 
 
 def followed(dimension: BlockIndex, grid: Sequence[int]) -> int | None:

@@ -44,8 +44,8 @@ OVERLAPPED = 4
 def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
     """Double blocks along the axis that saves most, while that saves a tenth of what is left."""
     blocks = profile.blocks
-    if blocks is None or len(blocks.pipelined) < len(blocks.operands):
-        return  # the kernel addresses some arrays itself, which the simulation does not know
+    if blocks is None:
+        return
     followers = _followers(blocks)
     factors: dict[int, int] = {}
     best: WhatIf | None = None
