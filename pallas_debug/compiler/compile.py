@@ -12,7 +12,8 @@ from pallas_debug import explain
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import RequestOutcome
 from pallas_debug.errors import CompiledWithOthersError
-from pallas_debug.ir.locations import first_source_line, source_lines
+from pallas_debug.ir.chains import first_source_line
+from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, SourceLine, Target
 from pallas_debug.store import layout, raw
 
@@ -175,5 +176,6 @@ def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
     path = files.get(failed.file) if failed and failed.file else None
     if not isinstance(path, Path):
         return None
-    named = {s.place: s for s in source_lines(path.read_text(errors="replace"))}
+    module = Module.of(path.read_text(errors="replace"), "mlir")
+    named = {s.place: s for n in range(len(module.lines)) for s in module.source(n)}
     return next(iter(named.values())) if len(named) == 1 else None

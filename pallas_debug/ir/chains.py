@@ -17,6 +17,7 @@ from functools import cached_property
 from pallas_debug.ir.locations import unescape
 from pallas_debug.model import SourceLine
 
+_AT_LOCATION = re.compile(r"\bloc\((?P<body>.*)\)")
 _ALIAS = re.compile(r"(#loc\d*) = loc\((.*)\)\s*$")
 _TOKEN = re.compile(
     r'"(?P<string>(?:[^"\\]|\\.)*)"(?:(?P<opens>\()|:(?P<line>\d{1,9}):\d+(?: to (?:\d+)?:\d+)?)?'
@@ -118,6 +119,12 @@ class Chains:
             return self._expanded(self._bodies[alias], (*within, alias))
 
         return _TOKEN.sub(replaced, body)
+
+
+def first_source_line(message: str) -> SourceLine | None:
+    """Innermost Python line of the first location in an error message, or None."""
+    bodies = (found["body"] for found in _AT_LOCATION.finditer(message))
+    return next((lines[0] for body in bodies if (lines := Chains(()).resolve(body))), None)
 
 
 def _divided(body: str) -> tuple[str, str] | None:
