@@ -25,7 +25,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -264,8 +264,7 @@ def _calibration(rows: Sequence[Row]) -> Iterator[str]:
     for start, latency, bandwidth in itertools.product(
         (0, 140, 180, 220), (1.0, 1.5, 1.75, 2.0), (0.82, 0.85, 1.0)
     ):
-        scaled = copy_model(TARGET)[0].scaled(latency=latency, bandwidth=bandwidth, start=start)
-        model = replace(scaled, shares_hbm=True)
+        model = copy_model(TARGET)[0].scaled(latency=latency, bandwidth=bandwidth, start=start)
         times = [
             1e3
             / CHIPS[TARGET].clock

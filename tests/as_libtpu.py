@@ -26,7 +26,12 @@ def as_libtpu(schedule: Schedule) -> float | None:
 
 
 def walk_as_libtpu(schedule: Schedule, model: CopyModel | None = None) -> Walk:
-    return _Walker(schedule, model or copy_model(schedule.chip)[0]).run()
+    return _Walker(schedule, _FullSpeed(**vars(model or copy_model(schedule.chip)[0]))).run()
+
+
+class _FullSpeed(CopyModel):
+    def shared(self, direction: str, size: int) -> dict[str, float]:
+        return {}
 
 
 class _Zeros(ScalarMemory):

@@ -19,7 +19,7 @@ COPY = "tpu.enqueue_dma"
 PRODUCT = "tpu.matmul"
 
 _TYPE = re.compile(
-    r"\b(?P<kind>vector|memref)<(?P<shape>(?:(?:\d{1,9}|\?)x)*)(?P<dtype>!?[a-z][a-z._]*\d*)"
+    r"\b(?:vector|memref)<(?P<shape>(?:(?:\d{1,9}|\?)x)*)(?P<dtype>!?[a-z][a-z._]*\d*)"
 )
 _DIMENSION_NUMBERS = re.compile(r"#tpu\.dot_dimension_numbers<\[(?P<lhs>[\d, ]*)\]")
 _FUNCTION = re.compile(r"func\.func @(?:\"((?:[^\"\\]|\\.)+)\"|([\w.$-]+))")
@@ -37,7 +37,6 @@ class MosaicType:
         `f8`, `!tpu.dma_semaphore`.
     """
 
-    kind: str
     shape: tuple[int | None, ...]
     dtype: str
 
@@ -147,7 +146,6 @@ def parameters(module: Module) -> tuple[str, ...]:
 def _types(text: str) -> tuple[MosaicType, ...]:
     return tuple(
         MosaicType(
-            kind=found["kind"],
             shape=tuple(None if n == "?" else int(n) for n in found["shape"].split("x")[:-1]),
             dtype=found["dtype"],
         )

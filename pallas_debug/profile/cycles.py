@@ -140,16 +140,15 @@ def estimate_cycles(
         )
     model, is_stand_in = copy_model(schedule.chip)
     decoded = decode(schedule)
-    sharing = replace(model, shares_hbm=True)
     given = given_scalars(schedule, scalars)
     walked = partial(walk, schedule, decoded=decoded)
-    ours = walked(sharing, given=given)
+    ours = walked(model, given=given)
     first, assumed = ours, AssumedCounts()
     axes = unknown_axes(schedule, kernel, scalars)
     if assume:
         assumed = assumed_counts(assume, (*unknown_loops(schedule, first), *axes))
         given = given_scalars(schedule, (*scalars, *assumed.scalars))
-        ours = walked(sharing, given=given, trips=assumed.trips)
+        ours = walked(model, given=given, trips=assumed.trips)
         assumed.check(ours)
         steps = grid_steps(kernel, blocks, assumed.sizes)
         core_steps = _core_steps(schedule, kernel, blocks, steps, assumed.sizes)
@@ -170,7 +169,7 @@ def estimate_cycles(
     counts = (*loops, *(axis for axis in axes if axis not in assumed.values))
     total = least = _total(schedule, ours, counts, origin)
     if ours.unknown_branches or ours.unknown_copies or ours.unknown_loops:
-        skipping = walked(sharing, unknown="skip")
+        skipping = walked(model, unknown="skip")
         least = _least(total, skipping)
     return CycleEstimate(
         total=total,
@@ -248,7 +247,7 @@ def _time(schedule: Schedule, walked: Callable[..., Walk], *, is_open: bool) -> 
     if is_open:
         return missing("it depends on values known only at run time", unit=MILLISECONDS)
     model, _ = copy_model(chip.name, calibrated=True)
-    run = walked(replace(model, shares_hbm=True), budget=_TIME_BUDGET)
+    run = walked(model, budget=_TIME_BUDGET)
     if not run.is_complete:
         return missing("the walk through the schedule did not finish", unit=MILLISECONDS)
     note = f"at {chip.clock / 1e9:g} GHz, with the measured cost of copies and grid steps"

@@ -52,7 +52,7 @@ RATES = CopyRates(
     bandwidth=Figure(value=512e9, origin="assumed", unit="bytes/s", note="of a test"),
     latency=Figure(value=0, origin="assumed", unit="cycles"),
 )
-MODEL = CopyModel(latency={"hbm_to_vmem": 0}, bandwidth={"hbm_to_vmem": 512}, shares_hbm=True)
+MODEL = CopyModel(latency={"hbm_to_vmem": 0}, bandwidth={"hbm_to_vmem": 512})
 
 
 SIMULATED = (

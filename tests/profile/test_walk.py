@@ -244,20 +244,18 @@ def test_a_size_that_depends_on_data_is_unknown_and_not_zero() -> None:
     assert found.read.note == "the sizes of some copies depend on data"
 
 
-def test_copies_may_share_the_bandwidth_of_hbm() -> None:
+def test_copies_share_the_bandwidth_of_hbm() -> None:
     rows = COPY.splitlines()
     rows.insert(2, rows[1])
     rows[4] = rows[4].replace("64", "128")
     schedule = schedule_of("\n".join(rows) + "\n")
-    assert walk(schedule, MODEL).waiting == 162
-    assert walk(schedule, replace(MODEL, shares_hbm=True)).waiting == 162 + 63
+    assert walk(schedule, MODEL).waiting == 162 + 63
 
 
 SMEM = replace(
     MODEL,
     latency={"hbm_to_vmem": 100, "hbm_to_smem": 200},
     bandwidth={"hbm_to_vmem": 32, "hbm_to_smem": 2},
-    shares_hbm=True,
 )
 
 
@@ -414,7 +412,7 @@ def test_the_time_on_a_v6e_includes_the_measured_cost_of_starting_a_copy() -> No
     measured, model = (copy_model("v6e", calibrated=c)[0] for c in (True, False))
     assert measured.time("hbm_to_vmem", 2048)[1] > model.time("hbm_to_vmem", 2048)[1]
     schedule = schedule_of(text, target="v6e")
-    cycles = walk(schedule, replace(measured, shares_hbm=True)).cycles
+    cycles = walk(schedule, measured).cycles
     estimate = estimate_cycles(schedule)
     assert estimate.time.value == 1e3 * cycles / 1.75e9 > 1e3 * estimate.total.value / 1.75e9
     assert (estimate.time.unit, estimate.time.origin) == ("ms", "assumed")

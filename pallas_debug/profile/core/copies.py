@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pallas_debug.chips import similar_chip
 from pallas_debug.ir.bundles import Bundle, Instruction
@@ -16,41 +16,41 @@ _GENERAL = "general"
 """Opcode suffix of copies strided along several dimensions, which does not name the memories."""
 
 
+FETCH = "hbm_to_vmem"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CopyModel:
     """Latencies and bandwidths of one chip, in cycles and bytes per cycle.
 
     Attributes:
-      latency: latency by direction, such as `hbm_to_vmem`; `default` applies to the others.
+      latency: latency by direction, such as `hbm_to_vmem`; that of a fetch applies to the others.
       bandwidth: bandwidth by direction, with the same keys.
       granule: size in bytes of the unit in which `dma` instructions state sizes.
-      shares_hbm: whether copies from and to HBM share its bandwidth, and those from and to SMEM its
-        own. libtpu's own estimate runs each of them at full speed.
       start: cycles for which starting a copy occupies the scalar core, besides its bundle.
     """
 
     latency: Mapping[str, float]
     bandwidth: Mapping[str, float]
     granule: int = 32
-    shares_hbm: bool = False
     start: float = 0.0
-    default: str = field(default="hbm_to_vmem")
 
     def time(self, direction: str, size: int) -> tuple[float, float]:
         """Return the cycles before the first byte arrives, and the cycles of the transfer."""
-        latency = self.latency.get(direction, self.latency[self.default])
+        latency = self.latency.get(direction, self.latency[FETCH])
         ends = max(direction.count("hbm"), 1)  # a copy within HBM reads and writes it
-        bandwidth = self.bandwidth.get(direction, self.bandwidth[self.default] / ends)
+        bandwidth = self.bandwidth.get(direction, self.bandwidth[FETCH] / ends)
         return latency, size / bandwidth
 
     def hbm_time(self, direction: str, size: int) -> float:
         """Return the cycles for which a copy takes all of HBM's bandwidth."""
-        return direction.count("hbm") * size / self.bandwidth[self.default]
+        return direction.count("hbm") * size / self.bandwidth[FETCH]
 
     def shared(self, direction: str, size: int) -> dict[str, float]:
-        """Return the cycles for which a copy keeps others from HBM and from SMEM."""
-        if not self.shares_hbm:
-            return {}
+        """Return the cycles for which a copy keeps others from HBM and from SMEM.
+
+        libtpu's own estimate runs each copy at full speed.
+        """
         taken = {"hbm": self.hbm_time(direction, size), "smem": self.time(direction, size)[1]}
         return {memory: cycles for memory, cycles in taken.items() if memory in direction}
 
@@ -65,7 +65,7 @@ class CopyModel:
 
     def with_bandwidth(self, bandwidth: float) -> CopyModel:
         """Return the model with another bandwidth of HBM."""
-        return replace(self, bandwidth={**self.bandwidth, self.default: bandwidth})
+        return replace(self, bandwidth={**self.bandwidth, FETCH: bandwidth})
 
 
 def copy_model(chip: str | None, *, calibrated: bool = False) -> tuple[CopyModel, bool]:

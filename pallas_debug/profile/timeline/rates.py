@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pallas_debug.chips import chip_of
-from pallas_debug.profile.core.copies import CopyModel, copy_model
+from pallas_debug.profile.core.copies import FETCH, CopyModel, copy_model
 from pallas_debug.profile.figures import Figure, missing
-
-_FETCH = "hbm_to_vmem"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ def copy_rates(
     note = "as in libtpu's own estimates"
     if is_stand_in:
         note = f"of another chip: libtpu gives no estimates for {target}"
-    per_cycle = model.time(_FETCH, 1)[1]
+    per_cycle = model.time(FETCH, 1)[1]
     bytes_per_second = (
         missing(hertz.note, unit="bytes/s")
         if hertz.value is None
@@ -64,6 +62,6 @@ def copy_rates(
             value=bandwidth * 1e9, origin="assumed", unit="bytes/s", note="as given"
         )
         model = model.with_bandwidth(bandwidth * 1e9 / hertz.value)
-    latency = Figure(value=model.time(_FETCH, 0)[0], origin="assumed", unit="cycles", note=note)
+    latency = Figure(value=model.time(FETCH, 0)[0], origin="assumed", unit="cycles", note=note)
     rates = CopyRates(clock=hertz, bandwidth=bytes_per_second, latency=latency)
-    return rates, replace(model, shares_hbm=True)
+    return rates, model
