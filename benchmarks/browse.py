@@ -35,7 +35,7 @@ from pathlib import Path
 
 import pallas_debug
 from pallas_debug.ir.diff import diff
-from pallas_debug.ir.normal import NOISE, Noise
+from pallas_debug.ir.operations import NOISE, Noise
 from pallas_debug.model import Compilation, Failure, Kernel, Pass
 from pallas_debug.store import schema
 from pallas_debug.tui.model.browser import Browser, TextPlace

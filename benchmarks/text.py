@@ -24,8 +24,7 @@ from textual.app import App, ComposeResult
 
 from pallas_debug.ir import search
 from pallas_debug.ir.diff import diff
-from pallas_debug.ir.normal import NOISE
-from pallas_debug.ir.operations import Module
+from pallas_debug.ir.operations import NOISE, Module
 from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.panes.text import TextPane
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pallas_debug.ir.diff import Change, Diff, Summary
-    from pallas_debug.ir.normal import Noise
+    from pallas_debug.ir.operations import Noise
     from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
 
 MAX_CONTEXT = 1_000_000
@@ -147,7 +147,7 @@ def noise(text: str | None) -> tuple[Noise, ...]:
     Raises:
       UsageError: a kind is unknown.
     """
-    from pallas_debug.ir.normal import NOISE
+    from pallas_debug.ir.operations import NOISE
 
     if not text:
         return ()

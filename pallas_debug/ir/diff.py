@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pallas_debug.ir.match import Block, Budget, common_ends, match, patience, refined
-from pallas_debug.ir.normal import Noise, normal_form, stripped
-from pallas_debug.ir.operations import LONG, Kind, Module, guess_kind, name_of
-from pallas_debug.ir.values import Values, same_values
+from pallas_debug.ir.operations import LONG, Kind, Module, Noise, guess_kind, name_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pallas_debug.ir.values import Values
 
 Tag = Literal["equal", "replace", "delete", "insert"]
 CONTEXT = 3
@@ -265,7 +265,10 @@ def _without_noise(
     tick: Callable[[], None],
 ) -> tuple[list[Side], list[Block]]:
     """Drop lines that contain only noise from both texts, and match the rest."""
-    import numpy as np
+    import numpy as np  # slow, and not needed for other comparisons
+
+    from pallas_debug.ir.normal import normal_form, stripped
+    from pallas_debug.ir.values import Values, same_values
 
     with ThreadPoolExecutor(1) as executor:  # numpy releases the GIL
         other = executor.submit(stripped, new, kind, ignore)

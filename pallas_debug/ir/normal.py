@@ -6,7 +6,6 @@ no names, so they do not show whether a value is the same on both sides: `ir/val
 removed names.
 
 A text has tens of thousands of names and locations, which numpy finds in one pass over all bytes.
-numpy is imported lazily because importing it is slow.
 """
 
 from __future__ import annotations
@@ -15,17 +14,13 @@ import functools
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pallas_debug.ir.llo import LOCATION
-from pallas_debug.ir.operations import LONG, Kind, closing
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-Noise = Literal["ssa", "loc", "attrs"]
-
-NOISE: tuple[Noise, ...] = get_args(Noise)
+from pallas_debug.ir.operations import LONG, Kind, Noise, closing
 
 _IN_NAMES = bytes(c >= 0x80 or bool(re.match(rb"[\w$.-]", bytes([c]))) for c in range(256))
 """For each byte, whether it may occur in a name after the `%`; non-ASCII bytes always may."""
@@ -64,8 +59,6 @@ class Stripped:
 
 def stripped(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Stripped:
     """Remove the ignored noise that is removed most efficiently from all lines at once."""
-    import numpy as np
-
     text = "\n".join([*lines, ""])  # one search over all lines is much faster than one per line
     if "loc" in ignore and kind in _COMMENTS:
         text = _COMMENTS[kind].sub("", text)
@@ -96,8 +89,6 @@ class _Text:
     """Bytes of a text, with a mask of those to keep; each line ends with a newline."""
 
     def __init__(self, text: str) -> None:
-        import numpy as np
-
         self._raw = text.encode(errors="surrogatepass")
         padded = self._raw + b"\n" * _WIDTH
         self._data = np.frombuffer(padded, np.uint8, len(self._raw))
@@ -111,8 +102,6 @@ class _Text:
 
     def drop_numbers_of_locations(self) -> None:
         """Strip the number of each location: `#loc1` becomes `#loc`."""
-        import numpy as np
-
         data = self._data
         starts = np.flatnonzero(data == ord("#")) + 1
         for byte in b"loc":
@@ -126,8 +115,6 @@ class _Text:
         Returns:
           The number of names per line, the names as numbers, and whether each is bound.
         """
-        import numpy as np
-
         data = self._data
         if kind == "jaxpr":
             starts = self._names_in_jaxpr()
@@ -147,8 +134,6 @@ class _Text:
 
     def _names_in_jaxpr(self) -> NDArray[Any]:
         """Positions of words that are bound somewhere."""
-        import numpy as np
-
         known = set(_BINDER.findall(self._raw)) - _KEYWORDS
         found = _WORD_OR_COMMENT.finditer(self._raw)
         return np.array([match.start() for match in found if match[1] in known], np.int64)
@@ -161,8 +146,6 @@ class _Text:
 
         A word consists of bytes that may occur in a name, and is cut at the maximum length.
         """
-        import numpy as np
-
         ends, numbers = starts.copy(), np.zeros(len(starts), np.uint64)
         masks = np.array([(1 << 8 * size) - 1 for size in range(_WIDTH + 1)], np.uint64)
         factor = np.uint64(_FACTOR)
@@ -190,8 +173,6 @@ _FACTOR = 0x9E3779B97F4A7C15
 
 def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
     """Concatenate the integers of the half-open ranges from `starts` to `stops`."""
-    import numpy as np
-
     sizes = stops - starts
     ends = sizes.cumsum()
     found: NDArray[Any] = np.arange(ends[-1] if len(ends) else 0) + (stops - ends).repeat(sizes)

@@ -17,13 +17,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from pallas_debug.ir.chains import Chains
 from pallas_debug.ir.llo import HEAD, LOCATION, OPERATION
 from pallas_debug.model import SourceLine
 
 Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
+
+Noise = Literal["ssa", "loc", "attrs"]
+"""Differences that a comparison may ignore: see `ir/normal.py`, which is slow to import."""
+
+NOISE: tuple[Noise, ...] = get_args(Noise)
 
 LONG = 1 << 16
 """Maximum characters of a line to read: a line may contain a constant of ten million characters."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pallas_debug.ir.match import Block
 from pallas_debug.ir.normal import ranges
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +44,11 @@ class Values:
     @cached_property
     def line(self) -> NDArray[Any]:
         """Line of each mention."""
-        import numpy as np
-
         return np.arange(len(self.counts)).repeat(self.counts)
 
     @cached_property
     def place(self) -> NDArray[Any]:
         """Index of each mention in its line."""
-        import numpy as np
-
         found: NDArray[Any] = np.arange(len(self.names)) - self.first.repeat(self.counts)
         return found
 
@@ -71,8 +67,6 @@ class Values:
     @cached_property
     def value(self) -> NDArray[Any]:
         """For each mention, the one that defines its value; the first mention if none does."""
-        import numpy as np
-
         # Group mentions by name, a line's operands before its results: they refer to lines above.
         order = np.lexsort((self.defines, self.line))
         numbers = np.unique(self.names[order], return_inverse=True)[1]
@@ -96,8 +90,6 @@ class Values:
           lines: a number for each line, equal for lines that differ only in names.
           depth: levels of definitions to follow.
         """
-        import numpy as np
-
         uses = np.flatnonzero(~self.defines)
         sources = self.value[uses]
         weights = _mixed(self.place[uses] + _OPERAND)
@@ -126,8 +118,6 @@ _OPERAND = 1 << 32
 
 def _mixed(numbers: NDArray[Any]) -> NDArray[Any]:
     """Hash numbers (splitmix64) so that sums are unlikely to collide."""
-    import numpy as np
-
     mixed = numbers.astype(np.uint64)
     mixed ^= mixed >> np.uint64(30)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -143,8 +133,6 @@ def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block
     Old and new values correspond if matched lines define them; otherwise, according to the first
     matched line that uses them.
     """
-    import numpy as np
-
     if not blocks:
         return []
     starts, others, sizes = np.array(blocks, np.int64).T
@@ -172,8 +160,6 @@ def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block
 
 def _conflicting(row: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> Iterator[int]:
     """Yield rows that pair values differently from earlier rows."""
-    import numpy as np
-
     if not len(row):
         return
     # Only values with several partners can conflict, and these are few.

@@ -16,7 +16,7 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.ir.normal import NOISE
+from pallas_debug.ir.operations import NOISE
 from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (

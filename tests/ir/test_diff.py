@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.ir.diff import Diff, diff, summary, words
-from pallas_debug.ir.normal import NOISE
-from pallas_debug.ir.operations import LONG, Module
+from pallas_debug.ir.operations import LONG, NOISE, Module
 
 
 def read(path: Path) -> list[str]:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.ir.diff import diff
-from pallas_debug.ir.normal import NOISE, Noise
-from pallas_debug.ir.operations import Kind
+from pallas_debug.ir.operations import NOISE, Kind, Noise
 
 
 def changed(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.ir.normal import NOISE, Noise, normal_form, sorted_attributes, stripped
-from pallas_debug.ir.operations import Kind, Module
+from pallas_debug.ir.normal import normal_form, sorted_attributes, stripped
+from pallas_debug.ir.operations import NOISE, Kind, Module, Noise
 
 
 def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:

@@ -11,7 +11,7 @@ import pytest
 from pilot import drive, screen_rows, until
 from textual.app import App, ComposeResult
 
-from pallas_debug.ir.normal import NOISE
+from pallas_debug.ir.operations import NOISE
 from pallas_debug.tui.panes import diff as diffpane
 from pallas_debug.tui.panes.diff import Compared, DiffPane
 from pallas_debug.tui.widgets.cells import cells as cell_count

@@ -370,7 +370,7 @@ class Browser:
           noise: whether value numbers, locations and the order of attributes count.
         """
         from pallas_debug.ir import diff  # slow to import
-        from pallas_debug.ir.normal import NOISE
+        from pallas_debug.ir.operations import NOISE
 
         found = diff.diff(self.lines(old), self.lines(new), ignore=() if noise else NOISE)
         names = self.label(old, new), self.label(new, old)

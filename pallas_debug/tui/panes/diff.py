@@ -20,7 +20,7 @@ from textual import work
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from pallas_debug.ir.normal import NOISE, Noise
+from pallas_debug.ir.operations import NOISE, Noise
 from pallas_debug.tui.model.browser import IGNORING_NOISE
 from pallas_debug.tui.widgets.cells import (
     KINDS,
