@@ -84,9 +84,6 @@ TIMELINE_STEPS = 64
 MAX_TIMELINE_STEPS = 4096
 """Maximum grid steps at the beginning of a timeline."""
 
-SCRIPT_TIMEOUT = 120.0
-"""Time limit in seconds for one run of a reproduction script."""
-
 MAX_JOBS = 4
 """Default maximum number of compiler processes; at most one per core."""
 

@@ -22,16 +22,6 @@ from pallas_debug.model import SourceLine
 MAX_BUNDLES = 1 << 20
 """Maximum number of bundles to read; the largest kernel seen has 60,000."""
 
-MARKS = {
-    "LH": "loop header",
-    "LB": "loop body",
-    "LE": "loop exit",
-    "PB": "predicated region body",
-    "PF": "predicated region fallthrough",
-    "CT": "control target",
-}
-"""Marks of bundles, as explained at the top of every file."""
-
 _HOLE = "\0"
 _TOKEN = re.compile(rf"/\*|\*/|^{HEAD}", re.MULTILINE)
 _START = re.compile(rf"{HEAD}(?P<body>\{{.*)")
@@ -83,7 +73,8 @@ class Bundle:
     Attributes:
       number: address of the bundle; the first is 0.
       line: first line of the bundle in the text, from 0.
-      mark: one of `MARKS`, an unknown one, or empty.
+      mark: `LB` for the body of a loop, another one of those explained at the top of every file, or
+        empty.
       depth: number of enclosing loops.
       unread: parts that are not instructions.
       starts, ends: numbers of the regions that start before and end after it, in order.

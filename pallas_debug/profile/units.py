@@ -40,9 +40,6 @@ BUSY = (MXU, PUSH, XLU, EUP)
 _RENAMED = {"MATMUL": MXU}
 """Column names of libtpu 0.0.52 and later, mapped to the earlier names."""
 
-SUBSETS = {FILL: LOAD, SPILL: STORE}
-"""Columns that are part of another column."""
-
 VECTOR = (MXU, XLU, VALU, VPOP, EUP, LOAD, STORE)
 """Units for vector and matrix work."""
 
