@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from pallas_debug.ir.locations import unescape
 from pallas_debug.ir.operations import LONG, Module, Operation, closing, location_at
@@ -19,9 +20,11 @@ COPY = "tpu.enqueue_dma"
 PRODUCT = "tpu.matmul"
 
 _TYPE = re.compile(
-    r"\b(?:vector|memref)<(?P<shape>(?:(?:\d{1,9}|\?)x)*)(?P<dtype>!?[a-z][a-z._]*\d*)"
+    r"\b(?P<kind>vector|memref)<(?P<shape>(?:(?:\d{1,9}|\?)x)*)(?P<dtype>!?[a-z][a-z._]*\d*)"
 )
-_DIMENSION_NUMBERS = re.compile(r"#tpu\.dot_dimension_numbers<\[(?P<lhs>[\d, ]*)\]")
+_DOT = re.compile(r"#tpu\.dot_dimension_numbers<(?P<lists>(?:\[[\d, ]*\](?:, )?){7})>")
+_LIST = re.compile(r"\[([\d, ]*)\]")
+_DIMENSIONS = re.compile(r"\[(?P<list>\d[\d, ]*)\] :")
 _FUNCTION = re.compile(r"func\.func @(?:\"((?:[^\"\\]|\\.)+)\"|([\w.$-]+))")
 _PARAMETER = re.compile(r"(%[\w$.-]+): ")
 _INDEX_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
@@ -37,6 +40,7 @@ class MosaicType:
         `f8`, `!tpu.dma_semaphore`.
     """
 
+    kind: Literal["vector", "memref"]
     shape: tuple[int | None, ...]
     dtype: str
 
@@ -87,13 +91,25 @@ class MosaicOperation(Operation):
         return self.group("device_id") is not None
 
     @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Dimensions before the types: those that a reduction removes, the order of a transpose."""
+        found = _DIMENSIONS.search(self.text)
+        return _integers(found["list"]) if found else ()
+
+    @property
+    def dimension_numbers(self) -> tuple[tuple[int, ...], ...] | None:
+        """Dimensions of a product: contracted ones of either side, others of either side, pairs of
+        a side and its dimension for each of the result, and those of the batch of either side."""
+        found = _DOT.search(self.text)
+        return tuple(map(_integers, _LIST.findall(found["lists"]))) if found else None
+
+    @property
     def flops(self) -> int | None:
         """Operations of a matrix product; a multiply-add counts as two. None if unreadable."""
         if len(self.types) < 3:
             return None
         lhs, _, out = self.types[:3]
-        numbers = _DIMENSION_NUMBERS.search(self.text)
-        contracted = list(map(int, re.findall(r"\d+", numbers["lhs"]))) if numbers else [-1]
+        contracted = (self.dimension_numbers or ((-1,),))[0]
         if out.elements is None or any(n >= len(lhs.shape) for n in contracted):
             return None
         return 2 * out.elements * math.prod(lhs.shape[n] or 0 for n in contracted)
@@ -126,26 +142,32 @@ def read_axes(module: Module, axes: int) -> frozenset[int] | None:
 
     Index maps are functions of their own, whose reads do not count.
     """
-    first = next((n for n, name in enumerate(module.names) if name == "func.func"), None)
-    if first is None:
+    first, head = _kernel(module)
+    indices = _INDEX_PARAMETER.findall(head)
+    if first is None or len(indices) != axes:
         return None
-    parameters = _INDEX_PARAMETER.findall(module.lines[first].partition(" attributes ")[0])
-    if len(parameters) != axes:
-        return None
-    return frozenset(axis for axis, name in enumerate(parameters) if module.uses(name, first))
+    return frozenset(axis for axis, name in enumerate(indices) if module.uses(name, first))
 
 
 def parameters(module: Module) -> tuple[str, ...]:
     """Names of the parameters of a kernel's function: indices of the grid, then operands."""
+    return tuple(_PARAMETER.findall(_kernel(module)[1]))
+
+
+def _kernel(module: Module) -> tuple[int | None, str]:
+    """Return the line of the kernel's function, which is the first one, and its parameters."""
     first = next((n for n, name in enumerate(module.names) if name == "func.func"), None)
-    if first is None:
-        return ()
-    return tuple(_PARAMETER.findall(module.lines[first].partition(" attributes ")[0]))
+    return first, "" if first is None else module.lines[first].partition(" attributes ")[0]
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _types(text: str) -> tuple[MosaicType, ...]:
     return tuple(
         MosaicType(
+            kind="vector" if found["kind"] == "vector" else "memref",
             shape=tuple(None if n == "?" else int(n) for n in found["shape"].split("x")[:-1]),
             dtype=found["dtype"],
         )

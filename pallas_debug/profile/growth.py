@@ -8,7 +8,6 @@ scores grow with both.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -26,11 +25,6 @@ Axes = tuple[Followed | None, ...]
 
 _FREE = ("constant", "shape_cast", "broadcast", "index_cast", "bitcast")
 """Parts of names of operations that cost nothing, or are counted where their results are used."""
-
-_NUMBERS = re.compile(r"#tpu\.dot_dimension_numbers<((?:\[[\d, ]*\](?:, )?)+)>")
-_REDUCED = re.compile(r"\[(?P<axes>\d+(?:, \d+)*)\] :")
-
-_LIST = re.compile(r"\[(\d+(?:, \d+)*)\]")
 
 _PASSES = 2
 """Times that a module is read: what a loop stores in scratch is loaded above the store."""
@@ -124,20 +118,16 @@ class Growth:
         if "shape_cast" in name or "reshape" in name:
             return _reshaped(given[0], vectors[0].shape, out.shape) if given else unknown
         if "multi_reduction" in name and given:
-            reduced = _REDUCED.search(operation.text)
-            gone = set(map(int, reduced["axes"].split(", "))) if reduced else set()
+            gone = operation.dimensions
             kept = tuple(axis for n, axis in enumerate(given[0]) if n not in gone)
             return kept if len(kept) == len(out.shape) else unknown
         if "transpose" in name and given:
-            order = [
-                int(n)
-                for n in re.findall(r"\d+", operation.text.partition("[")[2].partition("]")[0])
-            ]
+            order = operation.dimensions
             if sorted(order) == list(range(len(given[0]))):
                 return tuple(given[0][n] for n in order)
             return unknown
-        if numbers := _NUMBERS.search(operation.text):
-            return _product(numbers[1], given, unknown)
+        if numbers := operation.dimension_numbers:
+            return _product(numbers[4], given, unknown)
         found = list(unknown)
         for axes in given:
             if len(axes) != len(out.shape):
@@ -148,13 +138,10 @@ class Growth:
         return tuple(found)
 
 
-def _product(numbers: str, given: Sequence[Axes], unknown: Axes) -> Axes:
-    """Return the axes of a product, whose dimension numbers list pairs of operand and dimension."""
-    groups = [list(map(int, re.findall(r"\d+", g))) for g in re.findall(r"\[[\d, ]*\]", numbers)]
-    if len(groups) < 5 or len(given) < 2:
-        return unknown
-    pairs = list(zip(groups[4][::2], groups[4][1::2], strict=False))
-    if len(pairs) != len(unknown):
+def _product(numbers: Sequence[int], given: Sequence[Axes], unknown: Axes) -> Axes:
+    """Return the axes of a product, given an operand and its dimension for each, in turn."""
+    pairs = list(zip(numbers[::2], numbers[1::2], strict=False))
+    if len(pairs) != len(unknown) or len(given) < 2:
         return unknown
     return tuple(
         given[operand][n] if operand < 2 and n < len(given[operand]) else None

@@ -51,6 +51,23 @@ def test_a_truncated_product_has_no_operations() -> None:
     assert read("  %3 = tpu.matmul %0, %1, %2 : vector<8x128xbf16>, vec").flops is None
 
 
+def test_dimensions_of_reductions_transposes_and_products() -> None:
+    lines = (
+        "%1 = vector.multi_reduction <add>, %0, %c [1] : vector<8x128xf32> to vector<8xf32>",
+        "%2 = tpu.transpose %0, [1, 0] : vector<8x128xf32> -> vector<128x8xf32>",
+        "%3 = vector.load %r[%c, %c] : memref<8x128xf32>, vector<8x128xf32>",
+    )
+    module = Module.of("\n".join(lines), "mlir")
+    found = mosaic.operations(module, "vector.multi_reduction", "tpu.transpose", "vector.load")
+    assert [operation.dimensions for operation in found] == [(1,), (1, 0), ()]
+    numbers = "{d = #tpu.dot_dimension_numbers<[1], [0], [0], [1], [0, 0, 1, 1], [], []>}"
+    assert read(f"%3 = tpu.matmul %0, %1, %2 {numbers} : ").dimension_numbers == (
+        *((1,), (0,), (0,), (1,), (0, 0, 1, 1)),
+        (),
+        (),
+    )
+
+
 @pytest.mark.parametrize(
     "shape, size",
     [
@@ -92,6 +109,7 @@ def test_index_maps_do_not_read_axes_for_the_kernel() -> None:
     module = Module.of(KERNEL, "mlir")
     assert mosaic.read_axes(module, 2) == {1}
     assert mosaic.read_axes(module, 1) is None
+    assert mosaic.parameters(module) == ("%arg0", "%arg1", "%arg2")
     assert mosaic.read_axes(Module.of("module {\n}\n", "mlir"), 0) is None
 
 
