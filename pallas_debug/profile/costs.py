@@ -16,6 +16,7 @@ from typing import Literal
 from pallas_debug.ir.bundles import Instruction
 from pallas_debug.model import SourceLine
 from pallas_debug.profile import units
+from pallas_debug.profile.fill import RegisterFill
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.timeline.origins import CopyOrigin
 from pallas_debug.profile.tracing import Place, Trace, Tracing
@@ -51,6 +52,31 @@ _RESULTS: tuple[tuple[str, CostClass], ...] = (
 )
 
 
+FILLED: tuple[CostClass, ...] = ("VALU", "EUP", "load", "store")
+"""Classes whose instructions each compute, load or store one register."""
+
+MIN_PADDING = 0.01
+"""Share of a kernel's cycles from which a line is named that spends them on padding."""
+
+NO_FILL = RegisterFill(text=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialFill:
+    """Vectors of a line that fill only part of each register.
+
+    Attributes:
+      share: share of the kernel's cycles.
+      fill: mean share of the registers that holds data.
+      kinds: classes of the instructions, most expensive first.
+    """
+
+    source: SourceLine
+    share: float
+    fill: float
+    kinds: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostCell:
     """Cycles of one line, loop, operand, class and reason.
@@ -59,6 +85,7 @@ class CostCell:
       source: innermost Python line; None if unknown.
       loop: number of the innermost loop; None outside of loops.
       operand: number of the copied operand among those with blocks; None for other work.
+      fill: share of the vector registers that holds data; None if it is not known.
     """
 
     source: SourceLine | None
@@ -67,6 +94,7 @@ class CostCell:
     kind: CostClass
     reason: CostReason
     cycles: float
+    fill: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +123,23 @@ class Costs:
             sums[getattr(cell, key)] += cell.cycles
         return sorted(sums.items(), key=lambda item: -item[1])
 
+    def partly_filled(self) -> tuple[PartialFill, ...]:
+        """Return the lines whose vectors fill part of each register, most padding first."""
+        total = self.total
+        found = []
+        for source, costs in self.lines():
+            part = Costs(cells=tuple(c for c in costs.cells if c.fill is not None and c.fill < 1))
+            padding = sum(c.cycles * (1 - (c.fill or 0)) for c in part.cells)
+            if padding >= MIN_PADDING * total:
+                line = PartialFill(
+                    source=source,
+                    share=part.total / total,
+                    fill=1 - padding / part.total,
+                    kinds=tuple(str(kind) for kind, _ in part.by("kind")),
+                )
+                found.append((padding, line))
+        return tuple(line for _, line in sorted(found, key=lambda item: -item[0]))
+
     def lines(self) -> list[tuple[SourceLine, Costs]]:
         """Return the cells of each Python line, most expensive first."""
         found: dict[Place, list[CostCell]] = defaultdict(list)
@@ -114,6 +159,7 @@ def costs_of(
     executions: Sequence[float],
     waits: Iterable[tuple[int, int, float]],
     origins: Mapping[int, CopyOrigin],
+    fills: RegisterFill = NO_FILL,
 ) -> Costs:
     """Attribute all cycles of a kernel; empty if it is not known how often bundles run.
 
@@ -121,9 +167,9 @@ def costs_of(
       executions: number of times that each bundle runs.
       waits: the bundle that waits, the one that started the copy, and the cycles, of all waits.
       origins: origins of the copies, by bundle.
+      fills: what is known of the fill of registers.
     """
-    sums: dict[tuple[SourceLine | None, int | None, int | None, CostClass, CostReason], float]
-    sums = defaultdict(float)
+    sums: dict[_Key, float] = defaultdict(float)
     sources: dict[Place, SourceLine] = {}
     loops = [schedule.loop_at(at) for at in range(len(schedule.bundles))]
     if executions:
@@ -134,25 +180,33 @@ def costs_of(
             kind: CostClass = "scalar" if instruction is None else class_of(instruction)
             origin = origins.get(at) if kind == "DMA" else None
             loop = loops[at]
+            fill = fills.of(instruction) if instruction and kind in FILLED else None
             key = source, loop.number if loop else None, origin.operand if origin else None
-            sums[(*key, kind, reason)] += cycles
+            sums[(*key, kind, reason, fill)] += cycles
         for at, start, cycles in waits:
             origin, loop = origins.get(start), loops[at]
             traces = [t for t in tracing.traces[at] if t.chain and t.origin == "compiler"]
             source = traces[0].chain[0] if traces else None
             operand = origin.operand if origin else None
-            sums[source, loop.number if loop else None, operand, "DMA", "copy"] += cycles
+            sums[source, loop.number if loop else None, operand, "DMA", "copy", None] += cycles
     return Costs(
         cells=tuple(
             CostCell(
-                source=source, loop=loop, operand=operand, kind=kind, reason=reason, cycles=cycles
+                source=source,
+                loop=loop,
+                operand=operand,
+                kind=kind,
+                reason=reason,
+                cycles=cycles,
+                fill=fill,
             )
-            for (source, loop, operand, kind, reason), cycles in sums.items()
+            for (source, loop, operand, kind, reason, fill), cycles in sums.items()
             if cycles
         )
     )
 
 
+_Key = tuple[SourceLine | None, int | None, int | None, CostClass, CostReason, float | None]
 _Issued = tuple[int, Trace | None, Instruction | None, CostReason, float]
 
 

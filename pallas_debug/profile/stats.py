@@ -14,9 +14,10 @@ from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.bottleneck import bottleneck
 from pallas_debug.profile.cost_estimate import CountedCost, counted_cost
-from pallas_debug.profile.costs import Costs, costs_of
+from pallas_debug.profile.costs import Costs, PartialFill, costs_of
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.fill import RegisterFill
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, schedule_of
@@ -32,6 +33,7 @@ class ScheduleTexts:
 
     Attributes:
       mosaic: the kernel's module before any pass, for the calls that lead to each line.
+      layouts: the module after the pass that states all layouts of vectors.
       sparsecore: bundles of a kernel on the SparseCore, which has no other tables.
     """
 
@@ -42,6 +44,7 @@ class ScheduleTexts:
     hlo: str | None = None
     estimate: str | None = None
     mosaic: str | None = None
+    layouts: str | None = None
     sparsecore: str | None = None
 
 
@@ -125,6 +128,7 @@ class Stats:
       lines: costs of Python lines, most expensive first.
       bottleneck: where the cycles go, in at most five lines.
       advice: what saves at least a tenth of the cycles.
+      partly_filled: lines whose vectors fill part of each register, most padding first.
       cost_estimate: counted work, to declare it; None if the kernel declares a cost estimate.
       coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
@@ -148,6 +152,7 @@ class Stats:
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
     bottleneck: tuple[str, ...] = ()
+    partly_filled: tuple[PartialFill, ...] = ()
     cost_estimate: CountedCost | None = None
     advice: tuple[Advice, ...] = ()
     is_sparse: bool = False
@@ -239,7 +244,10 @@ class Profile:
         """Cycles by line, loop, operand, class of instruction and reason."""
         cycles = self.cycles
         origins = copy_origins(self.schedule, self.kernel)
-        return costs_of(self.schedule, self.tracing, cycles.executions, cycles.waits, origins)
+        fills = RegisterFill(text=self.texts.layouts)
+        return costs_of(
+            self.schedule, self.tracing, cycles.executions, cycles.waits, origins, fills
+        )
 
     @cached_property
     def bottleneck(self) -> tuple[str, ...]:
@@ -328,6 +336,7 @@ def _stats(profile: Profile) -> Stats:
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         bottleneck=profile.bottleneck,
+        partly_filled=profile.costs.partly_filled(),
         cost_estimate=profile.cost_estimate,
         advice=profile.advice,
         is_sparse=schedule.is_sparse,
