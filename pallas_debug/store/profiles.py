@@ -61,7 +61,9 @@ def read_profile(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfi
     layouts = next((p for p in made.passes if p.name == _LAYOUTS), None) if made else None
     if layouts is not None:
         try:
-            texts["layouts"] = stored.file(layouts).text()
+            file = stored.file(layouts)
+            if is_there(file.path):
+                texts["layouts"] = file.text()
         except DumpFormatError as error:
             problems.append(str(error))
     blocks = None
