@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pallas_debug.chips import CHIPS
+from pallas_debug.errors import UsageError
 from pallas_debug.ir.mosaic import COPY, operations
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
@@ -126,6 +127,8 @@ def estimate_cycles(
     scalars = blocks.scalars if blocks is not None else ()
     steps = grid_steps(kernel, blocks)
     core_steps = _core_steps(schedule, kernel, blocks, steps)
+    if assume and not schedule.bundles:
+        raise UsageError("nothing can be assumed, because there is no listing of bundles")
     if not schedule.bundles:
         nothing = missing("there is no listing of bundles", unit=CYCLES)
         return CycleEstimate(

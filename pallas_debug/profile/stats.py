@@ -258,8 +258,8 @@ class Profile:
 
     @property
     def cost_estimate(self) -> CountedCost | None:
-        """Counted work, to declare it; None if the kernel declares a cost estimate."""
-        if self.kernel is None or self.kernel.cost_estimate or self.schedule.is_sparse:
+        """Counted work, to declare it; None if the kernel does, or if its schedule is damaged."""
+        if self.kernel is None or self.kernel.cost_estimate or self.schedule.problems:
             return None
         return counted_cost(self.schedule, self.cycles, self.traffic, self.blocks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,9 @@ def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Pat
         if profile.cycles.core_steps.value != 8:
             assert set(counted.missing) == {"flops", "transcendentals", "bytes_accessed"}
             continue
+        cut = (profile.texts.bundles or "")[:-200]
+        damaged = replace(profile, texts=replace(profile.texts, bundles=cut))
+        assert damaged.stats.cost_estimate is None
         assert counted.transcendentals.value == 1024 * 128
         assert counted.bytes_accessed.value == (2 * 1024 + 128) * 128 * 4
         assert 2 * 1024 * 128 * 128 <= counted.flops.value < 2.2 * 1024 * 128 * 128

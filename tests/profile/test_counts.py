@@ -186,6 +186,12 @@ def test_a_kernel_without_unknown_counts_takes_none() -> None:
         pallas_debug.stats(doubled, ROWS, target="v6e", estimate=False, assume={"n": 1})
 
 
+def test_a_damaged_listing_takes_none(of_loops: Profile) -> None:
+    damaged = replace(of_loops, texts=replace(of_loops.texts, bundles=""), assume={"n1": 1})
+    with pytest.raises(UsageError, match="because there is no listing of bundles"):
+        _ = damaged.cycles
+
+
 @pytest.mark.parametrize(
     "texts, counts",
     [
