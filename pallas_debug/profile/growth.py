@@ -42,10 +42,13 @@ class Growth:
         self._module = module
         self._names = set(module.names)
         names = {o.name: o for o in blocks.pipelined}
-        for parameter, operand in zip(
-            mosaic.parameters(module)[len(blocks.grid) :], kernel.operands, strict=False
-        ):
-            found = names.get(operand.name)
+        parameters = mosaic.parameters(module)[len(blocks.grid) :]
+        self._parameters = {
+            operand.name: parameter
+            for operand, parameter in zip(kernel.operands, parameters, strict=False)
+        }
+        for name, parameter in self._parameters.items():
+            found = names.get(name)
             if found is not None:
                 axes = tuple(grows_with(blocks, found, n) for n in range(len(found.dimensions)))
                 self._axes[parameter] = axes
@@ -67,6 +70,14 @@ class Growth:
             )
             / weight
         )
+
+    def of_buffer(self, name: str, factors: Mapping[Followed, float]) -> float | None:
+        """Return the factor by which scratch grows with what is stored in it; None if unknown."""
+        known = self._places  # follows all stores
+        axes = self._axes.get(self._parameters.get(name, ""), ()) if known else ()
+        if all(axis is None for axis in axes):
+            return None
+        return math.prod(factors.get(axis, 1.0) for axis in axes if axis is not None)
 
     @cached_property
     def _places(self) -> dict[Place, dict[frozenset[Followed], int]]:

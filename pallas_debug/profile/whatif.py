@@ -72,7 +72,7 @@ class WhatIf:
       now, cycles: estimated cycles without and with it.
       is_bound: whether `cycles` are a lower bound, because only part of the effect is known.
       steps: number of grid points.
-      vmem: bytes of VMEM, if everything but windows grows with the blocks; None if unknown.
+      vmem: bytes of VMEM, without those of spills that are added; None if unknown.
       assumed: operands whose block is assumed to change at every step.
     """
 
@@ -165,7 +165,7 @@ class Simulator:
                 "much at a time depends on its blocks"
             )
         factors = changed.factors(before, blocks)
-        vmem, limit = self._vmem(before, blocks, growth), self._limit.value
+        vmem, limit = self._vmem(before, blocks, factors, growth), self._limit.value
         if vmem is not None and limit is not None and vmem > limit:
             raise UsageError(
                 f"{change} needs {size_text(vmem)} of VMEM, of the {size_text(limit)} that the "
@@ -280,15 +280,26 @@ class Simulator:
             self._busy[loop] = _Busy(self._profile, loop)
         return self._busy[loop]
 
-    def _vmem(self, before: BlockMap, after: BlockMap, growth: float) -> float | None:
-        """Return the bytes of VMEM with other blocks."""
-        used = self._profile.memory.vmem.value
-        if used is None:
+    def _vmem(
+        self, before: BlockMap, after: BlockMap, factors: Mapping[Followed, float], growth: float
+    ) -> float | None:
+        """Return the bytes of VMEM with other blocks: windows and scratch grow, the rest stays."""
+        memory, kernel = self._profile.memory, self._profile.kernel
+        used = memory.vmem.value
+        if used is None or kernel is None:
             return None
         windows, larger = (
             sum(o.block_bytes * o.buffers for o in blocks.pipelined) for blocks in (before, after)
         )
-        return larger + max(used - windows, 0) * max(growth, 1.0)
+        scratch = more = 0.0
+        for operand in kernel.of_kind("scratch"):
+            use = memory.of_operand(operand.name)
+            if use is None or use.space != "vmem" or not use.size.value:
+                continue
+            factor = self._growth.of_buffer(operand.name, factors) if self._growth else None
+            scratch += use.size.value
+            more += use.size.value * (max(growth, 1.0) if factor is None else factor)
+        return larger + more + max(used - windows - scratch, 0)
 
     def _total(self, blocks: BlockMap, factors: Mapping[Followed, float], max_steps: int) -> float:
         """Run the pipeline over a grid, and return its cycles.
