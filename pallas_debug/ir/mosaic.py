@@ -1,8 +1,8 @@
 """Operations of a Mosaic module with their types, products and copies.
 
 `ir/operations.py` finds operations and values in the lines of any compiler text. This is for
-callers that need what Mosaic's own operations say: shapes, dimension numbers, what a copy moves and
-where to, and which indices of the grid a kernel reads. Read from the module before any pass.
+callers that need what Mosaic's own operations say: shapes, dimension numbers, and what a copy moves
+and where to. Read from the module before any pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ _LIST = re.compile(r"\[([\d, ]*)\]")
 _DIMENSIONS = re.compile(r"\[(?P<list>\d[\d, ]*)\] :")
 _FUNCTION = re.compile(r"func\.func @(?:\"((?:[^\"\\]|\\.)+)\"|([\w.$-]+))")
 _PARAMETER = re.compile(r"(%[\w$.-]+): ")
-_INDEX_PARAMETER = re.compile(r"(%[\w$.-]+): i32\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,18 +134,6 @@ def function_name(text: str) -> str | None:
     """Name of the first function in a text."""
     found = _FUNCTION.search(text)
     return unescape(found[1] or found[2]) if found else None
-
-
-def read_axes(module: Module, axes: int) -> frozenset[int] | None:
-    """Axes of the grid, of which there are `axes`, whose index the kernel reads; None if unknown.
-
-    Index maps are functions of their own, whose reads do not count.
-    """
-    first, head = _kernel(module)
-    indices = _INDEX_PARAMETER.findall(head)
-    if first is None or len(indices) != axes:
-        return None
-    return frozenset(axis for axis, name in enumerate(indices) if module.uses(name, first))
 
 
 def parameters(module: Module) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 to do.
 
 A rule reads the costs and the blocks, and asks `whatif` for the saving. No rule knows another one.
+Each fires on kernels that others published (`benchmarks/costs.py`); rules on the order of the grid
+and on single buffers fired on none of them, and are left to `stats --what-if`.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,94 +117,6 @@ def _scaled(
         return None
 
 
-def _other_order(profile: Profile) -> Iterator[Candidate]:
-    blocks = profile.blocks
-    copying = profile.costs.where(reason="copy")
-    if blocks is None or copying.total < MIN_SAVING * profile.costs.total:
-        return
-    ordered = ordered_axes(profile, blocks)
-    if ordered is None or len(blocks.pipelined) < len(blocks.operands):
-        return
-    axes = range(len(blocks.grid))
-    # An axis with ordered work keeps the axes inside of it.
-    inside = {axis: set(axes[axis + 1 :]) for axis in ordered}
-    found: list[WhatIf] = []
-    for one, other in itertools.combinations([a for a in axes if blocks.grid[a] > 1], 2):
-        order = [other if a == one else one if a == other else a for a in axes]
-        if all(set(order[order.index(axis) + 1 :]) == inside[axis] for axis in ordered):
-            text = f"order={','.join(map(str, order))}"
-            found.append(profile.simulator.simulated(changed.reordered(blocks, order), text))
-    best = max(found, key=lambda w: w.saved, default=None)
-    if best is None:
-        return
-    yield Candidate(
-        source=_grid(profile),
-        message=(
-            f"{_share(copying, profile.costs)} of the cycles wait for copies: in this order of the "
-            "grid's axes, blocks are fetched again and again"
-        ),
-        remedy=(
-            f"reorder the axes of the grid, and the arguments of the index maps: {best.change}"
-        ),
-        what_if=best,
-        cells=copying.cells,
-    )
-
-
-def ordered_axes(profile: Profile, blocks: BlockMap) -> frozenset[int] | None:
-    """Return the axes of the grid whose order matters: those whose index the kernel reads, and
-    those that an output does not follow, so that it is accumulated. None if that is not known."""
-    read = profile.read_axes
-    if read is None:
-        return None
-    outputs = [o for o in blocks.pipelined if o.kind == "output"]
-    if any(o.unknown is not None for o in outputs):
-        return None
-    moving = [
-        {a for d in o.dimensions for a in (d.axes if d.strides is None else _moving(d.strides))}
-        for o in outputs
-    ]
-    return read | {a for a in range(len(blocks.grid)) if any(a not in axes for axes in moving)}
-
-
-def _moving(strides: Sequence[int]) -> list[int]:
-    return [axis for axis, stride in enumerate(strides) if stride]
-
-
-def _of_operands(
-    change: str, is_possible: Callable[[OperandBlocks], bool], message: str, remedy: str
-) -> Callable[[Profile], Iterator[Candidate]]:
-    """Make a rule that changes one operand."""
-
-    def find(profile: Profile) -> Iterator[Candidate]:
-        blocks = profile.blocks
-        copying = profile.costs.where(reason="copy")
-        if blocks is None or copying.total < MIN_SAVING * profile.costs.total:
-            return
-        for operand in blocks.pipelined:
-            if operand.name in profile.traffic.resident or not is_possible(operand):
-                continue
-            try:
-                found = profile.simulator.what_if([change.format(operand.name)])
-            except UsageError:  # does not fit VMEM
-                continue
-            yield Candidate(
-                source=_spec(profile, operand.name),
-                operand=operand.name,
-                message=message.format(operand.name),
-                remedy=remedy.format(operand.name),
-                what_if=found,
-                cells=copying.cells,
-            )
-
-    return find
-
-
-def _is_fetched_again(operand: OperandBlocks) -> bool:
-    visits, total = operand.visits, operand.total
-    return operand.kind == "input" and bool(visits and total and visits.copies > total > 1)
-
-
 # Classes of instructions
 
 
@@ -260,26 +173,6 @@ def _waiting_loops(profile: Profile) -> Iterator[Candidate]:
         )
 
 
-def _own_copies(profile: Profile) -> Iterator[Candidate]:
-    """Waits for copies that the kernel starts itself."""
-    waits = profile.costs.where(reason="copy", operand=None)
-    if waits.total < MIN_SAVING * profile.costs.total:
-        return
-    yield Candidate(
-        source=next((line for line, _ in waits.lines()), None),
-        message=(
-            f"{_share(waits, profile.costs)} of the cycles wait for copies that the kernel starts "
-            "itself"
-        ),
-        remedy=(
-            "start the copy for the next iteration before working on this one (two buffers), or "
-            "several copies before the first wait"
-        ),
-        what_if=profile.simulator.bounded("no waits for them", waits.total),
-        cells=waits.cells,
-    )
-
-
 IDIOMS: tuple[tuple[CostClass, str, str], ...] = (
     ("XLU", ".xlane", "reduce over lanes once, after the loop: accumulate rows of 128 lanes"),
     ("XLU", "vrot", "a sum of n rolled copies takes log2(n) rolls: roll by 1, 2, 4, … and add"),
@@ -324,11 +217,6 @@ def _spec(profile: Profile, name: str) -> SourceLine | None:
     return next((o.block_source for o in operands if o.name == name and o.block_source), None)
 
 
-def _grid(profile: Profile) -> SourceLine | None:
-    return profile.kernel.source if profile.kernel is not None else None
-
-
-_SIMULATED = "simulated step by step"
 _AT_MOST = "at most: the bundles with such instructions and the waits for their results, as far as "
 _AT_MOST += "the busiest of the other units allows"
 
@@ -336,49 +224,9 @@ RULES: tuple[AdviceRule, ...] = (
     AdviceRule(
         name="small-blocks",
         title="Steps that are too short, or fetch blocks again and again",
-        saving=_SIMULATED,
+        saving="simulated step by step",
         remedy="use larger blocks",
         find=_larger_blocks,
-    ),
-    AdviceRule(
-        name="grid-order",
-        title="An order of the grid that fetches blocks again and again",
-        saving=_SIMULATED,
-        remedy="reorder the axes of the grid, except those that are accumulated over or read",
-        find=_other_order,
-    ),
-    AdviceRule(
-        name="resident",
-        title="An operand that is fetched repeatedly, although it fits VMEM",
-        saving=_SIMULATED,
-        remedy="pass the whole array as one block",
-        find=_of_operands(
-            "{}=resident",
-            _is_fetched_again,
-            "blocks of {} are fetched again and again",
-            "keep {} in VMEM: one block of the whole array, which the kernel slices",
-        ),
-    ),
-    AdviceRule(
-        name="single-buffer",
-        title="One buffer for blocks that change",
-        saving=_SIMULATED,
-        remedy="remove `pipeline_mode=pl.Buffered(1)`",
-        find=_of_operands(
-            "{}.buffers=2",
-            lambda operand: (
-                operand.buffers == 1 and (operand.visits is None or operand.visits.copies > 1)
-            ),
-            "{} has a single buffer, so the kernel waits for each of its copies",
-            "remove pipeline_mode=pl.Buffered(1) from the BlockSpec of {}",
-        ),
-    ),
-    AdviceRule(
-        name="own-copies",
-        title="Waits for copies that the kernel starts itself",
-        saving="at most these waits",
-        remedy="start copies earlier",
-        find=_own_copies,
     ),
     AdviceRule(
         name="waiting-loop",

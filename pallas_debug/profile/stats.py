@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pallas_debug.ir.mosaic import read_axes
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
@@ -268,12 +267,6 @@ class Profile:
         if self.schedule.is_sparse:
             return unknown_memory()
         return memory_map(self.texts.vmem, self.kernel, self.compilation, hlo=self.texts.hlo)
-
-    @cached_property
-    def read_axes(self) -> frozenset[int] | None:
-        """Axes of the grid whose index the kernel reads; None if that is not known."""
-        module, blocks = self.mosaic, self.blocks
-        return read_axes(module, len(blocks.grid)) if module is not None and blocks else None
 
     @cached_property
     def simulator(self) -> Simulator:

@@ -105,14 +105,6 @@ module {
 """
 
 
-def test_index_maps_do_not_read_axes_for_the_kernel() -> None:
-    module = Module.of(KERNEL, "mlir")
-    assert mosaic.read_axes(module, 2) == {1}
-    assert mosaic.read_axes(module, 1) is None
-    assert mosaic.parameters(module) == ("%arg0", "%arg1", "%arg2")
-    assert mosaic.read_axes(Module.of("module {\n}\n", "mlir"), 0) is None
-
-
 def test_name_of_the_first_function() -> None:
     assert mosaic.function_name(KERNEL) == 'k"'
     assert mosaic.function_name("module {") is None

@@ -18,10 +18,8 @@ from pallas_debug.errors import UsageError
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel, Operand, OperandKind
 from pallas_debug.profile import changed
-from pallas_debug.profile.advice import AdviceRule
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 from pallas_debug.profile.growth import Growth
-from pallas_debug.profile.rules import RULES
 from pallas_debug.profile.stats import Profile
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -177,13 +175,6 @@ def test_another_order_of_the_grid_takes_what_is_promised(target: str, tmp_path:
     for one, other in ((slow, fast), (fast, slow)):
         promised = one.simulator.what_if(["order=1,0"]).cycles.value
         assert promised == pytest.approx(other.cycles.total.value, rel=0.1)
-    (found,) = rule("grid-order").find(slow)
-    assert (found.what_if.change, found.what_if.saved > 0) == ("order=1,0", True)
-    assert all(found.what_if.saved < 0 for found in rule("grid-order").find(fast))
-
-
-def rule(name: str) -> AdviceRule:
-    return next(rule for rule in RULES if rule.name == name)
 
 
 def once(x: jax.Array, *, buffers: int) -> jax.Array:
@@ -203,10 +194,8 @@ def test_a_second_buffer_takes_what_is_promised(tmp_path: Path) -> None:
         compiled(functools.partial(once, buffers=n), (ROWS,), "v5e", tmp_path / str(n))
         for n in (1, 2)
     )
-    advice = one.advice[0]
-    assert (advice.kind, advice.what_if.change) == ("single-buffer", "x_ref.buffers=2")
-    assert advice.what_if.cycles.value == pytest.approx(two.cycles.total.value, rel=0.1)
-    assert not [a for a in two.advice if a.kind == "single-buffer"]
+    promised = one.simulator.what_if(["x_ref.buffers=2"]).cycles.value
+    assert promised == pytest.approx(two.cycles.total.value, rel=0.1)
 
 
 def test_less_to_copy_takes_no_longer(tmp_path: Path) -> None:
