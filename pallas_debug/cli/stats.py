@@ -105,7 +105,7 @@ def _of_function(
     named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int | str]
 ) -> tuple[Profile, WhatIf | None]:
     require_jax("`stats` of a function")
-    from pallas_debug._api.stats import profile_of
+    from pallas_debug.profiling import profile_of
 
     function = programs.imported(*named)
     positional, keyword = programs.function_arguments(function, options)

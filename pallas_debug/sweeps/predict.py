@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallas_debug._api.stats import profiles_of
 from pallas_debug.dumping import traced_blocks
 from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
+from pallas_debug.profiling import profiles_of
 from pallas_debug.sweeps.grid import Setting
 
 

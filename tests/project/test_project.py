@@ -158,13 +158,6 @@ def test_every_warning_is_of_our_class() -> None:
     assert {one.rpartition(": ")[2] for one in found} <= ours, found
 
 
-def test_the_list_of_what_shows_what_is_current(fork_python: Any) -> None:
-    done = fork_python(str(ROOT / "tests" / "promises.py"), "--check")
-    if done.returncode == 2:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_only_the_room_of_findings_creates_findings() -> None:
     for path in (*ROOT.glob("pallas_debug/**/*.py"), *ROOT.glob("pytest_plugin/**/*.py")):
         if "findings" not in path.relative_to(ROOT).parts:
