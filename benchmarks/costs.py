@@ -8,14 +8,16 @@ installed; those that only its server needs (vLLM, PyTorch) are replaced by stub
 compiled once if the dumps are kept with `--dumps`.
 
 For each kernel and target: its cycles, the bottleneck, the lines that make up `SHARE` of the cycles
-and the advice. Then every change that can be written as parameters of the kernel's function is
-compiled, and the cycles promised are compared with the cycles compiled: blocks that the advice
-proposes, and the larger blocks of the table of kernels, which no rule chose. Nothing is asserted.
+and the advice. Then blocks and orders of the grid that the advice proposes are compiled, and the
+larger blocks of the table of kernels, which no rule chose, to compare the cycles promised with the
+cycles compiled. Blocks are parameters of the kernel's function; if it has none, its specs are
+rewritten, in which case the kernel has to work with blocks of any size. Nothing is asserted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.metadata
 import math
@@ -29,13 +31,16 @@ from pathlib import Path
 
 from absent import AbsentPackages, import_bare
 from outside_kernels import ENTRIES, Entry
+from rebuilt import rebuilt
 
 import pallas_debug
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.profile.advice import Advice
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.changed import axis_of
 from pallas_debug.profile.rules import RULES
 from pallas_debug.profile.stats import Profile
+from pallas_debug.profile.whatif import changed_blocks
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 from pallas_debug.store.stored import StoredKernel
@@ -118,11 +123,28 @@ class Dumps:
         """Compile a function's kernels for its targets, unless that was done."""
         changed = "".join(f"@{n}={size}" for n, size in sizes.items() if size != entry.sizes[n])
         setting = "@larger" if changed and sizes == entry.larger else changed
+        return self._pairs(entry, sizes, setting, contextlib.nullcontext())
+
+    def rebuilt(self, entry: Entry, change: str, blocks: BlockMap) -> list[Pair]:
+        """Compile a function's only kernel with changed blocks."""
+        order = re.fullmatch(r"order=([\d,]+)", change)
+        axes = [int(axis) for axis in order[1].split(",")] if order else None
+        setting = "@" + re.sub(r"[^\w=]+", "-", change)
+        return self._pairs(entry, entry.sizes, setting, rebuilt(blocks, axes))
+
+    def _pairs(
+        self,
+        entry: Entry,
+        sizes: Mapping[str, int],
+        setting: str,
+        context: contextlib.AbstractContextManager[None],
+    ) -> list[Pair]:
         folder = self._root / (entry.name.replace(" ", "-") + setting)
         failed = folder.with_name(f"{folder.name}.failed")
         if not folder.exists() and not failed.exists():
             try:
-                self._compile(entry, sizes, folder)
+                with context:
+                    self._compile(entry, sizes, folder)
             except Exception as error:  # noqa: BLE001  other people's code, with our arguments
                 failed.write_text(f"{type(error).__name__}: {error}")
         if failed.exists():
@@ -234,43 +256,51 @@ def _larger(pair: Pair) -> str:
 
 
 def _comparisons(dumps: Dumps, pair: Pair) -> Iterator[Comparison]:
-    """Compile what is promised: blocks that the advice proposes, and the larger blocks."""
+    """Compile what is promised: changes that the advice proposes, and the larger blocks."""
     profile = pair.profile
     if profile is None:
         return
-    asked = []
     for row in profile.advice:
         change, promised = _proposal(row)
-        sizes = _sizes(pair, change)
-        if sizes is not None:
-            asked.append((row.kind, change, promised, sizes, ""))
-    if change := _larger(pair):
-        try:
-            promised, note = profile.simulator.what_if(change.split(", ")).cycles.value, ""
-        except UsageError as error:
-            promised, note = None, str(error)
-        asked.append((LARGER, change, promised, pair.entry.larger, note))
-    for kind, change, promised, sizes, note in asked:
-        others = dumps.pairs(pair.entry, sizes)
-        other = next(
-            (o for o in others if (o.kernel, o.target) == (pair.kernel, pair.target)), None
-        )
-        compiled = None
-        if other is None or other.profile is None:
-            note = (other or others[0]).failure
-        elif problem := _difference(change, other.profile):
-            note = problem
+        if _parsed(change) is None and not change.startswith("order="):
+            continue
+        if (sizes := _sizes(pair, change)) is not None:
+            others = dumps.pairs(pair.entry, sizes)
+        elif not pair.entry.blocks and profile.blocks is not None:
+            blocks = changed_blocks(profile.blocks, change.split(", "))
+            others = dumps.rebuilt(pair.entry, change, blocks)
         else:
-            compiled = other.profile.cycles.total.value
-        yield Comparison(
-            pair=pair,
-            kind=kind,
-            change=change,
-            now=profile.cycles.total.value,
-            promised=promised,
-            compiled=compiled,
-            note=note,
-        )
+            others = []
+        yield _compared(pair, row.kind, change, promised, others)
+    if change := _larger(pair):
+        others = dumps.pairs(pair.entry, pair.entry.larger)
+        try:
+            promised = profile.simulator.what_if(change.split(", ")).cycles.value
+        except UsageError as error:
+            yield Comparison(pair=pair, kind=LARGER, change=change, note=str(error))
+        else:
+            yield _compared(pair, LARGER, change, promised, others)
+
+
+def _compared(
+    pair: Pair, kind: str, change: str, promised: float | None, others: Sequence[Pair]
+) -> Comparison:
+    other = next((other for other in others if _name(other) == _name(pair)), None)
+    compiled, note = None, "no parameter of the function"
+    if other is not None and other.profile is not None:
+        note = _difference(change, other.profile)
+        compiled = None if note else other.profile.cycles.total.value
+    elif others:
+        note = (other or others[0]).failure
+    return Comparison(
+        pair=pair,
+        kind=kind,
+        change=change,
+        now=pair.profile.cycles.total.value if pair.profile is not None else None,
+        promised=promised,
+        compiled=compiled,
+        note=note,
+    )
 
 
 def _name(pair: Pair) -> tuple[str, str]:
