@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
 import math
 import re
 import sys
@@ -384,7 +383,7 @@ def _summary(pairs: Sequence[Pair], comparisons: Sequence[Comparison]) -> Iterat
     yield (
         f"- {len(pairs)} kernel-target pairs of {len({p.entry.name for p in pairs})} functions: "
         f"{numbers} with a number of cycles, {formulas} with a formula, "
-        f"{len(pairs) - numbers - formulas} with neither."
+        f"{len(pairs) - numbers - formulas} that could not be compiled."
     )
     yield f"- {worth} pairs with a proposal worth {100 * WORTH:.0f} % of the cycles or more."
     yield f"- Advice by kind: {', '.join(f'{rule.name} {kinds[rule.name]}' for rule in RULES)}."
@@ -399,15 +398,20 @@ def _summary(pairs: Sequence[Pair], comparisons: Sequence[Comparison]) -> Iterat
 
 
 def _page(pairs: Sequence[Pair], comparisons: Sequence[Comparison]) -> str:
-    versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("jax", "libtpu"))
+    compiled = [p.profile.compilation for p in pairs if p.profile and p.profile.compilation]
+    versions = Counter(
+        ", ".join(f"{name} {c.versions.get(name, '?')}" for name in ("jax", "libtpu"))
+        for c in compiled
+    )
     lines = [
         "# Costs of other projects' kernels",
         "",
-        "What `pallas-debug stats` shows for kernels of jax and other projects, compiled with "
-        f"{versions}: the cycles, where they go, the lines with {100 * SHARE:.0f} % of the cycles "
-        "that have a line, and the advice with the share of the cycles that it saves. The second "
-        "table compares the cycles that a change promises with those of the compiled kernel; both "
-        "are estimates, from before and after.",
+        "What `pallas-debug stats` shows for kernels of jax and of other projects: the cycles, "
+        f"where they go, the lines with {100 * SHARE:.0f} % of the cycles that have a line, and "
+        "the advice, with the share of the cycles that it saves. The second table compares what "
+        "changes promise with the estimate for the changed kernel. Kernels were compiled with "
+        f"{'; '.join(f'{text} ({count} pairs)' for text, count in versions.most_common())}, for "
+        "arguments of usual sizes.",
         "",
         *_summary(pairs, comparisons),
         "",
@@ -415,9 +419,16 @@ def _page(pairs: Sequence[Pair], comparisons: Sequence[Comparison]) -> str:
         "",
         "## Promised and compiled",
         "",
-        f"`{LARGER}` stands for larger blocks that the benchmark chose, not the advice.",
+        f"`{LARGER}` stands for larger blocks that the benchmark chose, not the advice. Kernels "
+        "whose function has no parameter for blocks were compiled with rewritten block specs.",
         "",
         *_comparisons_table(comparisons),
+        "",
+        "What it does not show:",
+        "",
+        "- Both sides of a ratio are estimates; [measured times](real-time.md) are for a v6e only.",
+        "- Proposals other than sizes of blocks and orders of the grid are not compiled: most "
+        "of them state the least that remains, not what a change gives.",
         "",
         "Made by `benchmarks/costs.py`.",
     ]
