@@ -161,21 +161,19 @@ def keys() -> str:
     from pallas_debug.tui.panes.dialogs import moving_keys
 
     parts = [
-        "Keys of `pallas-debug browse`. `?` shows the same, with your own keys and those of the "
-        "focused pane; `ctrl+p` lists every action by title. Use the names of actions in "
-        "[your keymap](../guides/browse.md#custom-keys).",
+        "Keys of `pallas-debug browse`. `?` shows the same, with those of the focused pane; "
+        "`ctrl+p` lists every action by title.",
         f"## {MOVING}",
-        "In every list and text, and in the help. These are not in the keymap, which takes "
-        "precedence.",
+        "In every list and text, and in the help.",
         table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving_keys()]),
     ]
     groups: dict[str, list[list[str]]] = {}
     for action in registry().values():
         heading = HEADINGS[action.group]
-        row = [_keys(display_keys(action.keys)), action.title, f"`{action.name}`"]
+        row = [_keys(display_keys(action.keys)), action.title]
         groups.setdefault(heading, []).append(row)
     for heading, rows in groups.items():
-        parts += [f"## {heading}", table(["keys", "what they do", "action"], rows)]
+        parts += [f"## {heading}", table(["keys", "what they do"], rows)]
     return page("Keys", "pallas_debug/tui/commands/", parts)
 
 

@@ -30,8 +30,6 @@ VARIABLES = {
     "prints the traceback, and no frame of pallas-debug is removed from your own tracebacks.",
     "JAX_TRACEBACK_FILTERING": "`off` keeps pallas-debug's frames in tracebacks, as does "
     "`PALLAS_TRACEBACK`.",
-    "XDG_CONFIG_HOME": "Its file `pallas-debug/browse.toml` holds your own keys; `~/.config` if "
-    "unset.",
     "TMUX": "If set, copied text is also passed through tmux.",
     "STY": "If set, copied text is passed through screen.",
 }

@@ -11,7 +11,7 @@ imports only from those below it:
     panes/      kernels, steps, text, diff, trail and source, failure; modal screens
     widgets/    views of lines: drawing, searching, highlighting, folding
     model/      dumps as rows and texts; search over many texts; remembered state
-    keys        registry of actions, and the user's keymap
+    keys        registry of actions
     terminal    colours, hang-up, clipboard, editor and pager
     _textual    workarounds that need private parts of Textual
 """

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def set_bindings(app: App[None], bindings: Iterable[Binding]) -> None:
     """Replace the bindings of an app.
 
-    `App.set_keymap` can neither remove a key from an action nor assign one to an action without
-    keys, and does not give the user's keys priority over bindings of the focused pane.
+    `BINDINGS` is read when a class is defined, before the subclasses register their actions, and
+    `App.bind` cannot give a key priority.
     """
     app._bindings = BindingsMap(bindings)
 

@@ -15,7 +15,7 @@ from pallas_debug.tui import _textual
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
-from pallas_debug.tui.keys import HEADINGS, Keymap, action, display_keys
+from pallas_debug.tui.keys import HEADINGS, action, display_keys
 from pallas_debug.tui.keys import registry as registry
 from pallas_debug.tui.model.browser import BEFORE, Browser, Entry
 from pallas_debug.tui.model.state import Spot, spot_of
@@ -58,7 +58,6 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
 
     Args:
       spot: place to open.
-      keymap: keys of all actions.
       colors: whether colours may be used.
       notes: messages to show at the start.
       recorded: values of a run, to show beside the lines of its kernel.
@@ -69,12 +68,11 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         browser: Browser,
         *,
         spot: Spot | None = None,
-        keymap: Keymap | None = None,
         colors: bool = True,
         notes: Sequence[str] = (),
         recorded: ComputedValues | None = None,
     ) -> None:
-        super().__init__(browser, keymap=keymap, colors=colors, recorded=recorded)
+        super().__init__(browser, colors=colors, recorded=recorded)
         self._start_spot = spot
         self._start_notes = notes
         self.last: Spot | None = None
@@ -212,7 +210,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         for found in registry().values():
             if found.method != "palette":
                 heading = HEADINGS[found.group].lower()
-                parts = found.title, display_keys(self.keymap.keys[found.name]), f"· {heading}"
+                parts = found.title, display_keys(found.keys), f"· {heading}"
                 choices.append(("  ".join(filter(None, parts)), found.call))
         self.choose("run an action", choices, chosen)
 

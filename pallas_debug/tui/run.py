@@ -14,15 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from textual.binding import Binding
-
 from pallas_debug.errors import UsageError
 from pallas_debug.store.files import is_file
-from pallas_debug.tui import keys, terminal
+from pallas_debug.tui import terminal
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model import state
 from pallas_debug.tui.model.browser import Browser, SingleFile, kernel_name
-from pallas_debug.tui.widgets.lineview import LineView
 
 MAX_REPORTS = 20
 """Number of crash reports to keep; the oldest are removed."""
@@ -66,14 +63,10 @@ def browse(
       values: recording of a kernel whose values to show beside its lines.
 
     Raises:
-      UsageError: there is no such kernel, target, pass or theme, or the keymap is invalid.
+      UsageError: there is no such kernel, target, pass or theme.
       RecordingError: there is no recording, or it cannot be read.
       DumpDirectoryError: a directory does not exist or cannot be listed.
     """
-    panes = {
-        binding.key: binding.description for binding in Binding.make_bindings(LineView.BINDINGS)
-    }
-    keymap = keys.load(keys.path(), keys.registry(), panes)
     browser = SingleFile(roots[0]) if is_file(roots[0]) else Browser(*roots)
     remembered, problem = state.load(state.path()) if resume else (state.State(), None)
     spot = state.asked_for(
@@ -84,7 +77,7 @@ def browse(
         step=step,
         line=line,
     )
-    notes = [*filter(None, [problem]), *keymap.notes]
+    notes = [problem] if problem else []
     recorded = None
     if values is not None:
         from pallas_debug.stepping import recording  # imports numpy, which is slow
@@ -94,9 +87,7 @@ def browse(
         if not any(kernel_name(e.name) == recorded.kernel for e in browser.entries):
             notes.append(f"{values} is a recording of {recorded.kernel}, which is not here")
     colors = terminal.has_colors(os.environ)
-    app = BrowseApp(
-        browser, spot=spot, keymap=keymap, colors=colors, notes=notes, recorded=recorded
-    )
+    app = BrowseApp(browser, spot=spot, colors=colors, notes=notes, recorded=recorded)
     app.settings_before = settings
     wanted = theme or remembered.theme
     if wanted in app.available_themes:

@@ -1,6 +1,6 @@
 """Generic app shell: actions, prompt, status line, signals. Knows nothing about kernels.
 
-Keys come from the action registry and the user's keymap. Programs can take over the terminal.
+Keys come from the action registry. Programs can take over the terminal.
 The app ends when the terminal is gone, and after an internal error, which is kept for a report.
 """
 
@@ -25,7 +25,7 @@ from textual.widgets import Input, Static
 
 from pallas_debug.errors import CannotRunError
 from pallas_debug.tui import _textual, terminal
-from pallas_debug.tui.keys import Keymap, default, registry
+from pallas_debug.tui.keys import bindings, registry
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.widgets.cells import visible
 
@@ -101,16 +101,12 @@ class Shell(App[None], inherit_bindings=False):
 
     prompt = getters.query_one(Prompt)
 
-    def __init__(self, *, keymap: Keymap | None = None, colors: bool = True) -> None:
+    def __init__(self, *, colors: bool = True) -> None:
         super().__init__()
         self.no_color = not colors
-        actions = registry()
-        self.keymap = keymap or default(actions)
         finish = Binding("enter", "finish_prompt", show=False, priority=True)
-        _textual.set_bindings(self, [finish, *self.keymap.bindings(actions)])
-        self._priority_actions = {
-            found.method for found in actions.values() if self.keymap.has_priority(found)
-        }
+        _textual.set_bindings(self, [finish, *bindings()])
+        self._priority_actions = {found.method for found in registry().values() if found.priority}
         self.fault: Exception | None = None
         """Internal error that ended the app."""
         self.ending = False
@@ -252,7 +248,7 @@ class Shell(App[None], inherit_bindings=False):
     def show_help(self) -> None:
         from pallas_debug.tui.panes.dialogs import HelpScreen  # slows the start
 
-        self.push_screen(HelpScreen(registry().values(), self.keymap))
+        self.push_screen(HelpScreen(registry().values()))
 
     # Questions.
 

@@ -18,7 +18,6 @@ from textual.widgets import Static
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import NOISE
 from pallas_debug.store.remote.paths import is_local
-from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
     BEFORE,
     ERROR,
@@ -86,11 +85,10 @@ class Workspace(Shell):
         self,
         browser: Browser,
         *,
-        keymap: Keymap | None = None,
         colors: bool = True,
         recorded: ComputedValues | None = None,
     ) -> None:
-        super().__init__(keymap=keymap, colors=colors)
+        super().__init__(colors=colors)
         self.browser = browser
         # Attributes, not queries: a key reads them more than a hundred times.
         self.kernels = KernelPane(browser, id="kernels")

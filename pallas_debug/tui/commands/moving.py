@@ -172,13 +172,23 @@ class MovingActions(Workspace):
 
     # Passes and targets.
 
-    @action("pass.previous_changed", "[", "previous pass that changed something", arguments="-1")
-    @action("pass.next_changed", "]", "next pass that changed something", arguments="1")
+    @action(
+        "pass.previous_changed",
+        "left_square_bracket",
+        "previous pass that changed something",
+        arguments="-1",
+    )
+    @action(
+        "pass.next_changed",
+        "right_square_bracket",
+        "next pass that changed something",
+        arguments="1",
+    )
     def action_move_changed(self, direction: int) -> None:
         self.steps.next_changed(direction)
 
-    @action("pass.previous", "{", "previous pass", arguments="-1")
-    @action("pass.next", "}", "next pass", arguments="1")
+    @action("pass.previous", "left_curly_bracket", "previous pass", arguments="-1")
+    @action("pass.next", "right_curly_bracket", "next pass", arguments="1")
     def action_move_pass(self, direction: int) -> None:
         self.steps.cursor += direction
 

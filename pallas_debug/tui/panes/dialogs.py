@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from pallas_debug.tui.keys import HEADINGS, MOVING, Action, Keymap, display_keys
+from pallas_debug.tui.keys import HEADINGS, MOVING, Action, display_keys
 from pallas_debug.tui.widgets.cells import Cells
 from pallas_debug.tui.widgets.lineview import LineView
 
@@ -126,9 +126,9 @@ class HelpScreen(ModalScreen[None]):
     #help { width: 72; max-width: 100%; height: 90%; background: $panel; padding: 0 1; }
     """
 
-    def __init__(self, actions: Iterable[Action], keymap: Keymap) -> None:
+    def __init__(self, actions: Iterable[Action]) -> None:
         super().__init__()
-        self._sections = help_sections(actions, keymap)
+        self._sections = help_sections(actions)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help"):
@@ -167,28 +167,21 @@ class HelpLines(LineView):
         self.changed()
 
 
-def moving_keys(over_panes: Iterable[str] = ()) -> Section:
-    """Return the navigation keys that all panes share.
-
-    Args:
-      over_panes: keys that the user's keymap assigns to an action instead.
-    """
+def moving_keys() -> Section:
+    """Return the navigation keys that all panes share."""
     keys: dict[tuple[str, str], list[str]] = {}
     for binding in Binding.make_bindings(LineView.BINDINGS):
-        if binding.key not in over_panes:
-            keys.setdefault((binding.action, binding.description), []).append(binding.key)
+        keys.setdefault((binding.action, binding.description), []).append(binding.key)
     return [(display_keys(",".join(k)), what) for (_, what), k in keys.items()]
 
 
-def help_sections(actions: Iterable[Action], keymap: Keymap) -> dict[str, Section]:
+def help_sections(actions: Iterable[Action]) -> dict[str, Section]:
     """Return the keys and their descriptions, by heading."""
-    found: dict[str, Section] = {MOVING: moving_keys(keymap.over_panes)}
+    found: dict[str, Section] = {MOVING: moving_keys()}
     for action in actions:
         heading = HEADINGS[action.group]
-        if keys := keymap.keys[action.name]:
-            found.setdefault(heading, []).append((display_keys(keys), action.title))
-    if keymap.notes:
-        found["Your keymap"] = [("", note) for note in keymap.notes]
+        if action.keys:
+            found.setdefault(heading, []).append((display_keys(action.keys), action.title))
     return found
 
 
