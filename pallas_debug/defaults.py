@@ -30,9 +30,6 @@ MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
 OBJECT_STORE_PAUSE = 10.0
 """Seconds to wait before asking an object store again that did not answer."""
 
-DASK_TIMEOUT = 10.0
-"""Seconds to wait for a Dask scheduler or one of its workers."""
-
 MAX_SETTINGS = 4096
 """Maximum number of settings of a sweep."""
 

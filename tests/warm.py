@@ -24,7 +24,6 @@ MODULES = (
     "xdist.remote",
     "hypothesis.strategies",
     "build.__main__",
-    "distributed",
     "fsspec.implementations.memory",
     "gcsfs",
     "hatchling.build",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError, meant
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from pallas_debug.sweeps.result import SweepResult
     from pallas_debug.verdict import Verdict
 
@@ -42,7 +39,6 @@ class SweepOptions(shared.FunctionOptions):
     as_json: bool
     switches: tuple[str, ...]
     stages: tuple[str, ...]
-    executor: str | None
     predict: int | None
     check: bool
 
@@ -76,12 +72,6 @@ class SweepOptions(shared.FunctionOptions):
     metavar="NAMES",
     help="Stages of each compilation to keep besides bundles: estimate, for libtpu's own cycles "
     "in the table; llo.",
-)
-@click.option(
-    "--executor",
-    metavar="dask:ADDRESS",
-    help="Run the settings on the workers of a Dask cluster, by the address of its scheduler, "
-    "instead of on processes of this machine.",
 )
 @click.option(
     "--predict",
@@ -207,10 +197,7 @@ def _swept(
     from pallas_debug.sweeps.run import sweep
 
     done, count = [0], [0]
-    with (
-        _executor(options) as executor,
-        output.progress(lambda: count[0], lambda: count[0] - done[0]) as tick,
-    ):
+    with output.progress(lambda: count[0], lambda: count[0] - done[0]) as tick:
 
         def progress(finished: int, of: int) -> None:
             done[0], count[0] = finished, of
@@ -223,7 +210,6 @@ def _swept(
             kwargs=keyword,
             targets=",".join(options.targets),
             to=options.directory,
-            executor=executor,
             jobs=options.jobs,
             timeout=options.timeout,
             switches=options.switches,
@@ -231,24 +217,6 @@ def _swept(
             predict=options.predict,
             progress=progress,
         )
-
-
-@contextlib.contextmanager
-def _executor(options: SweepOptions) -> Iterator[Executor | None]:
-    if options.executor is None:
-        yield None
-        return
-    if options.jobs:
-        raise UsageError(
-            "--jobs sets the number of local processes, and cannot be combined with --executor"
-        )
-    from pallas_debug.sweeps.dask import executor_of
-
-    executor = executor_of(options.executor)
-    try:
-        yield executor
-    finally:
-        executor.shutdown(wait=False)
 
 
 def _checked(

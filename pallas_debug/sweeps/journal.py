@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -24,8 +23,6 @@ from pallas_debug.sweeps.task import KnownResult
 
 _KIND, _SCHEMA = "setting", 2
 _MAX_RECORD = 1 << 20
-
-_TOKEN = "token-"
 
 
 class Journal:
@@ -75,19 +72,6 @@ class Journal:
         document = head | {"results": msgspec.to_builtins(lasting)}
         text = json.dumps(document, ensure_ascii=False, indent=1)
         self._store.put_document(self._file(setting), text.encode(errors="replace"))
-
-    @contextlib.contextmanager
-    def token(self) -> Iterator[str]:
-        """Name of a file that exists within the block, to recognise the directory elsewhere."""
-        name = f"{self.folder}/{_TOKEN}{secrets.token_hex(8)}"
-        if not is_local(self._store.root):
-            yield name  # every worker that reaches the store sees the same one
-            return
-        path = self._store.put_document(name, b"")
-        try:
-            yield name
-        finally:
-            path.unlink(missing_ok=True)
 
     def _file(self, setting: Setting) -> str:
         return f"{self.folder}/{fingerprint(setting.texts)[:16]}{layout.DOCUMENT}"

@@ -26,10 +26,12 @@ from pallas_debug.sweeps.grid import Setting, settings
 from pallas_debug.sweeps.journal import Journal
 from pallas_debug.sweeps.predict import Prediction
 from pallas_debug.sweeps.result import SettingFailure, SettingResult, SweepResult, ranked
-from pallas_debug.sweeps.task import SweepTask, TaskOutcome
+from pallas_debug.sweeps.task import KnownResult, SweepTask
 from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
 
 _TICK = 0.1
+
+_DROPPED = "the executor cancelled settings that it had accepted: it was shut down meanwhile"
 
 _MAX_MESSAGE = 300
 """Maximum characters of a message from a foreign executor."""
@@ -74,9 +76,9 @@ def sweep(
       kwargs: other keyword arguments.
       targets: names of targets, as a list or joined by commas.
       to: the dump directory; a URL such as `s3://bucket/dumps` for an object store.
-      executor: runs the settings: any `concurrent.futures.Executor`, such as Dask's
-        `client.get_executor()`; by default `jobs` processes on this machine. Workers without access
-        to the dump directory return their figures, and their files are not kept.
+      executor: runs the settings: any `concurrent.futures.Executor`; by default `jobs` processes
+        on this machine. On a machine where the dump directory does not exist, workers return their
+        figures and keep no files.
       jobs: number of processes; 0 is one per core, up to four.
       timeout: maximum seconds for one setting.
       switches: names of compilation switches, as for `dump`.
@@ -113,7 +115,6 @@ def sweep(
     began = time.monotonic()
     run = _Run(journal=journal, wanted=wanted, targets=names, timeout=timeout)
     with contextlib.ExitStack() as stack:
-        token = stack.enter_context(journal.token())
         todo = [
             SweepTask(
                 number=number,
@@ -123,7 +124,6 @@ def sweep(
                 kwargs=dict(kwargs or {}),
                 targets=names,
                 where=str(store.root),
-                token=token,
                 timeout=timeout,
                 switches=chosen,
                 stages=kept,
@@ -170,10 +170,8 @@ class _Run:
 
     def follow(self, executor: Executor, todo: list[SweepTask], progress: Progress | None) -> None:
         """Submit tasks, and collect their outcomes until all have arrived or are lost."""
-        futures: dict[Future[TaskOutcome], SweepTask] = {}
+        futures: dict[Future[tuple[KnownResult, ...]], SweepTask] = {}
         patience = self.timeout + defaults.SETTING_MARGIN
-        is_gone = getattr(executor, "problem", None)
-        lost = getattr(executor, "lost", None) or _dropped
         try:
             for task in todo:
                 futures[executor.submit(tasks.run, task)] = task
@@ -186,20 +184,17 @@ class _Run:
                 for future in done:
                     latest = time.monotonic()
                     if future.cancelled():  # not by us: the setting is unfinished
-                        self._has_problem(lost())
+                        self._has_problem(_DROPPED)
                     else:
                         self._take(futures[future], future)
                 if progress is not None:
                     progress(len(self.results), len(todo))
-                why = is_gone() if is_gone is not None and pending else None
                 quiet = time.monotonic() - latest
-                if why is None and not isinstance(executor, LocalWorkers) and quiet > patience:
-                    why = (
+                if not isinstance(executor, LocalWorkers) and quiet > patience:
+                    self.problems.append(
                         f"no setting was finished for {quiet:.0f} s, which is longer than one may "
                         "take: workers hang, or none is left"
                     )
-                if why is not None:
-                    self.problems.append(why)
                     break
         except KeyboardInterrupt:
             self.is_stopped = True
@@ -211,7 +206,7 @@ class _Run:
             for future in futures:
                 future.cancel()
 
-    def _take(self, task: SweepTask, future: Future[TaskOutcome]) -> None:
+    def _take(self, task: SweepTask, future: Future[tuple[KnownResult, ...]]) -> None:
         error = future.exception()
         if isinstance(error, DumpDirectoryError):
             raise error
@@ -221,9 +216,9 @@ class _Run:
         if error is not None:
             self._failed(task, error)
             return
-        outcome = future.result()
-        self.journal.put(task.setting, outcome.results)
-        self.results[task.number] = tuple(known.result for known in outcome.results)
+        results = future.result()
+        self.journal.put(task.setting, results)
+        self.results[task.number] = tuple(known.result for known in results)
 
     def _has_problem(self, sentence: str) -> None:
         if sentence not in self.problems:
@@ -232,8 +227,6 @@ class _Run:
     def _failed(self, task: SweepTask, error: BaseException) -> None:
         message = f"{error}".strip() or "no message"
         is_ours = isinstance(error, (WorkerDied, SettingTimeout))
-        if type(error).__name__ == "KilledWorker":  # Dask's, which is not imported here
-            message, is_ours = "every worker that tried it died; their logs may say why", True
         failure = SettingFailure(
             stage="timeout" if isinstance(error, SettingTimeout) else "worker",
             type=type(error).__name__,
@@ -278,10 +271,6 @@ class _Run:
             )
         if stage == "tracing" and "calls no Pallas kernel" in message:
             raise UsageError(message)
-
-
-def _dropped() -> str:
-    return "the executor cancelled settings that it had accepted: it was shut down meanwhile"
 
 
 def _shortened(text: str) -> str:

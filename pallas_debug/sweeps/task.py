@@ -6,6 +6,7 @@ processes of this machine, or workers elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -25,7 +26,7 @@ from pallas_debug.model import Compilation, Dump, Failure, Kernel, Target
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.stats import Profile
 from pallas_debug.session import Options
-from pallas_debug.store import StoredCompilation, StoredKernel, files, open_dumps
+from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.profiles import read_profile
 from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.sweeps.grid import Setting
@@ -78,8 +79,7 @@ class SweepTask:
 
     Attributes:
       args, kwargs: arguments of the function, besides the setting.
-      where: the dump directory.
-      token: name of a file in it, by which a worker recognises that it sees the same directory.
+      where: the dump directory; a worker that does not see it keeps no files.
       known: results of an earlier run, by target.
     """
 
@@ -90,7 +90,6 @@ class SweepTask:
     kwargs: Mapping[str, Any]
     targets: tuple[str, ...]
     where: str
-    token: str
     timeout: float
     switches: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
@@ -109,41 +108,21 @@ class KnownResult:
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskOutcome:
-    """Result of a worker.
-
-    Attributes:
-      results: a result for each target.
-      is_shared: whether the worker wrote to the dump directory.
-    """
-
-    results: tuple[KnownResult, ...]
-    is_shared: bool = True
-
-
-def run(task: SweepTask) -> TaskOutcome:
-    """Run a setting; errors become its failure."""
-    with _ONE_AT_A_TIME:
+def run(task: SweepTask) -> tuple[KnownResult, ...]:
+    """Run a setting, and return a result for each target; errors become its failure."""
+    with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
         began = time.monotonic()
-        is_shared = _is_shared(task)
-        if is_shared:
-            results = _results(task, place(task.where), [])
-        else:
-            with tempfile.TemporaryDirectory(prefix="pallas-debug-sweep-") as folder:
-                results = _results(task, Path(folder), [_Known(task)])
+        root, plugins = place(task.where), list[object]()
+        if is_local(root) and not root.is_dir():  # the directory of another machine
+            folder = tempfile.TemporaryDirectory(prefix="pallas-debug-sweep-")
+            root, plugins = Path(stack.enter_context(folder)), [_Known(task)]
+        results = _results(task, root, plugins)
         seconds = round(time.monotonic() - began, 3)
-        timed = (replace(k, result=replace(k.result, seconds=seconds)) for k in results)
-        return TaskOutcome(results=tuple(timed), is_shared=is_shared)
-
-
-def _is_shared(task: SweepTask) -> bool:
-    root = place(task.where)
-    return not is_local(root) or files.is_file(root / task.token)
+        return tuple(replace(k, result=replace(k.result, seconds=seconds)) for k in results)
 
 
 class _Known:
-    """Plugin that lets a worker without access to the dump directory skip earlier compilations."""
+    """Plugin that lets a worker without the dump directory skip earlier compilations."""
 
     def __init__(self, task: SweepTask) -> None:
         self._keys = {key for known in task.known.values() for key in known.keys}
