@@ -1,4 +1,4 @@
-"""Expressions over a kernel's values: a small grammar, parsed here and never passed to `eval`.
+"""Expressions over a kernel's values: a part of Python, parsed by `ast` and evaluated here.
 
     m_new[0, 3] > 1e4 and i == 2
     any(isnan(acc_ref[...])) or max(abs(s - 1)) > 3
@@ -8,9 +8,13 @@ Names are those of values, of grid axes (`i`, `j`, `k`, …) and `iteration`. Im
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Sequence
+import ast
+import operator
+import warnings
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import reduce
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -24,27 +28,58 @@ MAX_LENGTH = 2000
 """Maximum number of characters of an expression."""
 
 MAX_DEPTH = 50
-"""Maximum depth of nested parentheses, indices and calls."""
+"""Maximum depth of nested operations, indices and calls."""
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "any": np.any,
+    "all": np.all,
+    "min": lambda *x: np.min(x[0]) if len(x) == 1 else np.minimum(*x),
+    "max": lambda *x: np.max(x[0]) if len(x) == 1 else np.maximum(*x),
+    "sum": np.sum,
+    "mean": np.mean,
+    "abs": np.abs,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "shape": lambda x: tuple(np.shape(x)),
+}
+"""Functions of one array; `min` and `max` also accept two."""
+
+_GRID = ("program_id", "num_programs")
+
+_ACCEPTED = (
+    "\nuse names, numbers below 2**64, indices, comparisons, arithmetic, `and`, `or`, `not`, "
+    f"{', '.join(FUNCTIONS)} of one array (min and max: or two), whole(NAME), program_id(AXIS), "
+    "num_programs(AXIS)"
+)
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return a == b if isinstance(a, tuple) and isinstance(b, tuple) else np.equal(a, b)
+
+
+def _power(a: Any, b: Any) -> Any:
+    if np.ndim(a) or np.ndim(b):
+        return np.power(a, b)
+    with np.errstate(over="raise"):  # Python's integers could grow without limit
+        return np.power(np.float64(a), np.float64(b))
+
+
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: np.add, ast.Mult: np.multiply, ast.Div: np.true_divide, ast.Mod: np.mod,
+    ast.Sub: lambda a, b: np.subtract(np.multiply(a, 1), b),  # numpy subtracts no bools
+    ast.FloorDiv: np.floor_divide, ast.Pow: _power,
+    ast.Eq: _equal, ast.NotEq: lambda a, b: np.logical_not(_equal(a, b)),
+    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal,
+    ast.USub: np.negative, ast.UAdd: np.asarray, ast.Not: lambda a: not _truth(a),
+}  # fmt: skip
 
 
 class ConditionError(UsageError):
-    """An expression that does not parse.
+    """Text that is not an expression, or uses Python that expressions do not have."""
 
-    Attributes:
-      text: the expression.
-      position: position of the offending character, from 0.
-      expected: what would be valid there.
-    """
-
-    def __init__(self, text: str, position: int, expected: str) -> None:
-        self.text = text
-        self.position = position
-        self.expected = expected
-        found = repr(text[position : position + 12]) if position < len(text) else "the end"
-        super().__init__(
-            f"column {position + 1} of the expression: expected {expected}, found {found}\n"
-            f"  {text}\n  {' ' * position}^"
-        )
+    def __init__(self, text: str, position: int, problem: str, advice: str = "") -> None:
+        place = f"column {position + 1} of the expression"
+        super().__init__(f"{place}: {problem}\n  {text}\n  {' ' * position}^{advice}")
 
 
 class ConditionFailed(UsageError):
@@ -53,101 +88,157 @@ class ConditionFailed(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression.
-
-    Attributes:
-      names: names that it uses, in order.
-    """
+    """A parsed expression."""
 
     text: str
-    names: tuple[str, ...]
-    _node: Node
+    _known: frozenset[str]
+    _body: ast.expr
 
     def evaluate(self, names: Names) -> Any:
-        """Evaluate on the values of names; return a number, a bool or an array.
+        """Evaluate on the values of names; return a number, a bool, an array or a tuple.
 
         Raises:
           ConditionFailed: a name has no value, or an operation does not apply to its operands.
         """
+        return self._guarded(lambda: self._value(self._body, names))
+
+    def holds(self, names: Names) -> bool:
+        """Return whether a condition is true; raises as `evaluate` does."""
+        return bool(self._guarded(lambda: _truth(self._value(self._body, names))))
+
+    def positions(self, shape: tuple[int, ...], names: Names) -> Any:
+        """Return flat positions of the elements that a part selects; raises as `evaluate` does."""
+
+        def select() -> Any:
+            whole = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+            indices = (self._index(index, names) for index in self.part()[1])
+            return np.asarray(reduce(operator.getitem, indices, whole))
+
+        return self._guarded(select)
+
+    def part(self) -> tuple[str | None, list[ast.expr]]:
+        """Return the name of which the expression is a part, or None, and the indices into it."""
+        node, indices = self._body, list[ast.expr]()
+        while isinstance(node, ast.Subscript) and self._name(node) is None:
+            indices.insert(0, node.slice)
+            node = node.value
+        return self._name(node), indices
+
+    def check(self) -> None:
+        """Raise `ConditionError` at what expressions do not have, before anything is evaluated."""
+        nodes = [(self._body, 1)]
+        while nodes:
+            node, depth = nodes.pop()
+            position = len(self.text.encode()[: node.col_offset].decode())
+            if depth > MAX_DEPTH:
+                problem = f"it is nested more than {MAX_DEPTH} levels deep"
+                raise ConditionError(self.text, position, problem)
+            if self._name(node) is not None:
+                continue
+            if not _is_accepted(node):
+                problem = f"`{self._segment(node):.40}` is not accepted"
+                raise ConditionError(self.text, position, problem, _ACCEPTED)
+            inner = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+            children = [child for child in inner if isinstance(child, ast.expr)]
+            nodes += ((child, depth + 1) for child in reversed(children))
+
+    def _segment(self, node: ast.expr) -> str:
+        # Columns of a tree count bytes.
+        return self.text.encode()[node.col_offset : node.end_col_offset].decode()
+
+    def _name(self, node: ast.expr) -> str | None:
+        """Return the name whose value a node is: `x`, `args[1]`, `whole(x)`, `program_id(0)`."""
+        match node:
+            case ast.Name(id=name):
+                return name if name not in ("inf", "nan") else None
+            case ast.Subscript() | ast.Attribute():
+                text = self._segment(node)
+                return text if text in self._known else None
+            case ast.Call(func=ast.Name(id="whole"), args=[operand], keywords=[]):
+                inner = self._name(operand)
+                return inner and f"whole({inner})"
+            case ast.Call(func=ast.Name(id=called), args=[axis], keywords=[]) if called in _GRID:
+                number = self._segment(axis)
+                return f"{called}({number})" if number.isdecimal() else None
+        return None
+
+    def _value(self, node: ast.expr, names: Names) -> Any:
+        name = self._name(node)
+        if name is not None:
+            return _named(name, names)
+        match node:
+            case ast.Name(id=word):
+                return float(word)  # inf or nan
+            case ast.Constant(value=int() | float() as number):
+                return number
+            case ast.BoolOp(op=op, values=values):
+                test = any if isinstance(op, ast.Or) else all
+                return test(_truth(self._value(value, names)) for value in values)
+            case ast.UnaryOp(op=op, operand=operand):
+                return _OPERATORS[type(op)](self._value(operand, names))
+            case ast.BinOp(left=left, op=op, right=right):
+                return _OPERATORS[type(op)](self._value(left, names), self._value(right, names))
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                values = [self._value(value, names) for value in (left, *others)]
+                pairs = zip(ops, values, values[1:], strict=False)
+                return reduce(np.logical_and, [_OPERATORS[type(op)](a, b) for op, a, b in pairs])
+            case ast.Tuple(elts=parts):
+                return tuple(self._value(part, names) for part in parts)
+            case ast.Subscript(value=whole, slice=index):
+                value, at = self._value(whole, names), self._index(index, names)
+                return value[at[0]] if isinstance(value, tuple) else np.asarray(value)[at]
+            case ast.Call(func=ast.Name(id=called), args=arguments):
+                return FUNCTIONS[called](*(self._value(value, names) for value in arguments))
+        raise ValueError(f"`{self._segment(node)}` has no value outside an index")
+
+    def _index(self, node: ast.expr, names: Names) -> tuple[Any, ...]:
+        def integer(node: ast.expr | None) -> int | None:
+            return None if node is None else operator.index(self._value(node, names))
+
+        def entry(node: ast.expr) -> Any:
+            if isinstance(node, ast.Slice):
+                return slice(*map(integer, (node.lower, node.upper, node.step)))
+            is_rest = isinstance(node, ast.Constant) and node.value is ...
+            return ... if is_rest else integer(node)
+
+        return tuple(map(entry, node.elts if isinstance(node, ast.Tuple) else [node]))
+
+    def _guarded(self, compute: Callable[[], Any]) -> Any:
         try:
             with np.errstate(all="ignore"):
-                return self._node(names)
+                return compute()
         except PallasDebugError:
             raise
         except Exception as error:
             message = " ".join(str(error).split())
             raise ConditionFailed(f"`{self.text}` cannot be evaluated: {message}") from error
 
-    def holds(self, names: Names) -> bool:
-        """Return whether a condition is true.
-
-        Raises:
-          ConditionFailed: it cannot be evaluated, or is an array of several elements.
-        """
-        value = np.asarray(self.evaluate(names))
-        if value.size != 1:
-            raise ConditionFailed(
-                f"`{self.text}` is an array of shape {value.shape}, not a condition: use any(…) "
-                "or all(…)"
-            )
-        return bool(value.reshape(()))
-
-
-Node = Callable[[Names], Any]
-
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
-    r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<sign>\.\.\.|==|!=|<=|>=|//|\*\*|[-+*/%<>()\[\],:&|]))"
-)
-
-_WORDS = frozenset({"and", "or", "not", "True", "False", "inf", "nan"})
-
-
-def _wide(value: Any) -> Any:
-    """Convert a value for computing with numpy: bfloat16 and the like become float32."""
-    if isinstance(value, (bool, int, float, tuple)):
-        return value
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype.num > 25 else array
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "any": lambda x: np.any(x),
-    "all": lambda x: np.all(x),
-    "min": lambda *x: np.min(x[0]) if len(x) == 1 else np.minimum(*x),
-    "max": lambda *x: np.max(x[0]) if len(x) == 1 else np.maximum(*x),
-    "sum": lambda x: np.sum(x),
-    "mean": lambda x: np.mean(x),
-    "abs": lambda x: np.abs(x),
-    "isnan": lambda x: np.isnan(x),
-    "isinf": lambda x: np.isinf(x),
-    "shape": lambda x: tuple(np.shape(x)),
-}
-"""Functions of the grammar on one array; `min` and `max` also accept two."""
-
-_NAMED = {"program_id", "num_programs", "whole"}
-
 
 def parse(text: str, known: Collection[str] = ()) -> Expression:
     """Parse an expression; `known` are names, also such as `args[2]`, of a kernel with `*args`.
 
     Raises:
-      ConditionError: it does not follow the grammar.
+      ConditionError: it is not Python, or uses Python that expressions do not have.
     """
+    text = text.strip()
     if len(text) > MAX_LENGTH:
-        raise ConditionError(text, MAX_LENGTH, f"at most {MAX_LENGTH} characters")
-    return _Parser(text, known).whole()
-
-
-def positions(expression: Expression, name: str, shape: tuple[int, ...], names: Names) -> Any:
-    """Flat positions of the elements of a value that `name[…]` selects.
-
-    Raises:
-      ConditionFailed: an index is out of bounds, or has no value itself.
-    """
-    whole = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
-    return np.asarray(expression.evaluate(lambda n: whole if n == name else names(n)))
+        problem = f"it has {len(text):,} characters, more than {MAX_LENGTH:,}"
+        raise ConditionError(f"{text[:60]}…", 0, problem)
+    if len(text.splitlines()) > 1:
+        raise ConditionError(text.splitlines()[0], 0, "it has several lines; write it in one")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, such as an invalid escape in a string
+            expression = Expression(text, frozenset(known), ast.parse(text, mode="eval").body)
+    except SyntaxError as error:
+        position = min(error.offset - 1 if error.offset else len(text), len(text))
+        found = repr(text[position : position + 12]) if position < len(text) else "the end"
+        problem = f"this is not Python: {error.msg}, at {found}"
+        raise ConditionError(text, position, problem, _ACCEPTED) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ConditionError(text, 0, f"Python cannot parse it: {error}") from None
+    expression.check()
+    return expression
 
 
 def parse_part(text: str, known: Collection[str] = ()) -> tuple[str, Expression]:
@@ -157,344 +248,44 @@ def parse_part(text: str, known: Collection[str] = ()) -> tuple[str, Expression]
       The name, `whole(…)` included, and the whole expression.
 
     Raises:
-      ConditionError: it does not follow the grammar.
+      ConditionError: it is something else.
     """
     expression = parse(text, known)
-    name = "|".join([*map(re.escape, _unusual(known)), r"[A-Za-z_]\w*"])
-    part = re.fullmatch(
-        rf"(?P<name>{name}|whole\s*\(\s*(?:{name})\s*\))\s*(\[.*\])?", text.strip(), re.DOTALL
-    )
-    if part is None:
-        raise ConditionError(text, 0, "a name, or one with an index, such as acc_ref[0, 3]")
-    return "".join(part["name"].split()), expression
+    name, _ = expression.part()
+    if name is None:
+        problem = "expected a name, or one with an index, such as acc_ref[0, 3]"
+        raise ConditionError(expression.text, 0, problem)
+    return name, expression
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    position: int
+def _is_accepted(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            is_small = isinstance(value, int) and value < 2**64
+            return is_small or isinstance(value, (float, EllipsisType))
+        case ast.UnaryOp(op=op) | ast.BinOp(op=op):
+            return type(op) in _OPERATORS
+        case ast.Compare(ops=ops):
+            return all(type(op) in _OPERATORS for op in ops)
+        case ast.Call(func=ast.Name(id=called), args=arguments, keywords=[]):
+            most = 2 if called in ("min", "max") else 1
+            return called in FUNCTIONS and 1 <= len(arguments) <= most
+    return isinstance(node, (ast.BoolOp, ast.Subscript, ast.Slice, ast.Tuple, ast.Name))
 
 
-def _unusual(known: Collection[str]) -> list[str]:
-    """Names that are not identifiers, longest first."""
-    return sorted((n for n in known if not n.isidentifier()), key=len, reverse=True)
-
-
-def _tokens(text: str, known: Collection[str]) -> list[_Token]:
-    unusual, found = _unusual(known), list[_Token]()
-    position = 0
-    while True:
-        while position < len(text) and text[position].isspace():
-            position += 1
-        if position == len(text):
-            return [*found, _Token("end", "", position)]
-        if name := next((n for n in unusual if text.startswith(n, position)), None):
-            found.append(_Token("name", name, position))
-            position += len(name)
-            continue
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise ConditionError(text, position, "a name, a number or an operator")
-        kind = str(match.lastgroup)
-        found.append(_Token(kind, match[kind], match.start(kind)))
-        position = match.end()
-
-
-class _Parser:
-    """Recursive descent, a method for each level of precedence."""
-
-    def __init__(self, text: str, known: Collection[str]) -> None:
-        self.text = text
-        self.tokens = _tokens(text, known)
-        self.at = 0
-        self.depth = 0
-        self.names: dict[str, None] = {}
-
-    @property
-    def token(self) -> _Token:
-        return self.tokens[self.at]
-
-    def error(self, expected: str) -> ConditionError:
-        return ConditionError(self.text, self.token.position, expected)
-
-    def take(self, *texts: str) -> str | None:
-        if self.token.kind != "end" and self.token.text in texts:
-            self.at += 1
-            return self.tokens[self.at - 1].text
-        return None
-
-    def expect(self, text: str, what: str) -> None:
-        if self.take(text) is None:
-            raise self.error(what)
-
-    def whole(self) -> Expression:
-        node = self.either()
-        if self.token.kind != "end":
-            raise self.error("an operator or the end")
-        return Expression(self.text, tuple(self.names), node)
-
-    def nested(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.error(f"at most {MAX_DEPTH} nested levels")
-        node = self.either()
-        self.depth -= 1
-        return node
-
-    def either(self) -> Node:
-        node = self.both()
-        while self.take("or"):
-            node = _or(node, self.both())
-        return node
-
-    def both(self) -> Node:
-        node = self.negation()
-        while self.take("and"):
-            node = _and(node, self.negation())
-        return node
-
-    def negation(self) -> Node:
-        count = 0
-        while self.take("not"):
-            count += 1
-        node = self.comparison()
-        return node if count == 0 else _not(node, count % 2 == 1)
-
-    def comparison(self) -> Node:
-        first = self.summed()
-        links: list[tuple[str, Node]] = []
-        while (sign := self.take(*_COMPARE)) is not None:
-            links.append((sign, self.summed()))
-        return first if not links else _compared(first, links)
-
-    def summed(self) -> Node:
-        node = self.product()
-        while (sign := self.take("+", "-")) is not None:
-            node = _binary(sign, node, self.product())
-        return node
-
-    def product(self) -> Node:
-        node = self.signed()
-        while (sign := self.take("*", "/", "//", "%")) is not None:
-            node = _binary(sign, node, self.signed())
-        return node
-
-    def signed(self) -> Node:
-        negative = False
-        while (sign := self.take("-", "+")) is not None:
-            negative ^= sign == "-"
-        node = self.power()
-        return _negative(node) if negative else node
-
-    def power(self) -> Node:
-        node = self.postfix()
-        if self.take("**"):
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise self.error(f"at most {MAX_DEPTH} nested levels")
-            node = _binary("**", node, self.signed())
-            self.depth -= 1
-        return node
-
-    def postfix(self) -> Node:
-        node = self.atom()
-        while self.take("["):
-            node = _indexed(node, self.index())
-        return node
-
-    def atom(self) -> Node:
-        token = self.token
-        if self.take("("):
-            node = self.nested()
-            self.expect(")", "`)`")
-            return node
-        if token.kind == "number":
-            self.at += 1
-            is_whole = token.text.isdigit()
-            number = int(token.text) if is_whole else float(token.text)
-            return lambda names: number
-        if token.kind != "name" or token.text in ("and", "or", "not"):
-            raise self.error("a value: a name, a number or `(`")
-        self.at += 1
-        if token.text in _WORDS:
-            fixed = {"True": True, "False": False, "inf": np.inf, "nan": np.nan}[token.text]
-            return lambda names: fixed
-        if self.token.text == "(" and self.token.kind == "sign":
-            return self.call(token)
-        self.names[token.text] = None
-        return _name(token.text)
-
-    def call(self, token: _Token) -> Node:
-        if token.text not in FUNCTIONS and token.text not in _NAMED:
-            self.at -= 1
-            known = ", ".join([*FUNCTIONS, *sorted(_NAMED)])
-            raise self.error(f"a function ({known})")
-        self.expect("(", "`(`")
-        if token.text in _NAMED:
-            argument = self.token
-            wanted = "name" if token.text == "whole" else "number"
-            if argument.kind != wanted or (wanted == "number" and not argument.text.isdigit()):
-                raise self.error(
-                    "the name of an operand" if wanted == "name" else "the number of a grid axis"
-                )
-            self.at += 1
-            self.expect(")", "`)`")
-            if wanted == "name":
-                self.names[argument.text] = None
-            return _name(f"{token.text}({argument.text})")
-        arguments = [self.nested()]
-        most = 2 if token.text in ("min", "max") else 1
-        while len(arguments) < most and self.take(","):
-            arguments.append(self.nested())
-        self.expect(")", "`)`" if len(arguments) == most else "`,` or `)`")
-        return _called(FUNCTIONS[token.text], arguments)
-
-    def index(self) -> list[Any]:
-        entries = [self.entry()]
-        while self.take(","):
-            entries.append(self.entry())
-        self.expect("]", "`,` or `]`")
-        return entries
-
-    def entry(self) -> Any:
-        if self.take("..."):
-            return lambda names: Ellipsis
-        parts: list[Node | None] = [None]
-        is_slice = False
-        while True:
-            if self.take(":"):
-                is_slice = True
-                if len(parts) == 3:
-                    self.at -= 1
-                    raise self.error("`,` or `]`")
-                parts.append(None)
-            elif self.token.text in (",", "]") and self.token.kind == "sign":
-                break
-            elif parts[-1] is None:
-                parts[-1] = self.nested()
-            else:
-                raise self.error("`:`, `,` or `]`")
-        if not is_slice:
-            if parts[0] is None:
-                raise self.error("an index")
-            return _position(parts[0])
-        return _slice(parts)
-
-
-def _name(name: str) -> Node:
-    def node(names: Names) -> Any:
-        try:
-            return _wide(names(name))
-        except KeyError:
-            raise ConditionFailed(f"`{name}` has no value here") from None
-
-    return node
-
-
-def _or(left: Node, right: Node) -> Node:
-    return lambda names: _truth(left(names)) or _truth(right(names))
-
-
-def _and(left: Node, right: Node) -> Node:
-    return lambda names: _truth(left(names)) and _truth(right(names))
-
-
-def _not(node: Node, is_odd: bool) -> Node:
-    return lambda names: _truth(node(names)) ^ is_odd
+def _named(name: str, names: Names) -> Any:
+    """Return the value of a name; bfloat16 and the like, which numpy lacks, become float32."""
+    try:
+        array = np.asarray(names(name))
+    except KeyError:
+        raise ConditionFailed(f"`{name}` has no value here") from None
+    return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype.num > 25 else array
 
 
 def _truth(value: Any) -> bool:
     array = np.asarray(value)
     if array.size != 1:
-        raise ConditionFailed(
-            f"an array of shape {array.shape} is neither true nor false: use any(…) or all(…)"
+        raise ValueError(
+            f"an array of shape {array.shape} is neither true nor false; use any(…) or all(…)"
         )
     return bool(array.reshape(()))
-
-
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<=": np.less_equal,
-    ">=": np.greater_equal,
-    "<": np.less,
-    ">": np.greater,
-}
-
-
-def _compared(first: Node, links: Sequence[tuple[str, Node]]) -> Node:
-    def node(names: Names) -> Any:
-        left = first(names)
-        result: Any = None
-        for sign, other in links:
-            right = other(names)
-            if isinstance(left, tuple) and isinstance(right, tuple) and sign in ("==", "!="):
-                found: Any = (left == right) == (sign == "==")
-            else:
-                found = _COMPARE[sign](left, right)
-            result = found if result is None else np.logical_and(result, found)
-            left = right
-        return result
-
-    return node
-
-
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.true_divide,
-    "//": np.floor_divide,
-    "%": np.mod,
-    "**": np.power,
-}
-
-
-def _binary(sign: str, left: Node, right: Node) -> Node:
-    function = _ARITHMETIC[sign]
-
-    def node(names: Names) -> Any:
-        a, b = left(names), right(names)
-        if sign == "**" and np.ndim(a) == 0 and np.ndim(b) == 0:
-            return np.power(np.float64(a), np.float64(b))  # integers may not be large enough
-        if sign == "-" and np.asarray(a).dtype == bool and np.asarray(b).dtype == bool:
-            a = np.asarray(a, int)
-        return function(a, b)
-
-    return node
-
-
-def _negative(node: Node) -> Node:
-    return lambda names: np.negative(node(names))
-
-
-def _indexed(node: Node, entries: Sequence[Node]) -> Node:
-    def indexed(names: Names) -> Any:
-        value = node(names)
-        index = tuple(entry(names) for entry in entries)
-        if isinstance(value, tuple):
-            (position,) = index
-            return value[position]
-        return np.asarray(value)[index]
-
-    return indexed
-
-
-def _position(node: Node) -> Node:
-    def position(names: Names) -> int:
-        value = np.asarray(node(names))
-        if value.size != 1 or value.dtype.kind not in "iub":
-            raise ConditionFailed(f"an index is {value.tolist()!r:.40}, not an integer")
-        return int(value.reshape(()))
-
-    return position
-
-
-def _slice(parts: Sequence[Node | None]) -> Node:
-    positions = [None if part is None else _position(part) for part in parts]
-    return lambda names: slice(*(None if p is None else p(names) for p in positions))
-
-
-def _called(function: Callable[..., Any], arguments: Sequence[Node]) -> Node:
-    return lambda names: function(*(argument(names) for argument in arguments))

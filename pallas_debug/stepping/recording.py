@@ -22,7 +22,7 @@ import numpy as np
 
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.quantities import size_text
-from pallas_debug.stepping.conditions import ConditionFailed, positions
+from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.track import (
     ElementWriter,
     FlyingCopy,
@@ -283,7 +283,7 @@ class RecordedRun:
             known = ", ".join(f"whole({o.name})[…]" for o in self.recording.outputs) or "none"
             raise ConditionFailed(f"a recording only has the writers of outputs: {known}")
         writers = self.array(output.writers)
-        found = positions(element.expression, element.name, writers.shape, names_of(self))
+        found = element.expression.positions(writers.shape, names_of(self))
         if found.size != 1:
             raise ConditionFailed(
                 f"`{element.expression.text}` has {found.size:,} elements: name one"

@@ -214,7 +214,9 @@ def test_breakpoints_with_conditions(session: StepSession) -> None:
     session.add_breakpoint(line("keep"), "total")
     message = session.run()
     assert message is not None
-    assert message.startswith("the condition of breakpoint 2 failed: `total` is an array of shape")
+    assert message.startswith(
+        "the condition of breakpoint 2 failed: `total` cannot be evaluated: an "
+    )
     assert at(session)[2] == line("keep")
     with pytest.raises(SteppingError, match="there is no breakpoint or watched value 9: 2"):
         session.delete(9)
@@ -373,10 +375,7 @@ never read
         "error: expected a line, FILE:LINE, or either of them with `if CONDITION`, found 'x'"
         in text
     )
-    assert (
-        "column 7 of the expression: expected a value: a name, a number or `(`, found the end"
-        in text
-    )
+    assert "column 6 of the expression: this is not Python: '[' was never closed" in text
     assert "never read" not in text
 
 

@@ -96,7 +96,7 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
         await pilot.press("colon")
         app.query_one("#line", Input).value = "p m_next["
         await typed(app, pilot, "enter")
-        assert "column 8 of the expression" in screen_text(app)
+        assert "column 7 of the expression: this is not Python: '[' was never" in screen_text(app)
         await pilot.press("q")
     assert app.return_code == 0
 

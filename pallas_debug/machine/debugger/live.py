@@ -19,7 +19,7 @@ from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sightings import index_text
 from pallas_debug.model import SourceLine
-from pallas_debug.stepping.conditions import ConditionFailed, positions
+from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.track import (
     DeviceStatus,
     ElementWriter,
@@ -257,7 +257,7 @@ class LiveRun:
                 "only for memory"
             )
         shape = buffer.content.shape
-        found = positions(element.expression, element.name, shape, names_of(self))
+        found = element.expression.positions(shape, names_of(self))
         if found.size != 1:
             raise ConditionFailed(
                 f"`{element.expression.text}` has {found.size:,} elements: name one, as in "
@@ -414,9 +414,7 @@ class ValueWatch:
     def _is_written(self, writes: Sequence[MemoryWrite]) -> bool:
         for write in writes:
             shape = write.buffer.content.shape
-            wanted = positions(
-                self.watched.expression, self.watched.name, shape, names_of(self.run)
-            ).reshape(-1)
+            wanted = self.watched.expression.positions(shape, names_of(self.run)).reshape(-1)
             if any(
                 covers(write, tuple(int(i) for i in np.unravel_index(int(flat), shape)))
                 for flat in wanted
