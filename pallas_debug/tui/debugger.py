@@ -23,7 +23,8 @@ from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import DevicesTrack, FlyingCopy, NamedValue, StepPlace
 from pallas_debug.tui import _textual
-from pallas_debug.tui.widgets.cells import visible
+from pallas_debug.tui.widgets.cells import Cells, visible
+from pallas_debug.tui.widgets.lineview import LineView
 
 HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
 """Colours of the heat map, from the smallest value to the largest."""
@@ -46,68 +47,49 @@ class DebuggerView:
     device: int | None = None
 
 
-class Pane(Static, can_focus=True):
-    """Pane of lines with a cursor; draws as many lines as there is room for."""
-
-    DEFAULT_CSS = """
-    Pane { height: 1fr; width: 1fr; border: round $surface-lighten-2; padding: 0; }
-    Pane { border-title-color: $text-muted; }
-    Pane:focus { border: round $accent; border-title-color: $accent; }
-    """
+class Pane(LineView, inherit_bindings=False):
+    """Pane of lines in memory, with a border and a title."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", show=False),
-        Binding("up,k", "move(-1)", show=False),
-        Binding("pagedown,space,ctrl+d", "move(10)", show=False),
-        Binding("pageup,ctrl+u", "move(-10)", show=False),
-        Binding("left,h", "pan(-8)", show=False),
-        Binding("right,l", "pan(8)", show=False),
-        Binding("g,home", "move(-1000000)", show=False),
-        Binding("G,end", "move(1000000)", show=False),
+        binding
+        for binding in Binding.make_bindings(LineView.BINDINGS)
+        if binding.key != "b"  # sets a breakpoint
     ]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "pane--block",
+        "pane--current",
+        "pane--dma",
+        "pane--kind",
+        "pane--name",
+    }
+    DEFAULT_CSS = """
+    Pane {
+        height: 1fr; width: 1fr; border: round $surface-lighten-2; border-title-color: $text-muted;
+        &:focus { border: round $accent; border-title-color: $accent; }
+        & .pane--block { text-style: dim; }
+        & .pane--current { color: $text-warning; text-style: bold; }
+        & .pane--dma { color: $text-secondary; }
+        & .pane--kind { color: $text-accent; }
+        & .pane--name { text-style: bold; }
+    }
+    """
 
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id)
         self.border_title = title
-        self.rows: list[Text] = []
-        self.cursor = self.panned = 0
+        self.lines: Sequence[Cells] = ()
 
-    def show(self, rows: Sequence[Text], cursor: int | None = None) -> None:
-        self.rows = list(rows)
-        self.cursor = min(max(self.cursor if cursor is None else cursor, 0), len(self.rows) - 1)
-        self.draw()
+    @property
+    def count(self) -> int:
+        return len(self.lines)
 
-    def draw(self) -> None:
-        height = max(self.size.height, 1)
-        top = min(max(self.cursor - height // 2, 0), max(len(self.rows) - height, 0))
-        shown = Text(no_wrap=True, overflow="ellipsis")
-        for number in range(top, min(top + height, len(self.rows))):
-            row = self.rows[number][self.panned :]
-            row.truncate(max(self.size.width, 1), overflow="ellipsis")
-            if number == self.cursor and self.has_focus:
-                row.stylize("reverse")
-            shown.append_text(row)
-            shown.append("\n")
-        self.update(shown)
+    def cells(self, line: int) -> Cells:
+        return self.lines[line]
 
-    def action_move(self, by: int) -> None:
-        self.cursor = min(max(self.cursor + by, 0), max(len(self.rows) - 1, 0))
-        self.draw()
-        self.app.call_later(self.app.cursor_moved, self)  # type: ignore[attr-defined]
-
-    def action_pan(self, by: int) -> None:
-        longest = max((len(row) for row in self.rows), default=0)
-        self.panned = max(min(self.panned + by, longest - self.size.width + 1), 0)
-        self.draw()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.draw()
-
-    def on_focus(self, event: events.Focus) -> None:
-        self.draw()
-
-    def on_blur(self, event: events.Blur) -> None:
-        self.draw()
+    def show(self, lines: Sequence[Cells], cursor: int | None = None) -> None:
+        self.lines = lines
+        self.changed(keep=cursor)
 
 
 class DebuggerHelp(ModalScreen[None]):
@@ -129,7 +111,7 @@ class DebuggerHelp(ModalScreen[None]):
 
     def on_mount(self) -> None:
         pane = self.query_one(Pane)
-        pane.show([Text(visible(row)) for row in self._rows])
+        pane.show([[(row, "")] for row in self._rows])
         pane.focus()
 
 
@@ -224,6 +206,7 @@ class DebuggerApp(App[None]):
 
     def on_mount(self) -> None:
         self.query_one("#source", Pane).focus()
+        self.query_one("#output", Pane).wrap = True
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._run(lambda: ())
 
@@ -232,7 +215,7 @@ class DebuggerApp(App[None]):
         self.screen.set_class(event.size.height < 30, "low")
         self.screen.set_class(event.size.height < 24, "lowest")
         if self.shown is not None:
-            self.call_after_refresh(self._show_sized)
+            self.call_after_refresh(self._show_heat)
 
     # Running
 
@@ -290,20 +273,13 @@ class DebuggerApp(App[None]):
         self.query_one("#title", Static).update(Text(visible(prompt.location(view.place))))
         self._show_source()
         self._show_values()
-        self._show_sized()
-        if is_first:  # notes begin with the finding where the screen opens
-            self.query_one("#output", Pane).action_move(-MAX_OUTPUT)
+        self._show_heat()
+        # Notes begin with the finding where the screen opens.
+        lines: list[Cells] = [[(line, "")] for line in self._output]
+        self.query_one("#output", Pane).show(lines, cursor=0 if is_first else len(lines) - 1)
         keys = "s step  n next  p point  c continue  SHIFT back  : command  ? help  q quit"
         fault = f"the run stops here: {view.fault}" if view.fault is not None else keys
         self.notify_status(fault)
-
-    def _show_sized(self) -> None:
-        """Render the content that depends on the size of its pane."""
-        self._show_heat()
-        pane = self.query_one("#output", Pane)
-        lines = (Text(visible(line)) for line in self._output)
-        rows = [row for line in lines for row in line.wrap(self.console, max(pane.size.width, 1))]
-        pane.show(rows, cursor=len(rows) - 1)
 
     def notify_status(self, text: str) -> None:
         self.query_one("#status", Static).update(Text(visible(text)))
@@ -322,35 +298,34 @@ class DebuggerApp(App[None]):
         stops = {b.line for b in self.session.breakpoints.values() if b.file == self._file}
         calling = {c.line for c in self.shown.place.calls if c.file == self._file}
         current = None if line is None else line.line
-        rows = []
+        lines: list[Cells] = []
         for number, text in enumerate(self.session.track.lines(self._file), 1):
             mark = "●" if number in stops else " "
             mark += "▶" if number == current else "│" if number in calling else " "
-            style = "bold yellow" if number == current else ""
-            rows.append(Text(visible(f"{number:>4} {mark} {text.expandtabs(4)}"), style=style))
-        pane.show(rows, cursor=None if current is None else current - 1)
+            style = "pane--current" if number == current else ""
+            lines.append([(f"{number:>4} {mark} {text.expandtabs(4)}", style)])
+        pane.show(lines, cursor=None if current is None else current - 1)
+        if current is not None:  # with its context
+            pane.scroll_to(y=current - 1 - pane.room // 2, animate=False, force=True)
 
     def _show_values(self) -> None:
         assert self.shown is not None
-        rows = []
+        lines: list[Cells] = []
         cursor = 0
         for number, (value, held) in enumerate(self.shown.values):
             if value.name == self.shown.selected:
                 cursor = number
-            row = Text().append(visible(value.name), style="bold")
-            row.append(f" {value.kind} ", style="cyan")
-            row.append(visible(held))
-            if value.block is not None:
-                row.append(f"  block {value.block}", style="dim")
-            rows.append(row)
+            block = "" if value.block is None else f"  block {value.block}"
+            kind = f" {value.kind} ", "pane--kind"
+            lines.append([(value.name, "pane--name"), kind, (held, ""), (block, "pane--block")])
         for copy in self.shown.copies:
             at = "" if copy.line is None else f", line {copy.line.line}"
             text = f"DMA {copy.number}: {copy.source} → {copy.destination}, {copy.nbytes:,} bytes"
-            rows.append(Text(visible(text + at), style="magenta"))
+            lines.append([(text + at, "pane--dma")])
         pane = self.query_one("#values", Pane)
         several = self.shown.place.devices > 1 and self.shown.device is not None
         pane.border_title = f"values of device {self.shown.device}" if several else "values"
-        pane.show(rows, cursor=cursor)
+        pane.show(lines, cursor=cursor)
 
     def _show_heat(self) -> None:
         assert self.shown is not None
@@ -376,9 +351,11 @@ class DebuggerApp(App[None]):
             shown.append("\n")
         pane.update(shown)
 
-    def cursor_moved(self, pane: Pane) -> None:
+    @on(LineView.Moved, "#values")
+    def _select_value(self) -> None:
         """Show the value under the cursor."""
-        if pane.id != "values" or self.shown is None or self.running:
+        pane = self.query_one("#values", Pane)
+        if self.shown is None or self.running:
             return
         if pane.cursor < len(self.shown.values):
             self._selected = self.shown.values[pane.cursor][0].name

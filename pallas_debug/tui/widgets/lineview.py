@@ -446,19 +446,20 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     # Mouse and size.
 
     def on_click(self, event: events.Click) -> None:
-        line = self.line_at(event.y)
-        if line is not None and event.x < self.columns:
+        x, y = event.offset - self.gutter.top_left
+        line = self.line_at(y)
+        if line is not None and x < self.columns:
             self.cursor = line
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        if event.x >= self.columns and self.rows > self.room:
+        if event.x - self.gutter.left >= self.columns and self.rows > self.room:
             self._is_dragged = True
             self.capture_mouse()
             self.on_mouse_move(event)
 
     def on_mouse_move(self, event: events.MouseEvent) -> None:
         if self._is_dragged:
-            top = bar_top(self.rows, self.room, event.y)
+            top = bar_top(self.rows, self.room, event.y - self.gutter.top)
             self.scroll_to(y=top, animate=False, force=True)
 
     def on_mouse_up(self) -> None:
