@@ -10,7 +10,7 @@ NEWEST_VENV := .venv-newest
 .PHONY: demo test test-all check docs clean
 
 demo: $(VENV)/.installed
-	@$(VENV)/bin/pallas-debug demo
+	@$(VENV)/bin/pallas-debug doctor --demo
 
 test:
 	@PYTHON="$(PYTHON)" $(PYTHON) tests/run.py $(ARGS)

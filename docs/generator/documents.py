@@ -379,7 +379,7 @@ class ExplainDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetsDocument:
-    """Output of `targets --json`."""
+    """Output of `doctor --targets --json`."""
 
     targets: tuple[Target, ...]
 
@@ -418,7 +418,7 @@ class ListedBroken:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelsDocument:
-    """Output of `kernels --json`."""
+    """Output of `doctor --kernels --json`."""
 
     kernels: tuple[ListedOperation, ...]
     broken: tuple[ListedBroken, ...]
@@ -452,16 +452,16 @@ DOCUMENTS: dict[str, type] = {
     "diff": DiffDocument,
     "diff-stats": DiffStatsDocument,
     "doctor": DoctorDocument,
+    "doctor-kernels": KernelsDocument,
+    "doctor-targets": TargetsDocument,
     "dump": DumpDocument,
     "explain": ExplainDocument,
     "grep": GrepDocument,
-    "kernels": KernelsDocument,
     "ls": LsDocument,
     "show": ShowDocument,
     "source": SourceDocument,
     "stats": StatsDocument,
     "sweep": SweepDocument,
-    "targets": TargetsDocument,
     "timeline": TimelineDocument,
     "verify": VerifyDocument,
 }

@@ -70,7 +70,7 @@ def compile_module(
     except Exception as error:
         raise TopologyError(
             f"libtpu has no topology {topology or 'for this host'}: {error}. Name another target; "
-            "`pallas-debug targets` lists them"
+            "`pallas-debug doctor --targets` lists them"
         ) from error
     if len(devices) < num_devices:
         raise TopologyError(

@@ -1,4 +1,4 @@
-"""`pallas-debug doctor`: report on what works on this machine, with remedies."""
+"""`pallas-debug doctor`: what works on this machine, and what there is to try."""
 
 from __future__ import annotations
 
@@ -6,35 +6,99 @@ from dataclasses import dataclass
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import UsageError
+from pallas_debug.installed import require_jax
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
+    targets: bool
+    kernels: bool
+    demo: bool
     as_json: bool
 
 
+@click.option("--targets", is_flag=True, help="List the chips that kernels can be compiled for.")
+@click.option(
+    "--kernels",
+    is_flag=True,
+    help="List the bundled kernels and their specs, which are named sets of arguments.",
+)
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="Dump the bundled flash attention for v5e and v6e, and suggest what to look at.",
+)
 @shared.as_json
 def run(options: DoctorOptions) -> int:
     """Check what works on this machine, and suggest a remedy for each problem.
 
-    Compiles a kernel for every target. The exit code is 3 if kernels cannot be dumped.
+    Compiles a kernel for every target. The exit code is 3 if kernels cannot be dumped. With
+    --targets, --kernels or --demo, it does that instead.
     """
+    if options.targets + options.kernels + options.demo > 1:
+        raise UsageError("pass only one of --targets, --kernels and --demo")
+    if options.demo and options.as_json:
+        raise UsageError("--demo prints no JSON; `pallas-debug dump --json` does")
+    if options.targets:
+        return _list_targets(options.as_json)
+    if options.kernels:
+        from pallas_debug.cli import kernels
+
+        require_jax("`doctor --kernels`")
+        return kernels.show(options.as_json)
+    if options.demo:
+        require_jax("`doctor --demo`")
+        return _demo()
+    return _examine(options.as_json)
+
+
+command = shared.make("doctor", DoctorOptions, run)
+
+
+def _examine(as_json: bool) -> Exit:
     from pallas_debug._api.doctor import examine
 
     checks = []
     for check in examine():
         checks.append(check)
-        if not options.as_json:
+        if not as_json:
             mark = {"ok": "ok     ", "warning": "warning", "failed": "failed "}[check.state]
             click.echo(f"{mark}  {check.name}: {output.visible(check.detail)}")
             if check.remedy:
                 click.echo(f"         → {check.remedy}")
-    if options.as_json:
+    if as_json:
         output.print_json("doctor", {"checks": checks})
     return Exit.CANNOT_RUN if any(c.state == "failed" for c in checks) else Exit.OK
 
 
-command = shared.make("doctor", DoctorOptions, run)
+def _list_targets(as_json: bool) -> Exit:
+    from pallas_debug.compiler import targets
+    from pallas_debug.hooks import extra_targets, plugin_manager
+
+    known = targets.known(extra_targets(plugin_manager()))
+    if as_json:
+        output.print_json("doctor-targets", {"targets": known})
+    else:
+        output.print_table(
+            ["target", "topology", "device kind", ""],
+            [[t.name, t.topology or "", t.device_kind or "", t.summary] for t in known],
+        )
+    return Exit.OK
+
+
+def _demo() -> int:
+    from pallas_debug.cli.dump import command as dump
+    from pallas_debug.cli.ls import command as ls
+
+    words = ["--target", "v5e,v6e", "pallas_debug_kernels:flash_attention"]
+    click.echo(f"$ pallas-debug dump {' '.join(words)}")
+    code: int = dump.main(words, standalone_mode=False)
+    click.echo(f"$ pallas-debug ls {defaults.DIRECTORY}")
+    ls.main([defaults.DIRECTORY], standalone_mode=False)
+    click.echo(f"\nnext: pallas-debug show {defaults.DIRECTORY} mosaic -k flash_attention -t v5e")
+    return code

@@ -24,10 +24,7 @@ COMMANDS: dict[str, str] = {
     "stats": "Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.",
     "explain": "Explain errors from a message, a log, a dump or a code.",
     "reproduce": "Write a script that reproduces a dumped kernel's failure.",
-    "targets": "List the chips that kernels can be compiled for.",
-    "kernels": "List the bundled kernels and their specs.",
-    "doctor": "Check what works on this machine, and suggest a remedy for each problem.",
-    "demo": "Dump the bundled flash attention for two targets.",
+    "doctor": "Check what works on this machine; list targets and bundled kernels.",
 }
 """Name and summary of each command; its file in this folder has the same name."""
 
@@ -85,5 +82,5 @@ def _meant(name: str) -> str:
 def cli() -> None:
     """See, check and understand Pallas TPU kernels, on any machine.
 
-    Start with `pallas-debug demo`, or `pallas-debug dump SCRIPT.py`.
+    Start with `pallas-debug doctor --demo`, or `pallas-debug dump SCRIPT.py`.
     """

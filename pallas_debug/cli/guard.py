@@ -22,7 +22,7 @@ from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
 
 TRACEBACK = tracebacks.KEEP
 
-_KEEP_RESULTS = ("dump", "demo", "sweep")
+_KEEP_RESULTS = ("dump", "sweep")
 """Commands that leave finished compilations behind."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,13 +1,9 @@
-"""`pallas-debug kernels`: list of the bundled kernels and their specs."""
+"""`doctor --kernels`: list of the bundled kernels and their specs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 
@@ -16,24 +12,14 @@ if TYPE_CHECKING:
     from pallas_debug_kernels.broken import BrokenKernel
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelsOptions:
-    as_json: bool
-
-
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every spec's arguments.")
-def run(options: KernelsOptions) -> int:
-    """List the bundled kernels and their specs, which are named sets of arguments.
-
-    Try those with specs with `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. The broken
-    ones are listed last; in Python, `pallas_debug_kernels.broken.broken(NAME)` returns one.
-    """
+def show(as_json: bool) -> Exit:
+    """Print the kernels and their specs, the broken ones last; as JSON with all arguments."""
     from pallas_debug_kernels import operations
     from pallas_debug_kernels.broken import BROKEN
 
-    if options.as_json:
+    if as_json:
         output.print_json(
-            "kernels",
+            "doctor-kernels",
             {
                 "kernels": list(map(_as_json, operations())),
                 "broken": list(map(_broken_as_json, BROKEN)),
@@ -44,9 +30,6 @@ def run(options: KernelsOptions) -> int:
         rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]
         output.print_table(["kernel", "", "specs"], rows)
     return Exit.OK
-
-
-command = shared.make("kernels", KernelsOptions, run, needs_jax=True)
 
 
 def _by_tag(op: BundledOperation) -> str:

@@ -150,7 +150,7 @@ inputs = click.option(
 
 spec = click.option(
     "--spec",
-    help="For a bundled kernel: name of its spec; the first by default. See `kernels`.",
+    help="For a bundled kernel: name of its spec; the first by default. See `doctor --kernels`.",
 )
 
 stages = click.option(
@@ -223,7 +223,8 @@ def targets(default: str) -> Decorator:
         callback=_named,
         default=[default],
         show_default=True,
-        help="Chips, joined by commas or repeated; `all` for every generation. See `targets`.",
+        help="Chips, joined by commas or repeated; `all` for every generation. "
+        "See `doctor --targets`.",
     )
 
 

@@ -283,7 +283,7 @@ def _bundled_arguments(
         if spec_name is not None:
             raise UsageError(
                 "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
-                "`pallas-debug kernels` lists them"
+                "`pallas-debug doctor --kernels` lists them"
             )
         return [], {}
     if values:

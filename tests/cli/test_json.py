@@ -49,7 +49,8 @@ LINES: dict[str, list[list[Any]]] = {
     "dump": [["rows:shift", "--arg", "f32[16,128]"]],
     "explain": [["run.log", "E1001", "no such error", OLD], ["--list"], ["failed"]],
     "grep": [["vector_load", NEW], ["vector_load", NEW, "--count"], ["func", NEW, "--files"]],
-    "kernels": [[]],
+    "doctor-kernels": [[]],
+    "doctor-targets": [[]],
     "ls": [[NEW], [OLD, "-t", "v6e"], ["failed"]],
     "show": [[NEW], [NEW, "mosaic"], [NEW, "source"]],
     "source": [
@@ -61,7 +62,6 @@ LINES: dict[str, list[list[Any]]] = {
     ],
     "stats": [["scheduled"]],
     "sweep": [["rows:copied", "--arg", "f32[16,128]", "--over", "rows=8,5", "--jobs", "1"]],
-    "targets": [[]],
     "timeline": [["scheduled"]],
     "verify": [["rows:shift", "--arg", "f32[16,128]", "--target=v5e"]],
 }
@@ -113,7 +113,7 @@ def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_pa
         targets = ("--target", "v5e,v6e") if name == "diff-stats" else ()
         command("dump", "rows:shift", "--arg", "f32[16,128]", *given, *targets)
     for line in LINES[name]:
-        words = ("diff", "--stats") if name == "diff-stats" else (name,)
+        words = name.replace("-", " --").split()
         done = command(*words, *line, "--json")
         assert done.returncode in (0, 1), done.stderr
         check(json.loads(done.stdout), name)
@@ -176,7 +176,7 @@ def test_every_command_with_json_has_a_schema() -> None:
         for p in importlib.import_module(f"pallas_debug.cli.{name}").command.params
         if "--json" in p.opts
     }
-    takes.add("diff-stats")  # of `diff --stats`
+    takes |= {"diff-stats", "doctor-kernels", "doctor-targets"}  # of an option
     assert takes == set(documents.DOCUMENTS) == set(output.SCHEMAS) == {*LINES, "doctor"}
 
 

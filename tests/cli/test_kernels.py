@@ -1,4 +1,4 @@
-"""`pallas-debug kernels`, and `dump` of a bundled kernel by name only."""
+"""`pallas-debug doctor --kernels`, and `dump` of a bundled kernel by name only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pallas_debug_kernels.broken import BROKEN
 def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
     commands: Any,
 ) -> None:
-    done, as_json = commands(["kernels"], ["kernels", "--json"])
+    done, as_json = commands(["doctor", "--kernels"], ["doctor", "--kernels", "--json"])
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = [line.split("\t") for line in done.stdout.splitlines()]
@@ -86,7 +86,7 @@ NO_SPEC: list[tuple[list[str], str]] = [
     (
         ["json:loads", "--spec=f32"],
         "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
-        "`pallas-debug kernels` lists them",
+        "`pallas-debug doctor --kernels` lists them",
     ),
     (
         ["--spec=f32", "script.py"],

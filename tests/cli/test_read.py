@@ -1,4 +1,4 @@
-"""`ls`, `show`, `targets`, `doctor`, `demo`: human-readable output, as installed."""
+"""`ls`, `show`, `doctor`: human-readable output, as installed."""
 
 from __future__ import annotations
 
@@ -210,9 +210,10 @@ def test_a_closed_pipe_is_no_error(dumped: tuple[Path, Dump]) -> None:
 
 
 def test_targets_are_listed(command: Any) -> None:
-    rows = [line.split("\t") for line in command("targets").stdout.splitlines()]
+    rows = [line.split("\t") for line in command("doctor", "--targets").stdout.splitlines()]
     assert [row[0] for row in rows] == ["v4", "v5e", "v5p", "v6e", "tpu7x", "tpu"]
-    assert json.loads(command("targets", "--json").stdout)["targets"][1]["topology"] == "v5e:2x2"
+    listed = json.loads(command("doctor", "--targets", "--json").stdout)["targets"]
+    assert listed[1]["topology"] == "v5e:2x2"
 
 
 @pytest.mark.slow
@@ -237,7 +238,7 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
 
 @pytest.mark.slow
 def test_demo_shows_what_it_did_and_what_comes_next(real_command: Any) -> None:
-    done = real_command("demo")
+    done = real_command("doctor", "--demo")
     assert done.returncode == 0, done.stderr
     assert "$ pallas-debug dump" in done.stdout
     assert "$ pallas-debug ls dumps" in done.stdout

@@ -96,7 +96,7 @@ def test_mosaic_refuses(shared: Pool, module: Module) -> None:
         ),
         ("v9:2x2", 1, "v9"),
         ("v5e:99x99", 1, "libtpu has no topology v5e:99x99: INVALID_ARGUMENT: Topology layout"),
-        ("v5e:99x99", 1, ". Name another target; `pallas-debug targets` lists them"),
+        ("v5e:99x99", 1, ". Name another target; `pallas-debug doctor --targets` lists them"),
     ],
 )
 def test_topologies_that_will_not_do(

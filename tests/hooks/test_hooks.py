@@ -75,7 +75,7 @@ def test_a_plugin_of_another_distribution_is_loaded_and_told(
 
 
 def test_its_targets_are_listed(command: Any, installed: dict[str, str]) -> None:
-    listed = command("targets", **installed).stdout
+    listed = command("doctor", "--targets", **installed).stdout
     assert "lab\tv6e:2x2\tTPU v6 lite\tours\n" in listed
 
 

@@ -41,7 +41,7 @@ READ = {
     "report": (["dumps", "-o", "report.html"], ""),
     "explain": (["E1001"], "scoped-vmem-overflow"),
     "reproduce": (["dumps"], "import jax\n"),
-    "targets": ([], "v5e\t"),
+    "doctor": (["--targets"], "v5e\t"),
 }
 """Commands that need no jax: their arguments, and part of what they print."""
 
@@ -50,13 +50,11 @@ REFUSED = {
     "verify": ["rows:shift"],
     "step": ["rows:shift"],
     "sweep": ["rows:shift", "--over", "rows=8"],
-    "kernels": [],
-    "demo": [],
 }
 """Commands that need jax, and arguments."""
 
-ELSEWHERE = {"doctor", "browse"}
-"""Commands with a test of their own; that of `browse` is in `tui/test_terminal.py`."""
+ELSEWHERE = {"browse"}
+"""Commands with a test of their own, in `tui/test_terminal.py`."""
 
 
 def test_no_declared_dependency_brings_jax() -> None:
@@ -70,6 +68,8 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
     lines = {name: [name, *arguments] for name, (arguments, _) in READ.items()}
     lines |= {name: [name, *arguments] for name, arguments in REFUSED.items()}
     lines["--shrink"] = ["reproduce", "rows:shift", "--shrink"]
+    lines["--demo"] = ["doctor", "--demo"]
+    lines["--kernels"] = ["doctor", "--kernels"]
     with ThreadPoolExecutor(2) as threads:
         ran = {
             name: threads.submit(run, jaxless, dumped, "-m", "pallas_debug", *words)
@@ -81,6 +81,9 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
         assert part in done[name].stdout, name
     for name in REFUSED:
         message = f"pallas-debug: `{name}` {MISSING}\n"
+        assert (done[name].returncode, done[name].stderr, done[name].stdout) == (3, message, "")
+    for name in ("--demo", "--kernels"):
+        message = f"pallas-debug: `doctor {name}` {MISSING}\n"
         assert (done[name].returncode, done[name].stderr, done[name].stdout) == (3, message, "")
     assert done["--shrink"].returncode == 3
     assert done["--shrink"].stderr == f"pallas-debug: `reproduce` of a function {MISSING}\n"
