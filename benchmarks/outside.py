@@ -8,7 +8,7 @@ PYTHONPATH (tpu-inference needs tokamax's checkout there). Every file runs in it
 is started again after a test that hangs or ends the process. Modes:
 
     off         without the plugin
-    interpret   --pallas-interpret --pallas-pretend=TARGET, where a kernel is stopped by name after
+    interpret   --pallas-interpret -o pallas_pretend=TARGET, where a kernel is stopped by name after
                 STOPPED of --timeout
     tpu, hlo, machine   the same with that interpret mode
     sanitize    the same with --pallas-sanitize: what does the sanitizer report?
@@ -72,7 +72,7 @@ EIGHT_DEVICES: Mapping[str, Sequence[str]] = {
 }
 """Patterns of files whose tests want several devices; all others run with one."""
 
-_OF_A_TPU = ("--pallas-pretend={target}", "--pallas-stop-after={seconds}")
+_OF_A_TPU = ("--override-ini=pallas_pretend={target}", "--override-ini=pallas_stop_after={seconds}")
 OPTIONS: Mapping[str, Sequence[str]] = {
     "off": ("-p", "no:pallas_debug_pytest"),
     "interpret": ("--pallas-interpret", *_OF_A_TPU),
@@ -214,7 +214,7 @@ class Suite:
             "results": str(results),
             "per": self.per,
             "done": sorted(outcomes),
-            "pretends": any(option.startswith("--pallas-pretend") for option in OPTIONS[mode]),
+            "pretends": any("pallas_pretend" in option for option in OPTIONS[mode]),
         }
         options = [
             part.format(target=self.target, folder=folder / "dumps", seconds=STOPPED * self.timeout)

@@ -2,7 +2,7 @@
 
 It stands in for what a wheel leaves out (jax's own test utilities) and for what only a server needs
 (vLLM's logger); kernels and tests are used as they are. It also patches a test's own gate where the
-gate is in the test suite rather than in jax; everything else is left to `--pallas-pretend`.
+gate is in the test suite rather than in jax; everything else is left to `-o pallas_pretend`.
 """
 
 from __future__ import annotations

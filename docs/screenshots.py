@@ -142,7 +142,7 @@ def _failed_test(scratch: Path) -> str:
     for name, text in re.findall(r"<!-- file: (\S+) -->\n```\w*\n(.*?)^```", guide, _MULTILINE):
         (scratch / name).write_text(text)
     pytest = [sys.executable, "-m", "pytest", "-q", "--color=yes", "test_speed.py"]
-    subprocess.run([*pytest, "--pallas-update-baselines"], cwd=scratch, check=True)
+    subprocess.run([*pytest, "--override-ini=pallas_update_baselines=on"], cwd=scratch, check=True)
     kernel = scratch / "normalize.py"
     kernel.write_text(kernel.read_text().replace("64", "8"))
     printed = Text.from_ansi(_on_a_terminal(pytest, scratch))

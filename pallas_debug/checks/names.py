@@ -11,9 +11,6 @@ from pallas_debug.model import Finding
 
 ALL = "all"
 
-RACES = "races"
-"""Name that selects the faults of order; only `--pallas-races` uses it."""
-
 KINDS: Mapping[str, frozenset[Fault]] = {
     "user": frozenset({Fault.CHECK_FAILED}),
     "nan": frozenset({Fault.NAN_PRODUCED}),
@@ -25,7 +22,6 @@ KINDS: Mapping[str, frozenset[Fault]] = {
     "uninitialized": frozenset(
         {Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN, Fault.PADDING_READ}
     ),
-    RACES: frozenset(kind for kind in Fault if kind.severity is Severity.ORDER),
 }
 """Faults that each check selects. `float_div` selects the NaN or infinity that a division by zero
 produces, see `selects`."""

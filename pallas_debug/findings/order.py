@@ -386,7 +386,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         Case(
             _ENDLESS + " and {seconds:.0f} s{state:, with %}{unchanged:; its body never changes %}",
             None,
-            f"{_CLOSER} meant to be this long, allow it more seconds: --pallas-hang under pytest, "
+            f"{_CLOSER} meant to be this long, allow it more seconds: -o pallas_hang under pytest, "
             "hang_after in code",
             lambda f: f.seconds is not None,
         ),

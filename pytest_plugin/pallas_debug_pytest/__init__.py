@@ -31,17 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    # libtpu reads its flags only once, and a conftest may load it.
-    option = options.named("flags")
-    value = options.value(early_config, option, early_config.known_args_namespace)
-    if value is not None:
-        from pallas_debug_pytest import flags
-
-        flags.add(early_config, value)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", options.MARKER)
     if options.are_given(config):

@@ -1,4 +1,4 @@
-"""Tests that XLA compiles for longer than --pallas-stop-after, which does not limit that.
+"""Tests that XLA compiles for longer than -o pallas_stop_after, which does not limit that.
 
 Imported by `run.py` if that option is given.
 
@@ -26,7 +26,7 @@ class CompileTime:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        why = f"--pallas-stop-after={self._limit:g} stops kernels that run, not the compiler"
+        why = f"pallas_stop_after={self._limit:g} stops kernels that run, not the compiler"
 
         def late(seconds: float) -> None:
             message = f"{item.nodeid}: after {seconds:,.0f} s, XLA is compiling. {why}"

@@ -161,7 +161,7 @@ class Pallas:
         """Fail the test if a kernel takes more cycles than its baseline allows.
 
         A baseline contains the estimated cycles of each kernel, target and version of libtpu;
-        cycles of other versions are not compared. `pytest --pallas-update-baselines` records
+        cycles of other versions are not compared. `pytest -o pallas_update_baselines=on` records
         baselines.
 
         Args:

@@ -93,8 +93,6 @@ class Listener:
             doing.append(f"faults that fail the test: {', '.join(settings.checks)}")
         if settings.sanitize:
             doing.append("faults of every kind fail the test")
-        if settings.flags:
-            doing.append(f"libtpu flags {settings.flags}")
         return doing
 
     def _pretending(self, name: str) -> str:

@@ -12,12 +12,9 @@ import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-
-if TYPE_CHECKING:
-    import argparse
 
 # Copied from `pallas_debug.defaults`, which a run without kernels does not import; a test compares
 # the two.
@@ -26,7 +23,6 @@ MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
 DEFAULT_TARGET = "v5e"
-RACES = "races"
 SANITIZE = "machine,sanitize"
 
 MARKER = (
@@ -50,6 +46,8 @@ SWITCH = {
 class Option(NamedTuple):
     """An option in its three forms. (A dataclass would cost every pytest run a millisecond.)
 
+    A setting is an option that few runs need: it has no flag of its own, but pytest's `-o`.
+
     Attributes:
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DUMP`.
       metavar: placeholder for the value; empty for a switch, which takes no value.
@@ -62,10 +60,12 @@ class Option(NamedTuple):
     help: str
     check: Callable[[str], object]
     const: str | None = None
+    is_setting: bool = False
 
     @property
     def flag(self) -> str:
-        return f"--pallas-{self.name}"
+        """How it is given on the command line: `--pallas-dump`, `-o pallas_hang`."""
+        return f"-o {self.ini}" if self.is_setting else f"--pallas-{self.name}"
 
     @property
     def ini(self) -> str:
@@ -96,6 +96,16 @@ def _stages(value: str) -> None:
         raise ValueError(str(error)) from error
 
 
+def _switches(value: str) -> None:
+    from pallas_debug.compiler import switches
+    from pallas_debug.errors import UsageError
+
+    try:
+        switches.parse(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
 def _pretended(value: str) -> None:
     if "," in value or not value.strip():
         raise ValueError(f"{value!r} is not a single target, such as v6e")
@@ -115,10 +125,6 @@ def _mode(value: str) -> None:
         Mode.parse(value)
     except (MissingJaxError, UsageError) as error:
         raise ValueError(str(error)) from error
-
-
-def _watched(value: str) -> None:
-    _mode(f"{SANITIZE},watch={value}")
 
 
 def checks(value: str) -> tuple[str, ...]:
@@ -148,12 +154,6 @@ def switch(value: str) -> bool:
     return SWITCH[value.lower()]
 
 
-def _flags(value: str) -> None:
-    from pallas_debug_pytest import flags
-
-    flags.check(value)
-
-
 def _seconds(value: str) -> None:
     try:
         seconds = float(value)
@@ -178,13 +178,6 @@ OPTIONS = (
         help="chips to compile for; kernels that query their chip get the first one (default: v5e)",
     ),
     Option(
-        name="stages",
-        metavar="bundles,llo:post-ra",
-        check=_stages,
-        help="stages of each compilation to keep in the dump besides mosaic: bundles (the VLIW "
-        "schedule), estimate (with libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
-    ),
-    Option(
         name="interpret",
         metavar="MODE",
         const="auto",
@@ -193,15 +186,6 @@ OPTIONS = (
         "(hlo, tpu, gpu), with parameters as in tpu,detect_races,num_cores_or_threads=2, or as "
         "the code selects (off); auto runs kernels of Mosaic GPU in mode gpu, and is the default "
         "when dumping on a machine without an accelerator",
-    ),
-    Option(
-        name="pretend",
-        metavar="v6e",
-        const="on",
-        check=_pretended,
-        help="let jax's devices answer as this chip (default: the first target), for code that "
-        "queries jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') "
-        "before it calls a kernel; programs still run on the CPU, kernels in an interpret mode",
     ),
     Option(
         name="timeout",
@@ -227,14 +211,6 @@ OPTIONS = (
         "at the end lists the faults by engine and chip",
     ),
     Option(
-        name="races",
-        metavar="",
-        const="on",
-        check=switch,
-        help="run kernels on the kernel machine, and fail the test if a result depends on an order "
-        "that nothing guarantees: a data race, a copy that is not awaited, a semaphore left over",
-    ),
-    Option(
         name="sanitize",
         metavar="",
         const="on",
@@ -243,18 +219,35 @@ OPTIONS = (
         "fail the test for a fault of any kind",
     ),
     Option(
+        name="switch",
+        metavar="NAMES",
+        check=_switches,
+        help="switches for each compilation, as for `pallas-debug dump --switch`",
+    ),
+    Option(
+        name="stages",
+        metavar="bundles,llo:post-ra",
+        check=_stages,
+        help="stages of each compilation to keep in the dump besides mosaic: bundles (the VLIW "
+        "schedule), estimate (with libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
+        is_setting=True,
+    ),
+    Option(
+        name="pretend",
+        metavar="v6e",
+        check=_pretended,
+        help="let jax's devices answer as this chip (default: the first target), for code that "
+        "queries jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') "
+        "before it calls a kernel; programs still run on the CPU, kernels in an interpret mode",
+        is_setting=True,
+    ),
+    Option(
         name="hints",
         metavar="off",
         check=switch,
         help="whether to show hints below a failed test whose kernels ran on the machine or were "
         "analysed: what looks unintended in them, but fails nothing (default: on)",
-    ),
-    Option(
-        name="watch",
-        metavar="0:4,*,7",
-        check=_watched,
-        help="grid points at which the sanitizer judges memory and arithmetic, for arrays too "
-        "large for it: a position, a range or * for each axis of the grid",
+        is_setting=True,
     ),
     Option(
         name="hang",
@@ -262,6 +255,7 @@ OPTIONS = (
         check=_seconds,
         help="seconds that a device waits for the others of its mesh on the kernel machine "
         "(default: 30)",
+        is_setting=True,
     ),
     Option(
         name="stop-after",
@@ -270,21 +264,15 @@ OPTIONS = (
         help="seconds of both time and CPU time after which a kernel on the kernel machine is "
         "stopped even if it makes progress, reporting the grid point that it reached; a test that "
         "XLA compiles for longer is named (default: no limit)",
-    ),
-    Option(
-        name="flags",
-        metavar='"--xla_…=…"',
-        check=_flags,
-        help="flags for libtpu, added to LIBTPU_INIT_ARGS before it is loaded, here and in the "
-        "processes that compile",
+        is_setting=True,
     ),
     Option(
         name="update-baselines",
-        metavar="",
-        const="on",
+        metavar="on",
         check=switch,
         help="record the current cycles of kernels as the baselines of "
         "`pallas.assert_cycles_within`, instead of comparing them",
+        is_setting=True,
     ),
 )
 
@@ -296,6 +284,9 @@ def named(name: str) -> Option:
 def add(parser: pytest.Parser) -> None:
     group = parser.getgroup("pallas", "Pallas kernels (pallas-debug)")
     for option in OPTIONS:
+        parser.addini(option.ini, f"{option.help} (as {option.flag})", default=None)
+        if option.is_setting:
+            continue
         text = f"{option.help}. ini: {option.ini}, environment: {option.environment}"
         value: dict[str, Any] = {"action": "store_const"}
         if option.metavar:
@@ -308,7 +299,6 @@ def add(parser: pytest.Parser) -> None:
             default=None,
             help=text.replace("%", "%%"),
         )
-        parser.addini(option.ini, f"{option.help} (as {option.flag})", default=None)
 
 
 def are_given(config: pytest.Config) -> bool:
@@ -321,18 +311,13 @@ def are_given(config: pytest.Config) -> bool:
     return any(one is not None for one in found)
 
 
-def value(
-    config: pytest.Config, option: Option, line: argparse.Namespace | None = None
-) -> str | None:
+def value(config: pytest.Config, option: Option) -> str | None:
     """Return the value of one option.
-
-    Args:
-      line: the command line, before pytest has parsed it.
 
     Raises:
       pytest.UsageError: an invalid value; the message includes its location.
     """
-    given = getattr(line or config.option, option.ini)
+    given = getattr(config.option, option.ini, None)
     if given is not None:
         _swallowed(config, option, given)
     places = (

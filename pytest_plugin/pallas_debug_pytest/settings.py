@@ -16,7 +16,6 @@ import pytest
 from pallas_debug_pytest.options import (
     DEFAULT_TARGET,
     OPTIONS,
-    RACES,
     SANITIZE,
     SWITCH,
     checks,
@@ -37,12 +36,11 @@ class Settings:
     timeout: float | None
     checks: tuple[str, ...]
     verify: tuple[str, ...]
-    races: bool
     sanitize: bool
     hints: bool
     hang: float | None
     stop_after: float | None
-    flags: str | None
+    switches: tuple[str, ...]
     update_baselines: bool
     names_target: bool
 
@@ -77,7 +75,7 @@ class Settings:
     @property
     def speaks(self) -> bool:
         """True if the run has a header."""
-        return self.watches or self.flags is not None or self.names_target
+        return self.watches or self.names_target
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -98,7 +96,6 @@ def _resolve(config: pytest.Config) -> Settings:
     """
     found = {option.name: value(config, option) for option in OPTIONS}
     dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
-    races = switch(found["races"] or "off")
     sanitize = switch(found["sanitize"] or "off")
     verify = _names(found["verify"] or "")
     own = tuple(name for name in verify if name != "all")
@@ -109,34 +106,23 @@ def _resolve(config: pytest.Config) -> Settings:
         dump=None if dump is None else config.invocation_params.dir / dump,
         targets=targets,
         stages=_names(found["stages"] or ""),
-        interpret=_mode(found, sanitize=sanitize, verify=bool(verify), races=races),
+        interpret=_mode(found, sanitize=sanitize, verify=bool(verify)),
         pretend=targets[0] if pretends else next(iter(pretended), None),
         timeout=None if timeout is None else float(timeout),
-        checks=()
-        if sanitize or verify
-        else (*(checks(found["check"]) if found["check"] else ()), *((RACES,) if races else ())),
+        checks=() if sanitize or verify else checks(found["check"] or "") if found["check"] else (),
         verify=verify,
-        races=races,
         sanitize=sanitize,
         hints=switch(found["hints"] or "on"),
         hang=None if hang is None else float(hang),
         stop_after=None if found["stop-after"] is None else float(found["stop-after"]),
-        flags=found["flags"],
+        switches=_names(found["switch"] or ""),
         update_baselines=switch(found["update-baselines"] or "off"),
         names_target=found["target"] is not None,
     )
-    wanted = {
-        "timeout": ("--pallas-dump", settings.watches),
-        "hang": ("--pallas-interpret", settings.watches),
-        "stop-after": ("--pallas-interpret", settings.watches),
-        "stages": ("--pallas-dump", settings.dump is not None),
-        "watch": ("--pallas-sanitize", settings.sanitize or bool(settings.verify)),
-    }
-    for name, (wants, has_effect) in wanted.items():
-        if config.getoption(f"--pallas-{name}") is not None and not has_effect:
-            raise pytest.UsageError(
-                f"--pallas-{name} has no effect by itself; pass {wants} as well"
-            )
+    if config.getoption("--pallas-timeout") is not None and not settings.watches:
+        raise pytest.UsageError(
+            "--pallas-timeout has no effect by itself; pass --pallas-dump as well"
+        )
     return settings
 
 
@@ -144,20 +130,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _mode(
-    found: Mapping[str, str | None], *, sanitize: bool, verify: bool, races: bool
-) -> str | None:
+def _mode(found: Mapping[str, str | None], *, sanitize: bool, verify: bool) -> str | None:
     """Return the interpret mode: the kernel machine's if an option judges what kernels do.
 
     Raises:
       pytest.UsageError: another mode was requested.
     """
-    mode, watch = found["interpret"], found["watch"]
+    mode = found["interpret"]
     kind = (mode or "auto").partition(",")[0].strip()
     asked = {
         "sanitize": sanitize,
         "verify": verify,
-        "races": races,
         "check": found["check"] is not None and kind != "off",  # inserted into the kernels
     }
     option = next((name for name, is_asked in asked.items() if is_asked), None)
@@ -167,5 +150,5 @@ def _mode(
             "observes what kernels do; pass only one of them"
         )
     if not sanitize and not verify:
-        return "auto" if races and mode is None else mode
-    return SANITIZE if watch is None else f"{SANITIZE},watch={watch}"
+        return mode
+    return mode if mode is not None and mode.startswith(SANITIZE) else SANITIZE

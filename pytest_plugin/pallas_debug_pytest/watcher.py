@@ -94,6 +94,7 @@ class Watcher:
                 prints=True,
                 stops_unfit=True,
                 stages=settings.stages,
+                switches=settings.switches,
                 timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
                 hang_after=settings.hang or defaults.HANG_AFTER,
                 stop_after=settings.stop_after,

@@ -222,7 +222,6 @@ def test_the_names_are_those_of_the_checks() -> None:
     assert defaults.DIRECTORY == options.DUMPS
     assert params.KINDS == options.MODES
     assert defaults.TARGETS == options.DEFAULT_TARGET
-    assert names.RACES == options.RACES
     assert defaults.SANITIZE_MODE == options.SANITIZE
     for text in ("all", "nan", "div, user"):
         assert options.checks(text) == names.parse(text)

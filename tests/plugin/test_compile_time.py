@@ -1,4 +1,4 @@
-"""--pallas-stop-after does not end XLA's compilation, and says so."""
+"""-o pallas_stop_after does not end XLA's compilation, and says so."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_a_compilation_longer_than_the_limit() -> None:
     (noted,), written = lines(0.05, lowered.compile)
     assert noted.startswith("test_x.py::test_bomb: XLA compiled for ")
     assert noted.endswith(
-        " s. --pallas-stop-after=0.05 stops kernels that run, not the compiler: call the kernel "
+        " s. pallas_stop_after=0.05 stops kernels that run, not the compiler: call the kernel "
         "with smaller arguments, or replace loops that Python unrolls by a `fori_loop`"
     )
     assert written.count("pallas-debug: test_x.py::test_bomb: after ") == 1
     assert written.endswith(
-        "XLA is compiling. --pallas-stop-after=0.05 stops kernels that run, not the compiler\n"
+        "XLA is compiling. pallas_stop_after=0.05 stops kernels that run, not the compiler\n"
     )
 
 

@@ -106,7 +106,7 @@ def test_what_kernels_cost_is_asserted(child: Child, pytester: pytest.Pytester) 
     assert "call `pallas.stats(function, *args)` first" in failure(result, "test_fits_elsewhere")
     missing = failure(result, "test_baseline")
     assert "baselines/log.json has no baseline for it" in missing
-    assert "Record one with `pytest --pallas-update-baselines`, and commit the file." in missing
+    assert "Record one with `pytest -o pallas_update_baselines=on`, and commit the file." in missing
     assert "log#2 on v5e" in missing
     assert "a margin is written as '5%' or 0.05, not as '5'" in failure(result, "test_margin")
     assert not job.exists()
@@ -122,7 +122,7 @@ def test_baselines_are_recorded_and_compared_with(
 ) -> None:
     child_files(TESTS)
     only = ("-k", "baseline or file", "-p", "no:cacheprovider")
-    recorded = run_pytest("--pallas-update-baselines", "-n", "2", *only)
+    recorded = run_pytest("--override-ini=pallas_update_baselines=on", "-n", "2", *only)
     recorded.assert_outcomes(passed=2)
     assert "recorded" in recorded.stdout.str()
     file, own = pytester.path / "baselines" / "log.json", pytester.path / "own.json"

@@ -1,4 +1,4 @@
-"""`--pallas-pretend` in real child runs: for tests, modules that are collected, and markers."""
+"""`-o pallas_pretend` in real child runs: for tests, modules that are collected, and markers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def test_gates_open_for_the_run_wherever_it_is_requested(
     pytester.makeini("[pytest]\n" + ("pallas_pretend = v6e\n" if place == "ini" else ""))
     if place == "environment":
         monkeypatch.setenv("PALLAS_PRETEND", "v6e")
-    arguments = {"option": ["--pallas-pretend=v6e"], "xdist": ["--pallas-pretend=v6e", "-n", "1"]}
+    arguments = {
+        "option": ["--override-ini=pallas_pretend=v6e"],
+        "xdist": ["--override-ini=pallas_pretend=v6e", "-n", "1"],
+    }
     result = run_pytest(*arguments.get(place, []))
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines([HEADER])
@@ -97,7 +100,7 @@ def test_it_is_the_first_target_or_that_of_the_test(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_gates=EACH)
-    result = run_pytest("--pallas-pretend", "--pallas-target=v6e,v4")
+    result = run_pytest("--override-ini=pallas_pretend=on", "--pallas-target=v6e,v4")
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines([HEADER])
 
@@ -108,7 +111,7 @@ def test_what_it_cannot_be(run_pytest: Run, pytester: pytest.Pytester) -> None:
         ("v6e,v5e", "*'v6e,v5e' is not a single target, such as v6e"),
         ("v99", "*unknown target 'v99'; the known ones are v4, *"),
     ):
-        run_pytest(f"--pallas-pretend={value}").stderr.fnmatch_lines([message])
+        run_pytest(f"--override-ini=pallas_pretend={value}").stderr.fnmatch_lines([message])
     mark = "import pytest\npytestmark = pytest.mark.pallas(pretend={})\ndef test_it(): pass\n"
     for value, message in (
         ("6", "*pretend must be a target, such as 'v6e', True or False, not 6"),

@@ -92,7 +92,7 @@ def test_in_three_spellings_and_with_contradictions(
     *accepted, hlo = sessions(
         ([], {"PALLAS_SANITIZE": "1"}),
         ([f"--config-file={ini}"], {}),
-        (["--pallas-sanitize", "--pallas-races"], {}),
+        (["--pallas-sanitize", "--pallas-interpret=machine"], {}),
         (["--pallas-sanitize", "--pallas-interpret=hlo"], {}),
     )
     for result in accepted:
@@ -106,13 +106,38 @@ def test_in_three_spellings_and_with_contradictions(
 
 @pytest.mark.slow
 def test_grid_points_to_watch(child: Child) -> None:
-    result = child(TESTS, "--pallas-sanitize", "--pallas-watch=0:1,*", "--tb=short")
+    mode = "--pallas-interpret=machine,sanitize,watch="
+    result = child(TESTS, "--pallas-sanitize", f"{mode}0:1,*", "--tb=short")
     result.assert_outcomes(passed=1, failed=1)
-    result = child(TESTS, "--pallas-sanitize", "--pallas-watch=0,x")
-    result.stderr.fnmatch_lines(
-        ["*--pallas-watch*'0,x' does not choose grid points to watch: 'x'*"]
+    result = child(TESTS, f"{mode}0,x")
+    result.stderr.fnmatch_lines(["*'0,x' does not choose grid points to watch: 'x'*"])
+
+
+@pytest.mark.slow
+def test_modes_of_jax_are_refused(child: Child) -> None:
+    result = child(TESTS, "--pallas-check", "--pallas-interpret=hlo")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    message = "--pallas-check contradicts --pallas-interpret=hlo: only the kernel machine"
+    assert message in result.stderr.str()
+
+
+SLOW = """
+@pytest.mark.parametrize("steps", [1, 300])
+def test_slow(steps):
+    def doubles(x_ref, o_ref):
+        o_ref[...] = jax.lax.fori_loop(0, steps, lambda i, x: x + i, x_ref[...])
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    call(doubles, X, out_shape=X, grid=(2,), in_specs=[rows], out_specs=rows)
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
+    result = child(
+        SLOW, "--pallas-interpret", "--override-ini=pallas_stop_after=1e-6", "--tb=short"
     )
-    result = child(TESTS, "--pallas-watch=0")
-    result.stderr.fnmatch_lines(
-        ["*--pallas-watch has no effect by itself; pass --pallas-sanitize as well*"]
-    )
+    result.assert_outcomes(failed=2)
+    text = result.stdout.str()
+    assert text.count("E   Failed: InterpretError in kernel `doubles`") == 2
+    assert text.count("stopped after 0 s on the kernel machine, at grid point 1 of 2") == 2
+    assert text.count("E     try: use smaller arguments with the same blocks, or allow") == 2

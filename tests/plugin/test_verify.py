@@ -146,7 +146,6 @@ def test_not_taken():
     [
         "--pallas-check",
         pytest.param("--pallas-sanitize", marks=pytest.mark.slow),
-        pytest.param("--pallas-races", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_runs_no_kernel_to_its_end_is_an_error(child: Child, option: str) -> None:
@@ -159,7 +158,7 @@ def test_a_run_that_runs_no_kernel_to_its_end_is_an_error(child: Child, option: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--pallas-check", "--pallas-sanitize", "--pallas-races"])
+@pytest.mark.parametrize("option", ["--pallas-check", "--pallas-sanitize"])
 def test_a_run_that_runs_some_names_the_others(child: Child, option: str) -> None:
     result = child(LOWERED + "def test_runs(): rows(4)", option)
     result.assert_outcomes(passed=3)
@@ -223,13 +222,13 @@ def test_a_failed_test_shows_hints_of_a_run_without_the_sanitizer(child: Child) 
     text = result.stdout.str()
     for kind in ("unread input", "unread write"):
         assert f"(hint: {kind})" in text
-    hidden = child(REPLACED, "--pallas-interpret", "--pallas-hints=off")
+    hidden = child(REPLACED, "--pallas-interpret", "--override-ini=pallas_hints=off")
     hidden.assert_outcomes(passed=1, failed=1)
     assert "hint:" not in hidden.stdout.str()
 
 
 @pytest.mark.slow
 def test_hints_can_be_hidden(child: Child) -> None:
-    result = child(HINTS, "--pallas-verify=v5e", "--pallas-hints=off")
+    result = child(HINTS, "--pallas-verify=v5e", "--override-ini=pallas_hints=off")
     result.assert_outcomes(passed=1, failed=1)
     assert "hint:" not in result.stdout.str()

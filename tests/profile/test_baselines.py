@@ -65,7 +65,7 @@ def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
         f"{HERE}1,051 cycles, 5.1 % more than its baseline of 1,000; 5 % is allowed. Its bundles "
         "grew from 80 to 90 and its spills grew from 0 to 3. `pallas-debug stats` and "
         "`pallas-debug source --cost` show where they go; if the loss is intended, record it with "
-        "`pytest --pallas-update-baselines`."
+        "`pytest -o pallas_update_baselines=on`."
     )
     (row,) = compare([stats(1051)], of(1000), 0.05)
     assert row.fails
@@ -74,7 +74,7 @@ def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
 def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
     assert message(500, of(1000)) == (
         f"{HERE}500 cycles, 50.0 % fewer than its baseline of 1,000. Record the gain with "
-        "`pytest --pallas-update-baselines`, or losing it later goes unnoticed."
+        "`pytest -o pallas_update_baselines=on`, or losing it later goes unnoticed."
     )
     assert not compare([stats(500)], of(1000), 0.05)[0].fails
 
@@ -82,7 +82,7 @@ def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
 def test_without_a_baseline_it_fails() -> None:
     assert message(500, Baseline()) == (
         f"{HERE}500 cycles, but b.json has no baseline for it. Record one with `pytest "
-        "--pallas-update-baselines`, and commit the file."
+        "-o pallas_update_baselines=on`, and commit the file."
     )
     assert compare([stats(500)], Baseline(), 0.05)[0].fails
 
@@ -91,7 +91,7 @@ def test_another_version_of_the_compiler_is_not_compared_with() -> None:
     assert message(500, of(1000, "0.0.42")) == (
         f"{HERE}500 cycles, but b.json has baselines only for other versions (0.0.42: 1,000). "
         "Cycles of two compilers are not compared: look at what changed, record this version with "
-        "`pytest --pallas-update-baselines`, and commit the file."
+        "`pytest -o pallas_update_baselines=on`, and commit the file."
     )
     assert compare([stats(500)], of(1000, "0.0.42"), 0.05)[0].fails
 

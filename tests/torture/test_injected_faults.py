@@ -482,7 +482,9 @@ def test_a_run_that_cannot_start_says_that_its_tests_ran_without_it(
         "def test_chip():\n    pass\n"
     )
     pytester.makepyfile(broken=CANNOT_START)
-    result = run_pytest("-p", "broken", "--pallas-interpret", "--pallas-pretend=v6e", *options)
+    result = run_pytest(
+        "-p", "broken", "--pallas-interpret", "--override-ini=pallas_pretend=v6e", *options
+    )
     result.assert_outcomes(skipped=1, errors=1)
     assert result.ret == 3
     message = "internal error in pallas-debug while opening the session of the run"

@@ -55,7 +55,7 @@ def require_room(launch: Launch, watch: GridWatch | None = None) -> None:
     if fits is not None:
         message += (
             f", or watch only some of its grid points, such as {fits} (`watch={fits!r}`, `--watch "
-            f"'{fits}'`, `--pallas-watch='{fits}'`)"
+            f"'{fits}'`, `--pallas-interpret='machine,sanitize,watch={fits}'`)"
         )
     if watch is not None and not parts:
         message += (

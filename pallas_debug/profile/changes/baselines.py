@@ -34,7 +34,7 @@ SCHEMA = 1
 MAX_BYTES = 1 << 24
 """Maximum size in bytes of a baseline file."""
 
-UPDATE = "--pallas-update-baselines"
+UPDATE = "-o pallas_update_baselines=on"
 
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 

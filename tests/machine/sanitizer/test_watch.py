@@ -190,7 +190,7 @@ def test_a_refusal_offers_grid_points_that_fit(monkeypatch: pytest.MonkeyPatch) 
     assert "kernel `totals_kernel` has 135,168 elements (`x_ref`: int32[256, 384])" in message
     assert message.endswith(
         "Sanitize it on smaller arrays with the same blocks, or watch only some of its grid "
-        "points, such as 0,* (`watch='0,*'`, `--watch '0,*'`, `--pallas-watch='0,*'`). The "
+        "points, such as 0,* (`watch='0,*'`, `--watch '0,*'`, `--pallas-interpret='machine,sanitize,watch=0,*'`). The "
         "absence of findings in it proves nothing."
     )
     (points,) = re.findall(r"watch='([^']*)'`, `--watch", message)
