@@ -6,9 +6,7 @@ always replaced as a whole; a file that cannot be read is ignored.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -126,17 +124,12 @@ def load(file: Path) -> tuple[State, str | None]:
 
 def save(file: Path, state: State) -> str | None:
     """Replace the state file; return what went wrong, if anything."""
-    written: str | None = None
+    from pallas_debug.store.disk import write_whole  # only at the end of a session
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, written = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        with os.fdopen(handle, "wb") as opened:
-            opened.write(msgspec.json.encode(state))
-        Path(written).replace(file)
+        write_whole(file, msgspec.json.encode(state))
     except OSError as error:
-        if written is not None:
-            with contextlib.suppress(OSError):
-                Path(written).unlink()
         return f"{file} cannot be written: {error.strerror}"
     return None
 
