@@ -31,7 +31,7 @@ MIN_BLOCK = 8
 SEARCHED_STEPS = 256
 """Maximum steps to simulate for each of several changes that are compared."""
 
-MAX_GROWTH = 16
+MAX_GROWTH = 8
 """Maximum factor by which the blocks of a step grow: beyond, a simulation from the schedule of a
 small block says little about that of a large one."""
 
