@@ -138,7 +138,8 @@ def test_larger_blocks_are_advised_where_a_table_selects_them(target: str, tmp_p
     block = int(advice.what_if.change.partition("k_ref[1]=")[2])
     after = compiled(functools.partial(decoded, block=block), args, target, tmp_path / "large")
     assert advice.what_if.cycles.value == pytest.approx(after.cycles.total.value, rel=0.25)
-    assert not [a for a in after.advice if a.kind == "small-blocks"]
+    more = [a.what_if.saved for a in after.advice if a.kind == "small-blocks"]
+    assert sum(more) < advice.what_if.saved / 2
 
 
 def transposed_grid(x: jax.Array, y: jax.Array, *, order: str) -> jax.Array:
