@@ -18,6 +18,10 @@ FOLLOWED = 0.5
 axis. Causal attention skips up to half of the blocks (jax's `flash_attention`)."""
 
 
+BITS = (1, 2, 4, 8, 16, 32, 64)
+"""Bits that an element may have."""
+
+
 def resized(blocks: BlockMap, sizes: Mapping[tuple[str, int], int]) -> BlockMap:
     """Change sizes of blocks, by operand and dimension; operands that follow the same axis change
     with it.
@@ -97,9 +101,13 @@ def of_operand(
     """Change the bits of an operand's elements, its number of buffers, or keep it in VMEM whole.
 
     Raises:
-      UsageError: a name is no operand with blocks.
+      UsageError: a name is no operand with blocks, or a number makes no sense.
     """
     chosen = _named(blocks, name)
+    if bits is not None and bits not in BITS:
+        raise UsageError(f"elements have {', '.join(map(str, BITS))} bits, not {bits}")
+    if buffers == 0:
+        raise UsageError(f"{name} needs at least one buffer")
 
     def change(operand: OperandBlocks) -> OperandBlocks:
         if operand is not chosen:

@@ -58,9 +58,13 @@ def change_text(changed: WhatIf) -> str:
     share = f", {quantities.percent(then / now)} of them" if now else ""
     least = "at least " if changed.is_bound else ""
     steps = "" if changed.is_bound else f"; {plural_of(changed.steps, 'step')}"
-    vmem = f", {quantities.size_text(changed.vmem)} of VMEM" if changed.vmem is not None else ""
+    vmem = ""
+    if changed.vmem is not None:
+        vmem = f", {quantities.size_text(changed.vmem)} of VMEM without spills"
     names = ", ".join(changed.assumed)
     assumed = f"; the block of {names} is assumed to change at every step" if names else ""
+    if "order=" in changed.change:
+        assumed += "; whether the kernel computes the same in that order is not checked"
     return (
         f"with {changed.change}: {least}{marked(changed.cycles)} cycles instead of "
         f"{marked(changed.now)}{share}{steps}{vmem}{assumed}"

@@ -122,6 +122,8 @@ class Simulator:
           UsageError: they are not known.
         """
         now = self._profile.cycles.total
+        if now.value is None and not now.formula:
+            raise UsageError(f"the cycles of this kernel are not known: {now.note}")
         if now.value is None:
             raise UsageError(
                 "the cycles of this kernel are a formula; values of its unknowns make them a "
@@ -416,7 +418,10 @@ def changed_blocks(blocks: BlockMap, changes: Iterable[str]) -> BlockMap:
             )
             others.append(partial(changed.of_operand, name=operand["name"], **given))
         else:
-            raise UsageError(f"{text!r} is no change; there are {FORMS}")
+            raise UsageError(
+                f"{text!r} is no change; there are {FORMS}. A parameter of a function can be "
+                "changed where the function is given instead of a dump"
+            )
     if sizes:
         blocks = changed.resized(blocks, sizes)
     for change in others:

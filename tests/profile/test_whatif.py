@@ -239,6 +239,8 @@ def attention_of_128(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
         ("x_ref[1]=8", "no axis of the grid"),
         ("x_ref[0]=24", "do not divide dimension 0 of x_ref, which has 4,096 elements"),
         ("x_ref[0]=4096", "needs 32 MiB of VMEM, of the 16 MiB that the kernel may use"),
+        ("x_ref.bits=0", "elements have 1, 2, 4, 8, 16, 32, 64 bits, not 0"),
+        ("x_ref.buffers=0", "x_ref needs at least one buffer"),
         ("order=1", "1 is no order of the axes of a grid with 1 axes"),
         ("without=magic", "no instruction of class 'magic' runs in this kernel"),
         ("without=load@0x999", "no loop begins at bundle 0x999; there are 0x"),
