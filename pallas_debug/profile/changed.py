@@ -101,7 +101,7 @@ def of_operand(
     """Change the bits of an operand's elements, its number of buffers, or keep it in VMEM whole.
 
     Raises:
-      UsageError: a name is no operand with blocks, or a number makes no sense.
+      UsageError: a name is no operand with blocks, or a number is invalid.
     """
     chosen = _named(blocks, name)
     if bits is not None and bits not in BITS:
