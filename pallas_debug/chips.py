@@ -26,7 +26,7 @@ def packing(bits: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What run times say about a chip's copies, relative to libtpu's estimates.
+    """Corrections of a chip's copy model by measured run times, relative to libtpu's estimates.
 
     Attributes:
       latency, bandwidth: factors.

@@ -1,7 +1,7 @@
-"""What a kernel's time can be saved by: the rows that are worth saying, ranked.
+"""Advice on a kernel: the matches of rules that are worth reporting, ranked.
 
-A row is worth saying if a change saves at least `MIN_SAVING` of the cycles. The row that saves most
-comes first, and a cycle pays for one row only: what one row saves, the next ones cannot.
+A match is worth reporting if a change saves at least `MIN_SAVING` of the cycles. The one that saves
+most comes first, and a cycle counts for one match only: what one saves, the next ones cannot.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What a rule found in a kernel.
+    """Match of a rule in a kernel.
 
     Attributes:
-      message, remedy, what_if, source, operand: as in `Advice`.
+      message, what_if, source, operand: as in `Advice`.
       cells: the cycles of which it saves some.
+      remedy: as in `Advice`; None for that of the rule.
     """
 
     message: str
-    remedy: str
     what_if: WhatIf
     cells: Sequence[CostCell]
+    remedy: str | None = None
     source: SourceLine | None = None
     operand: str | None = None
 
@@ -83,15 +84,15 @@ class AdviceRule:
 
 
 def advise(profile: Profile, rules: Iterable[AdviceRule]) -> tuple[Advice, ...]:
-    """Return the advice on a kernel that is worth saying, what saves most first."""
+    """Return the advice on a kernel that is worth reporting, what saves most first."""
     total = profile.costs.total
     if not total or profile.cycles.total.value is None:
         return ()
-    found = [(rule.name, candidate) for rule in rules for candidate in rule.find(profile)]
+    found = [(rule, candidate) for rule in rules for candidate in rule.find(profile)]
     found.sort(key=lambda item: -item[1].what_if.saved)
     unpaid = {id(cell): cell.cycles for cell in profile.costs.cells}
     shown: list[Advice] = []
-    for name, candidate in found:
+    for rule, candidate in found:
         left = sum(unpaid[id(cell)] for cell in candidate.cells)
         saved = min(candidate.what_if.saved, left)
         if saved < MIN_SAVING * total or len(shown) == MAX_SHOWN:
@@ -100,9 +101,9 @@ def advise(profile: Profile, rules: Iterable[AdviceRule]) -> tuple[Advice, ...]:
             unpaid[id(cell)] *= 1 - saved / left
         shown.append(
             Advice(
-                kind=name,
+                kind=rule.name,
                 message=candidate.message,
-                remedy=candidate.remedy,
+                remedy=candidate.remedy or rule.remedy,
                 what_if=candidate.what_if,
                 source=candidate.source,
                 operand=candidate.operand,

@@ -133,8 +133,8 @@ def of_operand(
 
 
 Followed = int | tuple[int, int]
-"""What a dimension of blocks grows with: an axis of the grid; or, if none is known because a table
-selects the blocks, the array's and the block's size, which other operands share."""
+"""Axis of the grid with which a dimension of blocks grows. If it is unknown because a table selects
+the blocks: the sizes of the array and of the block, which other operands share."""
 
 
 def grows_with(blocks: BlockMap, operand: OperandBlocks, dimension: int) -> Followed | None:

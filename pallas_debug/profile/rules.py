@@ -126,12 +126,10 @@ class _OfClass:
 
     Attributes:
       does: what the instructions do, after "of the cycles".
-      hint: what to do, if no idiom fits.
     """
 
     kind: CostClass
     does: str
-    hint: str
 
     def __call__(self, profile: Profile) -> Iterator[Candidate]:
         costs = profile.costs.where(kind=self.kind)
@@ -145,7 +143,7 @@ class _OfClass:
                 message=(
                     f"{_share(cells, profile.costs)} of the cycles {self.does}{_in(profile, loop)}"
                 ),
-                remedy=_idiom(profile, source, self.kind) or self.hint,
+                remedy=_idiom(profile, source, self.kind),
                 what_if=profile.simulator.without(self.kind, loop),
                 cells=cells.cells,
             )
@@ -164,10 +162,6 @@ def _waiting_loops(profile: Profile) -> Iterator[Candidate]:
                 f"{_share(shared, profile.costs)} of the cycles wait for results or control the "
                 f"loop{_in(profile, loop.number)}"
             ),
-            remedy=(
-                "let iterations overlap: unroll the loop (fori_loop(…, unroll=4)), or process more "
-                "rows in an iteration"
-            ),
             what_if=profile.simulator.overlapped(loop.number, OVERLAPPED),
             cells=shared.cells,
         )
@@ -179,7 +173,7 @@ IDIOMS: tuple[tuple[CostClass, str, str], ...] = (
     ("XLU", "vxpose", "contract over the other dimension (dot_general), or pass it transposed"),
     ("move", "vrot", "give each half of a rotation its own operand, or roll whole registers"),
 )
-"""What to do by class and part of an opcode at the line; without a number."""
+"""Remedies by class and part of an opcode of the instructions at a line."""
 
 
 def _idiom(profile: Profile, source: SourceLine | None, kind: CostClass) -> str | None:
@@ -232,63 +226,48 @@ RULES: tuple[AdviceRule, ...] = (
         name="waiting-loop",
         title="A loop that waits for results of its own iteration",
         saving=f"at most what {OVERLAPPED} overlapping iterations save",
-        remedy="unroll the loop, or process more in an iteration",
+        remedy=(
+            "let iterations overlap: unroll the loop (fori_loop(…, unroll=4)), or "
+            "process more rows in an iteration"
+        ),
         find=_waiting_loops,
     ),
     AdviceRule(
         name="spills",
         title="Registers that are stored to VMEM and loaded again",
         saving=_AT_MOST,
-        remedy="process fewer rows or columns at a time",
-        find=_OfClass(
-            "spill",
-            "store and reload registers",
-            "process fewer rows or columns at a time, so that fewer values live at once",
-        ),
+        remedy="process fewer rows or columns at a time, so that fewer values live at once",
+        find=_OfClass("spill", "store and reload registers"),
     ),
     AdviceRule(
         name="cross-lane",
         title="Reductions, transposes and rotations across lanes",
         saving=_AT_MOST,
-        remedy="reduce over lanes once, at the end; avoid transposes",
-        find=_OfClass(
-            "XLU",
-            "work across lanes",
-            "move work from lanes to rows: reduce over lanes once, at the end",
-        ),
+        remedy="move work from lanes to rows: reduce over lanes once, at the end",
+        find=_OfClass("XLU", "work across lanes"),
     ),
     AdviceRule(
         name="matrix-loads",
         title="Loading matrices into the matrix units",
         saving=_AT_MOST,
-        remedy="multiply more rows by each matrix",
-        find=_OfClass(
-            "matrix load",
-            "load matrices into the matrix units",
-            "multiply more rows by each matrix: a larger block of the left operand",
-        ),
+        remedy="multiply more rows by each matrix: a larger block of the left operand",
+        find=_OfClass("matrix load", "load matrices into the matrix units"),
     ),
     AdviceRule(
         name="moves",
         title="Data moved between lanes and sublanes to change its layout",
         saving=_AT_MOST,
-        remedy="keep values in one layout",
-        find=_OfClass(
-            "move",
-            "move data within and between registers",
-            "keep values in one layout: avoid reshapes, and broadcasts of columns, in the loop",
+        remedy=(
+            "keep values in one layout: avoid reshapes, and broadcasts of columns, in the loop"
         ),
+        find=_OfClass("move", "move data within and between registers"),
     ),
     AdviceRule(
         name="conversions",
         title="Conversions between types",
         saving=_AT_MOST,
-        remedy="convert once, outside of the loop",
-        find=_OfClass(
-            "conversion",
-            "convert between types",
-            "convert once, outside of the loop, or compute in one type",
-        ),
+        remedy="convert once, outside of the loop, or compute in one type",
+        find=_OfClass("conversion", "convert between types"),
     ),
 )
 """All rules."""

@@ -270,12 +270,12 @@ class Profile:
 
     @cached_property
     def simulator(self) -> Simulator:
-        """What the kernel costs with changes."""
+        """Simulator of changes to the kernel."""
         return Simulator(self)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
-        """What saves at least a tenth of the cycles, at most three rows."""
+        """Advice worth at least a tenth of the cycles, at most three pieces."""
         from pallas_debug.profile.rules import RULES  # they take a profile
 
         return advise(self, RULES)

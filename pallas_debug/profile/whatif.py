@@ -91,7 +91,7 @@ class WhatIf:
 
 
 class Simulator:
-    """What a kernel costs with changes. One per profile: what all changes share is derived once."""
+    """Simulator of changes to a kernel; it derives once what all changes share."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
