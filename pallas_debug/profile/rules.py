@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
 
 MIN_BLOCK = 8
-"""Minimum size of a dimension along which a block is enlarged; a smaller one is a batch."""
+"""Minimum size of a dimension along which a block is enlarged: the rows of a chip's tile. A smaller
+one is a batch, such as the heads of jax's flash attention."""
 
 SEARCHED_STEPS = 256
 """Maximum steps to simulate for each of several changes that are compared."""

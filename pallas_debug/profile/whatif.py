@@ -35,14 +35,14 @@ from pallas_debug.quantities import size_text
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
 
-FILLED = 0.55
+UTILIZATION = 0.55
 """Share of its capacity that the busiest unit reaches in a long schedule, with the spills of large
 blocks."""
 
 ALLOWANCE = 1.05
-"""Factor on the cycles with blocks of other sizes. Measured, as `FILLED`, on 43 pairs of kernels of
-jax, tpu-inference, sglang-jax and recurrentgemma, compiled with two sizes (`benchmarks/costs.py`):
-34 of the promises are 0.9 to 1.25 of what is compiled."""
+"""Factor on the cycles with blocks of other sizes. Measured, as `UTILIZATION`, on 43 pairs of
+kernels of jax, tpu-inference, sglang-jax and recurrentgemma, compiled with two sizes
+(`benchmarks/costs.py`): 34 of the promises are 0.9 to 1.25 of what is compiled."""
 
 MAX_STEPS = 4096
 """Maximum steps to simulate; the remaining steps are assumed to be similar."""
@@ -357,7 +357,7 @@ class Simulator:
             # whatever its size, and the work of its busiest unit (R. Graham, SIAM J. Appl. Math.
             # 17, 1969); a long one does not fill that unit.
             busiest = self._busiest(factors, growth)
-            rest = max(rest - self._busiest({}, 1.0) + busiest, busiest / FILLED)
+            rest = max(rest - self._busiest({}, 1.0) + busiest, busiest / UTILIZATION)
         return fixed / steps, (growing * growth + rest) / steps
 
     @cached_property
