@@ -1,8 +1,10 @@
-"""Writes the pages of `docs/reference/`, and the architecture maps, from the code.
+"""Writes the committed pages of `docs/reference/`, and the architecture maps, from the code.
 
-python docs/generate.py             writes them
-python docs/generate.py --check     names the pages that are stale, and then exits with 1
-python docs/generate.py hooks.md    writes only the pages named
+python docs/generate.py                writes them
+python docs/generate.py --check        names the pages that are stale, and then exits with 1
+python docs/generate.py findings.md    writes only the pages named
+
+The other generated pages are not committed: `docs/build_hook.py` adds them to the site.
 """
 
 from __future__ import annotations
@@ -32,22 +34,28 @@ MAPS: dict[str, bool] = {"README.md": False, "CONTRIBUTING.md": True}
 """Pages with a map; whether it has packages within packages."""
 
 
-PAGES: dict[str, Callable[[], str]] = {
+COMMITTED: dict[str, Callable[[], str]] = {
+    "findings.md": diagnoses.findings,
+    "advice.md": diagnoses.advice,
+    "pytest-options.md": commands.pytest_options,
+    "dump-format.md": dumps.dump_format,
+}
+"""Pages that a reader of the repository needs."""
+
+
+BUILT: dict[str, Callable[[], str]] = {
     "cli.md": commands.cli,
     "exit-codes.md": commands.exit_codes,
-    "pytest-options.md": commands.pytest_options,
     "python.md": interfaces.python,
-    "dump-format.md": dumps.dump_format,
     "hooks.md": interfaces.hooks,
     "targets.md": compiling.targets,
     "switches.md": compiling.switches,
     "environment.md": environment.environment,
     "errors.md": diagnoses.errors,
-    "findings.md": diagnoses.findings,
-    "advice.md": diagnoses.advice,
     "keys.md": commands.keys,
     "json.md": commands.json_output,
 }
+"""Pages that exist only on the site."""
 
 
 def _with_map(path: Path, rooms: bool) -> str:
@@ -55,7 +63,7 @@ def _with_map(path: Path, rooms: bool) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    writers = {REFERENCE / name: write for name, write in PAGES.items()}
+    writers = {REFERENCE / name: write for name, write in COMMITTED.items()}
     writers |= {ROOT / name: partial(_with_map, ROOT / name, rooms) for name, rooms in MAPS.items()}
     writers[ROOT / "llms.txt"] = maps.llms
     named = {argument for argument in arguments if not argument.startswith("--")}

@@ -16,7 +16,8 @@ def llms() -> str:
 
     lines = [agents.guide(), "## Docs\n"]
     for title, path in _navigation():
-        lines.append(f"- [{title}](docs/{path})")
+        if (ROOT / "docs" / path).is_file():  # otherwise only on the site
+            lines.append(f"- [{title}](docs/{path})")
     return "\n".join(lines) + "\n"
 
 

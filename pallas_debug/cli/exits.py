@@ -1,4 +1,4 @@
-"""Exit codes; the source of the generated `docs/reference/exit-codes.md`."""
+"""Exit codes; the source of the page on exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference pages, compared with the output of `docs/generate.py`, which reports stale ones."""
+"""Generated reference pages: those that are committed are fresh, the others are on the site."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import generate
 import pytest
+from generator import environment, interfaces
 
 import pallas_debug
 
 ROOT = Path(__file__).parents[2]
 
 
-def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def generated(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, root / "docs" / "generate.py", *arguments],
         capture_output=True,
@@ -36,33 +38,33 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_the_pages_are_fresh() -> None:
-    done = generate(ROOT, "--check")
+    done = generated(ROOT, "--check")
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     assert done.stdout == ""
 
 
 @pytest.mark.slow
 def test_a_stale_page_is_named_and_left_alone(copy: Path) -> None:
-    page = copy / "docs" / "reference" / "exit-codes.md"
-    page.write_text("# Exit codes\n\nAll is well.\n")
-    done = generate(copy, "--check", "exit-codes.md", "hooks.md")
+    page = copy / "docs" / "reference" / "advice.md"
+    page.write_text("# Advice\n\nAll is well.\n")
+    done = generated(copy, "--check", "advice.md", "dump-format.md")
     assert done.returncode == 1
-    assert done.stdout == "stale: docs/reference/exit-codes.md\n"
+    assert done.stdout == "stale: docs/reference/advice.md\n"
     assert "python docs/generate.py" in done.stderr
-    assert page.read_text() == "# Exit codes\n\nAll is well.\n"
+    assert page.read_text() == "# Advice\n\nAll is well.\n"
 
 
 @pytest.mark.slow
 def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> None:
-    page = copy / "docs" / "reference" / "hooks.md"
+    page = copy / "docs" / "reference" / "dump-format.md"
     page.unlink()
-    done = generate(copy, "hooks.md", "exit-codes.md")
+    done = generated(copy, "dump-format.md", "advice.md")
     assert done.returncode == 0
-    assert done.stdout == "written: docs/reference/hooks.md\n"
-    assert page.read_text() == (ROOT / "docs" / "reference" / "hooks.md").read_text()
-    assert generate(copy, "hooks.md", "exit-codes.md").stdout == ""
-    done = generate(copy, "hook.md")
-    assert (done.returncode, done.stderr) == (2, "there is no page hook.md\n")
+    assert done.stdout == "written: docs/reference/dump-format.md\n"
+    assert page.read_text() == (ROOT / "docs" / "reference" / "dump-format.md").read_text()
+    assert generated(copy, "dump-format.md", "advice.md").stdout == ""
+    done = generated(copy, "dump.md")
+    assert (done.returncode, done.stderr) == (2, "there is no page dump.md\n")
 
 
 @pytest.mark.slow
@@ -70,7 +72,7 @@ def test_a_new_package_makes_the_maps_stale(copy: Path) -> None:
     """They are written where `--check` calls a page stale, which other tests show."""
     module = copy / "pallas_debug" / "ir" / "__init__.py"
     module.write_text('"""Text of compilers."""\n')
-    written = generate(copy, "README.md", "CONTRIBUTING.md").stdout
+    written = generated(copy, "README.md", "CONTRIBUTING.md").stdout
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"written: {page}\n" in written
         assert "  ir/             Text of compilers.\n" in (copy / page).read_text()
@@ -82,18 +84,17 @@ def test_the_maps_name_every_package() -> None:
         assert f" {path.parent.name}/ " in text, path
 
 
-@pytest.mark.slow
-def test_an_environment_variable_without_a_description_is_named(copy: Path) -> None:
-    module = copy / "pallas_debug" / "cli" / "exits.py"
-    module.write_text(module.read_text() + '\nimport os\n\nos.environ.get("SOME_SWITCH")\n')
-    done = generate(copy, "--check", "environment.md")
-    assert done.returncode == 1
-    assert "SOME_SWITCH" in done.stderr
+def test_an_environment_variable_without_a_description_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(environment.VARIABLES, "NO_COLOR")
+    with pytest.raises(SystemExit, match=r"the code reads NO_COLOR; describe them"):
+        environment.environment()
 
 
 def test_the_page_on_python_has_every_public_function() -> None:
     """Also those that are added later: `check`, `verify`, `sweep` and `stats` were missing."""
-    text = (ROOT / "docs" / "reference" / "python.md").read_text()
+    text = interfaces.python()
     for name in pallas_debug._HOMES.keys() - {"hookimpl"}:
         assert f"\n## pallas_debug.{name}\n" in text, name
 
@@ -101,5 +102,8 @@ def test_the_page_on_python_has_every_public_function() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     docs = ROOT / "docs"
-    for page in docs.rglob("*.md"):
-        assert f": {page.relative_to(docs)}\n" in navigation
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    for page in pages | {f"reference/{name}" for name in generate.BUILT}:
+        assert f": {page}\n" in navigation
+    for name in generate.BUILT:
+        assert not (docs / "reference" / name).exists(), f"{name} is written for the site alone"
