@@ -149,7 +149,7 @@ def capture(
     """
     if call < 1:
         raise UsageError(f"calls are counted from 1, but call={call} was given")
-    recorder = _CallsByNumber(call)
+    recorder = calls.CallRecorder(call)
     error: Exception | None = None
     result = None
     options = Options(interpret=interpret, chip=chip)
@@ -173,8 +173,8 @@ def capture(
             f"no kernel named {kernel!r} was called{meant(str(kernel), names)}; called were "
             f"{', '.join(dict.fromkeys(names))}"
         ) from error
-    made = ((c, recorder.calls(c.kernel.digest)) for c in chosen)
-    found = next(((c, recorded[0]) for c, recorded in made if recorded), None)
+    made = ((c, recorder.call(c.kernel.digest)) for c in chosen)
+    found = next(((c, recorded) for c, recorded in made if recorded is not None), None)
     if found is None:
         raise _not_called(chosen[0].kernel, recorder, call, error)
     captured, operands = found
@@ -218,9 +218,9 @@ def _open_at_finding(
 
 
 def _not_called(
-    kernel: Kernel, recorder: _CallsByNumber, call: int, error: Exception | None
+    kernel: Kernel, recorder: calls.CallRecorder, call: int, error: Exception | None
 ) -> Exception:
-    count = recorder.counts.get(kernel.digest, 0)
+    count = recorder.count(kernel.digest)
     if count:
         times = "once" if count == 1 else f"{count} times"
         return UsageError(f"kernel `{kernel.name}` was called {times}: there is no call {call}")
@@ -228,17 +228,3 @@ def _not_called(
     if why is not None and error is None:
         return CannotRunError(f"kernel `{kernel.name}` cannot be stepped through: {why}")
     return error or UsageError(f"kernel `{kernel.name}` was traced but never called")
-
-
-class _CallsByNumber(calls.CallRecorder):
-    """Keeps the call with a given number of each kernel, counted from 1."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-        self.counts: dict[str, int] = {}
-
-    def record(self, digest: str, call: calls.KernelCall) -> None:
-        self.counts[digest] = self.counts.get(digest, 0) + 1
-        if self.counts[digest] == self.number:
-            super().record(digest, call)

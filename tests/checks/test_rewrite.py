@@ -33,7 +33,7 @@ def replayed() -> Iterator[list[str]]:
         jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
 
         def body(*refs: Any) -> list[Any]:
-            rewrite.replay(jaxpr, refs, rewrite.Several(Watch()))
+            rewrite.replay(jaxpr, refs, Watch())
             return []
 
         with mapping.trace_env():

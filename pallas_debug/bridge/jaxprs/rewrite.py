@@ -94,42 +94,6 @@ class Visitor:
         """Called for an equation with a jaxpr that `replay` cannot enter."""
 
 
-class Several(Visitor):
-    """Chain of visitors: the first that replaces an equation ends the chain for it."""
-
-    def __init__(self, *visitors: Visitor) -> None:
-        self._visitors = visitors
-
-    def before(self, eqn: Any, inputs: Sequence[Any], place: ProgramPoint) -> Sequence[Any] | None:
-        replaced = (visitor.before(eqn, inputs, place) for visitor in self._visitors)
-        return next((outputs for outputs in replaced if outputs is not None), None)
-
-    def after(
-        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: ProgramPoint
-    ) -> None:
-        for visitor in self._visitors:
-            visitor.after(eqn, inputs, outputs, place)
-
-    def entering(self, place: ProgramPoint) -> None:
-        for visitor in self._visitors:
-            visitor.entering(place)
-
-    def leaving(self, place: ProgramPoint) -> None:
-        for visitor in self._visitors:
-            visitor.leaving(place)
-
-    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
-        for visitor in self._visitors:
-            visitor.scoped(refs, names)
-
-    def wants(self, jaxpr: Any) -> bool:
-        return any(visitor.wants(jaxpr) for visitor in self._visitors)
-
-    def unknown(self, eqn: Any) -> None:
-        for visitor in self._visitors:
-            visitor.unknown(eqn)
-
-
 def trace(
     function: Callable[..., Any], avals: Sequence[Any], debug_info: Any
 ) -> tuple[Any, list[Any]]:
