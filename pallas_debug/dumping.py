@@ -63,7 +63,7 @@ def dump_function(
             # Tracing for another chip may produce different kernels.
             session.request(captures, (target,) if asked else session.targets)
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
-                tables = partial(prefetch.tables_for_estimates, function, args, kwargs, target)
+                tables = partial(prefetch.tables, function, args, kwargs, target)
                 session.stored.wait()  # for less complete maps of the same blocks
                 _map_prefetched(session.store, captures, tables)
             if not asked:
@@ -98,10 +98,8 @@ def traced_blocks(
             trace.lower_for_kernels(function, args, kwargs, session.targets[0])
         maps = {c.kernel.digest: block_map(c) for c in captures}
         if any(_has_scalars(c) for c in captures):
-            exact, rounded = prefetch.tables_for_estimates(
-                function, args, kwargs, session.targets[0]
-            )
-            maps |= {c.kernel.digest: found for c, found in _mapped(captures, exact, rounded)}
+            tables = prefetch.tables(function, args, kwargs, session.targets[0])
+            maps |= {c.kernel.digest: found for c, found in _mapped(captures, tables)}
     if not maps:
         raise UsageError("the function calls no Pallas kernel with these arguments")
     return tuple((c.kernel.name, maps[c.kernel.digest]) for c in captures)
@@ -128,17 +126,17 @@ def _is_spared(session: Session, problem: PallasDebugError) -> bool:
 def _map_prefetched(
     store: DumpStore | None,
     captures: Iterable[Capture],
-    tables: Callable[[], tuple[Tables, Tables]],
+    tables: Callable[[], Tables],
 ) -> None:
     """Record the blocks of kernels with scalar operands, with the values of the first call.
 
     Args:
-      tables: computes the values, and the values as a TPU may round them.
+      tables: computes the values.
     """
     kernels = [c for c in captures if _has_scalars(c)]
     if store is None or not kernels:
         return
-    for captured, blocks in _mapped(kernels, *tables()):
+    for captured, blocks in _mapped(kernels, tables()):
         store.put_blocks(captured.kernel, blocks)
 
 
@@ -147,13 +145,11 @@ def _has_scalars(captured: Capture) -> bool:
     return bool(kernel.of_kind("scalar_prefetch") or kernel.of_kind("dynamic_grid"))
 
 
-def _mapped(
-    captures: Iterable[Capture], exact: Tables, rounded: Tables
-) -> Iterator[tuple[Capture, BlockMap]]:
+def _mapped(captures: Iterable[Capture], tables: Tables) -> Iterator[tuple[Capture, BlockMap]]:
     """Yield the blocks of kernels whose scalar operands have known values in the first call."""
     for captured in captures:
         digest = captured.kernel.digest
-        for values in exact.get(digest, ())[:1]:
+        for values in tables.get(digest, ())[:1]:
             sizes = len(captured.kernel.of_kind("dynamic_grid"))
             known = {i: table for i, table in enumerate(values[sizes:]) if table is not None}
-            yield captured, block_map(captured, known, values[:sizes], rounded[digest][0])
+            yield captured, block_map(captured, known, values[:sizes])

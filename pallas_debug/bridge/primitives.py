@@ -57,7 +57,6 @@ class Primitive:
       interval: bounds of an exact result from those of the operands; takes the equation first.
       is_monotone: whether `interval` takes one bound of each operand, and gives that of the result.
       makes: a NaN, or an infinity, that may arise from numbers.
-      is_exact: whether it gives the same floats on every chip.
       roles: what it does to bits.
       unpack: its normal form, from the equation and values of its operands.
     """
@@ -72,7 +71,6 @@ class Primitive:
     interval: Callable[..., Any] | None = None
     is_monotone: bool = False
     makes: frozenset[str] = frozenset()
-    is_exact: bool = False
     roles: frozenset[str] = frozenset()
     unpack: Callable[[Any, Sequence[Any]], forms.Form] | None = None
 
@@ -86,15 +84,14 @@ _CASTS = ("convert_element_type", "reduce_precision", "optimization_barrier")
 
 
 def _row(name: str, kind: Kind, words: str = "", **columns: Any) -> Primitive:
-    """Row with flags as words: `plain`, `exact`, `nan`, `infinity`, and roles of bits."""
+    """Row with flags as words: `plain`, `nan`, `infinity`, and roles of bits."""
     given = frozenset(words.split())
     return Primitive(
         name=name,
         kind=kind,
         is_plain="plain" in given,
-        is_exact="exact" in given,
         makes=given & {"nan", "infinity"},
-        roles=given - {"plain", "exact", "nan", "infinity"},
+        roles=given - {"plain", "nan", "infinity"},
         **columns,
     )
 
@@ -149,7 +146,7 @@ def _rows() -> Iterator[Primitive]:
     yield _row(
         "neg",
         "elementwise",
-        "plain exact carries keeps",
+        "plain carries keeps",
         sign="-",
         arrays=_on(np.negative),
         scalar=operator.neg,
@@ -175,7 +172,7 @@ def _rows() -> Iterator[Primitive]:
     yield _row(
         "max",
         "elementwise",
-        "plain exact",
+        "plain",
         arrays=_on(np.maximum),
         scalar=rules.larger_scalar,
         interval=rules.greatest,
@@ -184,7 +181,7 @@ def _rows() -> Iterator[Primitive]:
     yield _row(
         "min",
         "elementwise",
-        "plain exact",
+        "plain",
         arrays=_on(np.minimum),
         scalar=rules.smaller_scalar,
         interval=rules.least,
@@ -193,16 +190,16 @@ def _rows() -> Iterator[Primitive]:
     yield _row(
         "abs",
         "elementwise",
-        "plain exact",
+        "plain",
         arrays=_on(np.abs),
         scalar=operator.abs,
         integer=np.abs,
         interval=rules.magnitude_bounds,
     )
-    yield _row("sign", "elementwise", "plain exact", arrays=_on(np.sign), scalar=np.sign)
-    yield _row("floor", "elementwise", "plain exact", arrays=_on(np.floor))
-    yield _row("ceil", "elementwise", "plain exact", arrays=_on(np.ceil))
-    yield _row("round", "elementwise", "exact")
+    yield _row("sign", "elementwise", "plain", arrays=_on(np.sign), scalar=np.sign)
+    yield _row("floor", "elementwise", "plain", arrays=_on(np.floor))
+    yield _row("ceil", "elementwise", "plain", arrays=_on(np.ceil))
+    yield _row("round", "elementwise")
     yield _row(
         "square",
         "elementwise",
@@ -220,7 +217,7 @@ def _rows() -> Iterator[Primitive]:
     yield _row(
         "clamp",
         "elementwise",
-        "plain exact",
+        "plain",
         arrays=rules.clamped,
         scalar=rules.clamped_scalar,
         interval=rules.clamped_bounds,
@@ -237,18 +234,18 @@ def _rows() -> Iterator[Primitive]:
         yield _row(
             name,
             "comparison",
-            "plain exact",
+            "plain",
             sign=sign,
             arrays=_on(function),
             scalar=getattr(operator, name),
         )
     for name, sign in (("eq_to", "=="), ("le_to", "<="), ("lt_to", "<")):
-        yield _row(name, "comparison", "exact", sign=sign)
-    yield _row("is_finite", "elementwise", "plain exact")
+        yield _row(name, "comparison", sign=sign)
+    yield _row("is_finite", "elementwise", "plain")
     yield _row(
         "select_n",
         "selection",
-        "plain exact carries keeps",
+        "plain carries keeps",
         arrays=rules.selected,
         scalar=rules.selected_scalar,
     )
@@ -327,20 +324,20 @@ def _rows() -> Iterator[Primitive]:
         """,
     )
     # Forms
-    kept = {"arrays": _same, "interval": rules.same_bounds}
-    moved = "exact carries keeps"
+    kept: dict[str, Any] = {"arrays": _same, "interval": rules.same_bounds}
+    moved = "carries keeps"
     yield from _of_kind("form", moved, "broadcast_in_dim reshape squeeze", **kept)
     yield _row("transpose", "form", moved, interval=rules.same_bounds)
     yield _row("slice", "form", moved, interval=rules.same_bounds)
     yield _row("concatenate", "form", moved)
-    yield _row("expand_dims", "form", "exact", **kept)
-    yield _row("copy", "form", "exact", **kept)
-    yield _row("rev", "form", "exact", interval=rules.same_bounds)
-    yield _row("dynamic_slice", "form", "exact", interval=rules.same_bounds)
-    yield _row("convert_element_type", "form", "exact infinity carries keeps", arrays=_same)
-    yield _row("stop_gradient", "form", "exact", arrays=_same, scalar=rules.itself)
+    yield _row("expand_dims", "form", **kept)
+    yield _row("copy", "form", **kept)
+    yield _row("rev", "form", interval=rules.same_bounds)
+    yield _row("dynamic_slice", "form", interval=rules.same_bounds)
+    yield _row("convert_element_type", "form", "infinity carries keeps", arrays=_same)
+    yield _row("stop_gradient", "form", arrays=_same, scalar=rules.itself)
     yield _row("add_dependency", "form", arrays=_same)
-    yield from _of_kind("form", "exact", "pad split gather dynamic_update_slice sort top_k")
+    yield from _of_kind("form", "", "pad split gather dynamic_update_slice sort top_k")
     yield from _of_kind("form", "nan mixes packs keeps recasts", "bitcast_convert_type bitcast")
     yield from _of_kind(
         "form",
@@ -356,8 +353,8 @@ def _rows() -> Iterator[Primitive]:
         "reduction", "nan infinity", "reduce_sum cumsum", interval=rules.bounds_of_sum
     )
     yield from _of_kind("reduction", "nan", "reduce_prod cumprod")
-    yield from _of_kind("reduction", "exact", "reduce_max reduce_min", interval=rules.same_bounds)
-    yield from _of_kind("reduction", "exact", "argmax argmin")
+    yield from _of_kind("reduction", "", "reduce_max reduce_min", interval=rules.same_bounds)
+    yield from _of_kind("reduction", "", "argmax argmin")
     yield from _of_kind(
         "reduction",
         "",

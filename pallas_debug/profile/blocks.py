@@ -209,7 +209,6 @@ class ScalarValues:
       shape: shape of the operand; empty for a size of the grid.
       bits: size in bits of an element.
       values: values in row-major order.
-      is_rounded: whether a CPU computed them in floats, which a TPU may round differently.
     """
 
     number: int
@@ -217,7 +216,6 @@ class ScalarValues:
     shape: tuple[int, ...]
     values: tuple[int, ...]
     bits: int = 32
-    is_rounded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,9 +156,8 @@ def estimate_cycles(
         steps = grid_steps(kernel, blocks, assumed.sizes)
         core_steps = _core_steps(schedule, kernel, blocks, steps, assumed.sizes)
     walked = partial(walked, given=given, trips=assumed.trips)
-    rounded = {scalar.name for scalar in scalars if scalar.is_rounded}
     read = ours.used.difference(assumed.named)
-    assumptions = (*assumed, *_assumptions(schedule, ours, is_stand_in, read, rounded))
+    assumptions = (*assumed, *_assumptions(schedule, ours, is_stand_in, read))
     if mosaic is not None and any(copy.is_remote for copy in operations(mosaic, COPY)):
         assumptions += (AS_LOCAL,)
     if steps.value and core_steps.value and core_steps.value < steps.value:
@@ -278,22 +277,18 @@ def _count(value: float, origin: Origin, is_open: bool) -> Figure:
 
 
 def _assumptions(
-    schedule: Schedule, ours: Walk, is_stand_in: bool, read: Set[str], rounded: Set[str]
+    schedule: Schedule, ours: Walk, is_stand_in: bool, read: Set[str]
 ) -> tuple[str, ...]:
     """Return what an estimate rests on.
 
     Args:
       read: operands whose values in the first call were read.
-      rounded: operands whose values a TPU may round differently.
     """
     found: list[str] = []
     if not schedule.knows_delays:
         found.append(NO_DELAYS)
     if read:
         found.append(f"{AS_CALLED} ({', '.join(sorted(read))})")
-    if read & rounded:
-        names = ", ".join(sorted(read & rounded))
-        found.append(f"{names}: computed in floats on a CPU, which a TPU may round differently")
     if ours.unknown_branches:
         listed = ", ".join(
             f"{schedule.bundles[at].number:#x}" for at in sorted(ours.unknown_branches)[:8]

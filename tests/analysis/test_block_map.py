@@ -202,10 +202,8 @@ def test_scalars_of_the_call_are_recorded(captures: Captures) -> None:
     (captured,) = captures(prefetched, [table, x])
     (found,) = block_map(captured, {0: table}).scalars
     assert (found.number, found.name, found.shape) == (0, "table_ref", (4,))
-    assert (found.values, found.is_rounded) == ((2, 2, 0, 2), False)
+    assert found.values == (2, 2, 0, 2)
     assert block_map(captured).scalars == ()
-    (found,) = block_map(captured, rounded=[table]).scalars
-    assert (found.values, found.is_rounded) == ((2, 2, 0, 2), True)
 
 
 def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
@@ -222,15 +220,13 @@ def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
     assert [(s.name, s.values) for s in known.scalars] == [("grid[0]", (3,))]
 
 
-def test_tables_from_rounded_sums_are_for_estimates_only() -> None:
+def test_tables_from_sums_of_floats_are_computed() -> None:
     x = jax.ShapeDtypeStruct((32, 128), F32)
 
     def call(weights: Any, x: Any) -> Any:
         return prefetched(jnp.cumsum(weights).astype(jnp.int32), x)
 
     weights = np.array([0.5, 0.5, 1, 1], np.float32)
-    exact, rounded = prefetch.tables_for_estimates(call, [weights, x], {}, targets.resolve("v5e"))
-    assert list(exact.values()) == [[(None,)]]
-    ((values,),) = rounded.values()
+    ((values,),) = prefetch.tables(call, [weights, x], {}, targets.resolve("v5e")).values()
     assert values[0] is not None
     assert values[0].tolist() == [0, 1, 2, 3]

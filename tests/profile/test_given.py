@@ -249,26 +249,6 @@ def test_a_grid_whose_size_the_call_passes(tmp_path: Path) -> None:
     assert [use.name for use in profile.memory.uses if use.buffers == 2] == ["x_ref", "o_ref"]
 
 
-@pytest.mark.slow
-def test_a_table_that_a_tpu_may_round_differently_is_named(tmp_path: Path) -> None:
-    def call(weights: Any, x: Any) -> Any:
-        return gather(jnp.cumsum(weights).astype(jnp.int32), x)
-
-    weights = np.array([0.25] * STEPS, np.float32)
-    profile = profile_of(tmp_path, call, weights, X)
-    assert profile.cycles.assumptions == (
-        f"{AS_CALLED} (pages_ref)",
-        "pages_ref: computed in floats on a CPU, which a TPU may round differently",
-    )
-    rates, model = copy_rates("v6e")
-    timeline = timeline_of(profile, profile.blocks, rates, model, first=8, last=8)
-    assert timeline.lanes[0].copies.value == 5
-    assert timeline.lanes[0].note == (
-        "which blocks are copied is unknown: it reads pages_ref, whose values a TPU may round "
-        "differently"
-    )
-
-
 def scaled(table: Any, x: Any, *, rows: int = 8) -> Any:
     def kernel(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * t_ref[pl.program_id(0)].astype(jnp.float32)

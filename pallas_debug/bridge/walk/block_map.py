@@ -40,15 +40,12 @@ def block_map(
     captured: Capture,
     tables: Mapping[int, np.ndarray] | None = None,
     bounds: Sequence[np.ndarray | None] = (),
-    rounded: Sequence[np.ndarray | None] = (),
 ) -> BlockMap:
     """Evaluate the index maps of a kernel.
 
     Args:
       tables: known scalar-prefetch values, by position.
       bounds: sizes of the grid that the call passes, in order; None for unknown sizes.
-      rounded: values of all scalar operands, including those that another chip may round
-        differently. They are not used to evaluate index maps.
     """
     sizes = [int(size) for size in bounds if size is not None]
     if bounds and len(sizes) == len(bounds):
@@ -70,18 +67,14 @@ def block_map(
         grid=grid.sizes,
         parallel=grid.parallel,
         operands=tuple(
-            _operand(captured, grid, b, tables or {}, deadline, _prefetched(captured, rounded))
-            for b in grid.blocks
+            _operand(captured, grid, block, tables or {}, deadline) for block in grid.blocks
         ),
-        scalars=tuple(_scalars(captured, tables or {}, bounds, rounded)),
+        scalars=tuple(_scalars(captured, tables or {}, bounds)),
     )
 
 
 def _scalars(
-    captured: Capture,
-    tables: Mapping[int, np.ndarray],
-    bounds: Sequence[np.ndarray | None],
-    rounded: Sequence[np.ndarray | None],
+    captured: Capture, tables: Mapping[int, np.ndarray], bounds: Sequence[np.ndarray | None]
 ) -> Iterator[ScalarValues]:
     """Values of the scalar operands that a reader of the schedule can place in SMEM."""
     kinds = ("dynamic_grid", "scalar_prefetch")
@@ -90,9 +83,6 @@ def _scalars(
     known = dict(enumerate(bounds)) | {sizes + i: table for i, table in tables.items()}
     for number, operand in enumerate(operands):
         values = known.get(number)
-        is_rounded = values is None and number < len(rounded)
-        if is_rounded:
-            values = rounded[number]
         if values is None or operand.dtype not in _BITS or values.size > MAX_SCALARS:
             continue
         yield ScalarValues(
@@ -101,14 +91,7 @@ def _scalars(
             shape=operand.shape,
             values=tuple(map(int, values.ravel())),
             bits=_BITS[operand.dtype],
-            is_rounded=is_rounded,
         )
-
-
-def _prefetched(captured: Capture, values: Sequence[np.ndarray | None]) -> frozenset[int]:
-    """Positions of scalar-prefetch operands with values, among all scalar operands."""
-    sizes = len(captured.kernel.of_kind("dynamic_grid"))
-    return frozenset(n - sizes for n, one in enumerate(values) if one is not None and n >= sizes)
 
 
 def _operand(
@@ -117,7 +100,6 @@ def _operand(
     block: Block,
     tables: Mapping[int, np.ndarray],
     deadline: float,
-    rounded: frozenset[int],
 ) -> OperandBlocks:
     is_pipelined = block.space in _MOVED
     # Pallas keeps a single buffer for a block that is the whole array: it never changes.
@@ -131,7 +113,7 @@ def _operand(
     elif any(d.bound < 0 for d in block.dims):
         unknown = "a dimension of its array is known only at run time"
     else:
-        found = index_maps.indices(captured, block.position, tables, deadline, rounded)
+        found = index_maps.indices(captured, block.position, tables, deadline)
         unknown = None if found.dims is not None else found.reason
     plain = () if odd else tuple(dim.index for dim in block.dims)
     described = OperandBlocks(

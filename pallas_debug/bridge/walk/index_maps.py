@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -307,7 +307,6 @@ def indices(
     position: int,
     tables: Mapping[int, np.ndarray],
     deadline: float,
-    rounded: Collection[int] = (),
 ) -> Indices:
     """Evaluate the index map of an operand over the whole grid.
 
@@ -315,7 +314,6 @@ def indices(
       position: position of the operand among those with blocks.
       tables: known scalar prefetch values, by position.
       deadline: `time.monotonic` value at which to stop.
-      rounded: positions of scalar prefetch that was computed, but may be rounded differently.
     """
     if has_no_blocks(captured):
         first = np.zeros((1,) * len(captured.kernel.grid), np.int32)
@@ -347,26 +345,16 @@ def indices(
     if len(known) == len(outputs):
         tables_of = nested.results_of_refs(inner)
         return Indices(dims=tuple(known), reads=reads, from_tables=tables_of)
-    return Indices(
-        dims=None, reason=_why_unknown(walker, inner, names, tables, rounded), reads=reads
-    )
+    return Indices(dims=None, reason=_why_unknown(walker, inner, names, tables), reads=reads)
 
 
 def _why_unknown(
-    walker: Walker,
-    inner: Any,
-    names: Sequence[str],
-    tables: Mapping[int, np.ndarray],
-    rounded: Collection[int],
+    walker: Walker, inner: Any, names: Sequence[str], tables: Mapping[int, np.ndarray]
 ) -> str:
     read = {e.view.buffer.position for e in walker.events}
     missing = sorted(p for p in read if p is not None and p not in tables)
-    unknown = [names[i] for i in missing if i not in rounded]
-    if unknown:
-        return f"it reads {', '.join(unknown)}, whose values are unknown"
     if missing:
-        listed = ", ".join(names[i] for i in missing)
-        return f"it reads {listed}, whose values a TPU may round differently"
+        return f"it reads {', '.join(names[i] for i in missing)}, whose values are unknown"
     used = dict.fromkeys(eqn.primitive.name for eqn in inner.eqns)
     return f"it uses values that are not computed here, among {', '.join(used) or 'its arguments'}"
 

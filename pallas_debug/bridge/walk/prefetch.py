@@ -1,9 +1,9 @@
 """Scalar prefetch values that a program passes to its kernels, if its arguments determine them.
 
 The program is traced, and the equations that lead from arguments and constants to a kernel's tables
-are evaluated on the CPU. Nothing is guessed: a table is unknown if it depends on an argument
-without values, on a kernel, or on a sum of floats, which another chip may round differently; also
-if its call may not happen, in a branch or in a loop of unknown length.
+are evaluated on the CPU, as for a run on the kernel machine. Nothing is guessed: a table is unknown
+if it depends on an argument without values, or on a kernel; also if its call may not happen, in a
+branch or in a loop of unknown length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxcompat import loops
@@ -46,7 +46,6 @@ class _Step:
 
     eqn: Any
     inputs: tuple[_Known, ...]
-    is_exact: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,36 +56,16 @@ class _Known:
     step: _Step | None = None
     number: int = 0
 
-    @property
-    def is_exact(self) -> bool:
-        return self.step is None or self.step.is_exact
-
 
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
     """Tables of each call of each kernel that takes tables, by the kernel's digest."""
-    return _walked(function, args, kwargs, target).computed()
-
-
-def tables_for_estimates(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
-) -> tuple[dict[str, list[Tables]], dict[str, list[Tables]]]:
-    """Return what `tables` does, and tables with values that another chip may round otherwise."""
-    program = _walked(function, args, kwargs, target)
-    exact = program.computed()
-    is_known = all(t is not None for calls in exact.values() for call in calls for t in call)
-    return exact, exact if is_known else program.computed(exact=False)
-
-
-def _walked(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
-) -> _Program:
     jaxpr, consts, given = programs.traced(function, args, kwargs, target)
     program = _Program()
     known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
     program.run(InnerJaxpr(jaxpr, consts), known, True)
-    return program
+    return program.computed()
 
 
 class _Program(Forward[_Known | None, bool]):
@@ -117,8 +96,7 @@ class _Program(Forward[_Known | None, bool]):
             return unknown
         if self._is_computed(eqn, inputs):
             known = [value for value in inputs if value is not None]
-            is_exact = _is_exact(eqn) and all(value.is_exact for value in known)
-            step = _Step(eqn, tuple(known), is_exact)
+            step = _Step(eqn, tuple(known))
             self._steps.append(step)
             return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
         for closed in nested.within(eqn.params):
@@ -155,20 +133,12 @@ class _Program(Forward[_Known | None, bool]):
         if count:
             self._calls.append((capture.of_equation(eqn).kernel.digest, inputs[:count]))
 
-    def computed(self, *, exact: bool = True) -> dict[str, list[Tables]]:
-        """The tables of each kernel, without duplicates.
-
-        Args:
-          exact: whether to leave out tables that another chip may round differently.
-        """
-        calls = [
-            (digest, [v if v is not None and (v.is_exact or not exact) else None for v in given])
-            for digest, given in self._calls
-        ]
-        wanted = [value for _, given in calls for value in given if value is not None]
+    def computed(self) -> dict[str, list[Tables]]:
+        """The tables of each kernel, without duplicates."""
+        wanted = [value for _, given in self._calls for value in given if value is not None]
         values = iter(_compute(self._steps, wanted))
         found: dict[str, list[Tables]] = {}
-        for digest, given in calls:
+        for digest, given in self._calls:
             made = tuple(None if value is None else next(values) for value in given)
             several = found.setdefault(digest, [])
             if not any(_are_equal(made, other) for other in several):
@@ -229,17 +199,6 @@ def _is_computable(eqn: Any) -> bool:
         for inner in nested.within(eqn.params)
         for e in jaxcompat.opened(inner)[0].eqns
     )
-
-
-def _is_exact(eqn: Any) -> bool:
-    """Return whether an equation gives the same result on every chip."""
-    inner = nested.within(eqn.params)
-    if inner:
-        return all(_is_exact(e) for closed in inner for e in jaxcompat.opened(closed)[0].eqns)
-    avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
-    row = primitives.TABLE.get(eqn.primitive.name)
-    # All of them are exact for integers and bools.
-    return (row is not None and row.is_exact) or all(aval.dtype.kind in "biu" for aval in avals)
 
 
 def _are_equal(a: Tables, b: Tables) -> bool:
