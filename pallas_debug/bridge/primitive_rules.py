@@ -1,22 +1,14 @@
-"""Rules of the table of primitives: results as XLA computes them, in numpy, and their bounds.
+"""Rules of the table of primitives: results as XLA computes them, in numpy.
 
-On arrays they broadcast; on scalars they are faster. Bounds are pairs of Python floats if they are
-known before a run, otherwise of traced scalars.
+On arrays they broadcast; on scalars they are faster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-
-Interval = tuple[Any, Any]
-"""Smallest and largest element."""
-
-Params = Mapping[str, Any]
 
 # Arrays
 
@@ -48,22 +40,14 @@ def inverted(value: np.ndarray) -> np.ndarray:
     return np.asarray(np.logical_not(value) if value.dtype == bool else np.invert(value))
 
 
-def selected(_: Params, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+def selected(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     result = cases[0]
     for i, case in enumerate(cases[1:], 1):
         result = np.where(which == i, case, result)
     return result
 
 
-def squared(_: Params, x: np.ndarray) -> Any:
-    return x * x
-
-
-def powered(params: Params, x: np.ndarray) -> Any:
-    return x ** params["y"] if params["y"] >= 0 else 1 / x
-
-
-def clamped(_: Params, low: np.ndarray, x: np.ndarray, high: np.ndarray) -> Any:
+def clamped(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> Any:
     return np.minimum(np.maximum(x, low), high)
 
 
@@ -106,7 +90,7 @@ def clamped_scalar(low: Any, x: Any, high: Any) -> Any:
     return low if x < low else high if x > high else x
 
 
-def itself(x: Any) -> Any:
+def itself(x: Any, *_: Any) -> Any:
     return x
 
 
@@ -118,75 +102,6 @@ def divided_exactly(x: Any, y: Any) -> Any:
     divisor = np.where(y == 0, 1, y)
     magnitude = np.abs(x) // np.abs(divisor)
     return np.where((x < 0) == (divisor < 0), magnitude, -magnitude)
-
-
-# Bounds
-
-
-def least(*values: Any) -> Any:
-    if all(isinstance(v, (int, float)) for v in values):
-        return min(values)
-    found = values[0]
-    for value in values[1:]:
-        found = jnp.minimum(found, value)
-    return found
-
-
-def greatest(*values: Any) -> Any:
-    if all(isinstance(v, (int, float)) for v in values):
-        return max(values)
-    found = values[0]
-    for value in values[1:]:
-        found = jnp.maximum(found, value)
-    return found
-
-
-def clamped_bounds(low: Any, value: Any, high: Any) -> Any:
-    return least(greatest(value, low), high)
-
-
-def same_bounds(_: Any, a: Interval, *__: Any) -> Interval:
-    """Bounds of elements of the first operand; the others are indices."""
-    return a
-
-
-def sum_bounds(_: Any, a: Interval, b: Interval) -> Interval:
-    return a[0] + b[0], a[1] + b[1]
-
-
-def difference_bounds(_: Any, a: Interval, b: Interval) -> Interval:
-    return a[0] - b[1], a[1] - b[0]
-
-
-def product_bounds(_: Any, a: Interval, b: Interval) -> Interval:
-    corners = [x * y for x in a for y in b]
-    return least(*corners), greatest(*corners)
-
-
-def negative_bounds(_: Any, a: Interval) -> Interval:
-    return -a[1], -a[0]
-
-
-def magnitude_bounds(_: Any, a: Interval) -> Interval:
-    return 0.0, greatest(abs(a[0]), abs(a[1]))
-
-
-def square_bounds(eqn: Any, a: Interval) -> Interval:
-    most = greatest(abs(a[0]), abs(a[1])) ** eqn.params.get("y", 2)
-    return -most, most
-
-
-def bounds_of_sum(eqn: Any, a: Interval) -> Interval:
-    count = float(terms(eqn))
-    if eqn.primitive.name == "cumsum":  # of any number of terms up to that
-        return least(a[0] * count, a[0]), greatest(a[1] * count, a[1])
-    return a[0] * count, a[1] * count
-
-
-def contraction_bounds(eqn: Any, a: Interval, b: Interval) -> Interval:
-    low, high = product_bounds(eqn, a, b)
-    count = float(terms(eqn))
-    return low * count, high * count
 
 
 def terms(eqn: Any) -> int:

@@ -85,8 +85,9 @@ def _scalar_test(eqn: Any) -> Callable[..., bool] | None:
     name, dtypes = eqn.primitive.name, [atom.aval.dtype for atom in (*eqn.outvars, *eqn.invars)]
     if name not in ("div", "rem") and any(dtype.kind != "i" for dtype in dtypes):
         return None
-    exact = primitives.TABLE[name].integer
-    if name in _IS_WRONG or exact is None:
+    row = primitives.TABLE[name]
+    exact = row.scalar
+    if not row.wraps or exact is None:
         return _IS_WRONG.get(name)
     return lambda result, *given: bool(exact(*map(int, given)) != int(result))
 

@@ -437,10 +437,7 @@ def test_only_what_can_go_wrong_is_tested() -> None:
     assert flags(lambda x: jnp.where(x > 0, x, -INF), x) == []
     assert flags(lambda i: jnp.where(i > 0, i, -1), i) == []
     assert flags(lambda x: (x * 2, x.max()), x) == ["output 0"]
-    assert flags(lambda: lax.iota(I32, 8) * 4 + 3) == []
-    assert flags(lambda i: lax.rem(i, 4) + 1, i) == []
     assert flags(lambda i: i * 8, i) == ["equation mul"]
-    assert flags(lambda a, b: a.astype(I32) * b.astype(I32), *[jnp.ones(8, I8)] * 2) == []
     assert flags(lambda a: lax.div(a, 3), jnp.ones(8, I32)) == []
     empty = numerics.instrumented(unit_of(lambda x: x.T, x))
     assert empty(x)[1].shape == (0,)

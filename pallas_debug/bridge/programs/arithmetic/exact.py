@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.primitive_rules import terms
+from pallas_debug.bridge.primitive_rules import divided_exactly, terms
 from pallas_debug.bridge.primitives import SUMS, TABLE
 
 
@@ -25,8 +25,10 @@ def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
     is_power = name in ("integer_pow", "square")
     wide = [x.astype(object if is_long or is_power else "int64") for x in inputs]
     row = TABLE.get(name)
-    if row is not None and row.integer is not None:
-        return row.integer(*wide)
+    if row is not None and row.wraps and row.scalar is not None:
+        return row.scalar(*wide)
+    if name == "div":
+        return divided_exactly(*wide)
     if is_power:
         return wide[0] ** int(eqn.params.get("y", 2))
     if name == "shift_left":

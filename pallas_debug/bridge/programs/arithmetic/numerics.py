@@ -6,8 +6,7 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
 - NaN and infinity are looked for in the unit's outputs alone. What a `where` discards reaches none
   of them. Minus infinity is a mask, and no suspicion.
 - Integers are tested by equation, on signed integers alone: unsigned ones wrap on purpose, and so
-  do signed ones that are hashed or packed, that is, consumed by operations on bits. Where bounds of
-  all elements are known, as for an iota plus a scalar, the bounds are tested instead of the array.
+  do signed ones that are hashed or packed, that is, consumed by operations on bits.
 - A cast to a narrower integer is tested by equation, and a division of integers for zeros.
 """
 
@@ -26,10 +25,10 @@ from jax import lax
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import likeness, nested
-from pallas_debug.bridge.primitive_rules import Interval, terms
+from pallas_debug.bridge.primitive_rules import terms
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units
-from pallas_debug.bridge.programs.arithmetic import intervals, wrapping
+from pallas_debug.bridge.programs.arithmetic import wrapping
 
 Flag = tuple[str, int]
 """A suspicion about an "output" or an "equation", by number."""
@@ -77,7 +76,6 @@ class WatchedUnit:
     def traced(self, *values: Any) -> tuple[list[Any], Any]:
         """Evaluate the unit on traced values; return the outputs and the flags."""
         known = nested.JaxprValues(self.invars, values)
-        bounds = intervals.of_inputs(self.invars, values)
         mixed = wrapping.bit_patterns(self.eqns, self.bits)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
@@ -85,13 +83,9 @@ class WatchedUnit:
             inputs = known.read(eqn.invars)
             outputs = evaluated(eqn, inputs)
             known.bind(eqn.outvars, outputs)
-            ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
-            flag = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
+            flag = suspicion(eqn, inputs, outputs, may_wrap=i in mixed)
             if flag is not None:
                 tests.append((("equation", i), flag))
-            found = intervals.of_equation(eqn, ranges)
-            if found is not None:
-                bounds[eqn.outvars[0]] = found
             if eqn.primitive.name in ARITHMETIC or not makers.isdisjoint(
                 nested.variables(eqn.invars)
             ):
@@ -160,45 +154,37 @@ def is_signed(value: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.signedinteger))
 
 
-def suspicion(
-    eqn: Any,
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    ranges: Sequence[Interval | None],
-    *,
-    may_wrap: bool,
-) -> Any:
+def suspicion(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], *, may_wrap: bool) -> Any:
     """Return a traced bool that is true if an equation may have gone wrong; None if it cannot.
 
     Args:
-      ranges: bounds of each operand, if known.
       may_wrap: whether its result or operands are bits, as `wrapping.bit_patterns` finds.
     """
     name, result = eqn.primitive.name, outputs[0] if outputs else None
     if result is None or not jnp.size(result):
         return None
     if name in ("div", "rem") and jnp.issubdtype(jnp.result_type(result), jnp.integer):
-        return _division(name, inputs, ranges)
+        return _division(eqn, inputs)
     if name == "convert_element_type":
-        return None if may_wrap else _narrowing(inputs[0], result, ranges[0])
+        return None if may_wrap else _narrowing(inputs[0], result)
     if may_wrap or not is_signed(result):
         return None
-    return _overflow(eqn, inputs, result, ranges)
+    exact = _EXACT.get(name)
+    return None if exact is None else exact(eqn, inputs, result)
 
 
-def _division(name: str, inputs: Sequence[Any], ranges: Sequence[Interval | None]) -> Any:
+def _division(eqn: Any, inputs: Sequence[Any]) -> Any:
     divisor = inputs[1]
-    zero = None
-    if not intervals.excludes(ranges[1], 0):
-        zero = jnp.any(divisor == 0)
-    if name == "rem" or not is_signed(divisor) or intervals.excludes(ranges[1], -1):
+    if isinstance(eqn.invars[1], jax_core.Literal) and divisor not in (0, -1):
+        return None
+    zero = jnp.any(divisor == 0)
+    if eqn.primitive.name == "rem" or not is_signed(divisor):
         return zero
     least = np.array(jnp.iinfo(jnp.result_type(divisor)).min, jnp.result_type(divisor))
-    wraps = jnp.any((inputs[0] == least) & (divisor == -1))
-    return wraps if zero is None else zero | wraps
+    return zero | jnp.any((inputs[0] == least) & (divisor == -1))
 
 
-def _narrowing(value: Any, result: Any, bounds: Interval | None) -> Any:
+def _narrowing(value: Any, result: Any) -> Any:
     source, target = jnp.result_type(value), jnp.result_type(result)
     if not jnp.issubdtype(target, jnp.integer):
         return None  # an infinity is visible in the outputs
@@ -212,31 +198,7 @@ def _narrowing(value: Any, result: Any, bounds: Interval | None) -> Any:
         return ~jnp.all(inside)
     if not jnp.issubdtype(source, jnp.signedinteger) or target.itemsize >= source.itemsize:
         return None
-    if bounds is not None:
-        beyond = intervals.beyond(bounds, int(limits.min), int(limits.max))
-        if beyond is not None:
-            return beyond
-    if intervals.within(bounds, int(limits.min), int(limits.max)):
-        return None
     return jnp.any(result.astype(source) != value)
-
-
-def _overflow(
-    eqn: Any, inputs: Sequence[Any], result: Any, ranges: Sequence[Interval | None]
-) -> Any:
-    """Return whether signed integers may have wrapped."""
-    exact = _EXACT.get(eqn.primitive.name)
-    if exact is None:
-        return None
-    limits = jnp.iinfo(jnp.result_type(result))
-    bounds = intervals.exact(eqn, ranges)
-    if intervals.within(bounds, int(limits.min), int(limits.max)):
-        return None
-    if bounds is not None:
-        beyond = intervals.beyond(bounds, int(limits.min), int(limits.max))
-        if beyond is not None:
-            return beyond
-    return exact(eqn, inputs, result)
 
 
 def _wide(value: Any) -> Any:
