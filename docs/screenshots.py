@@ -1,19 +1,15 @@
 """Make the pictures in `docs/assets/`: `python docs/screenshots.py`.
 
 The terminal UI runs in Textual's own driver, and the report in Chromium, on a dump made for them.
-The picture of a sweep is drawn from its results, and that of a test from pytest's output.
+The picture of a sweep is drawn from its results.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
-import io
 import itertools
 import json
-import os
-import pty
 import re
 import shutil
 import subprocess
@@ -56,7 +52,6 @@ def main() -> None:
         (ASSETS / "debugger.svg").write_text(_FONT.sub("", picture))
         _report(dumps, Path(scratch))
         (ASSETS / "sweep.svg").write_text(_sweep(Path(scratch)))
-        (ASSETS / "performance-tests.svg").write_text(_FONT.sub("", _failed_test(Path(scratch))))
 
 
 SWEPT = "pallas_debug_kernels:flash_attention"
@@ -131,42 +126,6 @@ def _cell(result: dict[str, Any], best: float, x: float, y: float) -> str:
 
 def _label(x: float, y: float, text: str, kind: str) -> str:
     return f'  <text x="{x}" y="{y:.0f}" class="{kind}">{html.escape(text)}</text>\n'
-
-
-def _failed_test(scratch: Path) -> str:
-    """The failed test of the guide, as a terminal shows it."""
-    from rich.console import Console
-    from rich.text import Text
-
-    guide = (Path(__file__).parent / "guides" / "performance-tests.md").read_text()
-    for name, text in re.findall(r"<!-- file: (\S+) -->\n```\w*\n(.*?)^```", guide, _MULTILINE):
-        (scratch / name).write_text(text)
-    pytest = [sys.executable, "-m", "pytest", "-q", "--color=yes", "test_speed.py"]
-    subprocess.run([*pytest, "--override-ini=pallas_update_baselines=on"], cwd=scratch, check=True)
-    kernel = scratch / "normalize.py"
-    kernel.write_text(kernel.read_text().replace("64", "8"))
-    printed = Text.from_ansi(_on_a_terminal(pytest, scratch))
-    console = Console(record=True, width=100, file=io.StringIO())
-    console.print(printed)
-    return console.export_svg(title="pytest -q test_speed.py", unique_id="test")
-
-
-_MULTILINE = re.MULTILINE | re.DOTALL
-
-
-def _on_a_terminal(command: list[str], folder: Path) -> str:
-    """Return what a command prints on a terminal of 100 columns."""
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm-256color"}
-    process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    chunks = []
-    with contextlib.suppress(OSError):  # EIO: the command has closed its side
-        while chunk := os.read(ours, 1 << 16):
-            chunks.append(chunk)
-    os.close(ours)
-    process.wait()
-    return b"".join(chunks).decode().replace("\r\n", "\n")
 
 
 def _report(dumps: Path, scratch: Path) -> None:

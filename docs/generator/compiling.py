@@ -46,7 +46,7 @@ def switches() -> str:
         [
             "Values of `--switch` (separated by commas, or repeated) and `switches=`, and "
             "arguments of `pallas_debug.compile`. "
-            "See the [guide](../guides/compiling.md#switches) for examples.",
+            "See the [guide](../guides/dumping.md#switches) for examples.",
             table(["switch", "on a TPU", "cost", "what is set", "tried from"], rows),
             "Switches are part of the cache key, and `show` prints those of a compilation. If the "
             "installed libtpu or jax does not know a switch, the compilation fails with a message "

@@ -16,7 +16,7 @@ def errors() -> str:
     parts = [
         "The catalogue of `pallas-debug explain`: known failures of kernels, with their cause and "
         "what to do. An entry is found by its id, by XLA's code, by the message or by the kind of "
-        "a finding. See the [guide](../guides/explain.md) for examples.",
+        "a finding. See the [guide](../guides/failures.md) for examples.",
     ]
     for topic, entries in TOPICS.items():
         parts.append(f"## {topic}")

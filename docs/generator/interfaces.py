@@ -60,7 +60,7 @@ def hooks() -> str:
         f"Hooks use [pluggy](https://pluggy.readthedocs.io) with the project name "
         f"`{module.GROUP}`; a distribution registers a plugin under the entry-point group of the "
         "same name. They are called in the thread of the event. An implementation may take fewer "
-        "arguments than the hook has. The [guide](../guides/extending.md) shows a complete plugin."
+        "arguments than the hook has. See a [complete plugin](extending.md)."
     ]
     for name, function in vars(module.Specs).items():
         if name.startswith("_"):

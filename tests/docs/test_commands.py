@@ -33,19 +33,17 @@ PAGES = {str(page.relative_to(ROOT)): page for page in commands.pages()}
 CHEAP = {
     "README.md",
     "docs/quickstart.md",
-    "docs/guides/analysis.md",
     "docs/guides/checks.md",
     "docs/guides/verify.md",
 }
 """Pages that run each time: the first that one reads, and those of commands used most."""
 
-STARTED = {"docs/guides/in-code.md", "docs/guides/notebooks.md"}
-"""Pages whose commands start Python: one prints that jax is not imported, one sets its platform."""
+STARTED = {"docs/guides/in-code.md"}
+"""Pages whose commands start Python: it prints that jax is not imported."""
 
 
 NUMBERS = {
     "docs/guides/performance.md",
-    "docs/guides/performance-tests.md",
     "docs/guides/sweeps.md",
 }
 """Pages whose numbers are those of the oldest libtpu that is supported."""
