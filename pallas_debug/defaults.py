@@ -24,12 +24,6 @@ libtpu simulates the whole grid, which takes about 25 ms of CPU time per grid po
 REPORT = "report.html"
 """File that `report` writes."""
 
-MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
-"""Maximum size in bytes, and maximum number, of local copies of texts from an object store."""
-
-OBJECT_STORE_PAUSE = 10.0
-"""Seconds to wait before asking an object store again that did not answer."""
-
 MAX_SETTINGS = 4096
 """Maximum number of settings of a sweep."""
 

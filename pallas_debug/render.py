@@ -156,8 +156,13 @@ def status(compilation: Compilation) -> str:
     return f"ok, {changed} of {plural(len(compilation.passes), 'pass')} changed something{cached}"
 
 
-def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
-    """Failures with their explanations, counts, and the next command to run."""
+def summary(dumps: Sequence[Dump], root: str | Path | None) -> list[str]:
+    """Failures with their explanations, counts, and the next command to run.
+
+    Args:
+      root: the dump directory, or its URL.
+    """
+    where = relative(root.absolute()) if isinstance(root, Path) else root
     compilations = [(dump, c) for dump in dumps for c in dump.compilations]
     failed = [(dump, c) for dump, c in compilations if not c.ok]
     lines = _failed_lines(failed)
@@ -173,16 +178,16 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
     counts = [plural(len(dumps), "kernel")]
     if targets:
         counts.append(f"for {', '.join(targets)}")
-    if root is not None:
-        counts.append(f"in {relative(root)}")
+    if where is not None:
+        counts.append(f"in {where}")
     notes = []
     if cached:
         notes.append(f"{cached} of {plural(len(compilations), 'compilation')} cached")
     if failed:
         notes.append(f"{len(failed)} failed")
     lines.append(" ".join(counts) + (f" ({'; '.join(notes)})" if notes else ""))
-    if root is not None and dumps:
-        lines.append(f"next: {next_command(dumps, root)}")
+    if where is not None and dumps:
+        lines.append(f"next: {next_command(dumps, where)}")
     return lines
 
 
@@ -227,14 +232,14 @@ def explanation(failure: Failure | None) -> list[str]:
     return [f"  {line}" for line in failure.explanation.brief()]
 
 
-def next_command(dumps: Sequence[Dump], root: Path) -> str:
+def next_command(dumps: Sequence[Dump], where: str) -> str:
     """Next command to run: `show` for the first failure, otherwise `ls`."""
     for dump in dumps:
         for compilation in dump.compilations:
             if not compilation.ok:
-                folder = typed(relative(dump.folder))
+                folder = typed(f"{where}/{dump.name}")
                 return f"pallas-debug show {folder} error -t {compilation.target}"
-    return f"pallas-debug ls {typed(relative(root))}"
+    return f"pallas-debug ls {typed(where)}"
 
 
 def finding_text(finding: Finding) -> str:

@@ -7,6 +7,7 @@ import logging
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -58,18 +59,20 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, fresh_stores: None) ->
 
 
 @pytest.fixture
-def fresh_stores() -> Iterator[None]:
-    """Forget connections, which keep endpoint and credentials, and which servers were away."""
+def fresh_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty cache of copies, and no connections, which keep endpoint and credentials."""
     pytest.importorskip("fsspec", reason="fsspec is not installed (extra remote)")
-    _forget()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
     yield
-    _forget()
+    forget()
 
 
-def _forget() -> None:
+def forget() -> None:
+    """Begin as a new process does: without connections, and without folders to upload."""
     from fsspec.spec import AbstractFileSystem
 
-    from pallas_debug.store.remote import unreachable
+    from pallas_debug.store import remote
 
     def kinds(of: type) -> Iterator[type]:
         for kind in of.__subclasses__():
@@ -78,7 +81,7 @@ def _forget() -> None:
 
     for kind in set(kinds(AbstractFileSystem)):
         kind.clear_instance_cache()
-    unreachable._away.clear()
+    remote.upload_to.cache_clear()
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
 from pallas_debug.session import Interpret, Options, Session, judging
-from pallas_debug.store.remote.paths import place
 from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
@@ -122,7 +121,7 @@ def debug(
             f"pallas_debug.debug(targets={str(function)!r}) or (to={str(function)!r})"
         )
     options = Options(
-        dumps=place(to),
+        dumps=to,
         targets=targets_by_name(targets, defaults.TARGETS),
         interpret=judging(interpret, sanitize=sanitize, watch=watch),
         pretend=pretend,
@@ -239,5 +238,5 @@ def _report(session: Session, *, quiet: bool) -> None:
     fresh = [d for d in session.dumps if not all(c.cached for c in d.compilations)]
     if quiet or not fresh:
         return
-    for line in render.summary(session.kept, session.store.root if session.store else None):
+    for line in render.summary(session.kept, session.store.name if session.store else None):
         sys.stderr.write(f"pallas-debug: {line}\n")

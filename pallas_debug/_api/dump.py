@@ -17,7 +17,6 @@ from pallas_debug.errors import UsageError
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
-from pallas_debug.store.remote.paths import place
 from pallas_debug.tracebacks import WithoutOurFrames
 
 
@@ -79,7 +78,7 @@ def dump(
                 'or omit the argument; pallas_debug.debug(targets="") captures without compiling'
             )
         options = Options(
-            dumps=place(to),
+            dumps=to,
             targets=names,
             interpret="off",
             timeout=timeout,

@@ -126,8 +126,5 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 def _starts(path: Path) -> bool:
     """Return whether the path is a prefix of a kernel's folder name."""
     from pallas_debug.store.files import is_folder
-    from pallas_debug.store.remote.paths import is_local
 
-    if not is_local(path):
-        return any(found.name.startswith(path.name) for found in path.parent.iterdir())
     return any(map(is_folder, path.parent.glob(f"{glob.escape(path.name)}*")))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DumpOptions(shared.ProgramOptions):
-    directory: Path
+    directory: str | Path
     interpret: str | None
     switches: tuple[str, ...]
     stages: tuple[str, ...]
@@ -84,7 +84,8 @@ def run(options: DumpOptions) -> int:
             programs.refuse_arguments(options)
             done = _of_program(options)
     if options.as_json:
-        output.print_json("dump", {"dumps": done.dumps, "findings": done.findings})
+        dumps = [{**vars(d), "folder": _folder(d, options)} for d in done.dumps]
+        output.print_json("dump", {"dumps": dumps, "findings": done.findings})
     for line in _lines(done.dumps, options) if done.dumps else ():
         output.message(line)
     if done.error is not None:
@@ -293,7 +294,14 @@ def _report_misplaced_options(options: DumpOptions) -> None:
         )
 
 
+def _folder(dump: Dump, options: DumpOptions) -> str:
+    """Return a kernel's folder, or its URL rather than the local copy that is deleted."""
+    if isinstance(options.directory, Path):
+        return str(dump.folder)
+    return f"{options.directory.rstrip('/')}/{dump.name}"
+
+
 def _lines(dumps: Sequence[Dump], options: DumpOptions) -> list[str]:
     from pallas_debug.render import summary
 
-    return summary(dumps, options.directory.absolute())
+    return summary(dumps, options.directory)

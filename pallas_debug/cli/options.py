@@ -80,19 +80,25 @@ class ProgramOptions(CallOptions):
 
 
 class _Place(click.Path):
-    """A dump directory: a local path, or a URL such as `s3://bucket/dumps`."""
+    """A dump directory: a local path, or a URL such as `s3://bucket/dumps`.
 
-    def __init__(self) -> None:
+    To read one at a URL, the path is that of a local copy; to write one, the URL itself.
+    """
+
+    def __init__(self, *, is_written: bool = False) -> None:
         super().__init__(path_type=Path)
+        self._is_written = is_written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not os.fsdecode(value):  # of an unset shell variable; Path("") is the current directory
             self.fail("the path is empty.", param, ctx)
         if "://" not in os.fsdecode(value):
             return super().convert(value, param, ctx)
-        from pallas_debug.store.remote.paths import place
+        if self._is_written:
+            return value
+        from pallas_debug.store.remote import fetch
 
-        return place(os.fsdecode(value))
+        return fetch(value)
 
 
 PLACE = _Place()
@@ -199,7 +205,7 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
         "-o",
         "--to",
         name,
-        type=PLACE,
+        type=_Place(is_written=True),
         default=default,
         show_default=default is not None,
         help=help_,

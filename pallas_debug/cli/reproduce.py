@@ -87,7 +87,7 @@ command = shared.make("reproduce", ReproduceOptions, run)
 
 def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
     from pallas_debug.reproduce import recorded, script
-    from pallas_debug.store.remote.paths import place
+    from pallas_debug.store.remote import fetch
 
     programs.refuse_arguments(options)
     if options.shrink:
@@ -95,7 +95,7 @@ def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
             f"--shrink is for package.module:function, and {options.what!r} is none: the search "
             "needs the kernel as the function calls it, not a dump"
         )
-    stored, of_folder = kernel_at(place(options.what), options.kernel)
+    stored, of_folder = kernel_at(fetch(options.what), options.kernel)
     found = recorded.read(stored, options.target or of_folder)
     return script.script_of(found), found
 

@@ -32,7 +32,7 @@ _OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(shared.FunctionOptions):
     over: tuple[str, ...]
-    directory: Path
+    directory: str | Path
     targets: tuple[str, ...]
     timeout: float
     jobs: int

@@ -10,7 +10,6 @@ from pallas_debug.render import one_line, typed
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL
-from pallas_debug.store.remote.paths import is_local
 
 
 def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
@@ -34,14 +33,12 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
 
 def split_prefix(where: Path) -> tuple[Path, str | None]:
     """Split `dumps/rmsnorm`, if it is not a path, into a dump directory and a kernel's prefix."""
-    # An object store that cannot be reached is an error here, not a path that does not exist.
-    is_path = is_there(where) if is_local(where) else where.exists()
-    if is_path or not where.name or not is_folder(where.parent):
+    if is_there(where) or not where.name or not is_folder(where.parent):
         return where, None
     is_bare = where.parent == Path()
     if is_bare and not any(is_there(folder / KERNEL) for folder in _starting_with(where.name)):
         return where, None  # the name of a directory, rather than of a kernel in this one
-    if not is_bare and is_local(where) and not _holds_dumps(where.parent):
+    if not is_bare and not _holds_dumps(where.parent):
         return where, None  # nothing next to it is a kernel, so it is a missing directory
     return where.parent, where.name
 
@@ -80,8 +77,6 @@ def _holds_dumps(folder: Path) -> bool:
 
 def _dumps_below(folder: Path) -> list[str]:
     """The dump directories among a directory's folders."""
-    if not is_local(folder):
-        return []
     try:
         children = sorted(folder.iterdir())
         return [

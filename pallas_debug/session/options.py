@@ -29,7 +29,7 @@ class Options:
     """Options of a session.
 
     Attributes:
-      dumps: directory to dump into; None to only capture.
+      dumps: directory to dump into, or its URL in an object store; None to only capture.
       targets: names of targets to compile for; empty for none.
       chip: target whose chip is presented to code that queries it; defaults to the first target, or
         to v5e without targets.
@@ -54,7 +54,7 @@ class Options:
       keeps_calls: whether to keep the arrays of each kernel's last run, for `collect_hints`.
     """
 
-    dumps: Path | None = None
+    dumps: str | Path | None = None
     targets: tuple[str, ...] = ()
     chip: str | None = None
     pretend: bool | str = False

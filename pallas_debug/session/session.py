@@ -167,6 +167,9 @@ class Session:
             with self._guarded("summary", "stopping the compiler processes"):
                 self.queue.close(stop=stop)
             self.stored.close()
+            if self.store is not None:
+                with self._guarded("store", "uploading the dump"):
+                    self.store.close()
 
     def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
         """Undo the effects of entering; exceptions other than those of kernels become problems."""

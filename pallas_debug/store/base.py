@@ -13,7 +13,6 @@ from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.store import layout, locks, schema
 from pallas_debug.store.disk import Content
-from pallas_debug.store.remote.paths import ObjectPath, place
 
 FINAL = ("lowering", "compile")
 """Stages whose failures are deterministic."""
@@ -24,10 +23,12 @@ class DumpStore(abc.ABC):
 
     Attributes:
       root: the directory.
+      name: the directory as the user names it: a path or a URL.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str | None = None) -> None:
         self.root = root
+        self.name = url or root
         self._kept: set[Path] = set()
 
     def folder(self, kernel: Kernel) -> Path:
@@ -151,6 +152,14 @@ class DumpStore(abc.ABC):
         return found if self._has(folder, records) else None
 
     @abc.abstractmethod
+    def close(self) -> None:
+        """Upload what was written, if the directory is in an object store.
+
+        Raises:
+          DumpDirectoryError: that failed.
+        """
+
+    @abc.abstractmethod
     def is_empty(self) -> bool:
         """Return whether the directory holds no kernels and no runs."""
 
@@ -207,21 +216,21 @@ def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> Du
     """Open a dump directory for writing, creating it if needed.
 
     Args:
-      where: a local path, or a URL such as `s3://bucket/dumps`.
+      where: a local path, or a URL such as `s3://bucket/dumps`, to which `close` uploads.
       waiting: how to wait for the locks of other processes.
 
     Raises:
       DumpDirectoryError: the directory is not writable.
       UsageError: the URL does not refer to an object store.
     """
-    root = place(where)
-    if isinstance(root, ObjectPath):
-        from pallas_debug.store.remote.uploads import ObjectStore
-
-        return ObjectStore(root)
     from pallas_debug.store.writer import Store
 
-    return Store(root, waiting=waiting)
+    if not layout.is_url(where):
+        return Store(Path(where), waiting=waiting)
+    from pallas_debug.store.remote import upload_to
+
+    upload = upload_to(str(where))
+    return Store(upload.folder, waiting=waiting, upload=upload)
 
 
 def is_final(compilation: Compilation) -> bool:

@@ -7,26 +7,21 @@ itself be a link, or lie below one.
 
 Anything but a regular file (a named pipe, a device, a socket, a directory) is refused without being
 opened, and so is a file above a size limit.
-
-An object of an object store (`remote/`) is read by the same functions; what they return is a
-descriptor of a local copy. It knows no links: only its name and its size are checked.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import FileRecord
 from pallas_debug.render import one_line
-from pallas_debug.store.remote.paths import ObjectPath
 
 MAX_MANIFEST = 64 << 20
 """Maximum size in bytes of a JSON document: the manifest of a kernel, compilation or run."""
@@ -83,13 +78,8 @@ class DumpFile:
         return self._open(MAX_TEXT)
 
     def check(self) -> None:
-        """Check that the file can be opened, as `open` does; an object is not copied for that."""
-        if not isinstance(self.path, ObjectPath):
-            os.close(self.open())
-            return
-        from pallas_debug.store.remote import reading
-
-        self._check_size(reading.checked(self.path, self.root, MAX_TEXT).size)
+        """Check that the file can be opened, as `open` does."""
+        os.close(self.open())
 
     def _open(self, limit: int) -> int:
         fd = _opened(self.path, self.root, limit)
@@ -146,10 +136,6 @@ def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
       FileNotFoundError, NotADirectoryError: there is no such file.
       DumpFormatError: it is refused, or cannot be read.
     """
-    if isinstance(path, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        return reading.content(path, root, limit)
     return _read(_opened(path, root, limit), path, limit)
 
 
@@ -204,14 +190,7 @@ def open_named(path: Path) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether the path exists, readable or not, including as a dangling link.
-
-    False for one in an object store that cannot be asked, which `check_listable` reports.
-    """
-    if isinstance(path, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        return reading.status(path) is not None
+    """Return whether the path exists, readable or not, including as a dangling link."""
     return os.path.lexists(path)
 
 
@@ -221,21 +200,11 @@ def is_file(path: Path) -> bool:
     Unlike `Path.is_file` before Python 3.14, raises nothing for a path in a folder that may not be
     searched, or with a name that is too long.
     """
-    if isinstance(path, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        found = reading.status(path)
-        return found is not None and not found.is_folder
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: Path) -> bool:
     """Return whether the path is a directory; raises nothing, as `is_file`."""
-    if isinstance(path, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        found = reading.status(path)
-        return found is not None and found.is_folder
     return os.path.isdir(path)  # noqa: PTH112
 
 
@@ -245,33 +214,7 @@ def check_listable(root: Path) -> None:
     Raises:
       DumpDirectoryError: it does not exist, is not a directory, or cannot be listed.
     """
-    if isinstance(root, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        reading.listed(root, root)
-    else:
-        os.close(_listable(root, root))
-
-
-@contextlib.contextmanager
-def snapshot(root: Path, prefetched: Iterable[str] = ()) -> Iterator[None]:
-    """Within the block, answer from one listing what would be many requests to an object store.
-
-    A no-op for a local directory.
-
-    Args:
-      prefetched: names of files that will be read, wherever they are.
-
-    Raises:
-      NoDumpsError, DumpDirectoryError: as `check_listable`.
-    """
-    if not isinstance(root, ObjectPath):
-        yield
-        return
-    from pallas_debug.store.remote import objects
-
-    with objects.snapshot(root, prefetched):
-        yield
+    os.close(_listable(root, root))
 
 
 def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
@@ -280,10 +223,6 @@ def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
     Raises:
       DumpDirectoryError: it does not exist, is not a directory, is refused, or cannot be listed.
     """
-    if isinstance(folder, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        return reading.listed(folder, root)
     fd = _listable(folder, root)
     try:
         with os.scandir(fd) as entries:
@@ -340,10 +279,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _opened(path: Path, root: Path | None, limit: int) -> int:
     """Open a regular file of at most `limit` bytes, and return the descriptor."""
-    if isinstance(path, ObjectPath):
-        from pallas_debug.store.remote import reading
-
-        return reading.opened(path, root, limit)
     try:
         fd = _of_user(path) if root is None else _below(path, root, _FILE)
     except (FileNotFoundError, NotADirectoryError) as error:

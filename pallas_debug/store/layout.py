@@ -22,7 +22,7 @@ COMPILATION, STABLEHLO, MOSAIC = "compilation.json", "stablehlo.mlir", "mosaic.m
 """Files in a target's folder. `COMPILATION` marks the folder as complete, and is written last."""
 
 MANIFESTS = (KERNEL, COMPILATION)
-"""Files that are read to list kernels."""
+"""Files that mark a folder as complete."""
 
 BLOCKS = "blocks.json"
 """File in a kernel's folder: which block of each operand every grid point touches."""
@@ -83,9 +83,6 @@ NEW, OLD, OWNER, FILE, INCOMPLETE = "new", "old", "belongs-to", "file", "incompl
 """Entries of a folder under `TMP`: the folder to publish, the one it replaces, the path of the
 latter, a single file, and a folder that lost files while it was published."""
 
-PROBE = "writable"
-"""Object under `TMP` whose writing shows that an object store may be written to."""
-
 PENDING = "pending-"
 """Prefix under `TMP` for a kernel's new files before they replace its current ones."""
 
@@ -110,6 +107,11 @@ def clean(name: str) -> str:
         return safe
     head = encoded[: MAX_BYTES - 13].decode(errors="ignore")
     return f"{head}~{_digest(name)[:12]}"
+
+
+def is_url(where: object) -> bool:
+    """Return whether a dump directory is given by a URL, such as `s3://bucket/dumps`."""
+    return isinstance(where, str) and "://" in where
 
 
 def kernel_folder(kernel: Kernel) -> str:

@@ -15,17 +15,15 @@ from pathlib import Path, PurePath
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError, UsageError, meant
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.render import one_line
-from pallas_debug.store import files, raw, schema, texts
+from pallas_debug.store import files, layout, raw, schema, texts
 from pallas_debug.store.layout import (
     DOCUMENT,
     KERNEL,
-    MANIFESTS,
     NO_KERNELS,
     RAW_TARGET,
     RUNS,
     by_generation,
 )
-from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.store.stored import StoredCompilation, StoredKernel, names_in, read_compilation
 from pallas_debug.store.texts import StoredText
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -49,10 +47,6 @@ class DumpReader:
         Raises:
           DumpDirectoryError: the directory can no longer be listed.
         """
-        with files.snapshot(self.root, MANIFESTS):
-            return self._kernels()
-
-    def _kernels(self) -> list[StoredKernel]:
         if self._is_kernel:
             return [_read_kernel(self.root, self.root)]
         folders, names = _scanned(self.root)
@@ -95,8 +89,7 @@ class DumpReader:
             return _read_kernel(self.root, self.root)
         if files.is_folder(self.root / name):
             try:
-                with files.snapshot(self.root / name, MANIFESTS):
-                    return _read_kernel(self.root / name, self.root)
+                return _read_kernel(self.root / name, self.root)
             except DumpDirectoryError as error:
                 return StoredKernel(name=name, folder=self.root / name, problem=str(error))
         compile_ = self._find_raw(name)
@@ -172,13 +165,17 @@ def _listed(names: Sequence[str]) -> str:
 def open_dumps(root: str | Path) -> DumpReader:
     """Return a reader for `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
 
-    A URL such as `s3://bucket/dumps` names one in an object store.
+    A URL such as `s3://bucket/dumps` names one in an object store, which is copied to this machine.
 
     Raises:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
     """
     with WithoutOurFrames():
-        root = place(root)
+        if layout.is_url(root):
+            from pallas_debug.store.remote import fetch
+
+            root = fetch(root)
+        root = Path(root)
         if "\0" in str(root):
             raise NoDumpsError(f"no such directory: {one_line(root)}: a path cannot contain a NUL.")
         files.check_listable(root)
@@ -207,7 +204,7 @@ def _scanned(root: Path) -> tuple[list[str], list[str]]:
 
 def _name_of(folder: Path) -> str:
     """Return the name of a folder, even one given as `.`; tolerates circular links."""
-    return folder.name if not is_local(folder) else PurePath(os.path.realpath(folder)).name
+    return PurePath(os.path.realpath(folder)).name
 
 
 def _read_kernel(folder: Path, root: Path) -> StoredKernel:

@@ -19,7 +19,6 @@ from pallas_debug.model import STAGES, Pass
 from pallas_debug.render import one_line
 from pallas_debug.store import files, layout, raw
 from pallas_debug.store.files import DumpFile, is_there
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.store.stored import StoredCompilation, StoredKernel
 
 if TYPE_CHECKING:
@@ -300,15 +299,6 @@ def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]
     Raises:
       DumpDirectoryError: the directory does not exist or cannot be listed.
     """
-    if is_local(root):
-        yield from _texts_in(root, wanted, warn)
-        return
-    with files.snapshot(root):  # it ends before the first text is opened
-        found = list(_texts_in(root, wanted, warn))
-    yield from found
-
-
-def _texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]:
     files.check_listable(root)
     if is_there(root / layout.COMPILATION):
         yield from _of_target(root, root, root.absolute().parent.name, wanted, warn)

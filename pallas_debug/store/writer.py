@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from pallas_debug.errors import DumpDirectoryError, LockTimeoutError, NoDumpsError
 from pallas_debug.model import Compilation, FileRecord, Kernel
@@ -29,6 +30,9 @@ from pallas_debug.store.disk import (
     is_as_recorded,
     read_regular,
 )
+
+if TYPE_CHECKING:
+    from pallas_debug.store.remote import Upload
 
 _STRIPES = 3  # hex digits: at most 4,096 lock files per target, however many kernels
 
@@ -48,6 +52,7 @@ class Store(DumpStore):
       root: the directory, created if needed.
       waiting: how to wait for the locks of other processes.
       disk: performs the file operations.
+      upload: uploads the directory when it is closed.
 
     Raises:
       DumpDirectoryError: on creation, when `root` cannot be such a directory; on writing, when the
@@ -55,9 +60,15 @@ class Store(DumpStore):
     """
 
     def __init__(
-        self, root: Path, *, waiting: locks.Waiting | None = None, disk: Disk | None = None
+        self,
+        root: Path,
+        *,
+        waiting: locks.Waiting | None = None,
+        disk: Disk | None = None,
+        upload: Upload | None = None,
     ) -> None:
-        super().__init__(root.absolute())
+        super().__init__(root.absolute(), None if upload is None else upload.url)
+        self._upload = upload
         self._waiting = waiting or locks.Waiting()
         self._disk = disk or Disk()
         self._has_locks = True
@@ -77,6 +88,10 @@ class Store(DumpStore):
         with self._explaining():
             self._recover()
             tempfile.TemporaryFile(dir=self.root).close()
+
+    def close(self) -> None:
+        if self._upload is not None:
+            self._upload.finish()
 
     def is_empty(self) -> bool:
         return not any(self.root.glob("[!.]*"))

@@ -7,7 +7,6 @@ result are run again.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,6 @@ import msgspec
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError
 from pallas_debug.store import files, layout
 from pallas_debug.store.base import DumpStore
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.sweeps.grid import Setting, fingerprint
 from pallas_debug.sweeps.task import KnownResult
 
@@ -52,18 +50,6 @@ class Journal:
         except (msgspec.MsgspecError, AttributeError, RecursionError, ValueError):
             return {}
         return {k.result.target: k for k in found if k.result.setting == setting.texts and k.keys}
-
-    def read(self, wanted: list[Setting]) -> list[dict[str, KnownResult]]:
-        """Return the known results of several settings, in their order."""
-        folder = self._store.root / self.folder
-        with contextlib.ExitStack() as stack:
-            if not is_local(folder):
-                try:
-                    names = [self._file(setting).rpartition("/")[2] for setting in wanted]
-                    stack.enter_context(files.snapshot(folder, names))
-                except DumpDirectoryError:  # there is none yet
-                    return [{} for _ in wanted]
-            return [self.known(setting) for setting in wanted]
 
     def put(self, setting: Setting, results: tuple[KnownResult, ...]) -> None:
         """Save the results of a setting, except those that may differ next time."""

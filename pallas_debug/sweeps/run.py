@@ -75,7 +75,8 @@ def sweep(
         unchanged.
       kwargs: other keyword arguments.
       targets: names of targets, as a list or joined by commas.
-      to: the dump directory; a URL such as `s3://bucket/dumps` for an object store.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for an object store, to which it is
+        uploaded at the end.
       executor: runs the settings: any `concurrent.futures.Executor`; by default `jobs` processes
         on this machine. On a machine where the dump directory does not exist, workers return their
         figures and keep no files.
@@ -115,6 +116,7 @@ def sweep(
     began = time.monotonic()
     run = _Run(journal=journal, wanted=wanted, targets=names, timeout=timeout)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(store))
         todo = [
             SweepTask(
                 number=number,
@@ -127,11 +129,9 @@ def sweep(
                 timeout=timeout,
                 switches=chosen,
                 stages=kept,
-                known=known,
+                known=journal.known(setting),
             )
-            for number, (setting, known) in enumerate(
-                zip(wanted, journal.read(wanted), strict=True)
-            )
+            for number, setting in enumerate(wanted)
         ]
         if executor is None:
             limit = timeout + defaults.SETTING_MARGIN

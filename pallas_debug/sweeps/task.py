@@ -28,7 +28,6 @@ from pallas_debug.profile.stats import Profile
 from pallas_debug.session import Options
 from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.profiles import read_profile
-from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.sweeps.grid import Setting
 from pallas_debug.sweeps.result import SettingFailure, SettingResult
 
@@ -112,8 +111,8 @@ def run(task: SweepTask) -> tuple[KnownResult, ...]:
     """Run a setting, and return a result for each target; errors become its failure."""
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
         began = time.monotonic()
-        root, plugins = place(task.where), list[object]()
-        if is_local(root) and not root.is_dir():  # the directory of another machine
+        root, plugins = Path(task.where), list[object]()
+        if not root.is_dir():  # the directory of another machine
             folder = tempfile.TemporaryDirectory(prefix="pallas-debug-sweep-")
             root, plugins = Path(stack.enter_context(folder)), [_Known(task)]
         results = _results(task, root, plugins)

@@ -17,7 +17,6 @@ from textual.widgets import Static
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import NOISE
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model.browser import (
     BEFORE,
     ERROR,
@@ -297,8 +296,7 @@ class Workspace(Shell):
             return ["computing…"]
         try:
             file = self.browser.file(place)
-            is_watched = is_local(file.path)
-            self._document = Document.open(file.path, file.open, is_watched=is_watched)
+            self._document = Document.open(file.path, file.open)
         except (PallasDebugError, OSError) as error:
             return str(error).split("\n")
         return self._document

@@ -155,7 +155,7 @@ class Request:
     def options(self, **more: Any) -> Options:
         """Options of the session in which the kernels are compiled."""
         given = {
-            "dumps": None if self.to is None else Path(self.to),
+            "dumps": self.to,
             "targets": self.chips,
             "timeout": self.timeout,
             "jobs": self.jobs,

@@ -16,7 +16,6 @@ from pallas_debug.ir.patterns import Query
 from pallas_debug.render import plural
 from pallas_debug.store import files
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import TextPlace, step_argument
@@ -124,7 +123,7 @@ class OutputActions(Workspace):
     @action("output.edit_text", "E", "open the text at the line in $VISUAL or $EDITOR")
     def action_edit_text(self) -> None:
         file = self._file()
-        if file is not None and is_local(file.path):
+        if file is not None:
             self._edit(file.path, self.shown.cursor + 1, "")
         elif self.shown.count:
             try:

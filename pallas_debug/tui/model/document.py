@@ -48,14 +48,10 @@ class Document:
         self._count: int | None = None  # number of lines, once everything is indexed
 
     @classmethod
-    def open(
-        cls, path: str | Path, opened: Callable[[], int] | None = None, *, is_watched: bool = True
-    ) -> Document:
+    def open(cls, path: str | Path, opened: Callable[[], int] | None = None) -> Document:
         """Open a file as a document.
 
         Args:
-          is_watched: whether `grow` checks if the file was replaced, which costs a request if the
-            file is a copy of an object.
           opened: opens the file, and reopens it after it was replaced; returns a descriptor, or
             raises `OSError` or `PallasDebugError`.
 
@@ -64,7 +60,7 @@ class Document:
         """
         path = Path(path)
         opened = opened or partial(open_regular, path)
-        return cls(_File(path, opened) if is_watched else _Copy(path, opened))
+        return cls(_File(path, opened))
 
     @property
     def size(self) -> int:
@@ -281,10 +277,3 @@ class _File:
 
     def __del__(self) -> None:
         self.close()
-
-
-class _Copy(_File):
-    """A file that is never replaced."""
-
-    def refresh(self) -> Literal["same"]:
-        return "same"

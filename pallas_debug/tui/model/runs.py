@@ -11,7 +11,6 @@ from typing import Literal
 from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
@@ -84,8 +83,6 @@ class Runs:
         """Return the modification times of the runs' folders."""
         times = []
         for root in self._browser.roots:
-            if not is_local(root):
-                continue  # not watched
             with contextlib.suppress(OSError), os.scandir(root / RUNS) as folders:
                 times += sorted(folder.stat().st_mtime_ns for folder in folders)
         return times

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from pallas_debug.errors import UsageError
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, kernel_name
 
 MAX_SPOTS = 100
@@ -96,11 +95,7 @@ def path() -> Path:
 
 def spot_of(roots: Sequence[Path]) -> Spot:
     """Return a spot in these directories without a kernel."""
-    return Spot(roots=tuple(map(_absolute, roots)))
-
-
-def _absolute(root: Path) -> str:
-    return os.path.abspath(root) if is_local(root) else str(root)  # noqa: PTH100 -- links stay
+    return Spot(roots=tuple(map(os.path.abspath, roots)))  # links stay
 
 
 def load(file: Path) -> tuple[State, str | None]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pallas_debug.store.files import is_file
 from pallas_debug.store.layout import KERNEL
-from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model.browser import Browser, Entry
 
 MAX_DEPTH = 2
@@ -99,14 +98,12 @@ class Watch:
         """Yield a kernel's folder and its subfolders; for raw dumps, only the common folder."""
         if folder is None:
             return
-        is_root = is_local(folder) and folder in self._browser.roots
+        is_root = folder in self._browser.roots
         is_raw = is_root and not is_file(folder / KERNEL)
         yield from _folders(folder, 0 if is_raw else MAX_DEPTH)
 
 
 def _time(path: Path) -> float:
-    if not is_local(path):
-        return 0  # folders in object stores have no times, and each check would be a request
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -115,7 +112,7 @@ def _time(path: Path) -> float:
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     yield folder
-    if not depth or not is_local(folder):
+    if not depth:
         return
     try:
         with os.scandir(folder) as entries:

@@ -1,1 +1,0 @@
-"""Dump directories in object stores, through fsspec: paths, requests, errors, reader, writer."""
