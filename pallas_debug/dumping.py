@@ -17,7 +17,7 @@ from pallas_debug.model import Dump
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options, another_path
 from pallas_debug.session.session import Session
-from pallas_debug.store.base import DumpStore
+from pallas_debug.store.writer import Store
 from pallas_debug.tracebacks import WithoutOurFrames
 
 Tables = Mapping[str, Sequence[prefetch.Tables]]
@@ -124,7 +124,7 @@ def _is_spared(session: Session, problem: PallasDebugError) -> bool:
 
 
 def _map_prefetched(
-    store: DumpStore | None,
+    store: Store | None,
     captures: Iterable[Capture],
     tables: Callable[[], Tables],
 ) -> None:

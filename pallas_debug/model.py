@@ -283,7 +283,7 @@ class Compilation:
       notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler's process.
       versions: versions of jax, jaxlib and libtpu, and the compiler's build.
-      files: files of the target's folder except the manifest, by path; empty in older dumps.
+      files: files of the target's folder except the manifest, by path.
     """
 
     kernel: str

@@ -45,10 +45,9 @@ def dump_format() -> str:
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
         f"- A folder is created under `{layout.TMP}/`, flushed to the disk, and then renamed, so "
         "that a reader never finds a partial folder, and whatever a run reported as written "
-        "survives a kill and a power failure. A replacement is exchanged with the old compilation "
-        "in one step. On a file system that cannot exchange two folders (NFS, for one), the old "
-        f"one is moved to `{layout.TMP}/` first; after a kill at that moment it is missing until "
-        "the next run into the directory puts it back. "
+        "survives a kill and a power failure. To replace a compilation, the old one is moved to "
+        f"`{layout.TMP}/` first; after a kill at that moment it is missing, and the next run "
+        "compiles it again. "
         f"The files of a kernel are replaced one by one, `{layout.KERNEL}` last; after a kill in "
         "between, the next run replaces the rest.\n"
         f"- `{layout.COMPILATION}` is written last and records the size and the SHA-256 of every "
@@ -63,13 +62,13 @@ def dump_format() -> str:
         "Both directories may be deleted while nothing is running.",
         "## Documents",
         f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. A "
-        "document with a newer schema is refused with an error; one with an older schema is read.",
+        "document with a newer schema is refused with an error.",
         table(
             ["kind", "schema", "file", "holds"],
             [
                 [
                     f"`{kind}`",
-                    str(schema.VERSIONS[cls]),
+                    str(schema.SCHEMA),
                     f"`{file}`",
                     f"[{cls.__name__}](#{cls.__name__.lower()})",
                 ]

@@ -264,7 +264,7 @@ class Pool:
         """Start a child; the first time, also delete the leftovers of killed runs."""
         is_swept, self._is_swept = self._is_swept, True
         if not is_swept:
-            sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
+            sweep(Path(tempfile.gettempdir()), PREFIX)
         return _Child(self.settings, flags)
 
     def close(self, *, stop: bool = False) -> None:

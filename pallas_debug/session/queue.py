@@ -34,9 +34,9 @@ from pallas_debug.hooks import first, hookimpl, notify
 from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options
-from pallas_debug.store import base
-from pallas_debug.store.base import DumpStore
+from pallas_debug.store import writer
 from pallas_debug.store.locks import WAIT_MARGIN, Waiting
+from pallas_debug.store.writer import Store
 
 Report = Callable[[PallasDebugError], None]
 
@@ -51,13 +51,13 @@ class StorePlugin:
       report: called with the errors of writing kernels.
     """
 
-    def __init__(self, store: DumpStore | None, report: Report) -> None:
+    def __init__(self, store: Store | None, report: Report) -> None:
         self._store = store
         self._report = report
         self._forget()
 
     @property
-    def store(self) -> DumpStore:
+    def store(self) -> Store:
         assert self._store is not None
         return self._store
 
@@ -129,7 +129,7 @@ class StorePlugin:
 
 def open_store(
     options: Options, *, stop: threading.Event, inform: Callable[[str], None] | None
-) -> DumpStore | None:
+) -> Store | None:
     """Open the dump directory of a session, if it has one.
 
     Args:
@@ -143,7 +143,7 @@ def open_store(
     if options.dumps is None:
         return None
     waiting = Waiting(timeout=options.timeout + WAIT_MARGIN, warn=inform or _warn, stop=stop)
-    return base.open_store(options.dumps, waiting=waiting)
+    return writer.open_store(options.dumps, waiting=waiting)
 
 
 def _warn(sentence: str) -> None:

@@ -7,20 +7,17 @@ operations or make them fail.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import functools
 import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import FileRecord
-from pallas_debug.store.scratch import remove
 
 Content = bytes | Path
 """Content of a file to be written: its bytes, or a file to copy."""
@@ -29,12 +26,6 @@ _CHUNK = 1 << 20
 
 _FLUSHES = 16
 """Maximum number of files that are flushed at a time."""
-
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-
-_NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
-"""Errors from file systems, kernels and sandboxes that cannot swap two paths."""
 
 _NO_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors from file systems that do not support flushing, most often of a folder."""
@@ -92,23 +83,6 @@ class Disk:
         """Rename a file or folder; a file, or an empty folder, at `new` is replaced."""
         old.rename(new)
 
-    def exchange(self, one: Path, other: Path) -> bool:
-        """Swap two paths atomically, or return False where the file system cannot."""
-        renameat2 = _renameat2()
-        if renameat2 is None:
-            return False
-        names = os.fsencode(one), os.fsencode(other)
-        if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
-            return True
-        number = ctypes.get_errno()
-        if number in _NO_EXCHANGE:
-            return False
-        raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-    def remove(self, path: Path) -> None:
-        """Delete a file or folder, ignoring errors."""
-        remove(path)
-
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -120,17 +94,6 @@ def _chunks(content: Content) -> Iterator[bytes]:
     with content.open("rb") as file:
         while chunk := file.read(_CHUNK):
             yield chunk
-
-
-@functools.cache
-def _renameat2() -> Callable[..., int] | None:
-    """Return the C library's `renameat2`, or None if it has none (not Linux, or too old)."""
-    function: Callable[..., int] | None
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return None
-    return function
 
 
 def write_whole(path: Path, data: bytes) -> None:

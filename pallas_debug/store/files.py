@@ -77,10 +77,6 @@ class DumpFile:
         """
         return self._open(MAX_TEXT)
 
-    def check(self) -> None:
-        """Check that the file can be opened, as `open` does."""
-        os.close(self.open())
-
     def _open(self, limit: int) -> int:
         fd = _opened(self.path, self.root, limit)
         try:

@@ -74,17 +74,10 @@ STAGE_FILES: dict[Stage, str] = {
 }
 
 TMP, LOCKS = ".tmp", ".locks"
-"""Folders for files being written, and for the locks for compiling and writing."""
+"""Folders for files being written, and for the locks for compiling."""
 
 LOCK = ".lock"
 """Name of the lock in each temporary folder, and suffix of those in `LOCKS`."""
-
-NEW, OLD, OWNER, FILE, INCOMPLETE = "new", "old", "belongs-to", "file", "incomplete"
-"""Entries of a folder under `TMP`: the folder to publish, the one it replaces, the path of the
-latter, a single file, and a folder that lost files while it was published."""
-
-PENDING = "pending-"
-"""Prefix under `TMP` for a kernel's new files before they replace its current ones."""
 
 MAX_BYTES = 200
 """Maximum bytes of a name. Most file systems allow 255; the rest is for suffixes."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import socket
 import sys
@@ -35,8 +34,7 @@ _INTERVALS = 0.01, 0.1
 _UNAVAILABLE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS})
 _HELD = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES})
 
-_MAX_RECORD = 4096
-_MAX_COMMAND = 120
+_MAX_RECORD = 500
 
 
 class LocksUnavailable(OSError):
@@ -56,25 +54,6 @@ class Waiting:
     timeout: float = 120.0 + WAIT_MARGIN
     warn: Callable[[str], None] = field(default=lambda _: None)
     stop: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """The process that holds a lock, as recorded in the lock's file."""
-
-    pid: int
-    host: str
-    command: str
-    task: str
-    since: float
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} on {self.host} (`{self.command}`)"
-
-    @property
-    def seconds(self) -> int:
-        """Seconds since the lock was acquired."""
-        return max(0, round(time.time() - self.since))
 
 
 def try_lock(opened: int) -> bool:
@@ -142,71 +121,41 @@ def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
     while not try_lock(opened):
         waited = time.monotonic() - began
         if waited >= waiting.timeout:
-            raise LockTimeoutError(_timed_out(holder(opened), path, task, waiting))
+            raise LockTimeoutError(
+                f"{task} was not attempted: {holder(opened) or 'another process'} holds the lock "
+                f"{path}, and did not release it within {waiting.timeout:g} s. Let that process "
+                "finish, or end it if it hangs, and run again; or wait longer with --timeout "
+                "(--pallas-timeout in pytest)."
+            )
         if waited >= NOTIFY_AFTER and not is_notified:
             is_notified = True
-            waiting.warn(_sentence(holder(opened), task, waiting))
+            waiting.warn(
+                f"{task} waits for {holder(opened) or 'another process that holds the same lock'}; "
+                f"waiting ends after {waiting.timeout:g} s"
+            )
         if waiting.stop.wait(min(interval, waiting.timeout - waited)):
             raise WorkerError(f"stopped while it waited for another process: {task}")
         interval = min(at_most, interval * 1.5)
 
 
-def _sentence(found: Holder | None, task: str, waiting: Waiting) -> str:
-    bound = f"waiting ends after {waiting.timeout:g} s"
-    if found is None:
-        return f"{task} waits for another process that holds the same lock; {bound}"
-    since = f"which has been {found.task} for {found.seconds} s"
-    return f"{task} waits for {found}, {since}; {bound}"
-
-
-def _timed_out(found: Holder | None, path: Path, task: str, waiting: Waiting) -> str:
-    who = "another process"
-    if found is not None:
-        who = f"{found}, which has been {found.task} for {found.seconds} s,"
-    return (
-        f"{task} was not attempted: {who} holds the lock {path}, and did not release it within "
-        f"{waiting.timeout:g} s. Let that process finish, or end it if it hangs, and run again; "
-        "or wait longer with --timeout (--pallas-timeout in pytest)."
-    )
-
-
-def holder(opened: int) -> Holder | None:
-    """Return the holder of an open file's lock, or None if it is not recorded."""
+def holder(opened: int) -> str:
+    """Return what the holder of an open file's lock wrote into it; empty if nothing is there."""
     try:
-        record = json.loads(os.pread(opened, _MAX_RECORD, 0))
-        return Holder(
-            pid=int(record["pid"]),
-            host=_printable(str(record["host"])),
-            command=_printable(str(record["command"])),
-            task=_printable(str(record["task"])),
-            since=float(record["since"]),
-        )
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None
+        return _printable(os.pread(opened, _MAX_RECORD, 0).decode(errors="replace"))
+    except OSError:
+        return ""
 
 
 def _record(opened: int, task: str) -> None:
-    """Record this process in the lock file, for processes that wait."""
-    record = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "command": _printable(_command()),
-        "task": _printable(task),
-        "since": time.time(),
-    }
-    data = json.dumps(record).encode()
+    """Describe this process in the lock file, for processes that wait."""
+    argv = list(getattr(sys, "argv", None) or ["python"])
+    command = " ".join([os.path.basename(argv[0]) or "python", *argv[1:]])  # noqa: PTH119
+    record = f"pid {os.getpid()} on {socket.gethostname()} (`{command[:120]}`; {task})"
     with contextlib.suppress(OSError):  # a full disk, or another user's file
         os.ftruncate(opened, 0)
-        os.pwrite(opened, data, 0)
-
-
-def _command() -> str:
-    """Return the command line as typed, without the interpreter."""
-    argv = list(getattr(sys, "argv", None) or ["python"])
-    return " ".join([os.path.basename(argv[0]) or "python", *argv[1:]])  # noqa: PTH119
+        os.pwrite(opened, record.encode(errors="replace"), 0)
 
 
 def _printable(text: str) -> str:
-    """Return `text` as one short line safe for the terminal, since it may come from elsewhere."""
-    kept = "".join(c if c.isprintable() else "?" for c in text)
-    return kept if len(kept) <= _MAX_COMMAND else kept[: _MAX_COMMAND - 1] + "…"
+    """Return `text` safe for the terminal, since it may come from elsewhere."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -224,7 +224,7 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         targets = sorted(folders, key=by_generation)
     except DumpDirectoryError as error:
         problem = problem or str(error)
-    made = (read_compilation(folder / name, root, kernel) for name in targets)
+    made = (read_compilation(folder / name, root) for name in targets)
     compilations = tuple(filter(None, made))
     return StoredKernel(
         name=folder.name if folder != root else _name_of(folder),

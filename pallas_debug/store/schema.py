@@ -6,24 +6,22 @@ dataclass when it is read. A mismatch raises a `DumpFormatError` that names the 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine, Witness
+from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine
 from pallas_debug.profile.blocks import MAX_GRID_DIMENSIONS, BlockMap, OperandBlocks
 from pallas_debug.render import one_line
 
 TOOL = "pallas-debug"
-VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2, BlockMap: 1}
-"""Schema version per document, incremented when the previous version's reader would misread it."""
+SCHEMA = 1
+"""Schema version, incremented when the previous version's reader would misread a document."""
 
 KINDS: dict[type, str] = {
     Kernel: "kernel",
@@ -45,7 +43,7 @@ def encode(document: Kernel | Compilation | RunRecord | BlockMap) -> bytes:
     """Return the document as JSON, indented unless it may hold long lists of numbers."""
     import json  # not needed by readers
 
-    head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
+    head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": SCHEMA}
     plain = msgspec.to_builtins(document)
     explanation = (plain.get("failure") or {}).get("explanation")
     if explanation:  # most of its fields are empty
@@ -56,14 +54,8 @@ def encode(document: Kernel | Compilation | RunRecord | BlockMap) -> bytes:
     return text.encode(errors="replace")
 
 
-def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None) -> T:
+def decode(data: bytes, kind: type[T], path: Path) -> T:
     """Parse the document in `data`, which was read from `path`.
-
-    Failures and findings from before explanations were stored are given one here.
-
-    Args:
-      kernel: the kernel of a compilation, if known; a failure's allocations are named after its
-        operands.
 
     Raises:
       DumpFormatError: not JSON, truncated, written by another tool, of a newer schema, or with a
@@ -99,13 +91,11 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
             f"{where} has no schema number (its `schema` is {_quoted(version)}): it was edited. "
             "Delete its folder and dump again."
         )
-    if version > VERSIONS[kind]:
+    if version > SCHEMA:
         raise DumpFormatError(
-            f"{where} has schema {version!r}, newer than the {VERSIONS[kind]} that this "
+            f"{where} has schema {version!r}, newer than the {SCHEMA} that this "
             "pallas-debug reads. Upgrade pallas-debug."
         )
-    if kind is RunRecord and version == 1:
-        _upgrade_findings(document)
     try:
         found = msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -119,41 +109,7 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
             f"{where} is not a valid {expected} document: {wrong}. It was edited or damaged: "
             "delete its folder and dump again."
         )
-    if isinstance(found, Compilation) and "explanation" not in (document.get("failure") or ()):
-        return cast(T, _with_explanation(found, kernel))
-    if isinstance(found, RunRecord) and version == 1 and found.findings:
-        from pallas_debug.explain import completed
-
-        return cast(T, replace(found, findings=tuple(map(completed, found.findings))))
     return found
-
-
-def _upgrade_findings(run: dict[str, Any]) -> None:
-    """Upgrade a run's findings from schema 1 to schema 2, leaving malformed ones unchanged.
-
-    They were flat, joined their engines and targets by commas, and used the names in
-    `faults.FORMER`.
-    """
-    findings = run.get("findings")
-    for finding in findings if isinstance(findings, list) else ():
-        if not isinstance(finding, dict):
-            continue
-        names = [field.name for field in dataclasses.fields(Witness)]
-        witness = {name: finding.pop(name) for name in names if name in finding}
-        engine, values = finding.pop("engine", None), witness.get("values")
-        targets = values.pop("targets", None) if isinstance(values, dict) else None
-        for name, joined in (("engines", engine), ("targets", targets)):
-            if joined is not None:
-                finding[name] = joined.split(", ") if isinstance(joined, str) else joined
-        finding["witness"] = witness
-
-
-def _with_explanation(compilation: Compilation, kernel: Kernel | None) -> Compilation:
-    if compilation.failure is None:
-        return compilation
-    from pallas_debug.explain import explained  # not imported where all kernels compiled
-
-    return replace(compilation, failure=explained(compilation.failure, kernel))
 
 
 _MAX_QUOTED = 60

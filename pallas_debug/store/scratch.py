@@ -16,7 +16,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -113,20 +113,12 @@ def folder(prefix: str) -> Iterator[Path]:
         made.remove()
 
 
-def sweep(
-    parent: Path,
-    prefix: str = "",
-    *,
-    unlocked: bool = True,
-    recover: Callable[[Path], object] = lambda _: None,
-) -> None:
+def sweep(parent: Path, prefix: str = "") -> None:
     """Delete the folders below `parent` whose owners have died.
 
     Args:
       parent: where to look; a no-op if it cannot be listed.
       prefix: of the folders' names.
-      unlocked: whether to include folders without a lock file, by their age.
-      recover: called with each folder that is deleted, or would be if it were older.
     """
     try:
         with os.scandir(parent) as entries:
@@ -135,10 +127,10 @@ def sweep(
         return
     for name in names:
         with contextlib.suppress(OSError):
-            _sweep(parent / name, name.removeprefix(prefix), unlocked, recover)
+            _sweep(parent / name, name.removeprefix(prefix))
 
 
-def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], object]) -> None:
+def _sweep(path: Path, identity: str) -> None:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         opened = os.open(path / LOCK, flags)
@@ -146,9 +138,6 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
         if identity.startswith(f"{_kernel()}-"):  # a live owner will retry
             with contextlib.suppress(OSError):
                 path.rmdir()  # only if empty
-                return
-        if unlocked:  # written by an earlier version
-            _by_age(path, recover)
         return
     try:
         try:
@@ -157,19 +146,10 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
             decides = identity.startswith(f"{_kernel()}-") and _is_file(opened, path / LOCK)
         except locks.LocksUnavailable:
             decides = False
-        if decides:
-            recover(path)
+        if decides or time.time() - _changed(path) > ABANDONED_AFTER:
             delete(path)
-        else:
-            _by_age(path, recover)
     finally:
         os.close(opened)
-
-
-def _by_age(path: Path, recover: Callable[[Path], object]) -> None:
-    recover(path)
-    if time.time() - _changed(path) > ABANDONED_AFTER:
-        delete(path)
 
 
 def _changed(path: Path) -> float:

@@ -5,7 +5,8 @@ Only `files.py` opens files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -99,8 +100,7 @@ class StoredCompilation:
         latest = next((p for p in reversed(upto) if p.file), None)
         if latest is None or latest.file is None:
             raise DumpFormatError(f"{folder} keeps no text of the pass {one_line(wanted.name)!r}")
-        files.check_name(latest.file, self.folder / COMPILATION)
-        return self._file(latest.file, _record_of(self._read(), latest))
+        return self.named(latest.file)
 
     def named(self, name: str) -> DumpFile:
         """Return a file by its path below the target's folder, whether it exists or not.
@@ -109,8 +109,14 @@ class StoredCompilation:
           DumpFormatError: it would not lie below the folder.
         """
         files.check_name(name, self.folder / COMPILATION)
-        record = self.compilation.files.get(name) if self.compilation else None
-        return self._file(name, record)
+        if self.target == RAW_TARGET:  # libtpu may still be writing, and keeps no records
+            return DumpFile(path=self.folder / name, root=self._root)
+        return DumpFile(
+            path=self.folder / name,
+            root=self._root,
+            record=self.compilation.files.get(name) if self.compilation else None,
+            refreshed=partial(self._reread, name),
+        )
 
     def llo(self) -> list[Path]:
         """Return the files of LLO passes, in order."""
@@ -123,21 +129,18 @@ class StoredCompilation:
     def damaged(self) -> list[str]:
         """Return a message for each file that is missing or differs in size from its record.
 
-        Reads no text. For dumps from before manifests recorded all files, only passes are checked.
+        Reads no text.
         """
-        made = self.compilation
-        if made is None or self.target == RAW_TARGET:
-            return []
-        found = [self._problem_of(partial(self.file, p)) for p in made.passes if p.file]
-        passes = {p.file for p in made.passes}
-        others = [name for name in made.files if name not in passes]
-        found += [self._problem_of(partial(self.named, name)) for name in others]
-        return list(dict.fromkeys(filter(None, found)))
+        return (
+            [p for p in map(self._problem_of, self.compilation.files) if p]
+            if self.compilation
+            else []
+        )
 
-    def _problem_of(self, file: Callable[[], DumpFile]) -> str | None:
+    def _problem_of(self, name: str) -> str | None:
         try:
-            found = file()
-            found.check()
+            found = self.named(name)
+            os.close(found.open())
         except FileNotFoundError:
             return (
                 f"{one_line(found.path)} is missing, and its manifest lists it. "
@@ -151,35 +154,18 @@ class StoredCompilation:
     def _root(self) -> Path:
         return self.root if self.root is not None else self.folder
 
-    def _file(self, name: str, record: FileRecord | None) -> DumpFile:
-        if self.target == RAW_TARGET:  # libtpu may still be writing, and keeps no records
-            return DumpFile(path=self.folder / name, root=self._root)
-        return DumpFile(
-            path=self.folder / name,
-            root=self._root,
-            record=record,
-            refreshed=partial(self._reread, name),
-        )
-
     def _reread(self, name: str) -> FileRecord | None:
         """Reread a file's record from the manifest: the folder may have been replaced since."""
         found = read_compilation(self.folder, self._root)
         made = found.compilation if found is not None else None
         if made is None or made == self.compilation:
             return None
-        of_pass = next((p for p in made.passes if p.file == name), None)
-        return _record_of(made, of_pass) if of_pass else made.files.get(name)
+        return made.files.get(name)
 
     def _read(self) -> Compilation:
         if self.compilation is None:
             raise DumpFormatError(self.problem or f"{one_line(self.folder)} cannot be read")
         return self.compilation
-
-
-def _record_of(compilation: Compilation, of: Pass) -> FileRecord:
-    """Return size and digest of a pass's text, from the files' table or the pass itself."""
-    recorded = compilation.files.get(of.file or "")
-    return recorded or FileRecord(size=of.size, sha256=of.sha256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +237,7 @@ class StoredKernel:
         return self.named(STAGE_FILES[stage])
 
     def blocks(self) -> BlockMap | None:
-        """Return the block map; None in raw dumps and those from before it was recorded.
+        """Return the block map; None in raw dumps.
 
         Raises:
           DumpFormatError: it cannot be read, is refused, or is damaged.
@@ -278,13 +264,11 @@ def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
     return sorted(name for name, is_folder in found if is_folder == of_folders)
 
 
-def read_compilation(
-    folder: Path, root: Path, kernel: Kernel | None = None
-) -> StoredCompilation | None:
+def read_compilation(folder: Path, root: Path) -> StoredCompilation | None:
     """Read the compilation in a folder; None if it is not a target's or is just being replaced."""
     path = folder / COMPILATION
     try:
-        made = schema.decode(files.read(path, root), Compilation, path, kernel)
+        made = schema.decode(files.read(path, root), Compilation, path)
     except FileNotFoundError:
         return None
     except DumpFormatError as error:

@@ -1,27 +1,27 @@
 """Writer of a dump directory, safe for many processes and hosts at once, any of which may die.
 
 Nothing is written in place. Files are created in a folder of their own under `.tmp/`, flushed, and
-renamed into place in one step, so a reader never sees a partial folder, and neither a kill nor a
-power failure loses what was there before. Where one step is not enough, the folder under `.tmp/`
-records how to finish or undo the operation, which `Store` does when it is opened.
+renamed into place, so a reader never sees a partial file or compilation. A process that dies while
+it replaces a compilation may leave the kernel without one: the next run compiles it again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from pallas_debug.errors import DumpDirectoryError, LockTimeoutError, NoDumpsError
-from pallas_debug.model import Compilation, FileRecord, Kernel
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
+from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.store import layout, locks, schema, scratch
-from pallas_debug.store.base import DumpStore
 from pallas_debug.store.disk import (
     Content,
     Disk,
@@ -34,18 +34,34 @@ from pallas_debug.store.disk import (
 if TYPE_CHECKING:
     from pallas_debug.store.remote import Upload
 
+FINAL = ("lowering", "compile")
+"""Stages whose failures are deterministic."""
+
 _STRIPES = 3  # hex digits: at most 4,096 lock files per target, however many kernels
-
-_OF_KERNEL = (layout.JAXPR, layout.SOURCE, layout.KERNEL)
-"""Files that `put_kernel` writes; the last one marks the folder as complete."""
-
-_ATTEMPTS = 3
-"""Maximum attempts to write a folder that another process keeps deleting."""
 
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
-class Store(DumpStore):
+def open_store(where: str | Path, *, waiting: locks.Waiting | None = None) -> Store:
+    """Open a dump directory for writing, creating it if needed.
+
+    Args:
+      where: a local path, or a URL such as `s3://bucket/dumps`, to which `close` uploads.
+      waiting: how to wait for the locks of other processes.
+
+    Raises:
+      DumpDirectoryError: the directory is not writable.
+      UsageError: the URL does not refer to an object store.
+    """
+    if not layout.is_url(where):
+        return Store(Path(where), waiting=waiting)
+    from pallas_debug.store.remote import upload_to
+
+    upload = upload_to(str(where))
+    return Store(upload.folder, waiting=waiting, upload=upload)
+
+
+class Store:
     """A dump directory open for writing.
 
     Args:
@@ -53,6 +69,10 @@ class Store(DumpStore):
       waiting: how to wait for the locks of other processes.
       disk: performs the file operations.
       upload: uploads the directory when it is closed.
+
+    Attributes:
+      root: the directory.
+      name: the directory as the user names it: a path or a URL.
 
     Raises:
       DumpDirectoryError: on creation, when `root` cannot be such a directory; on writing, when the
@@ -67,8 +87,10 @@ class Store(DumpStore):
         disk: Disk | None = None,
         upload: Upload | None = None,
     ) -> None:
-        super().__init__(root.absolute(), None if upload is None else upload.url)
+        self.root = root.absolute()
+        self.name: str | Path = self.root if upload is None else upload.url
         self._upload = upload
+        self._kept: set[Path] = set()
         self._waiting = waiting or locks.Waiting()
         self._disk = disk or Disk()
         self._has_locks = True
@@ -86,73 +108,187 @@ class Store(DumpStore):
         except OSError as error:
             raise explained(error, self.root) from error
         with self._explaining():
-            self._recover()
+            tmp = self.root / layout.TMP
+            if not tmp.is_symlink():  # in a directory that is not ours, a link may lead anywhere
+                scratch.sweep(tmp)
             tempfile.TemporaryFile(dir=self.root).close()
 
     def close(self) -> None:
+        """Upload what was written, if the directory is in an object store.
+
+        Raises:
+          DumpDirectoryError: that failed.
+        """
         if self._upload is not None:
             self._upload.finish()
 
     def is_empty(self) -> bool:
+        """Return whether the directory holds no kernels and no runs."""
         return not any(self.root.glob("[!.]*"))
 
-    def _read(self, path: Path) -> bytes | None:
-        return read_regular(path)
+    def folder(self, kernel: Kernel) -> Path:
+        """Return the folder of a kernel's files, existing or not."""
+        return self.root / layout.kernel_folder(kernel)
 
-    def _has(self, folder: Path, records: Mapping[str, FileRecord]) -> bool:
-        return all(_is_whole(folder, *one) for one in records.items())
+    def keeps(self, kernel: Kernel, target: str | None = None) -> bool:
+        """Return whether this store wrote or found a kernel, or its compilation for a target.
 
-    def _put_kernel(
-        self, folder: Path, files: Mapping[str, bytes], derived: Mapping[str, bytes]
-    ) -> bool:
-        """Write a kernel's files; existing ones are replaced together.
-
-        After a kill in between, the next `Store` replaces the rest.
+        Failed attempts, on a full disk for example, do not count.
         """
-        with self._explaining():
-            if not self._pending(folder).exists() and self._same(folder, files):
-                return False
-            if not folder.exists() and self._publish({**derived, **files}, folder):
-                return True
-            self._replace_files(folder, files)
-        return False
+        folder = self.folder(kernel)
+        return (folder if target is None else folder / layout.target_folder(target)) in self._kept
 
-    def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        with self._explaining():
-            if not self._same(folder, files):
-                for name, content in files.items():
-                    self._replace_file(folder / name, content)
-
-    def _put_compilation(
-        self, kernel: Kernel, folder: Path, compilation: Compilation, files: Mapping[str, Content]
-    ) -> None:
-        with self._explaining():
-            self._publish(files, folder, manifest=compilation)
+    def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
+        """Return those of `dumps` that were kept, each with its kept compilations."""
+        return [
+            replace(
+                dump,
+                compilations=tuple(
+                    c for c in dump.compilations if self.keeps(dump.kernel, c.target)
+                ),
+            )
+            for dump in dumps
+            if self.keeps(dump.kernel)
+        ]
 
     @contextlib.contextmanager
     def claim(self, kernel: Kernel, target: str) -> Iterator[None]:
         """Hold the right to compile `kernel` for `target`, among the processes of this host.
 
+        Without lock support, warns once and continues.
+
         Raises:
           LockTimeoutError: another process held it for longer than this one waits.
           WorkerError: waiting was stopped.
         """
-        name = f"{kernel.digest[:_STRIPES]}-{layout.target_folder(target)}"
-        with self._locked(name, f"compiling {kernel.name} for {target}"):
+        name = f"{kernel.digest[:_STRIPES]}-{layout.target_folder(target)}{layout.LOCK}"
+        with contextlib.ExitStack() as stack:
+            if self._has_locks:
+                path = self.root / layout.LOCKS / name
+                task = f"compiling {kernel.name} for {target}"
+                with self._explaining():
+                    path.parent.mkdir(exist_ok=True)
+                    try:
+                        stack.enter_context(locks.hold(path, task, self._waiting))
+                    except locks.LocksUnavailable as error:
+                        self._has_locks = False
+                        self._waiting.warn(
+                            f"{self.root} is on a file system without locks ({error.strerror}): "
+                            "other processes may compile the same kernels at the same time. "
+                            "That costs time and damages nothing"
+                        )
             yield
 
+    # Kernels, and files beside them.
+
+    def put_kernel(
+        self,
+        kernel: Kernel,
+        *,
+        jaxpr: str,
+        source: str | None,
+        program: str | None = None,
+        blocks: BlockMap | None = None,
+    ) -> Path:
+        """Write a kernel's manifest, jaxpr and source, and return its folder.
+
+        An existing folder keeps its compilations.
+
+        Args:
+          program, blocks: as for `put_program` and `put_blocks`. In a new folder, they are written
+            together with the rest, which takes a fraction of the time.
+        """
+        folder = self.folder(kernel)
+        files = {layout.JAXPR: jaxpr.encode(errors="replace")}
+        if source is not None:
+            files[layout.SOURCE] = source.encode(errors="replace")
+        files[layout.KERNEL] = schema.encode(kernel)
+        derived = {} if program is None else {layout.PROGRAM: program.encode(errors="replace")}
+        if blocks is not None:
+            derived[layout.BLOCKS] = schema.encode(blocks)
+        with self._explaining():
+            is_new = not folder.exists() and self._publish({**derived, **files}, folder)
+        if not is_new:
+            self._put_files(folder, files)
+            if program is not None:
+                self.put_program(kernel, program)
+            if blocks is not None:
+                self.put_blocks(kernel, blocks)
+        self._kept.add(folder)
+        return folder
+
+    def put_program(self, kernel: Kernel, program: str) -> Path:
+        """Write a kernel as a standalone program, and return the file."""
+        folder = self.folder(kernel)
+        self._put_files(folder, {layout.PROGRAM: program.encode(errors="replace")})
+        return folder / layout.PROGRAM
+
+    def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
+        """Write a kernel's block map, and return the file.
+
+        It does not replace a more complete block map: index maps read scalar prefetch, whose values
+        are not known in every run.
+        """
+        path = self.folder(kernel) / layout.BLOCKS
+        if not _knows_more(read_regular(path), blocks, path):
+            self._put_files(path.parent, {layout.BLOCKS: schema.encode(blocks)})
+        return path
+
+    def put_run(self, record: RunRecord) -> Path:
+        """Write the record of a test or script under `runs/<run>/`."""
+        name = f"{layout.RUNS}/{layout.clean(record.run)}/{layout.run_file(record.name)}"
+        return self.put_document(name, schema.encode(record))
+
     def put_document(self, name: str, content: bytes) -> Path:
+        """Write a file by its path below the directory, replacing it in one step."""
         path = self.root / name
         with self._explaining():
             self._replace_file(path, content)
         return path
 
-    # Publishing: a folder appears, or replaces another, in one step.
+    # Compilations.
+
+    def put_compilation(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]
+    ) -> Path:
+        """Write a compilation, replacing any previous one for its target, and return the folder.
+
+        Args:
+          files: contents by their path below the target's folder.
+        """
+        folder = self.folder(kernel) / layout.target_folder(compilation.target)
+        with self._explaining():
+            self._publish(files, folder, manifest=compilation)
+        self._kept.add(folder)
+        return folder
+
+    def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
+        """Return the complete compilation stored under the same key, or None.
+
+        A damaged compilation counts as missing and will be replaced, and so does a compilation
+        whose compiler died or was stopped, because that may not be the kernel's fault.
+        """
+        folder = self.folder(kernel) / layout.target_folder(target)
+        path = folder / layout.COMPILATION
+        try:
+            found = schema.decode(read_regular(path) or b"", Compilation, path)
+        except DumpFormatError:
+            return None
+        is_final = found.failure is None or found.failure.stage in FINAL
+        is_listed = all(p.file is None or p.file in found.files for p in found.passes)
+        if found.key != key or not is_final or not is_listed:
+            return None
+        if not all(_is_whole(folder, *one) for one in found.files.items()):
+            return None
+        self._kept.add(folder)
+        return replace(found, cached=True)
+
+    # Files are written under `.tmp/` and renamed into place.
 
     def _publish(
         self, files: Mapping[str, Content], folder: Path, manifest: Compilation | None = None
     ) -> bool:
-        """Create `folder` with `files` in it, atomically.
+        """Create `folder` with `files` in it, in one step.
 
         Args:
           manifest: of a target's folder, which replaces an existing one; it is written last and
@@ -161,36 +297,26 @@ class Store(DumpStore):
         Returns:
           False if `folder` already existed and was kept.
         """
-        for _ in range(_ATTEMPTS):
-            with self._workspace() as workspace:
-                new = (
-                    workspace / layout.NEW
-                )  # with the modes that the umask gives; its parent is private
-                written = self._write_folder(new, files, manifest)
-                if not _holds(new, written):
-                    continue
-                self._make_folders(folder.parent)
-                if manifest is not None:
-                    undo = self._install(workspace, folder)
-                elif not self._rename_to_nothing(new, folder):
+        with self._workspace() as workspace:
+            new = workspace / "new"  # with the modes that the umask gives; its parent is private
+            self._write_folder(new, files, manifest)
+            self._make_folders(folder.parent)
+            for attempt in itertools.count():  # other processes may be replacing it, too
+                if self._rename_to_nothing(new, folder):
+                    break
+                if manifest is None:
                     return False
-                else:
-                    undo = (folder, new)
-                if _holds(folder, written):
-                    self._disk.flush(folder.parent)
-                    return True
-                self._undo(folder, *undo)  # another process deleted files before the rename
-        raise DumpDirectoryError(
-            f"cannot dump to {self.root}: something deletes files under {layout.TMP}/ while they "
-            "are written. Stop cleaning the directory during a run; no half-written folder was left"
-        )
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.rename(folder, workspace / f"old-{attempt}")
+            self._disk.flush(folder.parent)
+        return True
 
     def _write_folder(
         self, new: Path, files: Mapping[str, Content], manifest: Compilation | None
-    ) -> dict[str, FileRecord]:
-        """Write and flush a folder, and return the records of its files by path below it."""
-        self._disk.make_folder(new)
+    ) -> None:
+        """Write and flush a folder."""
         folders = {new: None}
+        self._disk.make_folder(new)
         written: dict[str, FileRecord] = {}
         for name, content in files.items():
             path = new / name
@@ -203,39 +329,6 @@ class Store(DumpStore):
             document = schema.encode(replace(manifest, cached=False, files=dict(written)))
             written[layout.COMPILATION] = self._disk.write(new / layout.COMPILATION, document)
         self._disk.flush_all([*(new / name for name in written), *reversed(folders)])
-        return written
-
-    def _install(self, workspace: Path, folder: Path) -> tuple[Path, Path]:
-        """Replace `folder` by `new`, and return the arguments by which `_undo` reverses that.
-
-        The previous folder is then in the workspace.
-        """
-        new, old = workspace / layout.NEW, workspace / layout.OLD
-        while not self._rename_to_nothing(new, folder):
-            with contextlib.suppress(FileNotFoundError):  # another process moved it just now
-                if self._disk.exchange(new, folder):
-                    return new, folder
-                self._move_away(folder, workspace, old)
-        return (old, folder) if old.exists() else (folder, new)
-
-    def _move_away(self, folder: Path, workspace: Path, old: Path) -> None:
-        """Move `folder` to `old`, from where `_restore` recovers it if this process dies."""
-        owner = workspace / layout.OWNER
-        if owner.exists():
-            self._disk.remove(old)  # another process has published in its place meanwhile
-        else:
-            self._disk.write(owner, os.fsencode(folder.relative_to(self.root)))
-            self._disk.flush_all([owner, workspace, workspace.parent])
-        self._disk.rename(folder, old)
-
-    def _undo(self, folder: Path, one: Path, other: Path) -> None:
-        """Withdraw a folder that lost files while it was published."""
-        with contextlib.suppress(OSError):
-            if one == folder:
-                self._disk.rename(folder, other)
-            elif not self._disk.exchange(one, folder):
-                self._disk.rename(folder, one.with_name(layout.INCOMPLETE))
-                self._disk.rename(one, folder)
 
     def _rename_to_nothing(self, old: Path, new: Path) -> bool:
         """Rename a folder; False if `new` exists."""
@@ -247,83 +340,20 @@ class Store(DumpStore):
             raise
         return True
 
-    # Replacing files one by one.
+    def _put_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Write files of a kernel whose content has changed, each by itself."""
+        with self._explaining():
+            for name, content in files.items():
+                if read_regular(folder / name, len(content)) != content:
+                    self._replace_file(folder / name, content)
 
-    def _replace_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        """Replace several files of a kernel such that a kill leaves no permanent mixture.
-
-        They are first published together under `.tmp/`; the next run completes the replacement.
-        """
-        with self._writing(folder):
-            self._complete(folder)
-            if self._same(folder, files):
-                return
-            with self._workspace() as workspace:
-                self._write_folder(workspace / layout.NEW, files, None)
-                self._disk.rename(workspace / layout.NEW, self._pending(folder))
-                self._disk.flush(self._pending(folder).parent)
-            self._complete(folder)
-
-    def _complete(self, folder: Path) -> None:
-        """Replace a kernel's files with the pending ones; the caller holds its lock."""
-        pending = self._pending(folder)
-        if not pending.is_dir():
-            return
-        for name in _OF_KERNEL:
-            content = read_regular(pending / name)
-            if content is not None and not self._same(folder, {name: content}):
-                self._replace_file(folder / name, content)
-        with self._workspace() as workspace:  # moved in one step: a partial folder would be useless
-            self._disk.rename(pending, workspace / layout.OLD)
-
-    def _pending(self, folder: Path) -> Path:
-        return self.root / layout.TMP / f"{layout.PENDING}{folder.name}"
-
-    def _replace_file(self, path: Path, content: Content) -> None:
+    def _replace_file(self, path: Path, content: bytes) -> None:
         with self._workspace() as workspace:
-            self._disk.write(workspace / layout.FILE, content)
-            self._disk.flush(workspace / layout.FILE)
+            self._disk.write(workspace / "file", content)
+            self._disk.flush(workspace / "file")
             self._make_folders(path.parent)
-            self._disk.rename(workspace / layout.FILE, path)
+            self._disk.rename(workspace / "file", path)
             self._disk.flush(path.parent)
-
-    def _same(self, folder: Path, files: Mapping[str, bytes]) -> bool:
-        return all(
-            read_regular(folder / name, len(content)) == content for name, content in files.items()
-        )
-
-    # Recovery after killed processes.
-
-    def _recover(self) -> None:
-        """Finish or undo the work of processes that died, and delete their temporary files."""
-        tmp = self.root / layout.TMP
-        if tmp.is_symlink() or not tmp.is_dir():
-            return  # in a directory that is not ours, a link may lead anywhere
-        for pending in tmp.glob(f"{layout.PENDING}*"):
-            name = pending.name.removeprefix(layout.PENDING)
-            folder = self.root / name
-            if name.startswith(".") or folder.is_symlink() or not folder.is_dir():
-                continue
-            with contextlib.suppress(LockTimeoutError), self._writing(folder, at_once=True):
-                self._complete(folder)
-        scratch.sweep(tmp, recover=self._restore)
-
-    def _restore(self, workspace: Path) -> None:
-        """Move a folder back if its replacement was never published.
-
-        Safe even if the process that moved it is alive: it finds the folder, and moves it again.
-        """
-        owner = read_regular(workspace / layout.OWNER)
-        if owner is None or not (workspace / layout.OLD).exists():
-            return
-        place = PurePosixPath(os.fsdecode(owner))
-        if place.is_absolute() or ".." in place.parts or len(place.parts) != 2:
-            return
-        with contextlib.suppress(OSError):
-            if self._rename_to_nothing(workspace / layout.OLD, self.root / place):
-                self._disk.flush((self.root / place).parent)
-
-    # Folders and locks.
 
     @contextlib.contextmanager
     def _workspace(self) -> Iterator[Path]:
@@ -332,17 +362,12 @@ class Store(DumpStore):
         with self._explaining():
             if not tmp.is_dir():
                 self._disk.make_folder(tmp)
-                self._flush_above(tmp)
             made = scratch.Scratch(tmp)
         try:
             self._disk.made(made.path)
             with self._explaining():
                 yield made.path
         finally:
-            with contextlib.suppress(OSError):
-                for path in made.path.iterdir():
-                    if path.name != layout.LOCK:
-                        self._disk.remove(path)
             made.remove()
 
     def _make_folders(self, path: Path) -> None:
@@ -354,37 +379,8 @@ class Store(DumpStore):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(missing[-1]))
         for folder in reversed(missing[:-1]):
             self._disk.make_folder(folder)
-            self._flush_above(folder)
-
-    def _flush_above(self, folder: Path) -> None:
-        """Flush the directory entry of a new folder."""
-        with contextlib.suppress(PermissionError):  # the parent may be writable but not listable
-            self._disk.flush(folder.parent)
-
-    @contextlib.contextmanager
-    def _locked(self, name: str, task: str, *, at_once: bool = False) -> Iterator[None]:
-        """Hold a lock of this directory; without lock support, warn once and continue."""
-        waiting = replace(self._waiting, timeout=0.0) if at_once else self._waiting
-        with contextlib.ExitStack() as stack:
-            if self._has_locks:
-                path = self.root / layout.LOCKS / f"{name}{layout.LOCK}"
-                with self._explaining():
-                    path.parent.mkdir(exist_ok=True)
-                    try:
-                        stack.enter_context(locks.hold(path, task, waiting))
-                    except locks.LocksUnavailable as error:
-                        self._has_locks = False
-                        self._waiting.warn(
-                            f"{self.root} is on a file system without locks ({error.strerror}): "
-                            "other processes may compile the same kernels at the same time. "
-                            "That costs time and damages nothing"
-                        )
-            yield
-
-    def _writing(self, folder: Path, *, at_once: bool = False) -> AbstractContextManager[None]:
-        """Hold the lock for replacing a kernel's files."""
-        stripe = folder.name[-layout.DIGITS :][:_STRIPES]
-        return self._locked(stripe, f"writing {folder.name}", at_once=at_once)
+            with contextlib.suppress(PermissionError):  # the parent may not be listable
+                self._disk.flush(folder.parent)
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.root)
@@ -397,9 +393,15 @@ def _is_whole(folder: Path, name: str, record: FileRecord) -> bool:
     return is_as_recorded(folder / path, record)
 
 
-def _holds(folder: Path, written: Mapping[str, FileRecord]) -> bool:
-    """Return whether a folder still contains what was written to it, comparing file sizes."""
+def _knows_more(stored: bytes | None, blocks: BlockMap, path: Path) -> bool:
+    """Return whether a stored block map has more known index maps or scalars than another one."""
     try:
-        return all((folder / name).stat().st_size == r.size for name, r in written.items())
-    except OSError:
+        found = schema.decode(stored or b"", BlockMap, path)
+    except DumpFormatError:
         return False
+    return _known(found) > _known(blocks)
+
+
+def _known(blocks: BlockMap) -> tuple[bool, int, int]:
+    """Rank of a block map by its completeness."""
+    return blocks.unknown is None, -blocks.num_unknown, len(blocks.scalars)

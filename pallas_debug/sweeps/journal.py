@@ -15,7 +15,7 @@ import msgspec
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError
 from pallas_debug.store import files, layout
-from pallas_debug.store.base import DumpStore
+from pallas_debug.store.writer import Store
 from pallas_debug.sweeps.grid import Setting, fingerprint
 from pallas_debug.sweeps.task import KnownResult
 
@@ -31,7 +31,7 @@ class Journal:
       identity: digest of the function, arguments and options, equal for equal sweeps.
     """
 
-    def __init__(self, store: DumpStore, identity: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, identity: Mapping[str, Any]) -> None:
         self._store = store
         self.folder = f"{layout.SWEEPS}/{fingerprint(identity)[:16]}"
 

@@ -19,7 +19,7 @@ from pallas_debug.compiler.pool import default_jobs
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, UsageError
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import extra_targets, plugin_manager
-from pallas_debug.store.base import open_store
+from pallas_debug.store.writer import open_store
 from pallas_debug.sweeps import predict as predicting
 from pallas_debug.sweeps import task as tasks
 from pallas_debug.sweeps.grid import Setting, settings

@@ -16,8 +16,8 @@ from object_stores import S3, forget
 from pallas_debug.errors import DumpDirectoryError, NoDumpsError, UsageError
 from pallas_debug.model import Compilation, Kernel, RunRecord
 from pallas_debug.store import open_dumps
-from pallas_debug.store.base import open_store
 from pallas_debug.store.remote import fetch
+from pallas_debug.store.writer import open_store
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
 
@@ -246,7 +246,7 @@ def test_commands_that_read(
 def test_local_use_imports_no_fsspec(run_python: Any) -> None:
     code = (
         "import sys, pallas_debug\n"
-        "from pallas_debug.store.base import open_store\n"
+        "from pallas_debug.store.writer import open_store\n"
         "open_store('dumps'); list(pallas_debug.open_dumps('dumps'))\n"
         "print([m for m in ('fsspec', 's3fs', 'pallas_debug.store.remote') if m in sys.modules])"
     )

@@ -81,17 +81,6 @@ def test_what_no_lock_can_tell_is_swept_by_age(tmp_path: Path) -> None:
     assert (young.exists(), old.exists(), growing.exists()) == (True, False, True)
 
 
-def test_folders_of_earlier_versions_are_swept_by_age(tmp_path: Path) -> None:
-    for name in ("host-1-young", "host-1-old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_bytes(b"")
-    age(tmp_path / "host-1-old")
-    sweep(tmp_path, unlocked=False)
-    assert len(list(tmp_path.iterdir())) == 2
-    sweep(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["host-1-young"]
-
-
 def test_without_locks_age_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(errno.ENOLCK, "no locks")

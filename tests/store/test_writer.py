@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import Compilation, Failure, FileRecord, Kernel, RunRecord, SourceLine
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.store import Store, open_dumps
-from pallas_debug.store.disk import Disk
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
 
@@ -77,11 +76,6 @@ def test_kernel(tmp_path: Path, kernel: Kernel) -> None:
     assert stored.kernel == kernel
 
 
-def test_kernel_without_source(tmp_path: Path, kernel: Kernel) -> None:
-    folder = Store(tmp_path).put_kernel(kernel, jaxpr="j", source=None)
-    assert sorted(p.name for p in folder.iterdir()) == ["jaxpr.txt", "kernel.json"]
-
-
 def test_texts_with_surrogates(tmp_path: Path) -> None:
     odd = Kernel(
         name="k\udcff", digest="0" * 64, primitive="p", source=SourceLine(file="\udcff", line=1)
@@ -107,14 +101,6 @@ def test_a_kernel_written_again_keeps_its_compilations(
     assert [c.compilation for c in stored.compilations] == [recorded(compilation, files)]
 
 
-def test_a_kernel_that_is_there_already_is_not_touched(tmp_path: Path, kernel: Kernel) -> None:
-    store = Store(tmp_path)
-    folder = store.put_kernel(kernel, jaxpr="j", source="s")
-    before = {p.name: p.stat().st_ino for p in folder.iterdir()}
-    store.put_kernel(kernel, jaxpr="j", source="s")
-    assert {p.name: p.stat().st_ino for p in folder.iterdir()} == before
-
-
 def test_a_program_and_blocks_are_written_with_a_new_kernel(tmp_path: Path, kernel: Kernel) -> None:
     store = Store(tmp_path)
     blocks = BlockMap(unknown="its grid is dynamic")
@@ -125,9 +111,10 @@ def test_a_program_and_blocks_are_written_with_a_new_kernel(tmp_path: Path, kern
         "kernel.json",
         "program.py",
     ]
-    store.put_kernel(kernel, jaxpr="j", source=None, program="p2")
-    assert (folder / "program.py").read_text() == "p2"
-    store.put_kernel(kernel, jaxpr="j2", source=None)
+    before = {p.name: p.stat().st_ino for p in folder.iterdir()}
+    store.put_kernel(kernel, jaxpr="j", source=None)
+    assert {p.name: p.stat().st_ino for p in folder.iterdir()} == before  # nothing has changed
+    store.put_kernel(kernel, jaxpr="j2", source=None, program="p2")
     assert (folder / "program.py").read_text() == "p2"
 
 
@@ -153,6 +140,7 @@ def test_another_key_replaces_all_that_was_there(
     tmp_path: Path, kernel: Kernel, compiled: Compiled
 ) -> None:
     store = Store(tmp_path)
+    store.put_kernel(kernel, jaxpr="j", source=None)
     old, files = compiled(key="a" * 64)
     store.put_compilation(kernel, old, {**files, "compiler.log": b"old"})
     new, files = compiled(key="b" * 64, first=b"new\n")
@@ -162,6 +150,8 @@ def test_another_key_replaces_all_that_was_there(
     assert store.find_compilation(kernel, "v5e", "a" * 64) is None
     found = store.find_compilation(kernel, "v5e", "b" * 64)
     assert found == replace(recorded(new, files), cached=True)
+    (stored,) = open_dumps(tmp_path).kernels()
+    assert stored.target("v5e").compilation == recorded(new, files)  # not how it was found
 
 
 def test_a_file_where_the_targets_folder_belongs_is_replaced(
@@ -192,17 +182,6 @@ def test_folders_have_the_modes_that_the_umask_gives(
 # Finding what is there.
 
 
-def test_find_hit(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
-    store = Store(tmp_path)
-    compilation, files = compiled()
-    store.put_compilation(kernel, replace(compilation, cached=True), files)
-    found = store.find_compilation(kernel, "v5e", compilation.key)
-    assert found == replace(recorded(compilation, files), cached=True)
-    (stored,) = open_dumps(tmp_path).kernels()
-    # How it was found is not kept.
-    assert stored.target("v5e").compilation == recorded(compilation, files)
-
-
 def test_find_nothing(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
     store = Store(tmp_path)
     compilation, files = compiled()
@@ -227,8 +206,7 @@ def test_find_nothing(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> Non
         lambda folder: as_pipe(folder / "compilation.json"),
         lambda folder: edited(folder, '"compiler.log"', '"../v5e/compiler.log"'),
         lambda folder: edited(folder, '"compiler.log"', f'"{folder}/compiler.log"'),
-        lambda folder: edited(folder, '"files"', '"no files"', '"size": 6', '"size": 7'),
-        lambda folder: edited(folder, '"size": 6', '"size": 7', count=1),
+        lambda folder: edited(folder, '"files"', '"no files"'),
         lambda folder: edited(folder, '"file": "passes/00-original.mlir"', '"file": "x.mlir"'),
         lambda folder: (folder / "compilation.json").unlink(),
         lambda folder: (folder / "compilation.json").write_bytes(b""),
@@ -255,24 +233,13 @@ def test_what_is_damaged_is_not_found_and_written_again(
     assert store.find_compilation(kernel, "v5e", compilation.key) is not None
 
 
-def test_a_dump_from_before_files_were_recorded_is_found(
-    tmp_path: Path, kernel: Kernel, compiled: Compiled
-) -> None:
-    store = Store(tmp_path)
-    compilation, files = compiled()
-    folder = store.put_compilation(kernel, compilation, files)
-    edited(folder, '"files"', '"no files"')
-    found = store.find_compilation(kernel, "v5e", compilation.key)
-    assert found == replace(compilation, cached=True)
-
-
-def edited(folder: Path, *words: str, count: int = -1) -> None:
+def edited(folder: Path, *words: str) -> None:
     """Replace words of the manifest, given in pairs."""
     path = folder / "compilation.json"
     text = path.read_text()
     for old, new in zip(words[::2], words[1::2], strict=True):
         assert old in text
-        text = text.replace(old, new, count)
+        text = text.replace(old, new)
     path.write_text(text)
 
 
@@ -384,28 +351,6 @@ def test_a_claim_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_claim_holds_between_the_threads_of_a_process(tmp_path: Path, kernel: Kernel) -> None:
-    store = Store(tmp_path)
-    inside = 0
-    most = 0
-
-    def work() -> None:
-        nonlocal inside, most
-        for _ in range(5):
-            with store.claim(kernel, "v5e"):
-                inside += 1
-                most = max(most, inside)
-                time.sleep(0.001)
-                inside -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
-
-
 def test_what_is_raised_under_a_claim_is_not_explained_away(tmp_path: Path, kernel: Kernel) -> None:
     store = Store(tmp_path)
     with pytest.raises(FileNotFoundError, match="mine"), store.claim(kernel, "v5e"):
@@ -426,75 +371,6 @@ def test_a_file_that_was_to_be_copied_and_is_not_there(
     )
     assert not store.folder(kernel).exists()
     assert list((tmp_path / ".tmp").iterdir()) == []
-
-
-class Deleting(Disk):
-    """A disk on which something deletes a file of a folder as it is published."""
-
-    armed = False
-
-    def __init__(self, *, times: int, can_exchange: bool, early: bool) -> None:
-        self.times = times
-        self.can_exchange = can_exchange
-        self.early = early
-
-    def _delete(self, folder: Path) -> None:
-        if self.times and self.armed and (folder / "passes").exists():
-            self.times -= 1
-            self.armed = False  # until the folder is written again
-            (folder / "passes" / "00-original.mlir").unlink(missing_ok=True)
-
-    def flush_all(self, paths: Iterable[Path]) -> None:
-        files = list(paths)
-        super().flush_all(files)
-        self.armed = True
-        if self.early:
-            self._delete(files[-1])
-
-    def rename(self, old: Path, new: Path) -> None:
-        if old.name == "new" and not self.early and not new.exists():
-            self._delete(old)
-        super().rename(old, new)
-
-    def exchange(self, one: Path, other: Path) -> bool:
-        if not self.can_exchange:
-            return False
-        if not self.early:
-            self._delete(one)
-        return super().exchange(one, other)
-
-
-@pytest.mark.parametrize("early", [True, False])
-@pytest.mark.parametrize("can_exchange", [True, False])
-@pytest.mark.parametrize("is_there", [True, False])
-def test_what_is_deleted_from_under_a_writer_is_written_again(
-    tmp_path: Path,
-    kernel: Kernel,
-    compiled: Compiled,
-    is_there: bool,
-    can_exchange: bool,
-    early: bool,
-) -> None:
-    if is_there:
-        Store(tmp_path).put_compilation(kernel, *compiled(key="a" * 64))
-    store = Store(tmp_path, disk=Deleting(times=1, can_exchange=can_exchange, early=early))
-    store.put_compilation(kernel, *compiled(key="b" * 64))
-    assert store._disk.times == 0
-    assert store.find_compilation(kernel, "v5e", "b" * 64) is not None
-    assert list((tmp_path / ".tmp").iterdir()) == []
-
-    store = Store(tmp_path, disk=Deleting(times=99, can_exchange=can_exchange, early=early))
-    with pytest.raises(DumpDirectoryError) as error:
-        store.put_compilation(kernel, *compiled(key="c" * 64))
-    assert str(error.value) == (
-        f"cannot dump to {tmp_path}: something deletes files under .tmp/ while they are written. "
-        "Stop cleaning the directory during a run; no half-written folder was left"
-    )
-    assert not store.keeps(kernel, "v5e")
-    assert Store(tmp_path).find_compilation(kernel, "v5e", "b" * 64) is not None
-    with pytest.raises(DumpDirectoryError):
-        store.put_compilation(kernel, *compiled(target="v6e"))
-    assert not (store.folder(kernel) / "v6e").exists()
 
 
 def recorded(compilation: Compilation, files: Mapping[str, bytes | Path]) -> Compilation:

@@ -11,13 +11,13 @@ from concurrent.futures import CancelledError
 import pytest
 
 from pallas_debug.errors import DumpDirectoryError
-from pallas_debug.store.base import open_store
+from pallas_debug.store.writer import open_store
 from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
 
 
 @pytest.fixture
 def workers() -> Iterator[LocalWorkers]:
-    made = LocalWorkers(1, timeout=3.5, preload="pallas_debug.store.base")
+    made = LocalWorkers(1, timeout=3.5, preload="pallas_debug.store.writer")
     yield made
     made.shutdown(cancel_futures=True)
 

@@ -187,7 +187,7 @@ class OutputActions(Workspace):
             return None
         try:
             file = self.browser.file(self.place)
-            file.check()
+            os.close(file.open())
         except (OSError, PallasDebugError):
             return None
         return file
