@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .ops.collectives import all_gather as all_gather
-    from .ops.collectives import right_permute as right_permute
     from .ops.flash_attention import flash_attention as flash_attention
     from .ops.layer_norm import layer_norm as layer_norm
     from .ops.matmul import matmul as matmul
     from .ops.paged_attention import paged_attention as paged_attention
     from .ops.pipelined import dma_copy as dma_copy
-    from .ops.pipelined import dma_matmul as dma_matmul
-    from .ops.pipelined import pipelined_copy as pipelined_copy
-    from .ops.pipelined import pipelined_matmul as pipelined_matmul
-    from .ops.reduction import reduction as reduction
     from .ops.softmax import softmax as softmax
     from .ops.splash_attention import make_splash_attention as make_splash_attention
     from .ops.splash_attention import splash_attention as splash_attention
@@ -38,7 +33,6 @@ _HOMES = {
     "Spec": "registry",
     "all_gather": "ops.collectives",
     "dma_copy": "ops.pipelined",
-    "dma_matmul": "ops.pipelined",
     "flash_attention": "ops.flash_attention",
     "layer_norm": "ops.layer_norm",
     "make_splash_attention": "ops.splash_attention",
@@ -46,10 +40,6 @@ _HOMES = {
     "operation": "registry",
     "operations": "registry",
     "paged_attention": "ops.paged_attention",
-    "pipelined_copy": "ops.pipelined",
-    "pipelined_matmul": "ops.pipelined",
-    "reduction": "ops.reduction",
-    "right_permute": "ops.collectives",
     "softmax": "ops.softmax",
     "splash_attention": "ops.splash_attention",
     "vector_add": "ops.vector_add",

@@ -23,10 +23,6 @@ from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 
 TARGETS = tuple(target.name for target in targets.BUILTIN)
-COLLECTIVES = ("right_permute", "all_gather")
-"""They are lowered for a mesh of devices, by tests of their own."""
-
-
 BACKWARD = ("flash_attention", "splash_attention", "layer_norm")
 """Operations whose gradients are kernels unlike those of the values."""
 
@@ -84,11 +80,10 @@ def cases(*, differentiable: bool = False) -> list[Any]:
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small")[:1]
-        if op.name not in COLLECTIVES
+        if op.name != "all_gather"  # lowered for a mesh of devices, by a test of its own
         if not differentiable or op.name in BACKWARD
     ]
-    quick = ("dma_matmul",)
-    return mark_all_but_first(found, lambda op, spec: op.name if op.name in quick else None)
+    return mark_all_but_first(found, lambda op, spec: op.name if op.name == "dma_copy" else None)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ TARGETS = tuple(target.name for target in targets.BUILTIN)
 OLD_AND_NEW = ("v4", "tpu7x")
 """Targets of gradients, whose kernels use what those of the values do."""
 
-QUICK = ("vector_add", "matmul", "dma_matmul", "flash_attention", "paged_attention", "all_gather")
+QUICK = ("vector_add", "matmul", "dma_copy", "flash_attention", "paged_attention", "all_gather")
 """Operations of which every run compiles a spec; between them they use what the others do."""
 
 

@@ -11,18 +11,13 @@ from pallas_debug_kernels.spec import TAGS
 
 NAMES = [
     "vector_add",
-    "reduction",
     "softmax",
     "layer_norm",
     "matmul",
     "dma_copy",
-    "pipelined_copy",
-    "dma_matmul",
-    "pipelined_matmul",
     "flash_attention",
     "splash_attention",
     "paged_attention",
-    "right_permute",
     "all_gather",
 ]
 

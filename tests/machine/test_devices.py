@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu.all_gather import all_gather as all_gather_of_jax
 from jax.sharding import AxisType, PartitionSpec
 from machine_runs import ran
-from pallas_debug_kernels import all_gather, operation, right_permute
+from pallas_debug_kernels import all_gather, operation
 
 import pallas_debug
 from pallas_debug.bridge.hosted.meeting import Meeting
@@ -29,15 +29,14 @@ def mesh(**axes: int) -> jax.sharding.Mesh:
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
 
-@pytest.mark.parametrize("function", [right_permute, all_gather])
 @pytest.mark.parametrize(
     "axes", [{"x": 4}, {"x": 3}, {"x": 1}, {"data": 2, "x": 2}, {"x": 2, "data": 2}], ids=str
 )
-def test_collectives(function: Callable[..., Any], axes: dict[str, int]) -> None:
+def test_the_bundled_collective(axes: dict[str, int]) -> None:
     x = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128)
     devices = mesh(**axes)
-    out = ran(lambda x: function(x, mesh=devices), x)
-    expected = operation(function.__name__).reference(x, mesh=devices)
+    out = ran(lambda x: all_gather(x, mesh=devices), x)
+    expected = operation("all_gather").reference(x, mesh=devices)
     np.testing.assert_array_equal(out, expected)
     for shard in out.addressable_shards:  # also where the result is replicated
         np.testing.assert_array_equal(shard.data, expected[shard.index])
@@ -201,4 +200,4 @@ def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.Monk
     monkeypatch.setattr("pallas_debug.bridge.hosted.lowering.MAX_DEVICES", 3)
     x = jnp.ones((8, 128))
     with pytest.raises(MachineError, match="runs on 4 devices, but the kernel machine simulates"):
-        ran(lambda x: right_permute(x, mesh=mesh(x=4)), x)
+        ran(lambda x: all_gather(x, mesh=mesh(x=4)), x)

@@ -45,7 +45,7 @@ def by_hlo(function: Callable[..., Any], *args: Any) -> Any:
         return jax.jit(function)(*args)
 
 
-ON_ONE_DEVICE = [op for op in operations() if op.name not in ("right_permute", "all_gather")]
+ON_ONE_DEVICE = [op for op in operations() if op.name != "all_gather"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Kernels that run on every core of the ring.
+"""The kernel, which runs on every core of the ring.
 
 A chip may write to another's memory only once that chip has entered the same kernel: until then,
 the memory may still be in use for something else. The barrier semaphore ensures this.
@@ -13,28 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-# Kernels that may run concurrently need distinct barrier semaphores, hence distinct ids.
-RIGHT_PERMUTE_ID = 0
-ALL_GATHER_ID = 1
-
 _HBM = pl.BlockSpec(memory_space=pl.ANY)
-
-
-def right_permute_kernel(
-    x_ref: jax.Ref,  # [rows, cols] in HBM
-    out_ref: jax.Ref,  # [rows, cols] in HBM; the left neighbour writes it
-    send_sem: jax.Ref,
-    receive_sem: jax.Ref,
-    *,
-    axis_name: str,
-) -> None:
-    """Send this device's rows to the right, and wait for those from the left."""
-    _, right = _meet_neighbours(axis_name)
-    copy = pltpu.make_async_remote_copy(
-        x_ref, out_ref, send_sem, receive_sem, device_id={axis_name: right}
-    )
-    copy.start()
-    copy.wait()
 
 
 def all_gather_kernel(
@@ -79,31 +58,7 @@ def _meet_neighbours(axis_name: str) -> tuple[jax.Array, jax.Array]:
 
 
 @partial(jax.jit, static_argnames=("mesh", "axis_name"))
-def launch_right_permute(x: jax.Array, *, mesh: Mesh | AbstractMesh, axis_name: str) -> jax.Array:
-    """Run the kernel on every device, each with its own rows."""
-
-    def on_each(rows: jax.Array) -> jax.Array:
-        permute = pl.pallas_call(
-            partial(right_permute_kernel, axis_name=axis_name),
-            out_shape=jax.ShapeDtypeStruct(rows.shape, rows.dtype),
-            in_specs=[_HBM],
-            out_specs=_HBM,
-            scratch_shapes=[pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.DMA],
-            compiler_params=pltpu.CompilerParams(collective_id=RIGHT_PERMUTE_ID),
-            name="right_permute",
-        )
-        out: jax.Array = permute(rows)
-        return out
-
-    spread = PartitionSpec(axis_name)
-    out: jax.Array = jax.shard_map(
-        on_each, mesh=mesh, in_specs=spread, out_specs=spread, check_vma=False
-    )(x)
-    return out
-
-
-@partial(jax.jit, static_argnames=("mesh", "axis_name"))
-def launch_all_gather(x: jax.Array, *, mesh: Mesh | AbstractMesh, axis_name: str) -> jax.Array:
+def launch(x: jax.Array, *, mesh: Mesh | AbstractMesh, axis_name: str) -> jax.Array:
     """Run the kernel on every device, each with its own rows."""
     num_devices = mesh.shape[axis_name]
 
@@ -118,7 +73,7 @@ def launch_all_gather(x: jax.Array, *, mesh: Mesh | AbstractMesh, axis_name: str
                 pltpu.SemaphoreType.DMA((max(num_devices - 1, 1),)),
                 pltpu.SemaphoreType.DMA((max(num_devices - 1, 1),)),
             ],
-            compiler_params=pltpu.CompilerParams(collective_id=ALL_GATHER_ID),
+            compiler_params=pltpu.CompilerParams(collective_id=0),
             name="all_gather",
         )
         parts: jax.Array = gather(rows)  # [num_devices, rows, cols]

@@ -1,4 +1,4 @@
-"""Argument sets for `right_permute` and `all_gather`."""
+"""Argument sets for `all_gather`."""
 
 import jax
 import jax.numpy as jnp

@@ -1,9 +1,7 @@
-"""A copy and a matrix product in plain jax.numpy."""
+"""A copy in plain jax.numpy."""
 
 import jax
 import jax.numpy as jnp
-
-from ..matmul import matmul_reference as matmul_reference
 
 
 def copy_reference(x: jax.Array, *, block_rows: int = 0) -> jax.Array:
