@@ -51,30 +51,10 @@ _RESULTS: tuple[tuple[str, CostClass], ...] = (
     ("mrf", "matmul"),
 )
 
-
 FILLED: tuple[CostClass, ...] = ("VALU", "EUP", "load", "store")
 """Classes whose instructions each compute, load or store one register."""
 
-MIN_PADDING = 0.01
-"""Share of a kernel's cycles from which a line is named that spends them on padding."""
-
 NO_FILL = RegisterFill(text=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartialFill:
-    """Vectors of a line that fill only part of each register.
-
-    Attributes:
-      share: share of the kernel's cycles.
-      fill: mean share of the registers that holds data.
-      kinds: classes of the instructions, most expensive first.
-    """
-
-    source: SourceLine
-    share: float
-    fill: float
-    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,23 +102,6 @@ class Costs:
         for cell in self.cells:
             sums[getattr(cell, key)] += cell.cycles
         return sorted(sums.items(), key=lambda item: -item[1])
-
-    def partly_filled(self) -> tuple[PartialFill, ...]:
-        """Return the lines whose vectors fill part of each register, most padding first."""
-        total = self.total
-        found = []
-        for source, costs in self.lines():
-            part = Costs(cells=tuple(c for c in costs.cells if c.fill is not None and c.fill < 1))
-            padding = sum(c.cycles * (1 - (c.fill or 0)) for c in part.cells)
-            if padding >= MIN_PADDING * total:
-                line = PartialFill(
-                    source=source,
-                    share=part.total / total,
-                    fill=1 - padding / part.total,
-                    kinds=tuple(str(kind) for kind, _ in part.by("kind")),
-                )
-                found.append((padding, line))
-        return tuple(line for _, line in sorted(found, key=lambda item: -item[0]))
 
     def lines(self) -> list[tuple[SourceLine, Costs]]:
         """Return the cells of each Python line, most expensive first."""

@@ -13,7 +13,7 @@ from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.bottleneck import bottleneck
 from pallas_debug.profile.cost_estimate import CountedCost, counted_cost
-from pallas_debug.profile.costs import Costs, PartialFill, costs_of
+from pallas_debug.profile.costs import Costs, costs_of
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.fill import RegisterFill
@@ -127,7 +127,6 @@ class Stats:
       lines: costs of Python lines, most expensive first.
       bottleneck: where the cycles go, in at most five lines.
       advice: what saves at least a tenth of the cycles.
-      partly_filled: lines whose vectors fill part of each register, most padding first.
       cost_estimate: counted work, to declare it; None if the kernel declares a cost estimate.
       coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
@@ -151,7 +150,6 @@ class Stats:
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
     bottleneck: tuple[str, ...] = ()
-    partly_filled: tuple[PartialFill, ...] = ()
     cost_estimate: CountedCost | None = None
     advice: tuple[Advice, ...] = ()
     is_sparse: bool = False
@@ -329,7 +327,6 @@ def _stats(profile: Profile) -> Stats:
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         bottleneck=profile.bottleneck,
-        partly_filled=profile.costs.partly_filled(),
         cost_estimate=profile.cost_estimate,
         advice=profile.advice,
         is_sparse=schedule.is_sparse,

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Maximum number of Python lines printed without `--all`."""
 
-SHOWN_FILLS = 5
-"""Maximum number of lines printed whose vectors leave part of each register empty."""
-
 NAMES = 30
 """Columns of a name in a table; a longer one is cut."""
 
@@ -81,7 +78,6 @@ def sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int]
     yield _code(stats, whole=whole), 4
     yield _memory(stats), 17
     yield source_lines(stats, whole=whole), 4
-    yield _partly_filled(stats), 4
     yield _advice(stats), 8
     yield _cost_estimate(stats.cost_estimate), 4
     yield [f"assumed: {assumption}" for assumption in stats.cycles.assumptions], 4
@@ -210,16 +206,6 @@ def _advice(stats: Stats) -> Iterator[str]:
             yield f"      {one_line(advice.source.text.strip())}"
         yield f"      {one_line(f'remedy: {advice.remedy}')}"
         yield f"      {one_line(change_text(advice.what_if))}"
-
-
-def _partly_filled(stats: Stats) -> Iterator[str]:
-    if stats.partly_filled:
-        yield "registers        vectors of these lines leave part of each register empty"
-    for part in stats.partly_filled[:SHOWN_FILLS]:
-        yield (
-            f"  {one_line(line_text(part.source))}: {quantities.percent(part.fill)} filled, in "
-            f"{quantities.percent(part.share)} of the cycles ({', '.join(part.kinds)})"
-        )
 
 
 def _cost_estimate(counted: CountedCost | None) -> Iterator[str]:

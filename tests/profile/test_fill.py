@@ -15,7 +15,6 @@ from pallas_debug.ir.bundles import Instruction
 from pallas_debug.profile.costs import FILLED
 from pallas_debug.profile.fill import RegisterFill
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.text import lines_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -54,31 +53,12 @@ def test_element_wise_work(shape: tuple[int, ...], dtype: Any, fill: float, tmp_
     assert round(profile.costs.total) == profile.cycles.total.value
 
 
-def test_the_line_is_named(tmp_path: Path) -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        narrow = x_ref[:, :16]
-        for _ in range(20):
-            narrow = jnp.exp(narrow) * narrow  # mark
-        o_ref[...] = x_ref[...]
-        o_ref[:, :16] = narrow
-
-    profile = compiled(kernel, (256, 128), F32, tmp_path)
-    lines = Path(__file__).read_text().splitlines()
-    marked = 1 + next(n for n, line in enumerate(lines) if line.endswith("# mark"))
-    most = profile.stats.partly_filled[0]
-    assert (most.source.line, most.fill) == (marked, 16 / 128)
-    assert {"EUP", "VALU"} <= set(most.kinds)
-    shown = next(line for line in lines_of(profile.stats) if "filled, in" in line)
-    assert shown.startswith(f"  test_fill.py:{marked}: 12 % filled, in ")
-
-
 def test_reductions_and_broadcasts_are_not_judged(tmp_path: Path) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.broadcast_to(jnp.sum(x_ref[...], axis=1, keepdims=True), (64, 128))
 
     profile = compiled(kernel, (64, 128), F32, tmp_path)
     assert {c.fill for c in profile.costs.cells if c.kind not in ("load", "store")} == {None}
-    assert not profile.stats.partly_filled
 
 
 @pytest.mark.parametrize(
