@@ -104,29 +104,20 @@ class _Place(click.Path):
 PLACE = _Place()
 
 
-class _Finite(click.FloatRange):
-    """A number in a range, but not `nan`, which no comparison excludes."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is not a number.", param, ctx)
-        return number
-
-
-class _Seconds(_Finite):
+class _Seconds(click.FloatRange):
     """A number of seconds above 0; more than a timer can wait, or `inf`, is its longest wait."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return min(super().convert(value, param, ctx), defaults.MAX_SECONDS)
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):  # which no comparison excludes
+            self.fail(f"{value} is not a number.", param, ctx)
+        return min(number, defaults.MAX_SECONDS)
 
 
 SECONDS = _Seconds()
-
-RATE = _Finite(min=1e-3, max=1e9)
 
 pretend = click.option(
     "--pretend",

@@ -28,8 +28,6 @@ class TimelineOptions:
     target: str | None
     to: Path | None
     steps: int | None
-    clock: float | None
-    bandwidth: float | None
     plain: bool
     as_json: bool
 
@@ -51,18 +49,6 @@ class TimelineOptions:
     help="Steps to show from the beginning, and half as many from the end; by default what fits "
     f"the terminal, and {defaults.TIMELINE_STEPS} in a trace file.",
 )
-@click.option(
-    "--clock",
-    metavar="MHZ",
-    type=shared.RATE,
-    help="Clock of the core, instead of the published one.",
-)
-@click.option(
-    "--bandwidth",
-    metavar="GB/S",
-    type=shared.RATE,
-    help="Bandwidth of HBM, instead of the one in libtpu's own estimates.",
-)
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
 @shared.as_json
 def run(options: TimelineOptions) -> int:
@@ -74,9 +60,8 @@ def run(options: TimelineOptions) -> int:
     pallas-debug timeline dumps/flash -t v5e -o trace.json
 
     What each step runs and copies, including copies started by the kernel, is read from the
-    schedule's scalar instructions. If that is not possible, libtpu's pipeline is simulated over the
-    blocks given by the index maps, and a note says so. Durations are estimates: cycles of the
-    bundles, and copies as long as in libtpu's own estimates.
+    schedule's scalar instructions. Durations are estimates: cycles of the bundles, and copies as
+    long as in libtpu's own estimates. The last steps of a grid of many thousands are not shown.
     """
     from pallas_debug.cli.costs import check_bundles, schedule_of
 
@@ -86,14 +71,14 @@ def run(options: TimelineOptions) -> int:
     check_bundles(read, found.name, stored.target)
     profile, code = read.profile, Exit.CANNOT_RUN if read.problems else Exit.OK
     if options.to is not None:
-        _write(
-            _timeline(found, profile, stored.target, options, defaults.TIMELINE_STEPS), options.to
-        )
+        steps = options.steps or defaults.TIMELINE_STEPS
+        _write(_timeline(found, profile, steps), options.to)
         return code
     from pallas_debug.profile.timeline import strip
 
     width = shutil.get_terminal_size((100, 24)).columns
-    made = _timeline(found, profile, stored.target, options, strip.steps_that_fit(width) * 2 // 3)
+    steps = options.steps or strip.steps_that_fit(width) * 2 // 3
+    made = _timeline(found, profile, steps)
     if options.as_json:
         output.print_json("timeline", {"timeline": made})
         return code
@@ -106,27 +91,11 @@ def run(options: TimelineOptions) -> int:
 command = shared.make("timeline", TimelineOptions, run)
 
 
-def _timeline(
-    kernel: StoredKernel,
-    profile: Profile,
-    target: str,
-    options: TimelineOptions,
-    steps: int,
-) -> Timeline:
-    from pallas_debug.profile.timeline.rates import copy_rates
+def _timeline(kernel: StoredKernel, profile: Profile, first: int) -> Timeline:
     from pallas_debug.profile.timeline.timeline import timeline_of
 
-    first = options.steps or steps
-    rates, model = copy_rates(target, clock=options.clock, bandwidth=options.bandwidth)
-    return timeline_of(
-        profile,
-        kernel.blocks(),
-        rates,
-        model,
-        first=first,
-        last=max(first // 2, 1),
-        name=kernel.kernel.name if kernel.kernel else kernel.name,
-    )
+    name = kernel.kernel.name if kernel.kernel else kernel.name
+    return timeline_of(profile, first=first, last=max(first // 2, 1), name=name)
 
 
 def _write(timeline: Timeline, to: Path) -> None:

@@ -29,6 +29,9 @@ MAX_GRID_DIMENSIONS = 64
 MAX_ENDS = 128
 """Maximum grid points at each end of the grid whose blocks are recorded individually."""
 
+Block = tuple[int, ...] | None
+"""Indices of a block; None if unknown, which is assumed to differ from every other block."""
+
 BlockDimensionKind = Literal["blocked", "squeezed", "element"]
 
 

@@ -21,14 +21,13 @@ import numpy as np
 
 from pallas_debug.errors import UsageError
 from pallas_debug.profile import changed, units
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.blocks import Block, BlockMap, OperandBlocks
 from pallas_debug.profile.changed import Followed
 from pallas_debug.profile.core.copies import copy_model
 from pallas_debug.profile.costs import class_of
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.growth import Growth
-from pallas_debug.profile.timeline.parts import Block
-from pallas_debug.profile.timeline.pipeline import Pipeline, PipelineOperand
+from pallas_debug.profile.pipeline import PipelineOperand, pipeline_cycles
 from pallas_debug.profile.tracing import Place
 from pallas_debug.quantities import size_text
 
@@ -316,30 +315,22 @@ class Simulator:
         share = 1.0 if base is None else float(base.mean())  # the average counts idle steps, too
         compute = [fixed + (work / share if is_busy else 0.0) for is_busy in _busy(blocks, ran)]
 
-        def fetch(size: float) -> tuple[float, float]:
-            return model.time("hbm_to_vmem", round(size))
-
-        def write(size: float) -> tuple[float, float]:
-            return model.time("vmem_to_hbm", round(size))
-
         operands = [
             PipelineOperand(
-                lane=number,
-                direction="in" if operand.kind == "input" else "out",
+                is_input=operand.kind == "input",
                 buffers=operand.buffers,
                 reads_back=operand.reads_back,
                 block=_numbered(blocks, operand, ran + 1),
-                size=_always(operand.block_bytes),
-                fetch=fetch,
-                write=write,
+                fetch=model.time("hbm_to_vmem", operand.block_bytes),
+                write=model.time("vmem_to_hbm", operand.block_bytes),
             )
-            for number, operand in enumerate(blocks.pipelined)
+            for operand in blocks.pipelined
             if operand.name not in self._profile.traffic.resident
         ]
-        pipeline = Pipeline(
-            operands, steps=blocks.points, compute=compute.__getitem__, keeps=lambda _: False
+        cycles = pipeline_cycles(
+            operands, steps=blocks.points, ran=ran, compute=compute.__getitem__
         )
-        return pipeline.run(0, ran).end * blocks.points / ran
+        return cycles * blocks.points / ran
 
     def _work(self, factors: Mapping[Followed, float], growth: float) -> tuple[float, float]:
         """Return the cycles of a step whatever its blocks are, and those of its work.
@@ -453,10 +444,6 @@ def _numbered(blocks: BlockMap, operand: OperandBlocks, steps: int) -> Callable[
     columns = [np.broadcast_to(index, blocks.grid)[spots].tolist() for index in indices]
     found = list(zip(*columns, strict=True)) or [()] * steps
     return found.__getitem__
-
-
-def _always(size: float) -> Callable[[Block], float]:
-    return lambda _: size
 
 
 class _Busy:

@@ -248,7 +248,6 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "--to=", "script.py"], "Invalid value for '-o' / '--to': the path is empty."),
     (["ls", ""], "Invalid value for '[DIRECTORY]': the path is empty."),
     (["explain", ""], "say what to explain: a file, a directory of dumps"),
-    (["timeline", "dumps", "--clock=nan"], "Invalid value for '--clock': nan is not a number."),
     (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
     (["stats", "-m", "script"], "pallas-debug dump --stages estimate -m script"),
     (["step", "script.py", "--line=3"], "--line chooses what --record saves: pass --record FOLDER"),

@@ -22,7 +22,6 @@ from pallas_debug.profile.core.walk import walk
 from pallas_debug.profile.cycles import AS_CALLED
 from pallas_debug.profile.schedule import Schedule, schedule_of
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.timeline.rates import copy_rates
 from pallas_debug.profile.timeline.timeline import timeline_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -221,8 +220,7 @@ def test_the_estimate_rests_on_the_tables_of_the_call(tmp_path: Path) -> None:
     assert cycles.least == cycles.total
     block = ROWS * COLUMNS * 4
     assert 2 * block <= int(cycles.copied["hbm_to_vmem"].value or 0) < 2 * block + 1024
-    rates, model = copy_rates("v6e")
-    timeline = timeline_of(profile, profile.blocks, rates, model, first=8, last=8)
+    timeline = timeline_of(profile, first=8, last=8)
     assert timeline.notes == cycles.assumptions
     assert timeline.lanes[0].copies.value == 2
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-Block = tuple[int, ...] | None
-"""Indices of a block; None if unknown, which is assumed to differ from every other block."""
+from pallas_debug.profile.blocks import Block
 
 Direction = Literal["in", "out"]
 """Direction of a copy: into a core's memories, or out of them."""
@@ -50,7 +49,7 @@ class TimelineCopy:
       started: time at which the core starts the copy.
       begin, end: times at which its first and last bytes move.
       is_own: whether the kernel starts the copy, rather than the pipeline.
-      bundle: index of the bundle that starts the copy; None if it was simulated.
+      bundle: index of the bundle that starts the copy.
     """
 
     lane: int
@@ -61,8 +60,8 @@ class TimelineCopy:
     started: float
     begin: float
     end: float
-    is_own: bool = False
-    bundle: int | None = None
+    is_own: bool
+    bundle: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,30 +105,16 @@ def part_of(
     steps: list[TimelineStep],
     copies: list[TimelineCopy],
     waits: list[TimelineWait],
-    offset: float = 0.0,
 ) -> TimelinePart:
-    """Collect the events of consecutive steps, shifted by `offset`."""
-    own = tuple(
-        replace(s, begin=s.begin + offset, end=s.end + offset)
-        for s in steps
-        if start <= s.step < stop
-    )
-    begin = own[0].begin if own else offset
-    end = own[-1].end if own else offset
-    moved = (
-        replace(c, started=c.started + offset, begin=c.begin + offset, end=c.end + offset)
-        for c in copies
-    )
+    """Collect the events of consecutive steps."""
+    own = tuple(step for step in steps if start <= step.step < stop)
+    begin, end = own[0].begin, own[-1].end
     return TimelinePart(
         start=start,
         stop=stop,
         begin=begin,
         end=end,
         steps=own,
-        copies=tuple(c for c in moved if c.begin < end and c.end > begin),
-        waits=tuple(
-            replace(w, begin=w.begin + offset, end=w.end + offset)
-            for w in waits
-            if start <= w.step < stop
-        ),
+        copies=tuple(c for c in copies if c.begin < end and c.end > begin),
+        waits=tuple(w for w in waits if start <= w.step < stop),
     )

@@ -106,7 +106,6 @@ def _thread(pid: int, tid: int, name: str, index: int) -> list[dict[str, Any]]:
 def _part(timeline: Timeline, part: TimelinePart) -> list[dict[str, Any]]:
     at = partial(_at, timeline)
     compute = timeline.compute
-    uses = {name: round(100 * share, 2) for name, share in timeline.units.items()}
     events: list[dict[str, Any]] = []
     for step, begin, end in part.computing():
         events.append(
@@ -119,8 +118,6 @@ def _part(timeline: Timeline, part: TimelinePart) -> list[dict[str, Any]]:
                 },
             }
         )  # fmt: skip
-        if uses:
-            events += [_units(at(begin), uses), _units(at(end), dict.fromkeys(uses, 0))]
     for wait in part.waits:
         what = "a copy"
         if wait.lane is not None and wait.lane < len(timeline.lanes):
@@ -148,19 +145,12 @@ def _length(timeline: Timeline, begin: float, end: float) -> float:
     return round(_at(timeline, end) - _at(timeline, begin), 3)
 
 
-def _units(ts: float, uses: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "ph": "C", "cat": "units", "name": "slots filled, average (%)", "pid": CORE, "tid": 0,
-        "ts": ts, "args": uses,
-    }  # fmt: skip
-
-
 def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str, Any]]:
     """Return the transfer, with arrows from the start by the core and to the step that uses it."""
     at = partial(_at, timeline)
     lane = timeline.lanes[copy.lane]
     mine = {"pid": COPIES, "tid": _thread_of(copy.lane, copy.direction)}
-    source = timeline.sources.get(copy.bundle) if copy.bundle is not None else None
+    source = timeline.sources.get(copy.bundle)
     slice_ = {
         "ph": "X", "cat": "dma", "name": _copy_name(copy, lane.kind), **mine, "ts": at(copy.begin),
         "dur": _length(timeline, copy.begin, copy.end),
@@ -169,7 +159,7 @@ def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str,
             "block": None if copy.block is None else list(copy.block),
             "step": copy.step,
             "bytes": None if copy.size is None else round(copy.size),
-            "bytes origin": "compiler" if copy.bundle is not None else lane.size.origin,
+            "bytes origin": "compiler",
             "started at cycle": copy.started, "cycles": copy.end - copy.begin,
             "duration origin": "assumed", "bandwidth": described(timeline.rates.bandwidth),
             "started by": _starter(copy, lane.kind, source),

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pallas_debug.profile.blocks import Block
 from pallas_debug.profile.core.copies import CopyModel
 from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
 from pallas_debug.profile.core.given import GivenScalars
-from pallas_debug.profile.core.walk import Walk, walk
+from pallas_debug.profile.core.walk import BUDGET, Walk, walk
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 from pallas_debug.profile.timeline.origins import CopyOrigin
 from pallas_debug.profile.timeline.parts import (
-    Block,
     Direction,
     TimelineCopy,
     TimelineStep,
@@ -26,6 +26,9 @@ the last only wait for write-backs."""
 
 _MAX_AWAITED = 256
 """Maximum copies to search, latest first, for the copy that the core waits for."""
+
+_BUDGET = 4 * BUDGET
+"""Scalar instructions to evaluate: of a timeline, the steps count, not only their total."""
 
 _SAME = 1e-6
 
@@ -81,7 +84,7 @@ def walked(
       given: values of scalar operands.
     """
     events: list[Event] = []
-    found = walk(schedule, model, listen=events.append, given=given)
+    found = walk(schedule, model, listen=events.append, given=given, budget=_BUDGET)
     loop = _step_loop(schedule, found, steps.count)
     if not found.is_complete or (loop is None and steps.count > 1):
         return None
