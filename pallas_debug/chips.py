@@ -56,8 +56,6 @@ class Chip:
       bandwidth: bytes per second from and to HBM; the chip's total where its cores form one device,
         as a single core may use all of it, and half of it on tpu7x, whose cores are two devices.
       clock: cycles per second; `flops` divided by the operations of the matrix units per cycle.
-      links: bytes per second over all links to other chips, both directions together; None if the
-        page does not state it.
       delay_slots: bundles after a branch that run whether or not it is taken, as seen in schedules.
       granule: bytes of the unit in which `dma` instructions state sizes.
       copies: latency in cycles and bandwidth in bytes per cycle of copies between memories, fitted
@@ -81,7 +79,6 @@ class Chip:
     flops: Mapping[str, float]
     bandwidth: float
     clock: float
-    links: float | None = None
     delay_slots: int
     granule: int = 32
     copies: Mapping[str, tuple[float, float | None]] = field(repr=False)
@@ -136,7 +133,6 @@ CHIPS: Mapping[str, Chip] = {
             flops={"bf16": 197e12, "i8": 393e12},
             bandwidth=819e9,
             clock=1.5e9,
-            links=400e9,
             delay_slots=4,
             copies={
                 "hbm_to_vmem": (1133, 491.2),  # 0.9 of the published bandwidth
@@ -159,7 +155,6 @@ CHIPS: Mapping[str, Chip] = {
             flops={"bf16": 229.5e12, "i8": 459e12},
             bandwidth=2765e9,
             clock=1.75e9,
-            links=1200e9,
             delay_slots=4,
             copies=_V5P_COPIES,
         ),
@@ -174,7 +169,6 @@ CHIPS: Mapping[str, Chip] = {
             flops={"bf16": 918e12, "i8": 1836e12},
             bandwidth=1638e9,
             clock=1.75e9,
-            links=800e9,
             delay_slots=4,
             copies={
                 "hbm_to_vmem": (544, 776.4),

@@ -132,7 +132,7 @@ class UnknownTargetError(UsageError):
         hint = meant(name, known) if synonym_of is None else f" (did you mean {synonym_of!r}?)"
         super().__init__(
             f"unknown target {name!r}{hint}; the known ones are {', '.join(known)}, or a full "
-            "topology name such as v5e:2x4"
+            "topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
         )
 
 

@@ -33,8 +33,11 @@ SYNONYMS = {
     "check": "verify",
     "compile": "dump",
     "debug": "step",
+    "demo": "doctor --demo",
+    "kernels": "doctor --kernels",
     "profile": "stats",
     "sanitize": "verify",
+    "targets": "doctor --targets",
     "test": "verify",
 }
 """Commands suggested for names that other tools, or our functions in Python, use for the same."""

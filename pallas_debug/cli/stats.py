@@ -44,7 +44,7 @@ class StatsOptions(shared.CallOptions):
 @shared.inputs
 @shared.spec
 @shared.module
-@click.option("--all", "whole", is_flag=True, help="Print all lines of source and all regions.")
+@click.option("--all", "whole", is_flag=True, help="Print all lines of source.")
 @click.option(
     "--assume",
     multiple=True,
@@ -81,7 +81,7 @@ def run(options: StatsOptions) -> int:
     assume, code = parse_counts(options.assume), Exit.OK
     if named is None:
         read = _of_dump(options)
-        profile = replace(read.profile, assume=assume)
+        profile = replace(read.profile, assume=assume) if assume else read.profile
         code = Exit.CANNOT_RUN if read.problems else Exit.OK
         changed = profile.simulator.what_if(options.what_if) if options.what_if else None
     else:

@@ -26,9 +26,6 @@ MAX_SCALARS = 1 << 16
 MAX_GRID_DIMENSIONS = 64
 """Maximum number of grid dimensions; the same as that of numpy arrays."""
 
-MAX_ENDS = 128
-"""Maximum grid points at each end of the grid whose blocks are recorded individually."""
-
 Block = tuple[int, ...] | None
 """Indices of a block; None if unknown, which is assumed to differ from every other block."""
 
@@ -88,17 +85,6 @@ class BlockIndex:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayRegion:
-    """Rectangular part of an array, by its first elements and one past its last."""
-
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"[{', '.join(f'{a}:{b}' for a, b in zip(self.start, self.stop, strict=True))}]"
-
-
-@dataclass(frozen=True, kw_only=True)
 class BlockVisits:
     """Statistics of the grid's visits to the blocks of one operand.
 
@@ -106,23 +92,16 @@ class BlockVisits:
       copies: number of grid points whose block differs from that of the previous point: fetches of
         an input, or write-backs of an output.
       distinct: number of different blocks.
-      least, most: number of copies of the least and the most frequently copied block.
       outside: number of grid points whose block is completely outside the array.
-      first_outside: first of these grid points.
       partial: number of different blocks that extend past the array.
       untouched: number of elements that are not in any block; None if not counted.
-      overlapping: number of elements in several different blocks; None if not counted.
     """
 
     copies: int
     distinct: int
-    least: int
-    most: int
     outside: int = 0
-    first_outside: tuple[int, ...] | None = None
     partial: int = 0
     untouched: int | None = None
-    overlapping: int | None = None
 
     @property
     def revisits(self) -> int:
@@ -146,7 +125,6 @@ class OperandBlocks:
       tables: scalar prefetch operands that the index map reads, with the values of one call.
       visits: statistics of the visits; None if there are too many grid points to count.
       left_out: what is not recorded, and why.
-      first, last: blocks of the first and last grid points, if `dimensions` does not record them.
     """
 
     name: str
@@ -163,8 +141,6 @@ class OperandBlocks:
     tables: tuple[str, ...] = ()
     visits: BlockVisits | None = None
     left_out: tuple[str, ...] = ()
-    first: tuple[tuple[int, ...], ...] = ()
-    last: tuple[tuple[int, ...], ...] = ()
 
     @property
     def block_shape(self) -> tuple[int | None, ...]:
@@ -182,25 +158,6 @@ class OperandBlocks:
     def block_bytes(self) -> int:
         """Bytes of a whole block, without padding to the tiles of the chip."""
         return math.prod(d.size for d in self.dimensions) * self.bits // 8
-
-    def part(self, block: tuple[int, ...]) -> ArrayRegion | None:
-        """Return the part of the array that a block covers; None if the block is outside."""
-        start, stop = [], []
-        for dimension, index in zip(self.dimensions, block, strict=True):
-            first, behind = dimension.span(index)
-            start.append(max(first, 0))
-            stop.append(min(behind, dimension.bound))
-        if any(a >= b for a, b in zip(start, stop, strict=True)):
-            return None
-        return ArrayRegion(start=tuple(start), stop=tuple(stop))
-
-    def bytes_of(self, block: tuple[int, ...]) -> int:
-        """Return the size in bytes of the part of the array that a block covers."""
-        part = self.part(block)
-        if part is None:
-            return 0
-        elements = math.prod(b - a for a, b in zip(part.start, part.stop, strict=True))
-        return math.ceil(elements * self.bits / 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,32 +206,14 @@ class BlockMap:
         """Operands whose blocks Pallas moves."""
         return tuple(operand for operand in self.operands if operand.is_pipelined)
 
-    @property
-    def num_unknown(self) -> int:
-        """Number of operands whose index map could not be evaluated."""
-        return sum(operand.unknown is not None for operand in self.operands)
-
     def point(self, position: int) -> tuple[int, ...]:
         """Return the grid point at a position in grid order."""
         return grid_point(self.grid, position)
-
-    def position(self, point: tuple[int, ...]) -> int:
-        """Return the position of a grid point in grid order."""
-        position = 0
-        for index, size in zip(point, self.grid, strict=True):
-            position = position * size + index
-        return position
 
     def block(self, operand: OperandBlocks, point: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the block of an operand at a grid point; None if it was not recorded."""
         if operand.unknown is not None:
             return None
-        if operand.first:
-            position = self.position(point)
-            if position < len(operand.first):
-                return operand.first[position]
-            if position >= self.points - len(operand.last):
-                return operand.last[position - self.points]
         block = []
         for dimension in operand.dimensions:
             index = dimension.at(point, self.grid)

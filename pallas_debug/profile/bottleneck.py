@@ -31,22 +31,14 @@ def bottleneck(
     cycles: CycleEstimate,
     traffic: Traffic,
     operands: Sequence[str],
-) -> tuple[str, ...]:
-    """Describe where the cycles go; empty if that is not known.
+) -> Iterator[str]:
+    """Describe where the cycles go; nothing if that is not known.
 
     Args:
       operands: names of the operands with blocks.
     """
-    return tuple(_lines(costs, schedule, cycles, traffic, operands)) if costs.total else ()
-
-
-def _lines(
-    costs: Costs,
-    schedule: Schedule,
-    cycles: CycleEstimate,
-    traffic: Traffic,
-    operands: Sequence[str],
-) -> Iterator[str]:
+    if not costs.total:
+        return
     total = costs.total
     copying = costs.where(reason="copy")
     is_open = cycles.total.value is None

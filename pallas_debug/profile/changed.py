@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from pallas_debug.errors import UsageError
-from pallas_debug.profile import visits
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
+
+if TYPE_CHECKING:
+    import numpy as np  # slow to import, and only needed for index maps that are not affine
 
 FOLLOWED = 0.5
 """Minimum share of the grid points at which the index of a block that skips others is that of its
@@ -78,6 +79,8 @@ def reordered(blocks: BlockMap, order: Sequence[int]) -> BlockMap:
             return replace(dimension, strides=tuple(dimension.strides[axis] for axis in order))
         if dimension.values is None:
             return dimension
+        from pallas_debug.profile import visits
+
         return visits.recorded(dimension, _values(dimension, blocks.grid).transpose(order), grid)
 
     grid = tuple(blocks.grid[axis] for axis in order)
@@ -206,7 +209,7 @@ def followed(dimension: BlockIndex, grid: Sequence[int]) -> int | None:
     if dimension.values is None:
         return None
     values = _values(dimension, grid)
-    shares = [(np.mean(values == _counted(grid, axis)), axis) for axis in dimension.axes]
+    shares = [(float((values == _counted(grid, axis)).mean()), axis) for axis in dimension.axes]
     # Of several axes the innermost: blocks are skipped along the axis that moves them.
     share, own = max(shares, default=(0.0, None))
     return own if share >= FOLLOWED else None
@@ -225,11 +228,10 @@ def busy_points(blocks: BlockMap) -> np.ndarray | None:
         if d.strides is None and d.values is not None
         if (axis := followed(d, blocks.grid)) is not None
     ]
-    if not skipping:
-        return None
-    found = np.ones((1,) * len(blocks.grid), bool)
+    found = None
     for values, axis in skipping:
-        found = found & (values == _counted(blocks.grid, axis))
+        is_own = values == _counted(blocks.grid, axis)
+        found = is_own if found is None else found & is_own
     return found
 
 
@@ -269,6 +271,10 @@ def _merged(
 
     It is that of the axis if it is so at one of the replaced points; else that of the first one.
     """
+    import numpy as np
+
+    from pallas_debug.profile import visits
+
     values = _values(dimension, blocks.grid)
     axes = [axis for axis in dimension.axes if factors.get(axis, 1.0) != 1]
     if any(factors[axis] < 1 or blocks.grid[axis] % factors[axis] for axis in axes):
@@ -297,12 +303,16 @@ def _not_simple(operand: OperandBlocks, dimension: int, axes: Iterable[int]) -> 
 
 
 def _values(dimension: BlockIndex, grid: Sequence[int]) -> np.ndarray:
+    import numpy as np
+
     shape = [points if axis in dimension.axes else 1 for axis, points in enumerate(grid)]
     return np.array(dimension.values, np.int64).reshape(shape)
 
 
 def _counted(grid: Sequence[int], axis: int) -> np.ndarray:
     """Return the index along an axis, to broadcast against the grid."""
+    import numpy as np
+
     return np.arange(grid[axis]).reshape([-1 if n == axis else 1 for n in range(len(grid))])
 
 
@@ -314,7 +324,7 @@ def _mapped(
     """Change the operands whose blocks Pallas moves."""
     operands = tuple(change(o) if o.is_pipelined else o for o in blocks.operands)
     if grid is not None:  # what was counted over the old grid
-        operands = tuple(replace(o, visits=None, first=(), last=()) for o in operands)
+        operands = tuple(replace(o, visits=None) for o in operands)
     return replace(blocks, operands=operands, grid=blocks.grid if grid is None else grid)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pallas_debug.ir.bundles import Instruction
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate
-from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.figures import Figure, Origin, missing, total
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.traffic import REGISTER, Traffic
 
@@ -68,9 +68,9 @@ def counted_cost(
         shared = missing("cores share the grid, and what was counted is that of one core")
         return CountedCost(flops=shared, transcendentals=shared, bytes_accessed=shared)
     return CountedCost(
-        flops=_sum(traffic.flops, traffic.vector_operations),
+        flops=total(traffic.flops, traffic.vector_operations),
         transcendentals=_transcendentals(schedule, cycles),
-        bytes_accessed=_sum(_sum(traffic.read, traffic.written), _resident(traffic, blocks)),
+        bytes_accessed=total(traffic.read, traffic.written, _resident(traffic, blocks)),
     )
 
 
@@ -84,24 +84,15 @@ def _resident(traffic: Traffic, blocks: BlockMap | None) -> Figure:
     return Figure(value=size, origin=origin, unit="bytes", note=note)
 
 
-def _sum(a: Figure, b: Figure) -> Figure:
-    unknown = next((figure for figure in (a, b) if figure.value is None), None)
-    if unknown is not None:
-        return missing(unknown.note, unit=a.unit)
-    note = "; ".join(dict.fromkeys(filter(None, (a.note, b.note))))
-    origin = b.origin if a.origin == "derived" else a.origin
-    return Figure(value=(a.value or 0) + (b.value or 0), origin=origin, unit=a.unit, note=note)
-
-
 def _transcendentals(schedule: Schedule, cycles: CycleEstimate) -> Figure:
     if not cycles.executions or not cycles.total.is_known:
         return missing("the number of times the bundles run is unknown")
-    total = sum(
+    elements = sum(
         count * _elements(bundle.instructions)
         for count, bundle in zip(cycles.executions, schedule.bundles, strict=True)
     )
     note = "all elements of a register for each instruction of the transcendental unit"
-    return Figure(value=round(total), origin=cycles.total.origin, note=note)
+    return Figure(value=round(elements), origin=cycles.total.origin, note=note)
 
 
 def _elements(instructions: Sequence[Instruction]) -> int:

@@ -82,7 +82,6 @@ class CycleEstimate:
       waits: waits for copies: the bundle that waits, the one that started the copy, and cycles.
       assumed: values that the caller assumed for counts known only at run time.
       copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
-      copies: number of copies, by direction.
       assumptions: one sentence for each assumption.
     """
 
@@ -99,7 +98,6 @@ class CycleEstimate:
     waits: tuple[tuple[int, int, float], ...] = ()
     assumed: Mapping[str, int] = field(default_factory=dict)
     copied: dict[str, Figure] = field(default_factory=dict)
-    copies: dict[str, Figure] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
 
@@ -192,10 +190,6 @@ def estimate_cycles(
         copied={
             direction: _known(value, origin, "started copies", is_open, unit="bytes")
             for direction, value in sorted(ours.copied.items())
-        },
-        copies={
-            direction: _count(value, origin, is_open)
-            for direction, value in sorted(ours.copies.items())
         },
         assumptions=assumptions,
     )

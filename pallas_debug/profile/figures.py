@@ -40,6 +40,29 @@ def missing(note: str, *, unit: str = "") -> Figure:
     return Figure(value=None, origin="derived", unit=unit, note=note)
 
 
+def total(*figures: Figure, note: str | None = None) -> Figure:
+    """Add figures of one unit; missing if one of them is.
+
+    Args:
+      note: note of the sum, instead of all their notes.
+    """
+    unit = figures[0].unit
+    unknown = next((figure for figure in figures if figure.value is None), None)
+    if unknown is not None:
+        return missing(unknown.note, unit=unit)
+    return Figure(
+        value=sum(figure.value or 0 for figure in figures),
+        origin=origin_of(*figures),
+        unit=unit,
+        note="; ".join(dict.fromkeys(f.note for f in figures if f.note)) if note is None else note,
+    )
+
+
+def origin_of(*figures: Figure) -> Origin:
+    """Return the origin of a figure that is derived from others."""
+    return "assumed" if any(figure.origin == "assumed" for figure in figures) else "derived"
+
+
 def shown(value: int | float | None) -> str:
     """Format a number with separators; `-` if there is none."""
     if value is None:

@@ -22,23 +22,19 @@ class LineCost:
       bundles: number of bundles with an instruction of this line.
       share: share of the executed bundles, calls included.
       own_share: share of the executed bundles, calls excluded.
-      instructions: number of instructions, calls included.
       units: number of instructions for each unit.
       spills, fills: number of stores and loads of spilled registers.
       copies: number of instructions that start a copy.
-      derived: number of instructions whose line was taken from their users or producers.
     """
 
     source: SourceLine
     bundles: int
     share: float
     own_share: float
-    instructions: int
     units: Mapping[str, int] = field(default_factory=dict)
     spills: int = 0
     fills: int = 0
     copies: int = 0
-    derived: int = 0
 
 
 @dataclass(slots=True)
@@ -48,8 +44,6 @@ class _Tally:
     last: int = -1
     weight: float = 0.0
     own: float = 0.0
-    instructions: int = 0
-    derived: int = 0
     spills: int = 0
     fills: int = 0
     copies: int = 0
@@ -61,7 +55,6 @@ class _Tally:
             self.last = bundle
             self.bundles += 1
         self.weight += weight
-        self.instructions += 1
         for name in used:
             self.units[name] = self.units.get(name, 0) + 1
 
@@ -92,12 +85,10 @@ def line_costs(
                 continue
             known[0].own += weight
             used = units.units_of(name, text)
-            is_derived = trace.origin == "derived"
             is_spill, is_fill = units.is_spill(name, text), units.is_fill(name, text)
             is_copy = units.is_copy(name)
             for tally in known:
                 tally.add(at, weight, used)
-                tally.derived += is_derived
                 tally.spills += is_spill
                 tally.fills += is_fill
                 tally.copies += is_copy
@@ -107,12 +98,10 @@ def line_costs(
             bundles=tally.bundles,
             share=tally.weight / total if total else 0.0,
             own_share=tally.own / total if total else 0.0,
-            instructions=tally.instructions,
             units=dict(sorted(tally.units.items(), key=lambda unit: -unit[1])),
             spills=tally.spills,
             fills=tally.fills,
             copies=tally.copies,
-            derived=tally.derived,
         )
         for tally in tallies.values()
     )

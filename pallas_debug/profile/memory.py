@@ -125,16 +125,13 @@ def vmem_limit(kernel: Kernel | None, compilation: Compilation | None) -> Figure
     """Return the VMEM limit that the kernel or the compiler's flags request, or the default."""
     chip = chip_of_kind(compilation.device_kind if compilation else None)
     asked = kernel.compiler_params.get("vmem_limit_bytes", "") if kernel is not None else ""
+    value, note = None, ""
+    for flag in compilation.flags if compilation else ():
+        if found := _LIMIT_FLAG.fullmatch(flag):
+            value, note = int(found["kib"]) * 1024, "xla_tpu_scoped_vmem_limit_kib"
     if _BYTES.fullmatch(asked):
         value, note = int(asked), "vmem_limit_bytes of the kernel"
-        return Figure(value=min(value, chip.vmem) if chip else value, unit="bytes", note=note)
-    flags = [
-        found
-        for f in (compilation.flags if compilation else ())
-        if (found := _LIMIT_FLAG.fullmatch(f))
-    ]
-    if flags:
-        value, note = int(flags[-1]["kib"]) * 1024, "xla_tpu_scoped_vmem_limit_kib"
+    if value is not None:
         return Figure(value=min(value, chip.vmem) if chip else value, unit="bytes", note=note)
     if chip is None:
         return missing("the default limit of this chip is unknown", unit="bytes")
@@ -229,42 +226,27 @@ def _in_vmem(rows: _Rows, kernel: Kernel | None) -> Iterator[AllocatedMemory]:
         outputs = kernel.of_kind("output")
         scratch = [o for o in kernel.of_kind("scratch") if "vmem" in o.memory_space]
     for tag, size, padding in rows:
-        figure = _stated(size, tag)
-        window = WINDOW.search(tag)
-        levels = BUFFERS.search(tag)
-        buffers = int(levels["count"]) if levels else None
+        window, levels = WINDOW.search(tag), BUFFERS.search(tag)
+        name, role, kind, buffers = tag or "unnamed", "internal", None, None
         if window:
             listed = inputs if window["side"] == "input" else outputs
             n = int(window["number"])
-            operand = listed[n] if n < len(listed) else None
-            yield AllocatedMemory(
-                name=operand.name if operand else f"{window['side']} {n}",
-                role="operand",
-                kind=window["side"],  # type: ignore[arg-type]
-                space="vmem",
-                size=figure,
-                buffers=buffers or 1,
-                padding=padding,
-            )
+            name = listed[n].name if n < len(listed) else f"{window['side']} {n}"
+            role, kind, buffers = "operand", window["side"], int(levels["count"]) if levels else 1
         elif tag == "scratch operand":
-            operand = scratch.pop(0) if scratch else None
-            yield AllocatedMemory(
-                name=operand.name if operand else "scratch",
-                role="operand",
-                kind="scratch",
-                space="vmem",
-                size=figure,
-                buffers=1,
-                padding=padding,
-            )
+            name = scratch.pop(0).name if scratch else "scratch"
+            role, kind, buffers = "operand", "scratch", 1
         elif tag.upper() == "SPILL":
-            yield AllocatedMemory(
-                name="spilled registers", role="spill", space="vmem", size=figure, padding=padding
-            )
-        else:
-            yield AllocatedMemory(
-                name=tag or "unnamed", role="internal", space="vmem", size=figure, padding=padding
-            )
+            name, role = "spilled registers", "spill"
+        yield AllocatedMemory(
+            name=name,
+            role=role,  # type: ignore[arg-type]
+            kind=kind,  # type: ignore[arg-type]
+            space="vmem",
+            size=_stated(size, tag),
+            buffers=buffers,
+            padding=padding,
+        )
 
 
 _CALL_ORDER: tuple[OperandKind, ...] = ("scalar_prefetch", "input")

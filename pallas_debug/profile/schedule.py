@@ -33,19 +33,6 @@ ON_SPARSECORE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduledRegion:
-    """Consecutive bundles that the compiler keeps together.
-
-    Attributes:
-      start, stop: index of the first bundle, and one past the last.
-    """
-
-    number: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScheduledBranch:
     """Branch instruction.
 
@@ -143,20 +130,6 @@ class Schedule:
             for number in (*bundle.starts, *bundle.empties):
                 found.setdefault(number, at)
         return found
-
-    @cached_property
-    def regions(self) -> tuple[ScheduledRegion, ...]:
-        """Regions in order of their first bundles; a region without an end is truncated."""
-        ends: dict[int, int] = {}
-        for at, bundle in enumerate(self.bundles):
-            for number in bundle.ends:
-                ends[number] = at + 1
-        found = (
-            ScheduledRegion(number=number, start=start, stop=ends[number])
-            for number, start in self.starts.items()
-            if number in ends
-        )
-        return tuple(sorted(found, key=lambda r: (r.start, -r.stop)))
 
     @cached_property
     def branches(self) -> tuple[ScheduledBranch, ...]:

@@ -19,7 +19,7 @@ from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.fill import RegisterFill
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
-from pallas_debug.profile.schedule import Schedule, schedule_of
+from pallas_debug.profile.schedule import Schedule, ScheduledLoop, schedule_of
 from pallas_debug.profile.timeline.origins import copy_origins, placements
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
 from pallas_debug.profile.traffic import Traffic, traffic_of
@@ -55,24 +55,20 @@ class UnitUse:
       name: name of the unit as printed by the compiler.
       capacity: slots per bundle, or number of units.
       share: share of the capacity that is used over all bundles, weighted by how often they run.
-      scheduled: share of the capacity that is used, with every bundle counted once.
       meaning: what the column counts; empty for an unknown column.
     """
 
     name: str
     capacity: Figure
     share: Figure
-    scheduled: Figure
     meaning: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeCost:
-    """Cost of a part of the code: a loop or a region.
+class LoopCost:
+    """Cost of a loop.
 
     Attributes:
-      kind: `loop` or `region`.
-      number: the compiler's number of a region; position of a loop by first bundle.
       start, stop: index of the first bundle, and one past the last.
       depth: number of enclosing loops.
       bundles: number of bundles.
@@ -82,8 +78,6 @@ class CodeCost:
       spills, fills: number of spill and fill instructions.
     """
 
-    kind: str
-    number: int
     start: int
     stop: int
     depth: int
@@ -122,7 +116,7 @@ class Stats:
       empty_bundles: number of bundles without an instruction.
       cycles: our estimate, and the compiler's.
       spills, fills: number of instructions that spill and reload registers.
-      loops, regions: parts of the code, in order.
+      loops: loops of the schedule, in order.
       traffic: bytes copied compared with work done.
       lines: costs of Python lines, most expensive first.
       bottleneck: where the cycles go, in at most five lines.
@@ -143,8 +137,7 @@ class Stats:
     units: tuple[UnitUse, ...]
     spills: Figure
     fills: Figure
-    loops: tuple[CodeCost, ...]
-    regions: tuple[CodeCost, ...]
+    loops: tuple[LoopCost, ...]
     memory: MemoryMap
     traffic: Traffic
     lines: tuple[LineCost, ...]
@@ -251,7 +244,7 @@ class Profile:
         """Where the cycles go, in at most five lines."""
         operands = self.kernel.operands if self.kernel is not None else ()
         names = [operand.name for operand in operands if operand.kind in ("input", "output")]
-        return bottleneck(self.costs, self.schedule, self.cycles, self.traffic, names)
+        return tuple(bottleneck(self.costs, self.schedule, self.cycles, self.traffic, names))
 
     @property
     def cost_estimate(self) -> CountedCost | None:
@@ -312,16 +305,7 @@ def _stats(profile: Profile) -> Stats:
         units=_unit_uses(profile),
         spills=counts.spills,
         fills=counts.fills,
-        loops=tuple(
-            _code_cost(profile, "loop", loop.number, loop.start, loop.stop, loop.depth)
-            for loop in schedule.loops
-        ),
-        regions=tuple(
-            _code_cost(
-                profile, "region", r.number, r.start, r.stop, schedule.bundles[r.start].depth
-            )
-            for r in schedule.regions
-        ),
+        loops=tuple(_loop_cost(profile, loop) for loop in schedule.loops),
         memory=profile.memory,
         traffic=profile.traffic,
         lines=profile.lines,
@@ -363,30 +347,21 @@ def _counts(schedule: Schedule) -> ScheduleCounts:
 
 
 def _unit_uses(profile: Profile) -> tuple[UnitUse, ...]:
-    table = profile.schedule.table
+    table, executions = profile.schedule.table, profile.cycles.executions
     if table is None:
         return ()
-    executions = profile.cycles.executions
-    scheduled = units.shares(table)
-    weighted = units.weighted_shares(table, executions) if executions else {}
+    origin: Origin = _weight_origin(profile.cycles) if executions else "derived"
+    note = "of its capacity in the bundles that run" if executions else "each bundle counted once"
+    shares = units.shares(table, executions)
     return tuple(
         UnitUse(
             name=name,
             capacity=Figure(value=capacity, origin="compiler"),
-            share=_share(
-                weighted.get(name),
-                "of its capacity in the bundles that run",
-                _weight_origin(profile.cycles),
-            ),
-            scheduled=_share(scheduled.get(name), "of its capacity, each bundle counted once"),
+            share=Figure(value=shares.get(name), origin=origin, note=note),
             meaning=units.MEANINGS.get(name, ""),
         )
         for name, capacity in zip(table.names, table.capacity, strict=True)
     )
-
-
-def _share(value: float | None, note: str, origin: Origin = "derived") -> Figure:
-    return Figure(value=value, origin=origin, note=note) if value is not None else missing(note)
 
 
 def _has_unknown_loops(cycles: CycleEstimate) -> bool:
@@ -399,30 +374,22 @@ def _weight_origin(cycles: CycleEstimate) -> Origin:
     return "assumed" if _has_unknown_loops(cycles) else cycles.compute.origin
 
 
-def _code_cost(
-    profile: Profile, kind: str, number: int, start: int, stop: int, depth: int
-) -> CodeCost:
-    schedule, executions = profile.schedule, profile.cycles.executions
+def _loop_cost(profile: Profile, loop: ScheduledLoop) -> LoopCost:
+    table, executions = profile.schedule.table, profile.cycles.executions
     origin = _weight_origin(profile.cycles)
-    inside = range(start, stop)
-    total = sum(executions)
-    executed = sum(executions[start:stop]) if executions else None
-    is_known = executed is not None and total > 0
-    return CodeCost(
-        kind=kind,
-        number=number,
+    start, stop = loop.start, loop.stop
+    executed, total = sum(executions[start:stop]), sum(executions)
+    is_counted = executions and not _has_unknown_loops(profile.cycles)
+    return LoopCost(
         start=start,
         stop=stop,
-        depth=depth,
-        bundles=Figure(value=len(inside), origin="compiler"),
-        executed=missing(profile.cycles.total.note)
-        if executed is None or _has_unknown_loops(profile.cycles)
-        else Figure(value=round(executed), origin=origin),
-        share=Figure(
-            value=executed / total if is_known and executed is not None else None,
-            origin=origin,
-        ),
-        units=units.shares(schedule.table, inside) if schedule.table else {},
+        depth=loop.depth,
+        bundles=Figure(value=loop.size, origin="compiler"),
+        executed=Figure(value=round(executed), origin=origin)
+        if is_counted
+        else missing(profile.cycles.total.note),
+        share=Figure(value=executed / total if total else None, origin=origin),
+        units=units.shares(table, start=start, stop=stop) if table else {},
         spills=sum(profile.counts.spills_of[start:stop]),
         fills=sum(profile.counts.fills_of[start:stop]),
     )

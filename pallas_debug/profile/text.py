@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pallas_debug.profile.cost_estimate import CountedCost
     from pallas_debug.profile.cycles import CycleEstimate
     from pallas_debug.profile.figures import Figure
-    from pallas_debug.profile.stats import CodeCost, Stats
+    from pallas_debug.profile.stats import Stats
     from pallas_debug.profile.whatif import WhatIf
 
 SHOWN = 12
@@ -27,7 +27,6 @@ LEGEND = "c: stated by libtpu, d: derived from what it wrote, a: rests on an ass
 _BOUND = {
     "memory": "memory",
     "compute": "compute",
-    "links": "links: sending bytes to other devices takes longer than all estimated cycles",
     "latency": "latency: waiting for copies takes longer than computing or moving their bytes",
 }
 
@@ -44,7 +43,7 @@ def lines_of(stats: Stats, *, whole: bool = False) -> Iterator[str]:
     """Yield all lines.
 
     Args:
-      whole: whether to include all lines of source and all regions.
+      whole: whether to include all lines of source.
     """
     return (line for lines, _ in sections(stats, whole=whole) for line in lines)
 
@@ -74,8 +73,8 @@ def sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int]
     yield [f"{stats.kernel} on {stats.target}" + (f", libtpu {libtpu}" if libtpu else "")], 4
     yield [f"  {one_line(text)}" for text in stats.bottleneck], 4
     yield [f"  {name:12} {value}".rstrip() for name, value in facts(stats)], 15
-    yield _units(stats), 48
-    yield _code(stats, whole=whole), 4
+    yield _units(stats), 37
+    yield _loops(stats), 4
     yield _memory(stats), 17
     yield source_lines(stats, whole=whole), 4
     yield _advice(stats), 8
@@ -123,29 +122,12 @@ def facts(stats: Stats) -> Iterator[tuple[str, str]]:
             "  in VMEM",
             f"{', '.join(traffic.resident)}: placed in VMEM by XLA, not copied from or to HBM",
         )
-    if traffic.sent.value != 0 and traffic.sent.value is not None:
-        yield (
-            "  links",
-            f"{marked(traffic.sent)} bytes to other devices, {_microseconds(traffic.sending)} at "
-            "the published bandwidth of all links",
-        )
     yield "bound by", _BOUND.get(traffic.bound or "", "-")
-    yield (
-        "intensity",
-        f"{marked(traffic.intensity)} operations per byte of HBM; "
-        + (f"the ridge is at {marked(traffic.ridge)}"),
-    )
     yield (
         "roofline",
         f"{marked(traffic.attained, percent=True)} of the published peaks"
         + (f" ({traffic.source})" if traffic.source else ""),
     )
-
-
-def _microseconds(figure: Figure) -> str:
-    if figure.value is None:
-        return "-"
-    return f"at least {figure.value * 1e6:,.1f} {figure.origin[0]} µs"
 
 
 def _shared(cycles: CycleEstimate) -> str:
@@ -157,27 +139,22 @@ def _shared(cycles: CycleEstimate) -> str:
 def _units(stats: Stats) -> Iterator[str]:
     if not stats.units:
         return
-    yield f"{'unit':16} {'capacity':>8} {'used':>9}  {'scheduled':>9}"
+    yield f"{'unit':16} {'capacity':>8} {'used':>9}"
     for unit in stats.units:
-        used, scheduled = marked(unit.share, percent=True), marked(unit.scheduled, percent=True)
+        used = marked(unit.share, percent=True)
         meaning = f"  {unit.meaning}" if unit.meaning else ""
-        yield f"  {unit.name:14} {unit.capacity!s:>8} {used:>9}  {scheduled:>9}{meaning}"
+        yield f"  {unit.name:14} {unit.capacity!s:>8} {used:>9}{meaning}"
 
 
-def _code(stats: Stats, *, whole: bool) -> Iterator[str]:
-    parts = [*stats.loops, *(stats.regions if whole else ())]
-    if parts:
-        yield f"{'code':16} {'bundles':>9} {'executed':>12} {'share':>9} {'spills':>7} {'fills':>6}"
-    for part in parts:
+def _loops(stats: Stats) -> Iterator[str]:
+    if stats.loops:
+        yield f"{'loop':16} {'bundles':>9} {'executed':>12} {'share':>9} {'spills':>7} {'fills':>6}"
+    for loop in stats.loops:
+        name = f"{'  ' * loop.depth}{loop.start:#x}"
         yield (
-            f"  {_part(part):14} {part.bundles!s:>9} {marked(part.executed):>12} "
-            f"{marked(part.share, percent=True):>9} {part.spills:7,} {part.fills:6,}"
+            f"  {name:14} {loop.bundles!s:>9} {marked(loop.executed):>12} "
+            f"{marked(loop.share, percent=True):>9} {loop.spills:7,} {loop.fills:6,}"
         )
-
-
-def _part(part: CodeCost) -> str:
-    place = f"{part.start:#x}" if part.kind == "loop" else str(part.number)
-    return f"{'  ' * part.depth if part.kind == 'loop' else ''}{part.kind} {place}"
 
 
 def _memory(stats: Stats) -> Iterator[str]:

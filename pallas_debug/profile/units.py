@@ -163,17 +163,23 @@ def is_fill(opcode: str, text: str) -> bool:
     return opcode.startswith(("vld", "sld")) and bool(SPILL_SLOT.search(text))
 
 
-def shares(table: UnitTable, bundles: Sequence[int] | None = None) -> dict[str, float]:
-    """Return the share of each unit's capacity that is used in some bundles, by default in all.
+def shares(
+    table: UnitTable, weights: Sequence[float] = (), *, start: int = 0, stop: int | None = None
+) -> dict[str, float]:
+    """Return the share of each unit's capacity that is used in consecutive bundles.
 
     Bundles beyond the table are ignored; a unit without capacity has no share.
+
+    Args:
+      weights: weight of each bundle of the table; by default they are equal.
     """
-    chosen = range(len(table.rows)) if bundles is None else bundles
-    rows = [table.rows[n] for n in chosen if n < len(table.rows)]
-    if not rows:
+    rows = table.rows[start:stop]
+    of_rows = weights[start:stop] or [1] * len(rows)
+    total = sum(of_rows[: len(rows)])
+    if not total:
         return {}
     return {
-        name: sum(row[at] for row in rows) / (capacity * len(rows))
+        name: sum(row[at] * w for row, w in zip(rows, of_rows, strict=False)) / (capacity * total)
         for at, (name, capacity) in enumerate(zip(table.names, table.capacity, strict=True))
         if capacity
     }
@@ -182,19 +188,6 @@ def shares(table: UnitTable, bundles: Sequence[int] | None = None) -> dict[str, 
 def is_copy(opcode: str) -> bool:
     """Return whether an instruction starts a copy."""
     return opcode.startswith("dma.") and not opcode.startswith("dma.done")
-
-
-def weighted_shares(table: UnitTable, weights: Sequence[float]) -> dict[str, float]:
-    """Return the share of each unit's capacity that is used, with a weight for each bundle."""
-    total = sum(weights[: len(table.rows)])
-    if not total:
-        return {}
-    return {
-        name: sum(row[at] * w for row, w in zip(table.rows, weights, strict=False))
-        / (capacity * total)
-        for at, (name, capacity) in enumerate(zip(table.names, table.capacity, strict=True))
-        if capacity
-    }
 
 
 def align(final: UnitTable | None, before: UnitTable | None) -> tuple[int, ...] | None:

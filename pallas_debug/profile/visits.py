@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pallas_debug.profile.blocks import MAX_ENDS, MAX_VALUES, BlockIndex, BlockVisits
+from pallas_debug.profile.blocks import MAX_VALUES, BlockIndex, BlockVisits
 
 MAX_POINTS = 1 << 17
 """Maximum grid points over which blocks are counted."""
@@ -26,14 +26,6 @@ MAX_RANK = 8
 """Maximum rank of an array whose coverage is computed; a block has 2**n corners."""
 
 Indices = Sequence[np.ndarray]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Coverage:
-    """Numbers of elements in no block and in several; None if not counted."""
-
-    untouched: int | None = None
-    overlapping: int | None = None
 
 
 def recorded(dimension: BlockIndex, index: np.ndarray, grid: Sequence[int]) -> BlockIndex:
@@ -63,23 +55,6 @@ def recorded(dimension: BlockIndex, index: np.ndarray, grid: Sequence[int]) -> B
     )
 
 
-def ends(
-    indices: Indices, grid: Sequence[int]
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return the blocks of the first and the last grid points."""
-    points = math.prod(grid)
-    arrays = [np.broadcast_to(_full_rank(index, len(grid)), tuple(grid)) for index in indices]
-
-    def of(positions: range) -> tuple[tuple[int, ...], ...]:
-        spots = np.unravel_index(np.array(positions, np.int64), tuple(grid))
-        return tuple(
-            tuple(map(int, block)) for block in np.stack([a[spots] for a in arrays], axis=-1)
-        )
-
-    first = min(points, MAX_ENDS)
-    return of(range(first)), of(range(max(points - MAX_ENDS, first), points))
-
-
 def visits(
     dimensions: Sequence[BlockIndex], indices: Indices, grid: Sequence[int]
 ) -> BlockVisits | None:
@@ -89,7 +64,7 @@ def visits(
       indices: indices of each dimension, as arrays that broadcast against the grid.
     """
     if not indices:
-        return BlockVisits(copies=1, distinct=1, least=1, most=1, untouched=0, overlapping=0)
+        return BlockVisits(copies=1, distinct=1, untouched=0)
     shape = np.broadcast_shapes((1,) * len(grid), *(index.shape for index in indices))
     if math.prod(shape) > MAX_POINTS:
         return None
@@ -102,22 +77,14 @@ def visits(
     bounds = np.array([d.bound for d in dimensions], np.int64)
     is_outside: Any = ((stops <= 0) | (starts >= bounds)).any(axis=1)
     outside = np.asarray(is_outside[ids])
-    first = None
-    if outside.any():
-        first = tuple(int(i) for i in np.unravel_index(int(np.argmax(outside)), shape))
-    covered = _coverage(
-        np.maximum(starts, 0)[~is_outside], np.minimum(stops, bounds)[~is_outside], bounds
-    )
     return BlockVisits(
         copies=int(copies.sum()),
         distinct=len(distinct),
-        least=int(copies.min()),
-        most=int(copies.max()),
         outside=int(np.count_nonzero(outside)) * math.prod(grid) // math.prod(shape),
-        first_outside=first,
         partial=int((((starts < 0) | (stops > bounds)).any(axis=1) & ~is_outside).sum()),
-        untouched=covered.untouched,
-        overlapping=covered.overlapping,
+        untouched=_untouched(
+            np.maximum(starts, 0)[~is_outside], np.minimum(stops, bounds)[~is_outside], bounds
+        ),
     )
 
 
@@ -173,17 +140,17 @@ def _spans(dimensions: Sequence[BlockIndex], blocks: np.ndarray) -> tuple[np.nda
     return starts, starts + np.array([d.size for d in dimensions], np.int64)
 
 
-def _coverage(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> _Coverage:
-    """Count the elements of an array that are in no block, and in several."""
+def _untouched(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> int | None:
+    """Count the elements of an array that are in no block; None if there are too many blocks."""
     rank = len(bounds)
     if not rank or rank > MAX_RANK or 0 in bounds:
-        return _Coverage()
+        return None
     edges = [
         np.unique(np.concatenate([starts[:, d], stops[:, d], [0, bounds[d]]])) for d in range(rank)
     ]
     cells = tuple(len(e) - 1 for e in edges)
     if math.prod(n + 1 for n in cells) > MAX_CELLS:
-        return _Coverage()
+        return None
     lows = [np.searchsorted(edges[d], starts[:, d]) for d in range(rank)]
     highs = [np.searchsorted(edges[d], stops[:, d]) for d in range(rank)]
     # Each block adds one to its cells: differences at its corners, summed along every dimension.
@@ -199,7 +166,4 @@ def _coverage(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> _Cov
     for d in range(rank):
         widths = np.diff(edges[d]).astype(float)
         sizes = sizes * widths.reshape([-1 if i == d else 1 for i in range(rank)])
-    return _Coverage(
-        untouched=int(sizes[counts == 0].sum()),
-        overlapping=int(sizes[counts > 1].sum()),
-    )
+    return int(sizes[counts == 0].sum())

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pallas_debug.errors import UsageError
 from pallas_debug.profile import changed, units
 from pallas_debug.profile.blocks import Block, BlockMap, OperandBlocks
@@ -320,7 +318,7 @@ class Simulator:
                 is_input=operand.kind == "input",
                 buffers=operand.buffers,
                 reads_back=operand.reads_back,
-                block=_numbered(blocks, operand, ran + 1),
+                block=_numbered(blocks, operand),
                 fetch=model.time("hbm_to_vmem", operand.block_bytes),
                 write=model.time("vmem_to_hbm", operand.block_bytes),
             )
@@ -431,19 +429,15 @@ def _busy(blocks: BlockMap, steps: int) -> Sequence[bool]:
     found = changed.busy_points(blocks)
     if found is None:
         return [True] * steps
+    import numpy as np  # slow to import, and most kernels skip no steps
+
     spots = np.unravel_index(np.arange(steps), blocks.grid)
     return [bool(is_busy) for is_busy in np.broadcast_to(found, blocks.grid)[spots]]
 
 
-def _numbered(blocks: BlockMap, operand: OperandBlocks, steps: int) -> Callable[[int], Block]:
+def _numbered(blocks: BlockMap, operand: OperandBlocks) -> Callable[[int], Block]:
     """Return a function from a step to an operand's block."""
-    indices = blocks.indices(operand)
-    if indices is None:
-        return lambda _: None
-    spots = np.unravel_index(np.arange(min(steps, blocks.points)), blocks.grid)
-    columns = [np.broadcast_to(index, blocks.grid)[spots].tolist() for index in indices]
-    found = list(zip(*columns, strict=True)) or [()] * steps
-    return found.__getitem__
+    return lambda step: blocks.block(operand, blocks.point(step))
 
 
 class _Busy:

@@ -199,11 +199,6 @@ def _wrong_blocks(what: str, operand: OperandBlocks, grid: tuple[int, ...]) -> I
         if dimension.values is not None and len(dimension.values) != expected:
             found = f"{len(dimension.values):,} entries"
             yield f"`{what}.dimensions[].values` has {found} for {expected:,} grid points"
-    ends = [*operand.first, *operand.last]
-    if len(ends) > math.prod(grid) or any(len(block) != len(dimensions) for block in ends):
-        yield f"`{what}.first` and `last` are not the blocks of that many grid points"
-    if any(abs(index) > MAX_NUMBER >> 32 for block in ends for index in block):
-        yield f"`{what}.first` or `last` has an index beyond {MAX_NUMBER >> 32}"
 
 
 def _wrong_lines(what: str, lines: Iterable[SourceLine | None]) -> Iterator[str]:

@@ -404,4 +404,8 @@ def _knows_more(stored: bytes | None, blocks: BlockMap, path: Path) -> bool:
 
 def _known(blocks: BlockMap) -> tuple[bool, int, int]:
     """Rank of a block map by its completeness."""
-    return blocks.unknown is None, -blocks.num_unknown, len(blocks.scalars)
+    return (
+        blocks.unknown is None,
+        -sum(operand.unknown is not None for operand in blocks.operands),
+        len(blocks.scalars),
+    )

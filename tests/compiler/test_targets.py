@@ -93,7 +93,7 @@ def test_unknown(name: str) -> None:
     message = re.sub(r" \(did you mean [^)]*\?\)", "", str(error.value))
     assert message == (
         f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, mine, tpu, "
-        "or a full topology name such as v5e:2x4"
+        "or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
     )
     assert error.value.name == name
 

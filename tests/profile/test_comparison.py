@@ -29,7 +29,6 @@ def stats(cycles: int | None, spills: int | None = 0, file: str = "k.py", **line
                 bundles=1,
                 share=share,
                 own_share=share,
-                instructions=1,
             )
             for name, share in lines.items()
         ),

@@ -38,15 +38,11 @@ OPERAND = OperandBlocks(
     ),
     tables=("table_ref",),
     visits=BlockVisits(
-        copies=3, distinct=2, least=1, most=2, first_outside=(1, 0), untouched=2048
+        copies=3, distinct=2, untouched=2048
     ),
     left_out=("nothing",),
-    first=((2, 0),),
-    last=((2, 0),),
 )  # fmt: skip
-UNKNOWN = replace(
-    OPERAND, dimensions=(), visits=None, unknown="it reads table_ref", first=(), last=(), tables=()
-)
+UNKNOWN = replace(OPERAND, dimensions=(), visits=None, unknown="it reads table_ref", tables=())
 FULL = BlockMap(grid=(4, 2), parallel=(True, False), operands=(OPERAND, replace(OPERAND, name="o")))
 
 SCALARS = ScalarValues(number=0, name="table_ref", shape=(2,), values=(1, 2))
@@ -100,12 +96,6 @@ ROWS = ("operands", 0, "dimensions", 0)
         (changed(*ROWS, "values", value=[1]), "values` has 1 entries for 4 grid points"),
         (changed(*ROWS, "values", value=[1 << 61] * 4), "has an index beyond"),
         (changed(*ROWS, "kind", value="round"), "Invalid enum value 'round'"),
-        (changed(*OF_X, "first", value=[[1]]), "`operands[0].first` and `last` are not the blocks"),
-        (changed(*OF_X, "first", value=[[0, 0]] * 8), "`operands[0].first` and `last` are not"),
-        (
-            changed(*OF_X, "last", value=[[1 << 40, 0]]),
-            "`operands[0].first` or `last` has an index",
-        ),
     ],
 )
 def test_a_map_that_contradicts_itself_is_refused(data: bytes, why: str) -> None:

@@ -14,7 +14,6 @@ from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.index_maps import Block, Grid, NotReadable
 from pallas_debug.profile import visits
 from pallas_debug.profile.blocks import (
-    MAX_ENDS,
     MAX_GRID_DIMENSIONS,
     MAX_SCALARS,
     MAX_VALUES,
@@ -137,18 +136,16 @@ def _operand(
     )
     counted = visits.visits(plain, indices, grid.sizes)
     left_out = []
-    is_cut = any(d.strides is None and d.values is None for d in dims)
-    if is_cut:
+    if any(d.strides is None and d.values is None for d in dims):
         left_out.append(
-            f"blocks between the first and last {MAX_ENDS} grid points: the index map is not an "
-            f"affine function of the grid point and has more than {MAX_VALUES:,} values"
+            "blocks by grid point: the index map is not an affine function of the grid point and "
+            f"has more than {MAX_VALUES:,} values"
         )
     if counted is None:
         points = math.prod(np.broadcast_shapes(*(i.shape for i in indices)))
         left_out.append(f"counts of visits: the blocks depend on {points:,} grid points")
     elif counted.untouched is None and block.shape and 0 not in block.shape:
-        left_out.append("parts of the array in no block or in several: there are too many blocks")
-    first, last = visits.ends(indices, grid.sizes) if is_cut else ((), ())
+        left_out.append("parts of the array in no block: there are too many blocks")
     read = {e.view.buffer.position: e.view.buffer.name for e in found.reads if e.view is not None}
     return replace(
         described,
@@ -156,6 +153,4 @@ def _operand(
         tables=tuple(read[i] for i in sorted(p for p in read if p is not None)),
         visits=counted,
         left_out=tuple(left_out),
-        first=first,
-        last=last,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_debug.profile.core.scalars import Address
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyEvent:
@@ -16,7 +14,6 @@ class CopyEvent:
       direction: source and destination memories, such as `hbm_to_vmem`.
       start, stop: cycles at which the copy starts and completes.
       size: size in bytes.
-      flag: semaphore that the copy signals.
     """
 
     bundle: int
@@ -24,7 +21,6 @@ class CopyEvent:
     start: float
     stop: float
     size: int | None
-    flag: Address | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,7 +64,6 @@ class Walk:
       waits: cycles spent in waits, by the bundle that waits and the one that started the copy.
       trips: iterations of each loop, by loop number, over the whole kernel.
       copied: bytes copied, by direction such as `hbm_to_vmem`; NaN if some size depends on data.
-      copies: number of copies, by direction.
       unknown_branches: bundles with a branch that depends on data.
       unknown_loops: loops whose trip count depends on data: by loop number, cycles of one iteration
         summed over all entries into the loop. `UNKNOWN_ROUNDS` iterations are walked per entry.
@@ -81,7 +80,6 @@ class Walk:
     waits: dict[tuple[int, int], float] = field(default_factory=dict)
     trips: dict[int, float] = field(default_factory=dict)
     copied: dict[str, float] = field(default_factory=dict)
-    copies: dict[str, float] = field(default_factory=dict)
     unknown_branches: set[int] = field(default_factory=set)
     unknown_loops: dict[int, float] = field(default_factory=dict)
     assumed_loops: set[int] = field(default_factory=set)
@@ -128,7 +126,6 @@ class _Snapshot:
     visits: list[float]
     trips: dict[int, float]
     copied: dict[str, float]
-    copies: dict[str, float]
     unknown_loops: dict[int, float]
     waits: dict[tuple[int, int], float]
 
@@ -375,7 +372,6 @@ class ScheduleWalk:
             visits=list(self._visits),
             trips=dict(result.trips),
             copied=dict(result.copied),
-            copies=dict(result.copies),
             unknown_loops=dict(result.unknown_loops),
             waits=dict(result.waits),
         )
@@ -394,7 +390,6 @@ class ScheduleWalk:
             self._visits[at] += (self._visits[at] - old) * factor
         _extend(result.trips, since.trips, factor)
         _extend(result.copied, since.copied, factor)
-        _extend(result.copies, since.copies, factor)
         _extend(result.unknown_loops, since.unknown_loops, factor)
         _extend(result.waits, since.waits, factor)
         result.extrapolated.add(loop.number)
@@ -432,7 +427,6 @@ class ScheduleWalk:
         direction = copy.direction
         if direction.endswith("_to_smem"):
             self._memory.copy(at, given[2] if len(given) > 2 else None)
-        result.copies[direction] = result.copies.get(direction, 0) + 1
         result.copied[direction] = result.copied.get(direction, 0) + (nan if size is None else size)
         latency, transfer = self._model.time(direction, size or 0)
         shared = self._model.shared(direction, size or 0)
@@ -443,9 +437,7 @@ class ScheduleWalk:
         self._queue(key, direction, (done, granules or 0, at))
         if self._listen is not None:
             self._listen(
-                CopyEvent(
-                    bundle=at, direction=direction, start=self._time, stop=done, size=size, flag=key
-                )
+                CopyEvent(bundle=at, direction=direction, start=self._time, stop=done, size=size)
             )
 
     def _queue(self, flag: Address | None, direction: str, copy: PendingCopy) -> None:

@@ -58,10 +58,10 @@ def described(figure: Figure) -> str:
 def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
     """Return all events, metadata first, then ordered by time."""
     named = [
-        *_process(CORE, f"core 0 · {timeline.kernel} on {timeline.target}", 0),
-        *_process(COPIES, "copies between HBM and VMEM or SMEM", 1),
-        *_thread(CORE, STEPS, "compute", 0),
-        *_thread(CORE, WAITS, "waits for copies", 1),
+        *_named("process", CORE, 0, f"core 0 · {timeline.kernel} on {timeline.target}", 0),
+        *_named("process", COPIES, 0, "copies between HBM and VMEM or SMEM", 1),
+        *_named("thread", CORE, STEPS, "compute", 0),
+        *_named("thread", CORE, WAITS, "waits for copies", 1),
     ]
     used = {(c.lane, c.direction) for part in timeline.parts for c in part.copies}
     for number, lane in enumerate(timeline.lanes):
@@ -70,7 +70,7 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
             if (number, direction) in used or (direction == own and lane.kind != "other"):
                 name = f"DMA {direction}: {lane.name}" + (f" ({lane.note})" if lane.note else "")
                 tid = _thread_of(number, direction)
-                named += _thread(COPIES, tid, name, tid)
+                named += _named("thread", COPIES, tid, name, tid)
     events: list[dict[str, Any]] = []
     for part in timeline.parts:
         events += _part(timeline, part)
@@ -87,20 +87,13 @@ def _order(event: dict[str, Any]) -> tuple[float, bool, float]:
     return event["ts"], event["ph"] != "X", event.get("dur", 0.0)
 
 
-def _process(pid: int, name: str, index: int) -> list[dict[str, Any]]:
+def _named(kind: str, pid: int, tid: int, name: str, index: int) -> list[dict[str, Any]]:
+    """Return the name and the position of a process or thread."""
+    mine = {"ph": "M", "pid": pid, "tid": tid}
     return [
-        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}},
-        {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0,
-         "args": {"sort_index": index}},
-    ]  # fmt: skip
-
-
-def _thread(pid: int, tid: int, name: str, index: int) -> list[dict[str, Any]]:
-    return [
-        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}},
-        {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid,
-         "args": {"sort_index": index}},
-    ]  # fmt: skip
+        {**mine, "name": f"{kind}_name", "args": {"name": name}},
+        {**mine, "name": f"{kind}_sort_index", "args": {"sort_index": index}},
+    ]
 
 
 def _part(timeline: Timeline, part: TimelinePart) -> list[dict[str, Any]]:

@@ -51,8 +51,6 @@ def _remarks(operand: OperandBlocks) -> Child:
             found.append(mark("bad", f"outside the array at {visits.outside:,} grid points"))
         if visits.untouched:
             found.append(mark("warn", f"{visits.untouched:,} elements never touched"))
-        if visits.overlapping:
-            found.append(mark("warn", f"{visits.overlapping:,} elements in several blocks"))
         if visits.partial:
             found.append(f"{visits.partial:,} blocks reach past the array")
     if operand.tables:

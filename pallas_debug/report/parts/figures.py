@@ -8,7 +8,7 @@ from dataclasses import replace
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
-from pallas_debug.profile.stats import CodeCost, Stats
+from pallas_debug.profile.stats import LoopCost, Stats
 from pallas_debug.profile.traffic import Traffic
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
@@ -118,17 +118,16 @@ def units_table(stats: Stats) -> Markup:
             tag("code", unit.name),
             words.number(unit.capacity.value),
             _share(unit.share),
-            _share(unit.scheduled),
             tag("span", unit.meaning or words.MISSING, class_="pd-dim"),
         ]
         for unit in stats.units
     ]
     return table(
         "Share of each unit’s capacity in use",
-        ["unit", "capacity", "while it runs", "each bundle once", "counts"],
+        ["unit", "capacity", "used", "counts"],
         rows,
-        numeric=(1, 2, 3),
-        prose=(4,),
+        numeric=(1, 2),
+        prose=(3,),
     )
 
 
@@ -155,7 +154,7 @@ def loops_table(stats: Stats) -> Markup:
     )
 
 
-def _loop(loop: CodeCost) -> list[Child]:
+def _loop(loop: LoopCost) -> list[Child]:
     busiest = sorted(loop.units.items(), key=lambda item: -item[1])[:3]
     name = f"{'· ' * loop.depth}{loop.start:#x} to {loop.stop - 1:#x}"
     return [
@@ -173,7 +172,6 @@ def traffic_facts(traffic: Traffic) -> Markup:
     bound = {
         "compute": "computation: a step computes longer than its copies take",
         "memory": "memory: the copies of a step take longer than its computation",
-        "links": "links: sending bytes to other devices takes longer than all estimated cycles",
         "latency": "latency: waiting for copies takes longer than computing or moving their bytes",
     }
     rows: list[tuple[str, Child]] = [
@@ -183,18 +181,10 @@ def traffic_facts(traffic: Traffic) -> Markup:
             ("written to HBM", traffic.written),
             ("read in a grid step", traffic.read_per_step),
             ("written in a grid step", traffic.written_per_step),
-            *(
-                (("sent to other devices", traffic.sent), ("time on the links", traffic.sending))
-                if traffic.sent.value
-                else ()
-            ),
             ("matrix operations", traffic.flops),
             ("vector operations", traffic.vector_operations),
-            ("operations per byte", traffic.intensity),
-            ("ridge of the roofline", traffic.ridge),
             ("computing in a grid step", traffic.compute_per_step),
             ("copying in a grid step", traffic.copies_per_step),
-            ("estimated time", traffic.seconds),
             ("time by the roofline", traffic.roofline),
         )
     ]

@@ -30,9 +30,7 @@ class BlockOperand {
 
   /** Index of the block at a grid point; null if it was not recorded. */
   block(position, point, points) {
-    const { first, last, dimensions } = this.operand;
-    if (position < first.length) return first[position];
-    if (position >= points - last.length) return last[position - points + last.length];
+    const { dimensions } = this.operand;
     const found = [];
     for (const d of dimensions) {
       let index;
