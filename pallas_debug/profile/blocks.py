@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    import numpy as np
+from typing import Literal
 
 MAX_VALUES = 1 << 14
 """Maximum recorded values of one dimension of an index map that is not affine."""
-
-MAX_INDICES = 1 << 22
-"""Maximum number of values of one dimension of an index map to return as an array."""
 
 MAX_SCALARS = 1 << 16
 """Maximum recorded values of a scalar operand."""
@@ -66,11 +60,6 @@ class BlockIndex:
     def count(self) -> int:
         """Number of values of the index that lie inside the array."""
         return math.ceil(self.bound / self.unit) if self.unit else 0
-
-    def span(self, index: int) -> tuple[int, int]:
-        """Return the first element of a block, and one past its last; they may be out of bounds."""
-        start = index * self.unit - self.padding[0]
-        return start, start + self.size
 
     def at(self, point: tuple[int, ...], grid: tuple[int, ...]) -> int | None:
         """Return the index at a grid point; None if it was not recorded."""
@@ -221,36 +210,6 @@ class BlockMap:
                 return None
             block.append(index)
         return tuple(block)
-
-    def indices(self, operand: OperandBlocks) -> tuple[np.ndarray, ...] | None:
-        """Return the index of each dimension as an array that broadcasts against the grid.
-
-        None if a dimension was not recorded, the index map could not be evaluated, or there are
-        more than `MAX_INDICES` values.
-        """
-        import numpy as np  # not needed by most readers
-
-        if operand.unknown is not None:
-            return None
-        arrays = []
-        rank = len(self.grid)
-        for dimension in operand.dimensions:
-            if dimension.strides is not None:
-                strides = zip(dimension.strides, self.grid, strict=True)
-                if math.prod(size for stride, size in strides if stride) > MAX_INDICES:
-                    return None
-                index = np.full((1,) * rank, dimension.offset, np.int64)
-                for axis, stride in enumerate(dimension.strides):
-                    if stride:
-                        steps = np.arange(self.grid[axis], dtype=np.int64) * stride
-                        index = index + steps.reshape([-1 if i == axis else 1 for i in range(rank)])
-            elif dimension.values is not None:
-                shape = [n if i in dimension.axes else 1 for i, n in enumerate(self.grid)]
-                index = np.array(dimension.values, np.int64).reshape(shape)
-            else:
-                return None
-            arrays.append(index)
-        return tuple(arrays)
 
 
 def grid_point(grid: tuple[int, ...], position: int) -> tuple[int, ...]:

@@ -181,7 +181,13 @@ def estimate_cycles(
         steps=steps,
         core_steps=core_steps,
         trips=tuple(
-            _count(ours.trips.get(loop.number, 0), origin, loop.number in ours.unknown_loops)
+            _known(
+                ours.trips.get(loop.number, 0),
+                origin,
+                "",
+                loop.number in ours.unknown_loops,
+                unit="",
+            )
             for loop in schedule.loops
         ),
         executions=tuple(ours.executions) if ours.is_complete else (),
@@ -262,12 +268,6 @@ def _known(value: float, origin: Origin, note: str, is_open: bool, *, unit: str 
     if is_open or math.isnan(value):
         return missing("it depends on values known only at run time", unit=unit)
     return Figure(value=round(value), origin=origin, unit=unit, note=note)
-
-
-def _count(value: float, origin: Origin, is_open: bool) -> Figure:
-    if is_open:
-        return missing("it depends on values known only at run time")
-    return Figure(value=round(value), origin=origin)
 
 
 def _assumptions(

@@ -108,7 +108,9 @@ def memory_map(
     rows, total, capacity, is_listed = data
     return MemoryMap(
         uses=(*_in_vmem(rows, kernel), *in_smem),
-        vmem=_vmem(total, is_listed=is_listed),
+        vmem=_stated(total, "VMEM that the compiler allocated to the kernel")
+        if is_listed
+        else Figure(value=0, unit="bytes", note="the compiler's list does not include the kernel"),
         smem=smem,
         limit=limit,
         capacity=_stated(capacity, "VMEM of the core"),
@@ -152,16 +154,6 @@ def _total(uses: tuple[AllocatedMemory, ...]) -> Figure:
         value=sum(int(a.size.value or 0) for a in uses),
         unit="bytes",
         note="scalar operands by their shapes, without spilled scalars",
-    )
-
-
-def _vmem(total: int | None, *, is_listed: bool) -> Figure:
-    if is_listed:
-        return _stated(total, "VMEM that the compiler allocated to the kernel")
-    return Figure(
-        value=0,
-        unit="bytes",
-        note="the compiler's list of VMEM allocations does not include the kernel",
     )
 
 

@@ -140,7 +140,7 @@ class _Reading:
             elif event.stop > event.start + _SAME:
                 self._wait(event)
         is_whole = loop is None or loop.number not in found.extrapolated
-        steps = self._whole_steps() if is_whole else self._first_steps()
+        steps = self._seen_steps(is_whole)
         counts: dict[int, int] = {}
         for copy in self._copies:
             counts[copy.lane] = counts.get(copy.lane, 0) + 1
@@ -154,23 +154,17 @@ class _Reading:
             counts=counts if is_whole else None,
         )
 
-    def _whole_steps(self) -> list[TimelineStep]:
-        """Return all steps; time before the first and after the last is included in these."""
-        lag = self._lag
-        begins = [0.0, *(self._starts[n + lag] for n in range(1, self._steps))]
-        ends = [*begins[1:], self._found.cycles]
-        return [
-            TimelineStep(step=n, begin=begin, end=end)
-            for n, (begin, end) in enumerate(zip(begins, ends, strict=True))
-        ]
+    def _seen_steps(self, is_whole: bool) -> list[TimelineStep]:
+        """Return the steps up to the last iteration that was not extrapolated.
 
-    def _first_steps(self) -> list[TimelineStep]:
-        """Return the steps up to the last iteration that was not extrapolated."""
-        lag = self._lag
-        begins = [0.0, *self._starts[1 + lag :]]
+        Time before the first step, and after the last one of all, is included in these.
+        """
+        times = [0.0, *self._starts[1 + self._lag :]][: self._steps + (not is_whole)]
+        if is_whole:
+            times.append(self._found.cycles)
         return [
             TimelineStep(step=n, begin=begin, end=end)
-            for n, (begin, end) in enumerate(itertools.pairwise(begins))
+            for n, (begin, end) in enumerate(itertools.pairwise(times))
         ]
 
     @property
