@@ -47,9 +47,7 @@ def finished(
     raw_passes = compiles[-1].passes if compiles else ()
     passes: list[Pass] = []
     files: Files = {layout.LOG: outcome.log}
-    for raw_pass, described in zip(
-        raw_passes, raw.describe(raw_passes, keep_unchanged=False), strict=True
-    ):
+    for raw_pass, described in zip(raw_passes, raw.describe(raw_passes), strict=True):
         if described.file is not None:
             name = layout.pass_file(described.number, described.name)
             files[name] = raw_pass.path

@@ -135,11 +135,6 @@ def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
     return _read(_opened(path, root, limit), path, limit)
 
 
-def read_text(path: Path, root: Path) -> str:
-    """Return the text of a file in `root` that no manifest records; see `DumpFile.text`."""
-    return DumpFile(path=path, root=root).text()
-
-
 def head(path: Path, root: Path, size: int) -> bytes:
     """Return the first `size` bytes of a file in `root`.
 

@@ -162,12 +162,10 @@ def same_text(a: Path, b: Path) -> bool:
     return all(p == q for p, q in itertools.zip_longest(one, other))
 
 
-def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[Pass]:
-    """Describe the passes of one compile as the manifest lists them.
+def describe(passes: Sequence[RawPass]) -> list[Pass]:
+    """Describe the passes of one compile as the manifest lists them, with digests.
 
-    Args:
-      passes: the passes in order.
-      keep_unchanged: whether a pass that changed nothing still refers to its file.
+    A pass that changed nothing does not refer to a file.
 
     Raises:
       OSError, DumpFormatError: a file has gone, or is refused.
@@ -194,7 +192,7 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
                 seconds=seconds,
                 changed=changed,
                 failed=raw.failed,
-                file=raw.path.name if changed or keep_unchanged else None,
+                file=raw.path.name if changed else None,
             )
         )
     return described

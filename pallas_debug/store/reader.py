@@ -6,14 +6,13 @@ An unreadable file becomes the `problem` of its kernel or compilation; the rest 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError, UsageError, meant
-from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
+from pallas_debug.model import Compilation, Failure, Kernel, RunRecord
 from pallas_debug.render import one_line
 from pallas_debug.store import files, layout, raw, schema, texts
 from pallas_debug.store.layout import (
@@ -52,7 +51,7 @@ class DumpReader:
         folders, names = _scanned(self.root)
         kernels = [_read_kernel(self.root / name, self.root) for name in folders]
         for name, compile_ in raw.named_compiles(self.root, names).items():
-            kernels.append(_raw_kernel(self.root, name, compile_, raw.describe))
+            kernels.append(_raw_kernel(self.root, name, compile_))
         return kernels
 
     @property
@@ -82,19 +81,15 @@ class DumpReader:
     def read(self, name: str) -> StoredKernel:
         """Read one kernel of `names`; if its folder cannot be read, its `problem` says why.
 
-        Raw dumps are read only as far as needed to know which passes changed something, and have no
-        digests.
+        Raw dumps have no digests.
         """
         if self._is_kernel:
             return _read_kernel(self.root, self.root)
         if files.is_folder(self.root / name):
-            try:
-                return _read_kernel(self.root / name, self.root)
-            except DumpDirectoryError as error:
-                return StoredKernel(name=name, folder=self.root / name, problem=str(error))
+            return _read_kernel(self.root / name, self.root)
         compile_ = self._find_raw(name)
         if compile_ is not None:
-            return _raw_kernel(self.root, name, compile_, raw.outline)
+            return _raw_kernel(self.root, name, compile_)
         gone = f"{one_line(name)} is no longer in this directory"
         return StoredKernel(name=name, folder=self.root, problem=gone)
 
@@ -182,11 +177,6 @@ def open_dumps(root: str | Path) -> DumpReader:
         return DumpReader(root=root)
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file directly in a folder of a dump; see `files.DumpFile.text`."""
-    return files.read_text(path, path.parent)
-
-
 def _scanned(root: Path) -> tuple[list[str], list[str]]:
     """Return the folders of kernels, sorted, and the names of files.
 
@@ -236,33 +226,27 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
     )
 
 
-Describe = Callable[[Sequence[raw.RawPass]], list[Pass]]
-
-
-def _raw_kernel(
-    root: Path, name: str, compile_: raw.RawCompile, describe: Describe
-) -> StoredKernel:
+def _raw_kernel(root: Path, name: str, compile_: raw.RawCompile) -> StoredKernel:
     try:
-        passes = tuple(describe(compile_.passes))
+        passes = tuple(raw.outline(compile_.passes))
     except OSError as error:
         problem = f"{one_line(str(error.filename))} cannot be read: {error.strerror}."
         return StoredKernel(name=name, folder=root, problem=problem)
     except DumpFormatError as error:
         return StoredKernel(name=name, folder=root, problem=str(error))
     failure = _raw_failure(compile_)
-    digest = hashlib.sha256(passes[0].sha256.encode()).hexdigest() if passes[0].sha256 else ""
     compilation = Compilation(
         kernel=name,
         target=RAW_TARGET,
         status="failed" if failure else "ok",
-        key=digest,
+        key="",
         passes=passes,
         failure=failure,
     )
     return StoredKernel(
         name=name,
         folder=root,
-        kernel=Kernel(name=compile_.kernel, digest=digest, primitive="unknown"),
+        kernel=Kernel(name=compile_.kernel, digest="", primitive="unknown"),
         compilations=(StoredCompilation(folder=root, target=RAW_TARGET, compilation=compilation),),
     )
 

@@ -78,14 +78,6 @@ class StoredCompilation:
         """
         return self.file(wanted).text()
 
-    def path(self, wanted: Pass) -> Path:
-        """Return the path of the text after a pass; use `file` to open it.
-
-        Raises:
-          DumpFormatError: the directory does not have it, or its manifest names a file elsewhere.
-        """
-        return self.file(wanted).path
-
     def file(self, wanted: Pass) -> DumpFile:
         """Return the file of the text after a pass.
 
@@ -131,11 +123,8 @@ class StoredCompilation:
 
         Reads no text.
         """
-        return (
-            [p for p in map(self._problem_of, self.compilation.files) if p]
-            if self.compilation
-            else []
-        )
+        made = self.compilation
+        return [p for p in map(self._problem_of, made.files if made else ()) if p is not None]
 
     def _problem_of(self, name: str) -> str | None:
         try:

@@ -27,6 +27,7 @@ from pallas_debug.profile.changes.baselines import Baseline, BaselineCost, Basel
 from pallas_debug.profile.stats import Stats
 from pallas_debug.quantities import size_text
 from pallas_debug.store import open_dumps
+from pallas_debug.store.disk import write_whole
 from pallas_debug.store.profiles import read_profile
 
 FOLDER = "baselines"
@@ -216,9 +217,7 @@ class Performance:
         if ledger is None:
             self._request.config.stash[RECORDED][file] = recordings
         else:
-            partial = ledger.with_suffix(f".{os.getpid()}")
-            partial.write_bytes(msgspec.json.encode(list(recordings.values())))
-            partial.replace(ledger)
+            write_whole(ledger, msgspec.json.encode(list(recordings.values())))
 
     def _ledger(self, file: Path) -> Path | None:
         """File that xdist's workers share, in pytest's temporary directory; None without xdist."""
@@ -342,12 +341,9 @@ def _read(file: Path) -> Baseline:
 
 
 def _write(file: Path, baseline: Baseline) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        partial.write_text(baselines.encode(baseline), encoding="utf-8")
-        partial.replace(file)
+        write_whole(file, baselines.encode(baseline).encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CannotRunError(f"{file} cannot be written: {error.strerror}") from error
 
 

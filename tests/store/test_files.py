@@ -43,7 +43,6 @@ def test_a_file_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files.read(root / "k" / "passes" / "00", root) == b"text"
     monkeypatch.chdir(root)
     assert files.read(Path("k/passes/00"), Path()) == b"text"
-    assert files.read_text(Path("k/passes/00"), Path("k")) == "text"
 
 
 def test_the_directory_that_was_named_may_be_a_link(root: Path, tmp_path: Path) -> None:
@@ -201,7 +200,7 @@ def test_a_missing_file_stays_an_error_of_its_own(root: Path) -> None:
         with pytest.raises(FileNotFoundError):
             files.read(path, root)
         with pytest.raises(DumpFormatError, match=r"cannot be read: .* Dump again\."):
-            files.read_text(path, root)
+            DumpFile(path=path, root=root).text()
 
 
 def test_no_permission(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

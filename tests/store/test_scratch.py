@@ -93,15 +93,6 @@ def test_without_locks_age_alone_counts(tmp_path: Path, monkeypatch: pytest.Monk
     assert (young.path.exists(), old.path.exists()) == (True, False)
 
 
-def test_a_sweep_that_is_killed_is_finished_by_the_next(tmp_path: Path) -> None:
-    """The lock goes last; what has neither lock nor content has no owner that would miss it."""
-    made = Scratch(tmp_path)
-    (made.path / ".lock").unlink()
-    sweep(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    made.remove()
-
-
 def test_an_owner_whose_folder_is_taken_before_it_is_locked_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,16 +154,6 @@ def test_another_key_replaces_all_that_was_there(
     assert stored.target("v5e").compilation == recorded(new, files)  # not how it was found
 
 
-def test_a_file_where_the_targets_folder_belongs_is_replaced(
-    tmp_path: Path, kernel: Kernel, compiled: Compiled
-) -> None:
-    store = Store(tmp_path)
-    store.put_kernel(kernel, jaxpr="j", source=None)
-    (store.folder(kernel) / "v5e").write_text("a file")
-    compilation, files = compiled()
-    assert store.put_compilation(kernel, compilation, files).is_dir()
-
-
 def test_folders_have_the_modes_that_the_umask_gives(
     tmp_path: Path, kernel: Kernel, compiled: Compiled
 ) -> None:
@@ -279,15 +269,6 @@ def test_run(tmp_path: Path) -> None:
     assert open_dumps(tmp_path).runs() == [record]
 
 
-def test_runs_whose_names_are_cleaned_to_one_stay_two(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    names = {"test[<]", "test[>]", "test[/]", "x" * 5000 + "1", "x" * 5000 + "2", "", "\udcff"}
-    for name in names:
-        store.put_run(RunRecord(run="../r", name=name))
-    assert {r.name for r in open_dumps(tmp_path).runs()} == names - {"\udcff"} | {"?"}
-    assert [p.name for p in tmp_path.glob("runs/*")] == ["_r"]
-
-
 # Other processes, and ones that are killed.
 
 
@@ -349,14 +330,6 @@ def test_a_claim_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         assert taken.wait(60)
         thread.join()
-
-
-def test_what_is_raised_under_a_claim_is_not_explained_away(tmp_path: Path, kernel: Kernel) -> None:
-    store = Store(tmp_path)
-    with pytest.raises(FileNotFoundError, match="mine"), store.claim(kernel, "v5e"):
-        raise FileNotFoundError("mine")
-    with store.claim(kernel, "v5e"):
-        pass
 
 
 def test_a_file_that_was_to_be_copied_and_is_not_there(
