@@ -125,7 +125,7 @@ config: Any = Internal(
 jax_core: Any = Internal(
     "jax._src.core",
     names="ClosedJaxpr[-0.11] DebugInfo Jaxpr Literal NamedAxisEffect Primitive "
-    "ShapedArray Tracer Var empty_ref_p eval_jaxpr free_ref_p jaxpr_as_fun jaxprs_in_params "
+    "ShapedArray Tracer Var empty_ref_p eval_jaxpr free_ref_p jaxpr_as_fun "
     "new_jaxpr_eqn physical_aval trace_ctx trace_state_clean typeof",
 )
 debugging: Any = Internal(

@@ -74,7 +74,8 @@ def rounded(
     def run(*args: Any, **kwargs: Any) -> Any:
         call, given = arrays.of_arrays(function, args, kwargs)
         traced, shapes = jax.make_jaxpr(call, return_shape=True)(*given)
-        outputs = jax.jit(jax_core.jaxpr_as_fun(rewriter.closed(traced)))(*given)
+        made = jaxcompat.closed_as(traced, rewriter.run(jaxcompat.opened(traced)[0]))
+        outputs = jax.jit(jax_core.jaxpr_as_fun(made))(*given)
         return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
     return run
@@ -120,11 +121,7 @@ class _Rewriter:
         self._everywhere = everywhere
         self._exact = frozenset(exact)
 
-    def closed(self, inner: Any, kernel: str | None = None) -> Any:
-        """Rewrite a jaxpr with its constants."""
-        return jaxcompat.closed_as(inner, self._open(jaxcompat.opened(inner)[0], kernel))
-
-    def _open(self, jaxpr: Any, kernel: str | None) -> Any:
+    def run(self, jaxpr: Any, kernel: str | None = None) -> Any:
         equations = [new for eqn in jaxpr.eqns for new in self._equations(eqn, kernel)]
         return jaxpr.replace(eqns=equations)
 
@@ -134,7 +131,8 @@ class _Rewriter:
                 return [eqn]
             kernel = name_of(eqn.params)
         if nested.within(eqn.params):
-            return [eqn.replace(params=self._params(eqn.params, kernel))]
+            rounded = nested.edited(eqn.params, lambda inner: self.run(inner, kernel))
+            return [eqn.replace(params=rounded)]
         if not is_rounded_on_tpu(eqn) or (kernel is None and not self._everywhere):
             return [eqn]
         if ProductSite(kernel=kernel or "", line=lines.source_of(eqn)) in self._exact:
@@ -153,16 +151,6 @@ class _Rewriter:
             for atom, operand in zip(eqn.invars, operands, strict=True)
         ]
         return [*rounding, eqn.replace(invars=operands)]
-
-    def _params(self, params: dict[str, Any], kernel: str | None) -> dict[str, Any]:
-        def new(value: Any) -> Any:
-            if nested.is_jaxpr(value):
-                return self.closed(value, kernel)
-            if type(value) in (tuple, list):
-                return type(value)(map(new, value))
-            return value
-
-        return {name: new(value) for name, value in params.items()}
 
 
 _EXPONENT_BITS, _MANTISSA_BITS = 8, 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -25,6 +25,17 @@ def within(params: Mapping[str, Any]) -> list[Any]:
     """Jaxprs among the parameters of an equation."""
     groups = (v if isinstance(v, (tuple, list)) else (v,) for v in params.values())
     return [inner for group in groups for inner in group if is_jaxpr(inner)]
+
+
+def edited(params: Mapping[str, Any], edit: Callable[[Any], Any]) -> dict[str, Any]:
+    """Replace the jaxprs in parameters of an equation; `edit` takes and returns an open one."""
+
+    def new(value: Any) -> Any:
+        if is_jaxpr(value):
+            return jaxcompat.closed_as(value, edit(jaxcompat.opened(value)[0]))
+        return type(value)(map(new, value)) if type(value) in (tuple, list) else value
+
+    return {name: new(value) for name, value in params.items()}
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
@@ -53,15 +64,6 @@ def inlined(eqn: Any) -> InnerJaxpr | None:
 
 
 _CALLS = table.named(lambda row: row.unpack in (normal_forms.call, normal_forms.custom_call))
-
-
-def while_operands(
-    params: Mapping[str, Any], operands: Iterable[T]
-) -> tuple[list[T], list[T], list[T]]:
-    """Split what a `while` takes: constants of the condition and of the body, carried values."""
-    cond, body = params["cond_nconsts"], params["body_nconsts"]
-    every = list(operands)
-    return every[:cond], every[cond : cond + body], every[cond + body :]
 
 
 class JaxprValues(dict[Any, T]):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import jax_core, pallas_primitives
+from pallas_debug.bridge.jaxcompat import pallas_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
 
 _WINDOW = ".window_ref"
@@ -50,7 +50,8 @@ def _copied(jaxpr: Any, known: Mapping[Any, str | _Window]) -> Iterator[tuple[_W
             elif isinstance(here, str) and isinstance(there, _Window):
                 yield there, here
             continue
-        for inner in jax_core.jaxprs_in_params(eqn.params):
+        for closed in nested.within(eqn.params):
+            inner, _ = jaxcompat.opened(closed)
             binders = [*inner.constvars, *inner.invars]
             bound = dict(_windows(inner)) if _is_scope(eqn) else {}
             # An inner jaxpr takes the last operands, in a `run_scoped` the first.
@@ -76,8 +77,8 @@ def _windows(scope: Any) -> Iterator[tuple[Any, str | _Window]]:
 def _renamed(jaxpr: Any, names: _Names) -> Any:
     """A jaxpr like this one, with other names in its `run_scoped` jaxprs."""
     eqns = [
-        eqn.replace(params={key: _within(value, names) for key, value in eqn.params.items()})
-        if any(jax_core.jaxprs_in_params(eqn.params))
+        eqn.replace(params=nested.edited(eqn.params, lambda inner: _renamed(inner, names)))
+        if nested.within(eqn.params)
         else eqn
         for eqn in jaxpr.eqns
     ]
@@ -86,18 +87,6 @@ def _renamed(jaxpr: Any, names: _Names) -> Any:
         renamed = (_name(name, owners) for name in info.arg_names or ())
         info = info._replace(arg_names=tuple(renamed))
     return jaxpr.replace(eqns=eqns, debug_info=info)
-
-
-def _within(value: Any, names: _Names) -> Any:
-    """A parameter of an equation, which may be a jaxpr, a closed one, or several of these."""
-    if nested.is_jaxpr(value):
-        inner, _ = jaxcompat.opened(value)
-        if inner is not value:
-            return value.replace(jaxpr=_renamed(inner, names))
-        return _renamed(value, names)
-    if isinstance(value, tuple) and any(map(nested.is_jaxpr, value)):
-        return tuple(_within(one, names) for one in value)
-    return value
 
 
 def _name(name: str, owners: Mapping[str, str]) -> str:

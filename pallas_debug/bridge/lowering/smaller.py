@@ -93,18 +93,13 @@ class _Editor:
         known: dict[Any, Any] = {}
         for old in jaxpr.eqns:
             number = next(self._numbers)
-            params = {name: self._within(value) for name, value in old.params.items()}
+            params = nested.edited(old.params, self.run)
             eqn = old.replace(params=params, invars=[_now(atom, known) for atom in old.invars])
             eqns, results = self._edits[number](eqn) if number in self._edits else ([eqn], {})
             found += eqns
             known |= results
         outvars = [_now(atom, known) for atom in jaxpr.outvars]
         return jaxpr.replace(eqns=_live(found, outvars), outvars=outvars)
-
-    def _within(self, value: Any) -> Any:
-        if isinstance(value, (tuple, list)) and any(map(nested.is_jaxpr, value)):
-            return type(value)(map(self._within, value))
-        return closed_as(value, self.run(opened(value)[0])) if nested.is_jaxpr(value) else value
 
 
 def _live(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:

@@ -2,84 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import jax
-
-from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import indexing, pallas_primitives, state_types
+from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.jaxcompat import indexing, pallas_primitives
+from pallas_debug.bridge.normal_forms import CopyForm, RefChain
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer
 
 
 def get(block: Writer, eqn: Any) -> None:
-    ref, *leaves = eqn.invars
-    transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
-    block.assign(eqn.outvars, _access(block, ref, transforms))
+    block.assign(eqn.outvars, _access(block, primitives.form(eqn).at))
 
 
 def swap(block: Writer, eqn: Any) -> None:
-    ref, value, *leaves = eqn.invars
-    transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
+    store = primitives.form(eqn)
     if not all(map(block.is_dropped, eqn.outvars)):
         raise values.CannotUnparse("a swap, whose old values it uses")
-    block.line(f"{_access(block, ref, transforms)} = {block.read(value)}")
+    block.line(f"{_access(block, store.at)} = {block.read(store.value)}")
 
 
 def dma_start(block: Writer, eqn: Any) -> None:
-    source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
-    copy = _copy(block, eqn, source, destination, arrived, sent, device)
     options = {name: eqn.params[name] for name in ("priority", "add") if eqn.params.get(name)}
+    copy = _copy(block, eqn, primitives.form(eqn))
     block.line(f"{copy}.start({values.keywords(options.items())})")
 
 
 def dma_wait(block: Writer, eqn: Any) -> None:
-    source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
-    if sent is None:
-        block.line(f"{_copy(block, eqn, source, destination, arrived, None, None)}.wait()")
+    wait = primitives.form(eqn)
+    if wait.sent is None:
+        block.line(f"{_copy(block, eqn, replace(wait, device=None))}.wait()")
     elif jaxcompat.is_wait_of_sender(eqn.params):  # the two sides are swapped
-        copy = _copy(block, eqn, destination, source, sent, arrived, device)
-        block.line(f"{copy}.wait_send()")
+        copy = replace(
+            wait,
+            source=wait.destination,
+            destination=wait.source,
+            received=wait.sent,
+            sent=wait.received,
+        )
+        block.line(f"{_copy(block, eqn, copy)}.wait_send()")
     else:
-        copy = _copy(block, eqn, source, destination, arrived, sent, device)
-        block.line(f"{copy}.wait_recv()")
+        block.line(f"{_copy(block, eqn, wait)}.wait_recv()")
 
 
 def semaphore_signal(block: Writer, eqn: Any) -> None:
-    ref, transforms, by, device, core = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    text = f"pl.semaphore_signal({_view(block, ref, transforms)}, {block.read(by, plain=True)}"
-    if device is not None:
-        text += f", device_id={_device(block, device)}{_device_type(eqn)}"
-    if core is not None:
-        text += f", core_index={block.index(core)}"
+    signal = primitives.form(eqn)
+    text = f"pl.semaphore_signal({_view(block, signal.at)}, {block.read(signal.amount, plain=True)}"
+    if signal.device is not None:
+        text += f", device_id={_device(block, signal.device)}{_device_type(eqn)}"
+    if signal.core is not None:
+        text += f", core_index={block.index(signal.core)}"
     block.line(f"{text})")
 
 
 def semaphore_wait(block: Writer, eqn: Any) -> None:
-    ref, transforms, by, decrement = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    option = block.read(decrement, plain=True)
-    text = f"{_view(block, ref, transforms)}, {block.read(by, plain=True)}"
+    wait = primitives.form(eqn)
+    option = block.read(wait.decrements, plain=True)
+    text = f"{_view(block, wait.at)}, {block.read(wait.amount, plain=True)}"
     block.line(f"pl.semaphore_wait({text}{'' if option == 'True' else f', decrement={option}'})")
 
 
 def semaphore_read(block: Writer, eqn: Any) -> None:
-    ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    block.assign(eqn.outvars, f"pl.semaphore_read({_view(block, ref, transforms)})")
+    block.assign(eqn.outvars, f"pl.semaphore_read({_view(block, primitives.form(eqn).at)})")
 
 
-def _copy(
-    block: Writer, eqn: Any, source: Any, destination: Any, arrived: Any, sent: Any, device: Any
-) -> str:
-    ends = f"{_whole(block, source)}, {_whole(block, destination)}"
-    if sent is None and device is None:
-        return f"pltpu.make_async_copy({ends}, {_whole(block, arrived)})"
-    if sent is None or device is None:
+def _copy(block: Writer, eqn: Any, copy: CopyForm) -> str:
+    ends = f"{_view(block, copy.source)}, {_view(block, copy.destination)}"
+    received = _view(block, copy.received)
+    if copy.sent is None and copy.device is None:
+        return f"pltpu.make_async_copy({ends}, {received})"
+    if copy.sent is None or copy.device is None:
         raise values.CannotUnparse("a copy with a device or a semaphore for its source, not both")
-    text = f"{ends}, {_whole(block, sent)}, {_whole(block, arrived)}"
     return (
-        f"pltpu.make_async_remote_copy({text}, "
-        f"device_id={_device(block, device)}{_device_type(eqn)})"
+        f"pltpu.make_async_remote_copy({ends}, {_view(block, copy.sent)}, {received}, "
+        f"device_id={_device(block, copy.device)}{_device_type(eqn)})"
     )
 
 
@@ -100,23 +97,15 @@ def _device_type(eqn: Any) -> str:
     return "" if kind is None or kind is usual else f", device_id_type=pl.DeviceIdType.{kind.name}"
 
 
-def _whole(block: Writer, ref: Any) -> str:
-    if isinstance(ref, state_types.TransformedRef):
-        return _view(block, ref.ref, ref.transforms)
-    return block.read(ref)
+def _view(block: Writer, at: RefChain) -> str:
+    return block.read(at.ref) + "".join(_transform(block, one) for one in at.transforms)
 
 
-def _view(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
-    text = block.read(ref)
-    for transform in transforms:
-        text += _transform(block, transform)
-    return text
-
-
-def _access(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
-    if transforms and isinstance(transforms[-1], indexing.NDIndexer):
-        return f"{_view(block, ref, transforms[:-1])}[{_indices(block, transforms[-1])}]"
-    return f"{_view(block, ref, transforms)}[...]"
+def _access(block: Writer, at: RefChain) -> str:
+    if at.transforms and isinstance(at.transforms[-1], indexing.NDIndexer):
+        outer = _view(block, RefChain(at.ref, at.transforms[:-1]))
+        return f"{outer}[{_indices(block, at.transforms[-1])}]"
+    return f"{_view(block, at)}[...]"
 
 
 def _transform(block: Writer, transform: Any) -> str:

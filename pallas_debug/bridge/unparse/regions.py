@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax import lax
-
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.normal_forms import InnerJaxpr, LoopForm
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer, types
 from pallas_debug.bridge.unparse.values import tuple_of
@@ -19,32 +17,37 @@ Write = Callable[[Writer, Any, Sequence[str], Sequence[str]], tuple[Writer, list
 
 
 def _cond(block: Writer, eqn: Any, write: Write) -> None:
-    index, *operands = eqn.invars
-    branches = eqn.params["branches"]
-    args = [block.read(atom) for atom in operands]
-    choice = block.choice(index, of_two=len(branches) == 2)
-    if len(branches) == 2 and not eqn.outvars and not jaxcompat.opened(branches[0])[0].eqns:
+    form = primitives.form(eqn)
+    args = [block.read(atom) for atom in form.inputs]
+    choice = block.choice(form.index, of_two=len(form.branches) == 2)
+    if len(form.branches) == 2 and not eqn.outvars and not form.branches[0].jaxpr.eqns:
         block.line(f"@pl.when({choice})")
-        _function(block, "when", branches[1], args, write)
+        _function(block, "when", form.branches[1], args, write)
         return
-    if len(branches) == 2:
-        yes = _function(block, "if_true", branches[1], args, write)
-        no = _function(block, "if_false", branches[0], args, write)
+    if len(form.branches) == 2:
+        yes = _function(block, "if_true", form.branches[1], args, write)
+        no = _function(block, "if_false", form.branches[0], args, write)
         block.assign(eqn.outvars, f"lax.cond({choice}, {yes}, {no})")
         return
-    names = [_function(block, f"case_{i}", b, args, write) for i, b in enumerate(branches)]
+    names = [_function(block, f"case_{i}", b, args, write) for i, b in enumerate(form.branches)]
     block.assign(eqn.outvars, f"lax.switch({choice}, [{', '.join(names)}])")
 
 
-def _function(block: Writer, wanted: str, inner: Any, args: Sequence[str], write: Write) -> str:
+def _function(
+    block: Writer, wanted: str, region: InnerJaxpr, args: Sequence[str], write: Write
+) -> str:
     """Write a function that returns the outputs of a jaxpr; return its name."""
     name = block.page.name(wanted)
     block.line(f"def {name}():")
     body = block.deeper()
-    jaxpr, consts = jaxcompat.opened(inner)
-    _, outputs = write(body, jaxpr, [values.constant(c) for c in consts], args)
-    _ends(body, block, ", ".join(outputs))
+    _ends(body, block, ", ".join(_outputs(body, region, args, write)))
     return name
+
+
+def _outputs(body: Writer, region: InnerJaxpr, args: Sequence[str], write: Write) -> list[str]:
+    """Write the lines of a jaxpr; return its outputs."""
+    consts = [values.constant(c) for c in region.consts]
+    return write(body, region.jaxpr, consts, args)[1]
 
 
 def _ends(body: Writer, around: Writer, returned: str) -> None:
@@ -55,65 +58,55 @@ def _ends(body: Writer, around: Writer, returned: str) -> None:
 
 
 def _scan(block: Writer, eqn: Any, write: Write) -> None:
-    params = eqn.params
-    num_consts, num_carry = jaxcompat.scan_sizes(params)
-    consts = [block.read(atom) for atom in eqn.invars[:num_consts]]
-    carry = eqn.invars[num_consts : num_consts + num_carry]
-    xs = [block.read(atom) for atom in eqn.invars[num_consts + num_carry :]]
-    if _is_counted(block, eqn, num_consts, num_carry):
-        _fori(block, eqn, consts, carry, write)
+    loop = primitives.form(eqn)
+    consts = [block.read(atom) for atom in loop.constants]
+    if _is_counted(block, eqn, loop):
+        _fori(block, eqn, loop, consts, write)
         return
-    jaxpr, own = jaxcompat.opened(params["jaxpr"])
+    count = len(loop.carry)
+    xs = [block.read(atom) for atom in loop.stacked]
     name = block.page.name("step")
     block.line(f"def {name}(carry, x):")
     body = block.deeper()
-    names = [block.page.value() for _ in jaxpr.invars[num_consts:]]
-    _unpack(body, names[:num_carry], "carry", jaxpr.invars[num_consts:][:num_carry])
-    _unpack(body, names[num_carry:], "x", jaxpr.invars[num_consts:][num_carry:])
-    _, outputs = write(body, jaxpr, [values.constant(c) for c in own], [*consts, *names])
-    body.line(f"return {tuple_of(outputs[:num_carry])}, {tuple_of(outputs[num_carry:])}")
+    variables = loop.body.jaxpr.invars[len(consts) :]
+    names = [block.page.value() for _ in variables]
+    _unpack(body, names[:count], "carry", variables[:count])
+    _unpack(body, names[count:], "x", variables[count:])
+    outputs = _outputs(body, loop.body, [*consts, *names], write)
+    body.line(f"return {tuple_of(outputs[:count])}, {tuple_of(outputs[count:])}")
     results = [block.bind(var) for var in eqn.outvars]
-    options = {n: params[n] for n in ("reverse", "unroll") if params[n] not in (False, 1)}
+    options = {n: eqn.params[n] for n in ("reverse", "unroll") if eqn.params[n] not in (False, 1)}
     given = "".join(f", {n}={values.parameter(v)}" for n, v in options.items())
-    start = tuple_of([block.read(atom) for atom in carry])
+    start = tuple_of([block.read(atom) for atom in loop.carry])
     block.line(
-        f"{_target(results[:num_carry])}, {_target(results[num_carry:])} = lax.scan({name}, "
-        f"{start}, {tuple_of(xs) if xs else None}, length={params['length']}{given})",
+        f"{_target(results[:count])}, {_target(results[count:])} = lax.scan({name}, "
+        f"{start}, {tuple_of(xs) if xs else None}, length={loop.length}{given})",
         types(eqn.outvars),
     )
 
 
-def _is_counted(block: Writer, eqn: Any, num_consts: int, num_carry: int) -> bool:
+def _is_counted(block: Writer, eqn: Any, loop: LoopForm) -> bool:
     """Return whether a loop is a `fori_loop` with known bounds."""
-    jaxpr, _ = jaxcompat.opened(eqn.params["jaxpr"])
-    plain = len(eqn.outvars) == num_carry == len(eqn.invars) - num_consts
-    if not plain or not num_carry or eqn.params["reverse"]:
+    if loop.stacked or loop.reverse or len(eqn.outvars) != len(loop.carry):
         return False
-    start, variable, last = eqn.invars[num_consts], jaxpr.invars[num_consts], jaxpr.outvars[0]
+    if loop.steps()[:1] != [1] or not block.is_dropped(eqn.outvars[0]):
+        return False
+    start, following = loop.carry[0], loop.body.jaxpr.outvars[0]
+    read = [atom for inner in loop.body.jaxpr.eqns for atom in inner.invars]
     return (
         isinstance(start, jax_core.Literal)
         and not start.aval.shape
         and start.aval.dtype.name in ("int32", "int64")
-        and block.is_dropped(eqn.outvars[0])
-        and _adds_one(jaxpr, variable, last)
+        and not any(atom is following for atom in (*read, *loop.body.jaxpr.outvars[1:]))
     )
 
 
-def _adds_one(jaxpr: Any, variable: Any, last: Any) -> bool:
-    made = [e for e in jaxpr.eqns if last in e.outvars]
-    if len(made) != 1 or made[0].primitive is not lax.add_p or last in jaxpr.outvars[1:]:
-        return False
-    read = [a for e in jaxpr.eqns for a in e.invars if a is last]
-    one = [a for a in made[0].invars if isinstance(a, jax_core.Literal) and a.val == 1]
-    return bool(one) and variable in made[0].invars and not read
-
-
-def _fori(block: Writer, eqn: Any, consts: list[str], carry: Sequence[Any], write: Write) -> None:
-    jaxpr, own = jaxcompat.opened(eqn.params["jaxpr"])
-    carried = jaxpr.invars[len(consts) + 1 :]
-    counting = next(e for e in jaxpr.eqns if jaxpr.outvars[0] in e.outvars)
+def _fori(block: Writer, eqn: Any, loop: LoopForm, consts: list[str], write: Write) -> None:
+    jaxpr, own = loop.body
+    carried = loop.carried[1:]
     jaxpr = jaxpr.replace(
-        eqns=[e for e in jaxpr.eqns if e is not counting], outvars=jaxpr.outvars[1:]
+        eqns=[e for e in jaxpr.eqns if jaxpr.outvars[0] not in e.outvars],
+        outvars=jaxpr.outvars[1:],
     )
     name, index = block.page.name("body"), block.page.name("i")
     names = [block.page.value() for _ in carried]
@@ -123,38 +116,34 @@ def _fori(block: Writer, eqn: Any, consts: list[str], carry: Sequence[Any], writ
     body = block.deeper()
     if not one:
         _unpack(body, names, "carry", carried)
-    args = [*consts, index, *names]
-    _, outputs = write(body, jaxpr, [values.constant(c) for c in own], args)
+    outputs = _outputs(body, InnerJaxpr(jaxpr, own), [*consts, index, *names], write)
     _ends(body, block, ", ".join(outputs))
-    start = [block.read(atom) for atom in carry[1:]]
-    first = int(carry[0].val)
+    start = [block.read(atom) for atom in loop.carry[1:]]
+    first = int(loop.carry[0].val)
     unroll = eqn.params["unroll"]
     given = "" if unroll == 1 else f", unroll={values.parameter(unroll)}"
-    bounds = f"{first}, {first + eqn.params['length']}"
+    bounds = f"{first}, {first + (loop.length or 0)}"
     packed = start[0] if one else (tuple_of(start) if start else "None")
     block.assign(eqn.outvars[1:], f"lax.fori_loop({bounds}, {name}, {packed}{given})")
 
 
 def _while(block: Writer, eqn: Any, write: Write) -> None:
-    params = eqn.params
-    texts = [block.read(atom) for atom in eqn.invars]
-    of_condition, of_body, start = nested.while_operands(params, texts)
+    loop = primitives.form(eqn, [block.read(atom) for atom in eqn.invars])
     names = []
-    for wanted, inner, consts in (
-        ("condition", params["cond_jaxpr"], of_condition),
-        ("body", params["body_jaxpr"], of_body),
+    for wanted, region, consts in (
+        ("condition", loop.condition, loop.condition_constants),
+        ("body", loop.body, loop.constants),
     ):
-        jaxpr, own = jaxcompat.opened(inner)
         names.append(block.page.name(wanted))
         block.line(f"def {names[-1]}(carry):")
         body = block.deeper()
-        carried = [block.page.value() for _ in start]
-        _unpack(body, carried, "carry", jaxpr.invars[len(consts) :])
-        _, outputs = write(body, jaxpr, [values.constant(c) for c in own], [*consts, *carried])
+        carried = [block.page.value() for _ in loop.carry]
+        _unpack(body, carried, "carry", region.jaxpr.invars[len(consts) :])
+        outputs = _outputs(body, region, [*consts, *carried], write)
         body.line(f"return {outputs[0] if wanted == 'condition' else tuple_of(outputs)}")
     results = [block.bind(var) for var in eqn.outvars]
     block.line(
-        f"{_target(results)} = lax.while_loop({', '.join(names)}, {tuple_of(start)})",
+        f"{_target(results)} = lax.while_loop({', '.join(names)}, {tuple_of(loop.carry)})",
         types(eqn.outvars),
     )
 
