@@ -23,7 +23,7 @@ from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.jaxcompat import source_info_util
 from pallas_debug.bridge.jaxprs import lines, nested, unprinted, windows
-from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
+from pallas_debug.bridge.jaxprs.params import block_entry, index_map_line, jaxprs_of, static_shape
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
@@ -239,10 +239,8 @@ def _block_sources(
     site = CallSite(calls)
     found = []
     for number, block in enumerate(grid_mapping.block_mappings):
-        line = lines.of_function(block.index_map_jaxpr.debug_info)
-        is_made = line is None or line.function == "default_index_map"
         spec = ("in_specs", number) if number < inputs else ("out_specs", number - inputs)
-        found.append(site.spec_line(None if is_made else line, *spec))
+        found.append(site.spec_line(index_map_line(block), *spec))
     return tuple(found)
 
 
@@ -308,7 +306,7 @@ def _blocked_operand(
         shape=static_shape(block.array_aval),
         dtype=str(block.array_aval.dtype),
         memory_space=_memory_space(block.transformed_block_aval),
-        block_shape=tuple(_block_size(dim) for dim in block.block_shape),
+        block_shape=tuple(map(_block_size, block.block_shape)),
         index_map=_scrub(block.index_map_jaxpr.pretty_print(use_color=False)),
         pipeline=None if block.pipeline_mode is None else _scrub(str(block.pipeline_mode)),
         block_source=source,
@@ -322,12 +320,9 @@ def _memory_space(aval: Any) -> str:
     return str(getattr(space, "value", space)).lower()
 
 
-def _block_size(dim: Any) -> int | None:
-    """Size of `Blocked(128)`, `Element(8)`, `BoundedSlice(4)` or an int; None for `Squeezed()`."""
-    if dim is None or type(dim).__name__ == "Squeezed":
-        return None
-    size = getattr(dim, "block_size", dim)
-    return int(size) if isinstance(size, int) else None
+def _block_size(entry: Any) -> int | None:
+    dim = block_entry(entry)
+    return None if dim.kind == "squeezed" else dim.size
 
 
 def _aliases(params: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:

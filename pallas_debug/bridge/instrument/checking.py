@@ -19,7 +19,7 @@ from jax import lax
 
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument.primitives import ACCESSES, MAKES_INFINITY, MAKES_NAN, capacity
+from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN, accessed, capacity
 from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site
 from pallas_debug.bridge.jaxcompat import (
@@ -27,9 +27,10 @@ from pallas_debug.bridge.jaxcompat import (
     indexing,
     jax_core,
     pallas_primitives,
-    tpu_primitives,
 )
 from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs.params import block_entry
+from pallas_debug.bridge.normal_forms import RefChain
 from pallas_debug.findings.facts import array_text
 
 
@@ -71,11 +72,9 @@ class Checker(rewrite.Visitor):
         primitive = eqn.primitive
         if primitive is checkify.check_p:
             return self._user_check(eqn, inputs)
-        if primitive in ACCESSES:
-            self._access(eqn, inputs)
-        elif primitive is tpu_primitives.dma_start_p:
-            self._copy(eqn, inputs)
-        elif primitive is lax.dynamic_slice_p:
+        for at, what in accessed(eqn, inputs):
+            self._indices(eqn, at, what)
+        if primitive is lax.dynamic_slice_p:
             self._dynamic_slice(eqn, inputs)
         elif primitive is pallas_primitives.multiple_of_p:
             self._hint(eqn, inputs[0])
@@ -133,9 +132,8 @@ class Checker(rewrite.Visitor):
             for dim, (index, entry, bound) in enumerate(
                 zip(indices, block.block_shape, block.array_aval.shape, strict=False)
             ):
-                size = conditions.block_size(entry)
-                is_element = type(entry).__name__ == "Element"
-                last = bound - 1 if is_element or size is None else (bound - 1) // size
+                kind, size, _ = block_entry(entry)
+                last = (bound - 1) // size if kind not in ("element", "squeezed") else bound - 1
                 if _stays(index, last, inner, dim, mapping):
                     continue
                 self._index(
@@ -148,35 +146,17 @@ class Checker(rewrite.Visitor):
                         "dim": dim,
                         "bound": bound,
                         "blocks": last + 1,
-                        "element": is_element,
+                        "element": kind == "element",
                         "shape": tuple(block.array_aval.shape),
                         "dtype": str(block.array_aval.dtype),
                     },
                 )
         self.leaving(self._place)
 
-    def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        what, first = ACCESSES[eqn.primitive]
-        if first is not None:
-            transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
-            self._indices(eqn, inputs[0], transforms, what)
-            return
-        ref, transforms, *rest = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-        if rest[0 if what == "read" else 1] is None:  # elements that are masked out may be outside
-            self._indices(eqn, ref, transforms, what)
-
-    def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
-        for ref, what in ((source, "read"), (destination, "write")):
-            if conditions.is_transformed(ref):
-                self._indices(eqn, ref.ref, ref.transforms, what)
-
-    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
-        aval = jax_core.typeof(ref)
+    def _indices(self, eqn: Any, at: RefChain, what: str) -> None:
+        aval = jax_core.typeof(at.ref)
         view = ""
-        for transform in transforms or ():
-            if not isinstance(transform, indexing.NDIndexer):
-                continue
+        for transform in at.indexers:
             dims = conditions.dims(transform)
             outer, view = view, f"{view}.at[{', '.join(dims)}]"
             for dim, (index, bound) in enumerate(
@@ -193,7 +173,7 @@ class Checker(rewrite.Visitor):
                     lines.source_at(eqn, self._place),
                     start,
                     bound - 1 - (size - 1) * stride,
-                    operand=self._names.get(id(ref)),
+                    operand=self._names.get(id(at.ref)),
                     details={
                         "dim": dim,
                         "size": size if is_slice else None,

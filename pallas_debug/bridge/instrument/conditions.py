@@ -27,11 +27,6 @@ def wide(value: Any) -> Any:
     return value
 
 
-def is_transformed(value: Any) -> bool:
-    """Return whether a value is a transformed view of a ref."""
-    return hasattr(value, "ref") and hasattr(value, "transforms")
-
-
 def is_float(value: Any) -> bool:
     """Return whether a value holds floats of any width."""
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
@@ -69,13 +64,6 @@ def kept_dtype(value: Any) -> str:
     if jnp.issubdtype(dtype, jnp.floating):
         return "float32"
     return "uint32" if dtype == jnp.uint32 else "int32"
-
-
-def block_size(entry: Any) -> int | None:
-    """Block size along one dimension; None if the dimension is squeezed."""
-    if entry is None or type(entry).__name__ == "Squeezed":
-        return None
-    return int(getattr(entry, "block_size", entry))
 
 
 def dims(transform: Any) -> tuple[str, ...]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax import lax
 
 from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import (
-    checkify,
-    pallas_primitives,
-    state_primitives,
-    tpu_primitives,
-)
+from pallas_debug.bridge import primitives as table
+from pallas_debug.bridge.jaxcompat import checkify, pallas_primitives
 from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.normal_forms import AccessForm, CopyForm, RefChain
 from pallas_debug.bridge.primitives import named
 
 MAKES_NAN = named(lambda row: "nan" in row.makes)
@@ -33,21 +31,30 @@ CHECKED = {
     lax.dynamic_slice_p,
 }
 
-ACCESSES = {
-    state_primitives.get_p: ("read", 1),
-    state_primitives.swap_p: ("write", 2),
-    state_primitives.addupdate_p: ("write", 2),
-    pallas_primitives.load_p: ("read", None),
-    pallas_primitives.swap_p: ("write", None),
-}
-"""Kind of each access, and the position of its first index among the inputs."""
+
+def accessed(
+    eqn: Any, inputs: Sequence[Any] | None = None
+) -> Iterator[tuple[RefChain, Literal["read", "write"]]]:
+    """Yield the parts of refs that an equation accesses.
+
+    Elements that a mask leaves out may be outside: such an access is not checked.
+
+    Args:
+      inputs: in place of the equation's operands.
+    """
+    match table.form(eqn, inputs):
+        case AccessForm(mask=None) as access:
+            yield access.at, "read" if access.is_load else "write"
+        case CopyForm(is_wait=False) as copy:
+            yield copy.source, "read"
+            yield copy.destination, "write"
 
 
 def capacity(jaxpr: Any) -> int:
     """Upper bound on the number of sites that a visit finds in a jaxpr, nested ones included."""
     total = 0
     for eqn in jaxpr.eqns:
-        if eqn.primitive in ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
+        if any(accessed(eqn)):
             total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
         elif eqn.primitive.name in ARITHMETIC or eqn.primitive in CHECKED:
             total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import dtypes, pallas_core
-from pallas_debug.bridge.jaxprs import nested, triton
+from pallas_debug.bridge.jaxprs import lines, nested, triton
+from pallas_debug.model import SourceLine
 
 
 def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -102,3 +103,38 @@ def buffer_count(mode: Any) -> int | None:
     """
     found = getattr(mode, "buffer_count", None)
     return found[0] + found[1] - 1 if isinstance(found, tuple) else found
+
+
+class BlockEntry(NamedTuple):
+    """One dimension of a block.
+
+    Attributes:
+      kind: `blocked`, `squeezed`, `element`, or another of jax's kinds, in lower case.
+      size: in elements; 1 if squeezed.
+      padding: elements before and after the array that indices may address.
+    """
+
+    kind: str
+    size: int
+    padding: tuple[int, int] = (0, 0)
+
+
+def block_entry(entry: Any) -> BlockEntry:
+    """Describe an entry of a block's shape: jax's object, an int, or None for a squeezed one."""
+    kind = "blocked" if isinstance(entry, int) else type(entry).__name__.lower()
+    if entry is None or kind == "squeezed":
+        return BlockEntry("squeezed", 1)
+    before, after = getattr(entry, "padding", (0, 0))
+    return BlockEntry(kind, int(getattr(entry, "block_size", entry)), (int(before), int(after)))
+
+
+def index_map_line(block: Any) -> SourceLine | None:
+    """Line of a block's index map; None if jax made it."""
+    line = lines.of_function(block.index_map_jaxpr.debug_info)
+    return None if line is None or line.function == "default_index_map" else line
+
+
+def revisits(block: Any) -> bool:
+    """Return whether a kernel declares that an output block may be visited again."""
+    revisit = getattr(block.pipeline_mode, "revisit", None)
+    return str(getattr(revisit, "value", revisit)).lower() == "any"

@@ -17,7 +17,14 @@ from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, mechanisms, nested
 from pallas_debug.bridge.jaxprs.index_lines import IndexLines
-from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of
+from pallas_debug.bridge.jaxprs.params import (
+    block_entry,
+    buffer_count,
+    gpu_backend,
+    index_map_line,
+    jaxprs_of,
+    revisits,
+)
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
@@ -390,37 +397,21 @@ def _mesh_of(space: Any, meshes: Sequence[Any]) -> int | None:
 
 
 def _block(name: str, mapping: Any, is_gpu: bool) -> OperandBlock:
-    sizes, squeezed, unit = [], [], []
-    padding: list[tuple[int, int]] = []
-    for dim in mapping.block_shape:
-        kind = type(dim).__name__
-        padding.append((0, 0))
-        squeezed.append(dim is None or kind == "Squeezed")
-        if squeezed[-1]:
-            sizes.append(1)
-            unit.append(1)
-        elif kind == "Element":
-            sizes.append(int(dim.block_size))
-            unit.append(1)
-            padding[-1] = int(dim.padding[0]), int(dim.padding[1])
-        elif isinstance(dim, int) or kind == "Blocked":
-            sizes.append(int(getattr(dim, "block_size", dim)))
-            unit.append(sizes[-1])
-        else:
+    dims = [block_entry(dim) for dim in mapping.block_shape]
+    for dim, given in zip(dims, mapping.block_shape, strict=True):
+        if dim.kind not in ("blocked", "squeezed", "element"):
+            kind = type(given).__name__
             raise MachineError(f"operand `{name}` has a block dimension of kind {kind}")
     index_map, consts = jaxcompat.opened(mapping.index_map_jaxpr)
-    mode = mapping.pipeline_mode
-    line = lines.of_function(index_map.debug_info)
-    revisit = getattr(mode, "revisit", None)
     return OperandBlock(
-        sizes=tuple(sizes),
-        squeezed=tuple(squeezed),
-        unit=tuple(unit),
-        padding=tuple(padding),
+        sizes=tuple(dim.size for dim in dims),
+        squeezed=tuple(dim.kind == "squeezed" for dim in dims),
+        unit=tuple(1 if dim.kind == "element" else dim.size for dim in dims),
+        padding=tuple(dim.padding for dim in dims),
         index_map=decode.program(index_map, consts),
-        buffers=buffer_count(mode) or 2,
-        line=None if line is None or line.function == "default_index_map" else line,
-        revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
+        buffers=buffer_count(mapping.pipeline_mode) or 2,
+        line=index_map_line(mapping),
+        revisits=revisits(mapping),
         clips=is_gpu and _triton().masks_blocks(),
     )
 

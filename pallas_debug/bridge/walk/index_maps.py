@@ -13,8 +13,16 @@ import numpy as np
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.jaxprs.params import buffer_count, gpu_backend, jaxprs_of, static_shape
+from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.jaxprs.params import (
+    block_entry,
+    buffer_count,
+    gpu_backend,
+    index_map_line,
+    jaxprs_of,
+    revisits,
+    static_shape,
+)
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
 from pallas_debug.bridge.walk.walker import UNKNOWN, Exhausted, Value, Walker
@@ -412,9 +420,6 @@ def _refs(walker: Walker, jaxpr: Any, kinds: Sequence[str]) -> list[Value]:
 
 def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
     inner, _ = jaxcompat.opened(block.index_map_jaxpr)
-    source = lines.of_function(block.index_map_jaxpr.debug_info)
-    mode = block.pipeline_mode
-    revisit = getattr(mode, "revisit", None)
     ids = {variable: axis for axis, variable in enumerate(inner.invars)}
     return Block(
         name=name,
@@ -422,10 +427,9 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         position=position,
         space=_space(block.transformed_block_aval),
         dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
-        # Without a user's index map jax generates one.
-        source=None if source is None or source.function == "default_index_map" else source,
-        buffers=buffer_count(mode),
-        revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
+        source=index_map_line(block),
+        buffers=buffer_count(block.pipeline_mode),
+        revisits=revisits(block),
         index_dtypes=tuple(str(v.aval.dtype) for v in inner.outvars),
         passed=tuple(
             None if isinstance(v, jax_core.Literal) else ids.get(v) for v in inner.outvars
@@ -436,16 +440,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
 
 
 def _dim(entry: Any, bound: Any) -> BlockDim:
-    size = bound if isinstance(bound, int) else -1
-    kind = type(entry).__name__.lower()
-    if entry is None or kind == "squeezed":
-        return BlockDim(kind="squeezed", size=1, bound=size)
-    return BlockDim(
-        kind="blocked" if isinstance(entry, int) else kind,
-        size=int(getattr(entry, "block_size", entry)),
-        bound=size,
-        padding=tuple(getattr(entry, "padding", (0, 0))),
-    )
+    return BlockDim(**block_entry(entry)._asdict(), bound=bound if isinstance(bound, int) else -1)
 
 
 def _type(aval: Any) -> dict[str, Any]:
