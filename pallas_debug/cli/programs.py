@@ -81,17 +81,6 @@ def refuse_words(what: str, words: Sequence[str]) -> None:
         )
 
 
-def source_file(what: str, *, module: bool) -> Path | None:
-    """Return the file of a script or module, or None if a module has none."""
-    if not module or what.endswith(".py"):
-        return Path(what).resolve()
-    spec = _spec(what)
-    if spec is None or spec.origin is None or not spec.has_location:
-        return None
-    main = Path(spec.origin).with_name("__main__.py")
-    return main if spec.submodule_search_locations and main.is_file() else Path(spec.origin)
-
-
 def import_function(module: str, name: str) -> Callable[..., Any]:
     """Import a function.
 

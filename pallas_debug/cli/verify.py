@@ -261,12 +261,11 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         if options.reference is not None:
             raise programs.not_a_function("--reference", what)
         programs.check_exists(what, module=options.module)
-        source = programs.source_file(what, module=options.module)
 
         def execute() -> BaseException | None:
             return programs.execute(what, rest, module=options.module)
 
-        return verifier.of_program(execute, Request(**wanted), source)
+        return verifier.of_program(execute, Request(**wanted))
     programs.refuse_words(what, rest)
     try:
         function = programs.import_function(*named)
@@ -274,10 +273,9 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         raise
     except Exception as error:  # noqa: BLE001 - of the user's module, as it is imported
         stopped = error
-        source = programs.source_file(named[0], module=True)
         if options.reference is not None:
             wanted["reference"] = _without_a_function
-        verdict = verifier.of_program(lambda: stopped, Request(**wanted), source)
+        verdict = verifier.of_program(lambda: stopped, Request(**wanted))
         return replace(verdict, reference=options.reference)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)

@@ -101,8 +101,6 @@ _ACCESSES = (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
 def _is_same(a: Finding, b: Finding, begins: Places) -> bool:
     """Return whether two findings, from two engines or for two targets, are the same fault."""
     here, there = (_line(one, begins) for one in (a, b))
-    if a.kind is b.kind is Fault.REMOVED_NAME and NO_KERNEL in (a.kernel, b.kernel):
-        return here == there  # reading the source does not show the kernel
     if (a.kind, a.kernel) != (b.kind, b.kernel) or (a.digest and b.digest and a.digest != b.digest):
         return False
     if {*a.engines[:1], *b.engines[:1]} == {"static", "compile"}:

@@ -125,7 +125,6 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.SMEM_OVERFLOW: [
         Case("the kernel needs at least {used} of SMEM, and has {limits}: {parts}")
     ],
-    Fault.REMOVED_NAME: [Case("{messages}", None, "{instead}")],
     Fault.INTERPRET_ERROR: [
         Case(
             "stopped after {seconds:,.0f} s on the kernel machine{progress:, at grid point %}; "

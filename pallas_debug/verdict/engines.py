@@ -6,16 +6,13 @@ for kernels that the engine processed to the end.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ParamSpec
 
 from pallas_debug import defaults, explain, guards
-from pallas_debug.analysis import analyze, memory, names
+from pallas_debug.analysis import analyze, memory
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.params import gpu_backend
@@ -168,21 +165,6 @@ def static(
         outcome = replace(outcome, status="unsupported", reason=reason, gaps=())
     hints = (replace(hint, digest=digest) for one in analyses for hint in one.hints)
     return Seen(outcomes=(outcome,), findings=findings, hints=tuple(dict.fromkeys(hints)))
-
-
-def removed_names(source: Callable[..., Any] | Path) -> Seen:
-    """Find Pallas names in a function, or in a whole file, that the installed jax lacks."""
-    findings: Sequence[Finding] = ()
-    if isinstance(source, Path):
-        findings = names.look(source)
-    else:
-        while isinstance(source, functools.partial):
-            source = source.func
-        code = getattr(inspect.unwrap(source), "__code__", None)
-        if code is not None:
-            findings = names.look(code.co_filename, code.co_firstlineno)
-    outcome = Outcome(kernel="", engine="static", status="found")
-    return Seen(outcomes=(outcome,) if findings else (), findings=tuple(findings))
 
 
 def prefetched(

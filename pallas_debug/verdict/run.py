@@ -306,7 +306,6 @@ class Verifier:
         self,
         run: Callable[[], BaseException | None],
         request: Request,
-        source: Path | None = None,
     ) -> Verdict:
         """Verify the kernels that a program lowers while it runs.
 
@@ -315,14 +314,11 @@ class Verifier:
 
         Args:
           run: runs the program and returns the exception that ended it, None on success.
-          source: file of the program, if any.
 
         Raises:
           UsageError: as for `verify`.
         """
         self._begin(request)
-        if "static" in self._asked and source is not None:
-            self.add(ask.guarded("static", (), ask.removed_names, source))
         options = request.options(
             targets=request.chips if "compile" in self._asked else (),
             prints=True,
@@ -441,8 +437,6 @@ class Verifier:
             self._queue = session.queue
         self._found, seen = ask.traced(call, session)
         self.add(seen)
-        if "static" in asked:
-            self.add(ask.guarded("static", (), ask.removed_names, call.function))
         self._require_kernels(
             self._found.captures.values(),
             f"{name_of(call.function)} calls no Pallas kernel with these arguments: nothing to "

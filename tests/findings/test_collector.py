@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pallas_debug.findings.collector import Collector, key, merged
-from pallas_debug.findings.faults import FORMER, NO_KERNEL, Fault, Severity, named
+from pallas_debug.findings.faults import FORMER, Fault, Severity, named
 from pallas_debug.model import Finding, SourceLine, Witness
 
 WITNESS = ("grid_point", "operand", "source", "other", "index", "shape", "values")
@@ -192,13 +192,6 @@ def test_a_compiler_that_dies_died_of_what_it_was_to_refuse() -> None:
     assert (death.message, death.targets) == (deaths[0].message, ("v5e", "v6e"))
     assert found.targets == ("v5e", "v6e")
     assert len(merged([deaths[0], finding("OutOfBoundsRead", "static", 9)])) == 2
-
-
-def test_what_jax_stumbles_over_is_what_the_static_analysis_saw_at_that_line() -> None:
-    removed = finding("RemovedName", "static", 9, kernel=NO_KERNEL)
-    (found,) = merged([finding("TraceError", "trace", 9), removed])
-    assert (found.kind, found.engines) == ("RemovedName", ("static", "trace"))
-    assert len(merged([finding("TraceError", "trace", 8), removed])) == 2
 
 
 def test_no_fault_has_two_names() -> None:
