@@ -45,66 +45,60 @@ def of(cycles: int, version: str = "0.0.50", **cost: int) -> Baseline:
     return Baseline(kernels={"rows": {"v5e": {version: BaselineCost(cycles=cycles, **cost)}}})
 
 
-def message(now: int | None, baseline: Baseline, margin: float = 0.05, **others: int) -> str:
-    (row,) = compare([stats(now, **others)], baseline, margin)
-    return sentence(row, "b.json")
+OLD = "0.0.42"
+UPDATE = "`pytest -o pallas_update_baselines=on`"
 
 
-HERE = "rows on v5e, libtpu 0.0.50: "
-
-
-def test_within_the_margin_it_passes_on_both_sides() -> None:
-    for now in (950, 1000, 1050):
-        (row,) = compare([stats(now)], of(1000), 0.05)
-        assert (row.status, row.fails) == ("within", False)
-    assert message(1050, of(1000)) == f"{HERE}1,050 cycles, within 5 % of its baseline of 1,000"
-
-
-def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
-    assert message(1051, of(1000, bundles=80, spills=0), spills=3) == (
-        f"{HERE}1,051 cycles, 5.1 % more than its baseline of 1,000; 5 % is allowed. Its bundles "
-        "grew from 80 to 90 and its spills grew from 0 to 3. `pallas-debug stats` and "
-        "`pallas-debug source --cost` show where they go; if the loss is intended, record it with "
-        "`pytest -o pallas_update_baselines=on`."
-    )
-    (row,) = compare([stats(1051)], of(1000), 0.05)
-    assert row.fails
-
-
-def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
-    assert message(500, of(1000)) == (
-        f"{HERE}500 cycles, 50.0 % fewer than its baseline of 1,000. Record the gain with "
-        "`pytest -o pallas_update_baselines=on`, or losing it later goes unnoticed."
-    )
-    assert not compare([stats(500)], of(1000), 0.05)[0].fails
-
-
-def test_without_a_baseline_it_fails() -> None:
-    assert message(500, Baseline()) == (
-        f"{HERE}500 cycles, but b.json has no baseline for it. Record one with `pytest "
-        "-o pallas_update_baselines=on`, and commit the file."
-    )
-    assert compare([stats(500)], Baseline(), 0.05)[0].fails
-
-
-def test_another_version_of_the_compiler_is_not_compared_with() -> None:
-    assert message(500, of(1000, "0.0.42")) == (
-        f"{HERE}500 cycles, but b.json has baselines only for other versions (0.0.42: 1,000). "
-        "Cycles of two compilers are not compared: look at what changed, record this version with "
-        "`pytest -o pallas_update_baselines=on`, and commit the file."
-    )
-    assert compare([stats(500)], of(1000, "0.0.42"), 0.05)[0].fails
-
-
-def test_unknown_cycles_are_no_pass() -> None:
-    assert message(None, of(1000)) == (
-        f"{HERE}its cycles are unknown: 9 × n0, the size of the grid is known only at run time. "
-        "Pass arrays with values for the arguments that decide it, or assert its bundles or "
-        "spills instead."
-    )
-    (row,) = compare([stats(None)], of(1000), 0.05)
-    assert row.fails
-    assert baselines.cells(row)[3:6] == ("-", "1,000", "-")
+@pytest.mark.parametrize(
+    "now, baseline, fails, message",
+    [
+        (950, of(1000), False, "950 cycles, within 5 % of its baseline of 1,000"),
+        (1050, of(1000), False, "1,050 cycles, within 5 % of its baseline of 1,000"),
+        (
+            1051,
+            of(1000, bundles=80, spills=0),
+            True,
+            "1,051 cycles, 5.1 % more than its baseline of 1,000; 5 % is allowed. Its bundles grew "
+            "from 80 to 90 and its spills grew from 0 to 3. `pallas-debug stats` and "
+            "`pallas-debug source --cost` show where they go; if the loss is intended, record it "
+            f"with {UPDATE}.",
+        ),
+        (
+            500,
+            of(1000),
+            False,
+            f"500 cycles, 50.0 % fewer than its baseline of 1,000. Record the gain with {UPDATE}, "
+            "or losing it later goes unnoticed.",
+        ),
+        (
+            500,
+            Baseline(),
+            True,
+            f"500 cycles, but b.json has no baseline for it. Record one with {UPDATE}, and commit "
+            "the file.",
+        ),
+        (
+            500,
+            of(1000, OLD),
+            True,
+            "500 cycles, but b.json has baselines only for other versions (0.0.42: 1,000). Cycles "
+            "of two compilers are not compared: look at what changed, record this version with "
+            f"{UPDATE}, and commit the file.",
+        ),
+        (
+            None,
+            of(1000),
+            True,
+            "its cycles are unknown: 9 × n0, the size of the grid is known only at run time. Pass "
+            "arrays with values for the arguments that decide it, or assert its bundles or spills "
+            "instead.",
+        ),
+    ],
+)
+def test_outcomes(now: int | None, baseline: Baseline, fails: bool, message: str) -> None:
+    (row,) = compare([stats(now, spills=3)], baseline, 0.05)
+    assert sentence(row, "b.json") == f"rows on v5e, libtpu 0.0.50: {message}"
+    assert row.fails == fails
 
 
 def test_kernels_of_one_name_are_counted() -> None:
@@ -113,16 +107,16 @@ def test_kernels_of_one_name_are_counted() -> None:
 
 
 def test_recording_keeps_what_is_known_of_others() -> None:
-    rows = compare([stats(7), stats(None, kernel="other")], of(1000, "0.0.42"), 0.05)
+    rows = compare([stats(7), stats(None, kernel="other")], of(1000, OLD), 0.05)
     done = baselines.recorded(rows)
     assert [row.status for row in done] == ["recorded", "unknown"]
-    new = of(1000, "0.0.42").with_costs(done)
+    new = of(1000, OLD).with_costs(done)
     assert new.versions("rows", "v5e") == {
         "0.0.42": BaselineCost(cycles=1000),
         "0.0.50": BaselineCost(cycles=7, bundles=90, spills=0),
     }
     assert baselines.decode(baselines.encode(new), "b.json") == new
-    assert sentence(done[0], "b.json") == f"{HERE}7 cycles, recorded in b.json"
+    assert sentence(done[0], "b.json") == "rows on v5e, libtpu 0.0.50: 7 cycles, recorded in b.json"
 
 
 @pytest.mark.parametrize("text, share", [("5%", 0.05), (" 2.5 % ", 0.025), (0.1, 0.1), (0, 0.0)])
