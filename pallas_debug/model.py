@@ -468,7 +468,7 @@ class Gap:
       digest: digest of the kernel; empty if it is unknown.
       reason: why it was not judged; if it was judged in part, what was left out and why.
       is_limit: whether the engine does not support such kernels, as opposed to having failed.
-      is_partial, is_chosen: whether the engine judged the rest, and whether the user chose it.
+      is_partial: whether the engine judged the rest.
     """
 
     kernel: str
@@ -477,7 +477,6 @@ class Gap:
     digest: str = ""
     is_limit: bool = False
     is_partial: bool = False
-    is_chosen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pallas_debug.errors import ChecksFailed, KernelNotJudged, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
-from pallas_debug.session import Interpret, Options, Session, judging
+from pallas_debug.session import Interpret, Options, Session, sanitizing
 from pallas_debug.session.options import mode_of, require_checkable
 from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import unwritten
@@ -95,7 +95,6 @@ def check(
     *,
     interpret: Interpret = None,
     sanitize: bool = False,
-    watch: str | None = None,
     chip: str | None = None,
 ) -> Callable[P, tuple[Report, R]]:
     """Wrap `function` so that the kernels it calls run with checks.
@@ -116,8 +115,6 @@ def check(
         `auto` without an accelerator, otherwise `off`.
       sanitize: whether to run the kernels on the kernel machine and report every kind of fault;
         `errors` then has no effect.
-      watch: grid points at which the sanitizer judges memory and arithmetic, for arrays too large
-        for its shadow memory: a position, a range or `*` for each axis, such as `"0:4,*,7"`.
       chip: target whose chip is reported to code that queries it; v5e by default. A kernel that
         does not fit into the chip's memory is reported before it runs; without `chip`, a kernel
         that does not fit on any TPU.
@@ -134,7 +131,7 @@ def check(
     with WithoutOurFrames():
         check_function("pallas_debug.check", function)
         checks = names.parse(errors)
-        mode = judging(interpret, sanitize=sanitize, watch=watch)
+        mode = sanitizing(interpret) if sanitize else interpret
         require_checkable(mode_of(mode), () if sanitize else checks)
         options = Options(
             checks=() if sanitize else checks,

@@ -23,7 +23,7 @@ from pallas_debug.findings.collector import key
 from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
-from pallas_debug.session import Interpret, Options, Session, judging
+from pallas_debug.session import Interpret, Options, Session, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
@@ -52,7 +52,6 @@ def debug(
     targets: str | Iterable[str] | None = ...,
     interpret: Interpret = ...,
     sanitize: bool = ...,
-    watch: str | None = ...,
     pretend: bool | str = ...,
     timeout: float = ...,
     jobs: int = ...,
@@ -70,7 +69,6 @@ def debug(
     targets: str | Iterable[str] | None = defaults.TARGETS,
     interpret: Interpret = None,
     sanitize: bool = False,
-    watch: str | None = None,
     pretend: bool | str = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
@@ -100,7 +98,6 @@ def debug(
         default `auto` without an accelerator.
       sanitize: whether to run kernels on the kernel machine and print the sanitizer's findings,
         like `interpret="machine,sanitize"`.
-      watch: grid points at which the sanitizer judges memory and arithmetic, as for `check`.
       pretend: whether jax's devices answer as the first target, as for `pallas_debug.interpret`; or
         the name of another target.
       timeout: maximum seconds for one compilation.
@@ -123,7 +120,7 @@ def debug(
     options = Options(
         dumps=to,
         targets=targets_by_name(targets, defaults.TARGETS),
-        interpret=judging(interpret, sanitize=sanitize, watch=watch),
+        interpret=sanitizing(interpret) if sanitize else interpret,
         pretend=pretend,
         timeout=timeout,
         jobs=jobs,

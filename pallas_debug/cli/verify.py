@@ -33,7 +33,6 @@ class VerifyOptions(shared.ProgramOptions):
     reference: str | None
     rtol: float | None
     atol: float | None
-    watch: str | None
     hints: str
     stop_after: float | None
 
@@ -69,12 +68,6 @@ class VerifyOptions(shared.ProgramOptions):
     type=float,
     metavar="NUMBER",
     help="Error that any element may have in addition; by default rtol times the largest element.",
-)
-@click.option(
-    "--watch",
-    metavar="POINTS",
-    help="Grid points at which the sanitizer judges memory and arithmetic, for arrays too large "
-    "for it: a position, a range or * for each axis, such as '0:4,*,7'.",
 )
 @click.option(
     "--hints",
@@ -248,7 +241,6 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         "to": options.to,
         "timeout": options.timeout,
         "jobs": options.jobs,
-        "watch": options.watch,
         "hints": options.hints,
     }
     if options.engines:

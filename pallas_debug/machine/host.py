@@ -14,7 +14,6 @@ import numpy as np
 from pallas_debug import defaults
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.client import evaluating
-from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.jaxprs.outputs import current_uses
 from pallas_debug.bridge.programs import program as ir
@@ -27,7 +26,8 @@ from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.machine.sanitizer.idle import IdleLoops
-from pallas_debug.machine.shadow import padded, room
+from pallas_debug.machine.shadow import padded
+from pallas_debug.machine.shadow.memory import require_room
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Hint, PrintRecord, SourceLine
 from pallas_debug.render import finding_text
@@ -53,7 +53,6 @@ class PreparedKernel:
       communicates: whether its devices have to run it together.
       is_sanitized: whether its runs are sanitized.
       uses: which outputs the program uses.
-      watch: grid points to sanitize; None for all.
     """
 
     launch: Launch
@@ -61,7 +60,6 @@ class PreparedKernel:
     communicates: bool
     is_sanitized: bool
     uses: OutputUses
-    watch: GridWatch | None = None
 
 
 class HostObserver(Protocol):
@@ -98,9 +96,6 @@ class HostObserver(Protocol):
     def refused(self, kernel: str, reason: str, *, runs: str | None) -> None:
         """Handle a kernel that cannot be sanitized; `runs` says how it runs instead, if at all."""
 
-    def checked_in_part(self, kernel: str, reason: str) -> None:
-        """Handle a kernel that was sanitized at only some of its grid points."""
-
     def looped(
         self, digest: str, *, skipped: AbstractSet[SourceLine], ran: AbstractSet[SourceLine]
     ) -> None:
@@ -115,7 +110,7 @@ class Unobserved:
     def _discard(self, *_: object, **__: object) -> None:
         pass
 
-    printed = found = hinted = refused = checked_in_part = looped = _discard
+    printed = found = hinted = refused = looped = _discard
 
 
 class MachineHost:
@@ -150,14 +145,11 @@ class MachineHost:
         """Record a kernel that cannot run as requested; `runs` says how it runs instead, if so."""
         self._observer.refused(kernel, str(error), runs=runs)
 
-    def prepare(
-        self, captured: Capture, *, is_sanitized: bool, watch: GridWatch | None = None
-    ) -> PreparedKernel:
+    def prepare(self, captured: Capture, *, is_sanitized: bool) -> PreparedKernel:
         """Decode a kernel, unless an equal one is cached.
 
         Args:
           is_sanitized: whether its runs are sanitized.
-          watch: grid points to sanitize; None for all.
 
         Raises:
           MachineError: the machine cannot run it.
@@ -183,9 +175,9 @@ class MachineHost:
                     _launches.popitem(last=False)
         if is_sanitized:
             areas.require_cores(known)
-            room.require_room(known, watch)
+            require_room(known)
         uses = current_uses(operand.name for operand in kernel.of_kind("output"))
-        return PreparedKernel(known, kernel.digest, _communicates(known), is_sanitized, uses, watch)
+        return PreparedKernel(known, kernel.digest, _communicates(known), is_sanitized, uses)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
         return prepared.communicates
@@ -208,10 +200,9 @@ class MachineHost:
             if self._observer.prints:
                 observers.append(_Prints(prepared.launch.name, self._observer))
             if prepared.is_sanitized:
-                watched = room.watched_points(prepared.launch, arrays, prepared.watch)
-                given = prepared.launch, arrays, first, watched
                 infinities = self._observer.infinities
-                observers += [*areas.observers(*given, infinities=infinities), loops]
+                given = areas.observers(prepared.launch, arrays, first, infinities=infinities)
+                observers += [*given, loops]
             done = machine_run.run(
                 prepared.launch,
                 arrays,
@@ -227,9 +218,6 @@ class MachineHost:
         digest = prepared.digest
         self._observer.hinted(*(replace(hint, digest=digest) for hint in done.hints))
         self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)
-        partly = room.checked_in_part(observers)
-        if partly is not None:
-            self._observer.checked_in_part(prepared.launch.name, partly)
         if done.stopped is not None:
             raise stops.stop(done.stopped, finding_text(done.stopped))
         return [untyped(results) for results in done.results]
@@ -245,7 +233,7 @@ class MachineHost:
         calls.pop(prepared.digest, None)
         needed = sum(array.nbytes for given in arrays for array in given)
         try:
-            room.require_room(prepared.launch)
+            require_room(prepared.launch)
             limit.require_memory(prepared.launch.name, None, needed)
         except MachineError:
             return

@@ -17,7 +17,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.machine.bounds.observer import BoundsObserver
 from pallas_debug.machine.machine import Machine, Stopped
-from pallas_debug.machine.numbers import LoopObserver, NumbersObserver
+from pallas_debug.machine.numbers import LoopObserver
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.order import counts
 from pallas_debug.machine.order.findings import OrderSanitizer
@@ -87,7 +87,7 @@ def _run(
     loops, limits = LoopObserver(launch), _limits(launch, stop_after)
     stopping: list[BoundsObserver | LoopObserver | _TimeLimit] = [bounds, loops, *limits]
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
-    again = [one.repeated() for one in observers if isinstance(one, NumbersObserver)]
+    call = KernelCall(launch, arrays, {"first": first})
     group = ObserverGroup([*observers, *stopping])
     machine = Machine(launch, arrays, observer=group, first=first, outside="nearest", fill=fill)
     why = None
@@ -105,9 +105,9 @@ def _run(
     is_compared = bool(machine.outside_reads) or any(order.undecided for order in orders)
     if machine.num_chunks and why is None and is_compared:
         # Other runs are compared with this one bit by bit; compiled loops may round differently.
-        results = _again(launch, arrays, first, again, "nearest") or results
+        results = call.completed() or results
     if machine.outside_reads:
-        is_used = why is not None or _outside_reads_matter(launch, arrays, results, first, again)
+        is_used = why is not None or _outside_reads_matter(call, results)
         reads = bounds.outside_reads(is_discarded=not is_used)
         if is_used:
             # Later events are consequences of the values that the machine gave the kernel to read.
@@ -122,7 +122,7 @@ def _run(
             found = [*reads, *found]
     if why is None:
         for order in orders:
-            found += order.compared(arrays, results, first=first, beside=again)
+            found += order.compared(arrays, results, first=first)
         return MachineRun(results=machine.results(), findings=tuple(found), hints=hints)
     ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
     ends += [finding for observer in stopping for finding in observer.findings()]
@@ -207,45 +207,22 @@ def _clocks() -> tuple[float, float]:
     return time.monotonic(), time.process_time()
 
 
-def _outside_reads_matter(
-    launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
-    beside: Sequence[MachineObserver],
-) -> bool:  # fmt: skip
+def _outside_reads_matter(call: KernelCall, results: list[list[Array]]) -> bool:
     """Return whether results depend on the values of scalar reads outside their tables.
 
     Several values are tried: a large number may set the same flags as the nearest one, while
     zero does not. The size of a slice may be negative or zero, which selects nothing.
     """
-    values = ("number", "zero", "count")
-    return any(_differ(launch, arrays, results, first, beside, value) for value in values)
+    others = (call.completed(outside=value) for value in ("number", "zero", "count"))
+    return any(other is None or _differ(results, other) for other in others)
 
 
-def _differ(
-    launch: Launch, arrays: Sequence[Sequence[Any]], results: list[list[Array]], first: int,
-    beside: Sequence[MachineObserver], outside: str,
-) -> bool:  # fmt: skip
-    again = _again(launch, arrays, first, beside, outside)
-    return again is None or any(
+def _differ(results: Sequence[Sequence[Array]], others: Sequence[Sequence[Array]]) -> bool:
+    return any(
         bool(differing(one, two).any())
-        for mine, others in zip(results, again, strict=True)
-        for one, two in zip(mine, others, strict=True)
+        for mine, theirs in zip(results, others, strict=True)
+        for one, two in zip(mine, theirs, strict=True)
     )
-
-
-def _again(
-    launch: Launch, arrays: Sequence[Sequence[Any]], first: int, beside: Sequence[MachineObserver],
-    outside: str,
-) -> list[list[Array]] | None:  # fmt: skip
-    """Return the results of a run without compiled loops; None if it does not end."""
-    group = ObserverGroup([LoopObserver(launch), *beside])
-    machine = Machine(
-        launch, arrays, observer=group, calls_back=False, compiles_loops=False, first=first,
-        outside=outside,
-    )  # fmt: skip
-    try:
-        return machine.run()
-    except (Stopped, MachineError, NotImplementedError, AssertionError):
-        return None
 
 
 def _under_races(found: list[Finding]) -> list[Finding]:

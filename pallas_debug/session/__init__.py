@@ -12,7 +12,6 @@ from pallas_debug.session.options import Options as Options
 from pallas_debug.session.options import another_path as another_path
 from pallas_debug.session.options import has_accelerator as has_accelerator
 from pallas_debug.session.options import honouring_environment as honouring_environment
-from pallas_debug.session.options import judging as judging
 from pallas_debug.session.options import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.session.options import only_defines as only_defines
 from pallas_debug.session.options import pretending as pretending

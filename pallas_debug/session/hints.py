@@ -12,7 +12,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.host import KernelArrays
 from pallas_debug.machine.sanitizer import areas
-from pallas_debug.machine.shadow import room
+from pallas_debug.machine.shadow.memory import require_room
 from pallas_debug.model import Hint
 
 TIME_LIMIT = 5.0
@@ -30,7 +30,7 @@ def hints(captured: Capture, call: KernelArrays | None) -> list[Hint]:
             arrays, first = call
             known = launch(captured, opens=True)
             areas.require_cores(known)
-            room.require_room(known, None)
+            require_room(known)
             with evaluating(enable_x64=known.enable_x64):
                 observers = areas.observers(known, arrays, first)
                 done = machine_run.run(

@@ -188,19 +188,6 @@ class RunObserver:
         reason = f"it runs {runs}, because {reason}"
         self._skip(Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True))
 
-    def checked_in_part(self, kernel: str, reason: str) -> None:
-        """Record a kernel that the sanitizer judged at only some grid points, as requested."""
-        self._skip(
-            Gap(
-                kernel=kernel,
-                engine="machine",
-                reason=reason,
-                is_limit=True,
-                is_partial=True,
-                is_chosen=True,
-            )
-        )
-
     def skipped(
         self,
         kernel: str,

@@ -108,37 +108,18 @@ def require_checkable(mode: Mode, checks: Collection[str]) -> None:
         )
 
 
-def sanitizing(asked: Interpret, watch: str | None = None) -> Mode:
+def sanitizing(asked: Interpret) -> Mode:
     """Return the interpret mode of the sanitizer.
 
-    Args:
-      watch: grid points to watch, such as `0:4,*,7`; None for all.
-
     Raises:
-      UsageError: another mode was requested, or `watch` is invalid.
+      UsageError: another mode was requested.
     """
     if asked is not None and Mode.parse(asked).kind not in ("auto", "machine"):
         raise UsageError(
             f"sanitize=True runs kernels on the kernel machine, and interpret={str(asked)!r} in "
             "another mode: pass one of them"
         )
-    mode = Mode.parse(defaults.SANITIZE_MODE)
-    return mode if watch is None else Mode(mode.kind, {**mode.params, "watch": watch})
-
-
-def judging(asked: Interpret, *, sanitize: bool, watch: str | None) -> Interpret:
-    """Return the interpret mode: the sanitizer's if the sanitizer was requested.
-
-    Raises:
-      UsageError: another mode was requested, or grid points to watch without the sanitizer.
-    """
-    if sanitize:
-        return sanitizing(asked, watch)
-    if watch is not None:
-        raise UsageError(
-            f"watch={watch!r} chooses grid points for the sanitizer: pass sanitize=True as well"
-        )
-    return asked
+    return Mode.parse(defaults.SANITIZE_MODE)
 
 
 def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:

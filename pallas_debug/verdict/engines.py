@@ -72,7 +72,6 @@ class Call:
     Attributes:
       args, kwargs: arguments, with concrete or abstract arrays.
       values: the same with made-up values for abstract arrays.
-      watch: grid points that the sanitizer watches; None for all.
       hang_after: seconds without progress before a kernel is stopped.
     """
 
@@ -80,7 +79,6 @@ class Call:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     values: Filled
-    watch: str | None = None
     hang_after: float = defaults.VERIFY_HANG_AFTER
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from pallas_debug import explain, render
 from pallas_debug.bridge import platform
-from pallas_debug.bridge.hosted.watch import parse as parse_watch
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.programs import algorithms
@@ -26,9 +25,6 @@ from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status, outcome
 MAX_POINTS = 32768
 """Maximum grid points of a kernel that the kernel machine judges."""
 
-MAX_WALKED_POINTS = 1 << 20
-"""Maximum grid points of a kernel on the kernel machine, if only few of them are judged."""
-
 ANOTHER = "when the function runs, it calls another kernel of this name"
 
 SMALL = 4_000_000
@@ -38,30 +34,20 @@ optimisation."""
 
 def sanitized(call: Call, kernels: Sequence[Kernel], chip: str) -> Seen:
     """Run the kernels on the kernel machine, and judge what they do element by element."""
-    large = next(filter(None, (_too_large(kernel, call.watch) for kernel in kernels)), None)
+    large = next(filter(None, (_too_large(kernel) for kernel in kernels)), None)
     if large is not None:
         return each(kernels, "machine", "unsupported", large)
-    return ran(call, kernels, sanitizing(None, call.watch), chip, "machine")
+    return ran(call, kernels, sanitizing(None), chip, "machine")
 
 
-def _too_large(kernel: Kernel, watch: str | None) -> str | None:
-    """Reason why a kernel has too many grid points for the kernel machine.
-
-    Args:
-      watch: grid points that are watched; None for all.
-    """
-    grid = tuple(size or 1 for size in kernel.grid)
-    points = math.prod(grid)
-    parts = () if watch is None else parse_watch(watch).of(kernel.name, len(grid))
-    boxes = [part.ranges(grid) for part in parts if len(part.entries) == len(grid)]
-    judged = sum(math.prod(map(len, box)) for box in boxes) if boxes else points
-    if judged <= MAX_POINTS and points <= MAX_WALKED_POINTS:
+def _too_large(kernel: Kernel) -> str | None:
+    """Reason why a kernel has too many grid points for the kernel machine."""
+    points = math.prod(size or 1 for size in kernel.grid)
+    if points <= MAX_POINTS:
         return None
-    chosen = f" ({judged:,} were selected)" if boxes else ""
     return (
         f"the grid of kernel `{kernel.name}` has {points:,} points, but the kernel machine judges "
-        f"at most {MAX_POINTS:,}{chosen}, and walks at most {MAX_WALKED_POINTS:,}; use smaller "
-        "arguments, or watch some of the grid points (`watch=`, `--watch`)"
+        f"at most {MAX_POINTS:,}; use smaller arguments"
     )
 
 
@@ -172,7 +158,7 @@ def as_it_ran(
     if any(observer.is_of(finding, kernel.digest) for finding in mine):
         return outcome_of(kernel, engine, "found").without(*gaps)
     for gap in gaps:
-        if isinstance(gap, Gap) and (not gap.is_partial or gap.is_chosen):
+        if isinstance(gap, Gap) and not gap.is_partial:
             status: Status = "unsupported" if gap.is_limit else "unjudged"
             return outcome_of(kernel, engine, status, gap.reason)
     if kernel.digest not in session.launched:

@@ -37,7 +37,6 @@ from pallas_debug.verdict import (
     compared,
     interpreted,
     made_up,
-    points,
     suppressions,
     table,
     unwritten,
@@ -73,7 +72,6 @@ class Request:
     timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0
     hang_after: float = defaults.VERIFY_HANG_AFTER
-    watch: str | None = None
     reference: Callable[..., Any] | None = None
     rtol: float | None = None
     atol: float | None = None
@@ -143,12 +141,6 @@ class Request:
         _ = self.asked, self.left_out, self.tolerance, self.chips
         if self.reference is None and (self.rtol, self.atol) != (None, None):
             raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
-        if self.watch is not None and "machine" not in self.asked:
-            raise UsageError(
-                f"watch={self.watch} chooses grid points for the sanitizer: name the engine "
-                "`machine` as well"
-            )
-        sanitizing(None, self.watch)
         if self.hints not in (True, False, "on", "off"):
             raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
 
@@ -178,7 +170,6 @@ def verify(
     reference: Callable[..., Any] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
-    watch: str | None = None,
     hints: bool | str = True,
     **kwargs: Any,
 ) -> Verdict:
@@ -210,8 +201,6 @@ def verify(
       tick: called about ten times a second while waiting for compilations.
       reference: function of the same arguments that returns the correct results; see `compare`.
       rtol, atol: tolerance of the comparison with the reference, as for `compare`.
-      watch: grid points at which the sanitizer judges memory and arithmetic, as for `check`; a
-        partly watched kernel counts as not judged by the sanitizer.
       hints: whether the verdict has hints: what looks unintended, but fails nothing.
       **kwargs: passed to the function, like `args`.
 
@@ -236,7 +225,6 @@ def verify(
             reference=reference,
             rtol=rtol,
             atol=atol,
-            watch=watch,
             hints=hints,
         )
         return Verifier().of_function(function, args, kwargs, request, tick)
@@ -290,7 +278,6 @@ class Verifier:
             args=args,
             kwargs=kwargs,
             values=filled(function, args, kwargs),
-            watch=request.watch,
             hang_after=request.hang_after,
         )
         expected = None
@@ -322,7 +309,7 @@ class Verifier:
         options = request.options(
             targets=request.chips if "compile" in self._asked else (),
             prints=True,
-            interpret=sanitizing(None, request.watch) if "machine" in self._asked else "auto",
+            interpret=sanitizing(None) if "machine" in self._asked else "auto",
             stops_unfit="static" in self._asked,
             hang_after=request.hang_after,
         )
@@ -395,12 +382,11 @@ class Verifier:
         return asked or tuple(resolve_targets(self._request.chips, self.session.plugins))
 
     def _require_kernels(self, captures: Iterable[Capture], why: str, *, unless: bool) -> None:
-        """Reject a function without kernels, or without the grid points that are to be watched."""
+        """Reject a function without kernels."""
         if any(seen.findings for seen in self._seen):  # it may have been stopped by them
             return
         if not captures and not self.session.uncaptured and not unless:
             raise UsageError(why)
-        points.require(self._request.watch, captures)
 
     @hookimpl
     def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:

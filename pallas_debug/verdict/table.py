@@ -93,11 +93,8 @@ def cleared(outcomes: Iterable[Outcome], findings: Sequence[Finding]) -> list[Ou
 
     def outcome(one: Outcome) -> Outcome:
         of_any = {(one.kernel, one.digest, one.engine), (one.kernel, "", one.engine)}
-        if one.status != "found" or one.engine not in ("static", "machine") or of_any & left:
-            return one
-        if chosen := [gap.reason for gap in one.gaps if gap.is_chosen]:  # it was judged in part
-            return replace(one, status="unsupported", reason=chosen[0], gaps=())
-        return replace(one, status="ok")
+        is_kept = one.status != "found" or one.engine not in ("static", "machine") or of_any & left
+        return one if is_kept else replace(one, status="ok")
 
     return [outcome(one) for one in outcomes]
 

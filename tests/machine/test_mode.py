@@ -417,15 +417,8 @@ def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -
     (outcome,) = pallas_debug.verify(affine, x, engines="machine").unjudged
     assert outcome.reason is not None
     assert outcome.reason.startswith(
-        "the grid of kernel `body` has 6 points, but the kernel machine judges at most 5, and walks"
+        "the grid of kernel `body` has 6 points, but the kernel machine judges at most 5; use"
     )
-    (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="*").unjudged
-    assert "judges at most 5 (6 were selected), and walks" in str(outcome.reason)
-    (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
-    assert "checked at 5 of 6 grid points (0:5)" in str(outcome.reason)
-    monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_WALKED_POINTS", 5)
-    (outcome,) = pallas_debug.verify(affine, x, engines="machine", watch="0:5").unjudged
-    assert "and walks at most 5; use smaller arguments" in str(outcome.reason)
 
 
 @pytest.mark.slow

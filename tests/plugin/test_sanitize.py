@@ -105,15 +105,6 @@ def test_in_three_spellings_and_with_contradictions(
 
 
 @pytest.mark.slow
-def test_grid_points_to_watch(child: Child) -> None:
-    mode = "--pallas-interpret=machine,sanitize,watch="
-    result = child(TESTS, "--pallas-sanitize", f"{mode}0:1,*", "--tb=short")
-    result.assert_outcomes(passed=1, failed=1)
-    result = child(TESTS, f"{mode}0,x")
-    result.stderr.fnmatch_lines(["*'0,x' does not choose grid points to watch: 'x'*"])
-
-
-@pytest.mark.slow
 def test_modes_of_jax_are_refused(child: Child) -> None:
     result = child(TESTS, "--pallas-check", "--pallas-interpret=hlo")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

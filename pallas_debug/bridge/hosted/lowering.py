@@ -20,7 +20,6 @@ from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
-from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.bridge.jaxcompat import callback_lib, dtypes, jax_core
 from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
 from pallas_debug.errors import MachineError, PallasDebugError
@@ -61,14 +60,11 @@ class KernelHost(Protocol):
 
     patience: float
 
-    def prepare(
-        self, captured: capture.Capture, *, is_sanitized: bool, watch: GridWatch | None = None
-    ) -> Any:
+    def prepare(self, captured: capture.Capture, *, is_sanitized: bool) -> Any:
         """Decode a kernel, at lowering.
 
         Args:
           is_sanitized: whether its runs are to be judged.
-          watch: at which grid points; None for all.
 
         Raises:
           MachineError: the kernel cannot be run.
@@ -116,7 +112,6 @@ def lowering(
     ran: Callable[[], None],
     *,
     is_sanitized: bool = False,
-    watch: GridWatch | None = None,
 ) -> Rule:
     """Return a lowering rule that calls back to the host.
 
@@ -127,7 +122,6 @@ def lowering(
       params: parameters of the kernel.
       ran: called when the kernel has run to its end.
       is_sanitized: whether its runs are to be judged.
-      watch: at which grid points; None for all.
     """
     primitive = "pallas_call" if "grid_mapping" in params else "mpmd_map"
 
@@ -141,7 +135,7 @@ def lowering(
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
             doing = "preparing"
-            decoded = _prepare(host, captured, is_sanitized=is_sanitized, watch=watch)
+            decoded = _prepare(host, captured, is_sanitized=is_sanitized)
         except MachineError as error:
             advised = _advised(error, params)
             host.refused(name, advised, runs=None)
@@ -158,11 +152,9 @@ def lowering(
     return lower
 
 
-def _prepare(
-    host: KernelHost, captured: capture.Capture, *, is_sanitized: bool, watch: GridWatch | None
-) -> Any:
+def _prepare(host: KernelHost, captured: capture.Capture, *, is_sanitized: bool) -> Any:
     try:
-        return host.prepare(captured, is_sanitized=is_sanitized, watch=watch)
+        return host.prepare(captured, is_sanitized=is_sanitized)
     except MachineError as error:
         if not is_sanitized:
             raise

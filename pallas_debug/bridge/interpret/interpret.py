@@ -124,7 +124,7 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
         if asked.mode.kind in ("auto", "machine") and hosted.has_host():
             ran = functools.partial(launched.notify, launched.current())
             mode = asked.mode
-            return hosted.lowering(rule, params, ran, is_sanitized=mode.sanitizes, watch=mode.watch)
+            return hosted.lowering(rule, params, ran, is_sanitized=mode.sanitizes)
         if asked.mode.kind == "hlo":
             interpret = ChosenMode.HLO
     by_jax = functools.partial(rule, **{**params, "interpret": interpret})

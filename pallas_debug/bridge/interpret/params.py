@@ -19,10 +19,7 @@ from typing import Any, Literal
 
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug import defaults
 from pallas_debug.bridge import jaxcompat, versions
-from pallas_debug.bridge.hosted import watch
-from pallas_debug.bridge.hosted.watch import GridWatch
 from pallas_debug.errors import UsageError, meant
 
 Kind = Literal["auto", "hlo", "tpu", "gpu", "machine", "off"]
@@ -50,7 +47,7 @@ class Mode:
         kernels of Mosaic GPU; `hlo`, `tpu` or `gpu` for one of jax's interpreters; `off` leaves it
         to the code.
       params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed; of
-        the machine, `sanitize` and `watch`.
+        the machine, `sanitize`.
 
     Raises:
       UsageError: an unknown kind or parameter, a value of the wrong type, parameters for a kind
@@ -68,48 +65,34 @@ class Mode:
         object.__setattr__(self, "params", types.MappingProxyType(checked))
         if checked:
             self.value()  # jax has constraints of its own, such as at least one core
-        if self.watch is not None and not self.sanitizes:
-            raise UsageError(
-                f"watch={self.watch.text} chooses grid points for the sanitizer, and nothing else: "
-                f"{defaults.SANITIZE_MODE},watch={self.watch.text}"
-            )
 
     def __hash__(self) -> int:
         return hash((self.kind, tuple(sorted(self.params))))
 
     def __str__(self) -> str:
         """Return the text form that `Mode.parse` reads."""
-        params = sorted(self.params.items(), key=lambda item: item[0] == "watch")
-        return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in params)])
+        return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in self.params.items())])
 
     @property
     def sanitizes(self) -> bool:
         """True if the sanitizer judges kernels."""
         return bool(self.params.get("sanitize"))
 
-    @property
-    def watch(self) -> GridWatch | None:
-        """Grid points that the sanitizer watches; None for all."""
-        found = self.params.get("watch")
-        return None if found is None else watch.parse(str(found))
-
     @classmethod
     def parse(cls, text: str | Mode) -> Mode:
         """Parse a mode: `hlo`, or `tpu,detect_races,num_cores_or_threads=2`.
 
-        A bare name means True; other values are parsed according to the parameter's type. `watch`
-        comes last: its value has commas.
+        A bare name means True; other values are parsed according to the parameter's type.
 
         Raises:
           UsageError: see the class.
         """
         if isinstance(text, Mode):
             return text
-        before, last, points = text.partition(",watch=")
-        kind, *rest = (part.strip() for part in before.split(","))
+        kind, *rest = (part.strip() for part in text.split(","))
         if kind not in KINDS:
             raise UsageError(_unknown_kind(kind))
-        return cls(kind, _read(kind, [*rest, f"watch={points}"] if last else rest))
+        return cls(kind, _read(kind, rest))
 
     def value(self) -> Any:
         """Value of `interpret=` for jax; None for a mode that is not one of jax's interpreters."""
@@ -144,7 +127,7 @@ def fields(kind: Kind) -> Mapping[str, Any]:
       UsageError: the installed jax has no such interpreter.
     """
     if kind == "machine":
-        return {"sanitize": bool, "watch": str}
+        return {"sanitize": bool}
     if kind not in _OF_JAX:
         return {}
     found = _class(kind)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, wrapping
 from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
@@ -154,11 +153,6 @@ class _UnitRecord:
         return count <= ALWAYS_EXPLAINED or count & (count - 1) == 0
 
 
-def is_watched(points: WatchedPoints | None, thread: Thread) -> bool:
-    """Return whether the arithmetic of the current grid point is checked; None checks all."""
-    return points is None or thread.point in points
-
-
 class NumbersObserver(MachineObserver):
     """Checks the arithmetic of a kernel."""
 
@@ -166,22 +160,19 @@ class NumbersObserver(MachineObserver):
 
     @property
     def follows_loops(self) -> bool:  # type: ignore[override]
-        return self._trail.is_active or self._watched is not None
+        return self._trail.is_active
 
     def __init__(
-        self, launch: Launch, watched: WatchedPoints | None = None, *, rerun: Rerun | None = None,
-        infinities: bool = False,
-    ) -> None:  # fmt: skip
+        self, launch: Launch, *, rerun: Rerun | None = None, infinities: bool = False
+    ) -> None:
         """Set up.
 
         Args:
-          watched: grid points whose arithmetic is checked; None for all.
           rerun: runs the kernel again with an observer; without it, integers that wrap around are
             hints, whatever depends on them.
           infinities: whether infinities in the results are findings, also without a NaN.
         """
         self._launch = launch
-        self._watched = watched
         self._rerun = rerun
         self._infinities = infinities
         self._trail = NanTrail()
@@ -223,12 +214,8 @@ class NumbersObserver(MachineObserver):
         found = reaching(self._rerun, [(one.unit, one.fault.equation) for one in wrapped])
         return [one for one in wrapped if (one.unit, one.fault.equation) in found]
 
-    def repeated(self) -> RepeatedArithmetic:
-        """Return an observer that evaluates a further run in the same way."""
-        return RepeatedArithmetic(self._watched)
-
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
-        if step.unit is None or not is_watched(self._watched, thread):
+        if step.unit is None:
             return step.evaluate(*values)
         outputs, suspicions = numerics.watch(step).run(values)
         made: Facts = frozenset()
@@ -343,17 +330,11 @@ class RepeatedArithmetic(MachineObserver):
 
     The results of both runs are compared bit by bit, and XLA may round differently in a program
     without the tests. Compiling one would also take longer than a short run.
-
-    Args:
-      watched: grid points whose arithmetic was checked; None for all.
     """
 
     evaluates = True
 
-    def __init__(self, watched: WatchedPoints | None = None) -> None:
-        self._watched = watched
-
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
-        if step.unit is None or not is_watched(self._watched, thread):
+        if step.unit is None:
             return step.evaluate(*values)
         return numerics.watch(step).run(values)[0]

@@ -12,7 +12,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array
-from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.numbers.observer import RepeatedArithmetic
 from pallas_debug.machine.order import blocks
 from pallas_debug.machine.order.counts import counts
 from pallas_debug.machine.order.events import OrderTracker
@@ -61,9 +61,8 @@ class OrderSanitizer(OrderTracker):
         return [] if self.has_ended else list(counts(self))
 
     def compared(
-        self, arrays: Sequence[Sequence[Any]], results: DeviceResults, *,
-        first: int = 0, beside: Sequence[MachineObserver] = (),
-    ) -> list[Finding]:  # fmt: skip
+        self, arrays: Sequence[Sequence[Any]], results: DeviceResults, *, first: int = 0
+    ) -> list[Finding]:
         """Run the kernel in other legal orders, if any may matter, and compare the results.
 
         After a race this is pointless: its two sides are known.
@@ -72,15 +71,15 @@ class OrderSanitizer(OrderTracker):
           arrays: arrays of the call, for each device.
           results: results of the observed run.
           first: number of the first device in the mesh.
-          beside: further observers of these runs.
         """
         if self.detector.raced or not self.undecided:
             return []
         for backwards in (False, True):
             other = OrderSanitizer(self.launch, devices=len(arrays))
             machine = Machine(
-                self.launch, arrays, observer=ObserverGroup([other, *beside]), first=first,
-                eager=not backwards, backwards=backwards, compiles_loops=False, outside="nearest",
+                self.launch, arrays, observer=ObserverGroup([other, RepeatedArithmetic()]),
+                first=first, eager=not backwards, backwards=backwards, compiles_loops=False,
+                outside="nearest",
             )  # fmt: skip
             try:
                 found = list(self._differing(results, machine.run()))[:1]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.machine import Machine, Stopped
@@ -28,13 +27,11 @@ class KernelCall:
     Attributes:
       arrays: for each device, the arrays of the call.
       options: options of the machine.
-      watched: grid points whose arithmetic is checked in the first run; None for all.
     """
 
     launch: Launch
     arrays: Sequence[Sequence[Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
-    watched: WatchedPoints | None = None
 
     def run(self, *observing: MachineObserver) -> list[list[Array]]:
         """Run the kernel to its end, or until a fault stops it, which altered values may cause.
@@ -42,14 +39,23 @@ class KernelCall:
         Returns:
           Each device's results, incomplete if the run was stopped.
         """
-        observers = [*observing, LoopObserver(self.launch)]
-        if not any(observer.evaluates for observer in observing):
-            observers.append(RepeatedArithmetic(self.watched))
-        machine = Machine(
-            self.launch, self.arrays, observer=ObserverGroup(observers), calls_back=False,
-            compiles_loops=False,
-            **{"outside": "nearest", **self.options},
-        )  # fmt: skip
+        machine = self._machine(observing)
         with contextlib.suppress(Stopped, MachineError):
             machine.run()
         return machine.results()
+
+    def completed(self, **options: Any) -> list[list[Array]] | None:
+        """Return the results of a run with other options; None if it does not end."""
+        try:
+            return replace(self, options={**self.options, **options})._machine(()).run()
+        except (Stopped, MachineError, NotImplementedError, AssertionError):
+            return None
+
+    def _machine(self, observing: Sequence[MachineObserver]) -> Machine:
+        observers = [*observing, LoopObserver(self.launch)]
+        if not any(observer.evaluates for observer in observing):
+            observers.append(RepeatedArithmetic())
+        return Machine(
+            self.launch, self.arrays, observer=ObserverGroup(observers), calls_back=False,
+            compiles_loops=False, **{"outside": "nearest", **self.options},
+        )  # fmt: skip

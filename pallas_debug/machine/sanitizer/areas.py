@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.gpu.undefined import UndefinedElements
@@ -32,7 +31,7 @@ def require_cores(launch: Launch) -> None:
 
 
 def observers(
-    launch: Launch, arrays: Arrays, first: int = 0, watched: WatchedPoints | None = None, *,
+    launch: Launch, arrays: Arrays, first: int = 0, *,
     infinities: bool = False,
 ) -> list[MachineObserver]:  # fmt: skip
     """Create the observers of a run, in the order in which their findings are listed: causes first.
@@ -42,21 +41,19 @@ def observers(
     Args:
       arrays: arrays of the call, for each device.
       first: number of the first of these devices in the mesh.
-      watched: grid points to check; None for all.
       infinities: whether infinities in the results are findings, as NaNs are.
     """
     order = OrderSanitizer(launch, devices=len(arrays))
-    memory = MemorySanitizer(launch, arrays, order=order, first=first, watched=watched)
+    memory = MemorySanitizer(launch, arrays, order=order, first=first)
     call = KernelCall(launch, arrays, {"first": first})
-    hinting: list[MachineObserver] = []
-    if watched is None:
-        hinting = [CarriedMemory(memory), ReplacedWrites(memory), LowPrecisionSums(memory)]
     return [
         order,
-        *hinting,
+        CarriedMemory(memory),
+        ReplacedWrites(memory),
+        LowPrecisionSums(memory),
         memory,
         ClaimsObserver(launch),
         RandomBitsObserver(launch),
-        *([UndefinedElements(launch, call)] if launch.is_gpu and watched is None else []),
-        NumbersObserver(launch, watched, rerun=call.run, infinities=infinities),
+        *([UndefinedElements(launch, call)] if launch.is_gpu else []),
+        NumbersObserver(launch, rerun=call.run, infinities=infinities),
     ]

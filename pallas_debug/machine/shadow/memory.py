@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pallas_debug.bridge.hosted.watch import WatchedPoints
+from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
+from pallas_debug.errors import MachineError
+from pallas_debug.findings.facts import array_text
 from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.order.events import OrderTracker
 from pallas_debug.machine.sanitizer.again import KernelCall
@@ -28,9 +31,34 @@ from pallas_debug.machine.shadow.shadow import ReadKind, SuspectRead
 from pallas_debug.machine.shadow.tracking import MemoryTracker
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding
+from pallas_debug.quantities import size_text
 
 MAX_REPLAYS = 12
 """Maximum number of further runs that search for the one of several reads that matters."""
+
+SHADOW_BYTES = 4
+"""Bytes of shadow memory per element: the number of the write that the element comes from."""
+
+
+def require_room(launch: Launch) -> None:
+    """Reject a kernel whose arrays are too large for shadow memory.
+
+    Raises:
+      MachineError: they are too large, with the sizes and what to do.
+    """
+    shapes = [operand.array or operand.type.shape for operand in launch.operands]
+    elements = sum(map(math.prod, shapes)) * math.prod(launch.mesh.values())
+    needed = elements * SHADOW_BYTES
+    if needed <= defaults.MAX_SHADOW_BYTES:
+        return
+    shape, largest = max(zip(shapes, launch.operands, strict=True), key=lambda o: math.prod(o[0]))
+    raise MachineError(
+        f"kernel `{launch.name}` has {elements:,} elements (`{largest.name}`: "
+        f"{array_text(str(largest.type.dtype), shape)}), for which the sanitizer needs "
+        f"{size_text(needed)} of shadow memory; its limit is "
+        f"{size_text(defaults.MAX_SHADOW_BYTES)}. Sanitize it on smaller arrays with "
+        "the same blocks"
+    )
 
 
 class MemorySanitizer(MemoryTracker):
@@ -38,25 +66,22 @@ class MemorySanitizer(MemoryTracker):
 
     def __init__(
         self, launch: Launch, arrays: Sequence[Sequence[Any]], *,
-        order: OrderTracker | None = None, watched: WatchedPoints | None = None, **options: Any,
+        order: OrderTracker | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """Set up the shadow.
 
         Args:
           arrays: arrays of the call, for each device.
           order: observer of the same run that detects races; None if there is none.
-          watched: grid points to check; None for all.
           options: options of the machine, except its observer.
         """
-        super().__init__(launch, watched=watched)
-        self._call = KernelCall(launch, arrays, options, watched)
+        super().__init__(launch)
+        self._call = KernelCall(launch, arrays, options)
         self._replays = 0
         self._has_chunks = False
         self._order = order
 
-    @property
-    def follows_loops(self) -> bool:  # type: ignore[override]
-        return self.watched is not None
+    follows_loops = False
 
     def accepts_chunk(self, thread: Thread, accesses: Sequence[ChunkAccess]) -> bool:
         """Accept a chunk that reads only what was written before, on this core."""
@@ -72,7 +97,7 @@ class MemorySanitizer(MemoryTracker):
         """The run to compare with bit by bit: compiled loops may round differently."""
         if not self._has_chunks:
             return self
-        run = MemoryTracker(self.launch, watched=self.watched)
+        run = MemoryTracker(self.launch)
         self._call.run(run)
         return run
 

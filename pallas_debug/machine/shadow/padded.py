@@ -17,8 +17,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.shadow import room
-from pallas_debug.machine.shadow.memory import MemorySanitizer
+from pallas_debug.machine.shadow.memory import MemorySanitizer, require_room
 from pallas_debug.model import Finding
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +44,7 @@ def explain(
         return []
     try:
         areas.require_cores(launch)
-        room.require_room(launch)
+        require_room(launch)
     except MachineError:
         return []
     sanitizer = MemorySanitizer(launch, arrays, first=first)

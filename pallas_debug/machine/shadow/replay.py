@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.chips import TILE
@@ -39,11 +38,11 @@ class AlteredRun(MemoryTracker):
     """A run in which suspect reads see other values."""
 
     def __init__(
-        self, launch: Launch, altered: Iterable[SiteKey], *, watched: WatchedPoints | None = None,
+        self, launch: Launch, altered: Iterable[SiteKey], *,
         fill: OtherValues = "unlikely",
     ) -> None:  # fmt: skip
         """Set up the altered reads; `fill` are the values that they see."""
-        super().__init__(launch, watched=watched)
+        super().__init__(launch)
         self._altered = frozenset(altered)
         self._fill = fill
 
@@ -89,7 +88,7 @@ def matters(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) ->
         tried = [n for n in compared if any(unwritten.holds(dtype, n) for dtype in dtypes)]
         fills += ["likely", *tried[:MAX_COMPARED]]
     for fill in fills:
-        other = AlteredRun(call.launch, keys, fill=fill, watched=run.watched)
+        other = AlteredRun(call.launch, keys, fill=fill)
         call.run(other)
         if run.trace != other.trace or _results_differ(run, other):
             return True

@@ -7,8 +7,6 @@ write covered it entirely has one number instead of an array, so whole-buffer ac
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,8 +32,7 @@ PADDING = -2
 """Number of elements of a block that are outside its array."""
 
 GIVEN = 0
-"""Number of elements that the call passed in, or that the pipeline copied from those; and of
-elements written by unwatched grid points."""
+"""Number of elements that the call passed in, or that the pipeline copied from those."""
 
 ReadKind = Literal["unwritten", "padding", "other core"]
 """Memory that a read sees: never written, elements of a block outside its array, or left by a grid
@@ -110,14 +107,12 @@ class BufferShadow:
       operand: kind of the operand whose block the buffer holds, otherwise of the buffer.
       whole: number of all elements, if `dense` is None.
       dense: numbers of the elements.
-      is_sparse: whether `whole` is `GIVEN`, and `dense` takes memory only where others are written.
     """
 
     buffer: MemoryBuffer
     operand: str
     whole: int = NEVER
     dense: Numbers | None = None
-    is_sparse: bool = False
 
     @property
     def numbers(self) -> Numbers:
@@ -138,13 +133,11 @@ class BufferShadow:
             numbers = np.where(np.broadcast_to(mask, before.shape), numbers, before)
         if is_number and self.dense is None and self.whole == numbers:
             return
-        if self.is_sparse and not np.any(self.numbers[index] != numbers):
-            return
-        if is_number and not self.is_sparse and covers(index, shape):
+        if is_number and covers(index, shape):
             self.fill(int(numbers))
             return
         if self.dense is None:
-            self.dense = _zeros(shape) if self.is_sparse else np.full(shape, self.whole, np.int32)
+            self.dense = np.full(shape, self.whole, np.int32)
         self.dense[index] = numbers
 
     def part(self, index: Index, sizes: tuple[int, ...]) -> Any:
@@ -218,17 +211,6 @@ class BufferShadow:
         for index in region.ranges():
             selected[index] = True if test is None else test(np.asarray(self.numbers[index]))
         return selected
-
-
-def _zeros(shape: tuple[int, ...]) -> Numbers:
-    """Array of zeros that takes memory only where it is written.
-
-    `np.zeros` asks for pages of 2 MiB, of which a block touches one for every few rows.
-    """
-    memory = mmap.mmap(-1, 4 * math.prod(shape), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.int32).reshape(shape)
 
 
 def _least(part: Any) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.hosted.watch import WatchedPoints
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.copies import DmaCopy
@@ -77,16 +76,9 @@ class MemoryTracker(ControlTrace):
       padded: last copy into a buffer that included padding of an array, by buffer number.
     """
 
-    def __init__(self, launch: Launch, *, watched: WatchedPoints | None = None) -> None:
-        """Set up the shadow.
-
-        Args:
-          watched: grid points to check; None for all. Writes of others have number `GIVEN`, like
-            what the call passes in: nothing is known or reported about them.
-        """
+    def __init__(self, launch: Launch) -> None:
         super().__init__()
         self.launch = launch
-        self.watched = watched
         self.writes: dict[int, WriteRecord] = {}
         self.count = shadow.GIVEN
         self._limit = MAX_RECORDS
@@ -109,10 +101,8 @@ class MemoryTracker(ControlTrace):
             known.fill(shadow.NEVER)  # the window of an output, for another block
             return
         is_given = buffer.kind in ("input", "prefetch")
-        found = BufferShadow(buffer, buffer.kind, shadow.GIVEN if is_given else shadow.NEVER)
-        if self.watched is not None and buffer.type.space in ir.OF_ARRAYS:
-            found.whole, found.is_sparse = shadow.GIVEN, True
-        self.shadows[buffer.number] = found
+        number = shadow.GIVEN if is_given else shadow.NEVER
+        self.shadows[buffer.number] = BufferShadow(buffer, buffer.kind, number)
 
     def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
         self.shadows.pop(buffer.number, None)
@@ -130,10 +120,6 @@ class MemoryTracker(ControlTrace):
         return found
 
     # The grid
-
-    def watches(self, point: Point) -> bool:
-        """Return whether a grid point is checked."""
-        return self.watched is None or point in self.watched
 
     def _same_core(self, a: Point, b: Point) -> bool:
         """Return whether two grid points have the same coordinates along parallel axes."""
@@ -169,11 +155,8 @@ class MemoryTracker(ControlTrace):
     def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
         outer, inner = window.bounds(block)
         slot, array = (self.shadows[b.number] for b in (window.current, window.array))
-        if self.watches(thread.point):
-            self.arrays.returned(window, block)
-            array.put(outer, slot.part(inner, tuple(n.stop - n.start for n in outer)))
-        else:
-            array.put(outer, shadow.GIVEN)
+        self.arrays.returned(window, block)
+        array.put(outer, slot.part(inner, tuple(n.stop - n.start for n in outer)))
         self.arrays.written_back(window, block, thread.walk.position, thread.walk.windows)
 
     # Accesses
@@ -181,7 +164,7 @@ class MemoryTracker(ControlTrace):
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         super().loads(thread, step, region, value)
         found = self.shadows.get(region.buffer.number)
-        if found is None or not self.watches(thread.point):
+        if found is None:
             return
         oldest = found.least(region)
         if oldest >= self.threads[thread.number].of_point:
@@ -276,8 +259,7 @@ class MemoryTracker(ControlTrace):
         if isinstance(step, ir.StoreStep) and step.mask is not None and not region.is_masked:
             mask = np.asarray(thread.frames[-1].registers[step.mask.number])
         self.stored.setdefault(buffer.name, {}).setdefault(id(step), (step, thread.point))
-        number = self.record(thread, step) if self.watches(thread.point) else shadow.GIVEN
-        found.write(region, number, mask)
+        found.write(region, self.record(thread, step), mask)
 
     def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
         """Assign a number to a write."""
@@ -306,11 +288,10 @@ class MemoryTracker(ControlTrace):
 
     def copy_ends(self, copy: DmaCopy) -> None:
         thread, _ = self._flying.pop(id(copy))
-        is_watched = self.watches(copy.point)
         source = self.shadows.get(copy.source.buffer.number)
         if source is not None:
             oldest = source.least(copy.source)
-            if is_watched and oldest <= shadow.NEVER:
+            if oldest <= shadow.NEVER:
                 kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
                 self._suspect(kind, thread, copy.step, copy.source, None, copy)
             self.arrays.copied_from(copy)
@@ -319,8 +300,7 @@ class MemoryTracker(ControlTrace):
             return
         by_step = self.stored.setdefault(target.buffer.name, {})
         by_step.setdefault(id(copy.step), (copy.step, copy.point))
-        number = self.record(thread, copy.step, copy) if is_watched else shadow.GIVEN
-        target.write(copy.destination, number)
+        target.write(copy.destination, self.record(thread, copy.step, copy))
         if target.take_padding(copy):
             self.padded[target.buffer.number] = copy
 
