@@ -6,7 +6,7 @@ import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.events import Dim, Event, View
-from pallas_debug.findings.bounds import Computed, Outside
+from pallas_debug.findings.bounds import Outside, computed
 from pallas_debug.findings.faults import Fault
 
 
@@ -58,7 +58,6 @@ def _access(subject: Subject, event: Event, view: View | None, what: str, result
         values={"start": str(start)},
         count=points_of(bad, subject.grid.sizes),
     )
-    computed = subject.index_lines.of(event.source, number)
     finding = seen.of(
         Fault.OUT_OF_BOUNDS_WRITE if what == "write" else Fault.OUT_OF_BOUNDS_READ,
         slice=Outside(
@@ -68,7 +67,7 @@ def _access(subject: Subject, event: Event, view: View | None, what: str, result
             bound=dim.bound,
             stride=dim.stride,
         ),
-        computed=None if computed is None else Computed(computed, event.source),
+        origin=computed(subject.index_lines.of(event.source, number), event.source),
     )
     result.findings.append(finding)
 

@@ -8,7 +8,7 @@ from pallas_debug.analysis.accesses import outside
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
 from pallas_debug.findings.bounds import MissingBlock, Outside
-from pallas_debug.findings.facts import array_text, block_text
+from pallas_debug.findings.facts import OF_TABLE, array_text, block_text
 from pallas_debug.findings.faults import Fault
 
 
@@ -100,7 +100,7 @@ def _bounds(
                 is_element=dim.kind == "element",
             ),
             array=array_text(block.dtype, block.shape),
-            is_from_table=number in indices.from_tables,
+            origin=OF_TABLE if number in indices.from_tables else None,
             count=count,
             points=subject.grid.points,
         )

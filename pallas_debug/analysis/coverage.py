@@ -44,7 +44,7 @@ def look(subject: Subject, known: Collection[str]) -> Result:
             continue
         if 0 in grid.sizes:  # the body never runs
             line = subject.site.line("grid", grid.number(grid.sizes.index(0)))
-            result.findings.append(_whole(subject, block, "no points", line))
+            result.findings.append(_whole(subject, block, "left out", line))
         elif subject.walked.incomplete or "sem" in block.dtype:
             continue
         elif events := subject.stores(block):
@@ -82,7 +82,7 @@ def _without_stores(subject: Subject, block: Block, result: Result) -> None:
         for operation in operations(subject.captured)
         if operation.name in ("swap", "addupdate") and operation.ref == block.name
     ]
-    why: WhyUnwritten = "condition" if lines else "no store"
+    why: WhyUnwritten = "condition" if lines else "stores"
     result.findings.append(_whole(subject, block, why, lines[-1] if lines else None))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallas_debug.findings.case import Case, Facts, Test, both, has
+from pallas_debug.findings.case import Case, Test, has
 from pallas_debug.findings.facts import where
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import SourceLine
@@ -49,16 +49,11 @@ class Outside:
         return f"keep the index between 0 and {last}"
 
 
-@dataclass(frozen=True)
-class Computed:
-    """The line that computes an index, and that of the access."""
-
-    line: SourceLine
-    beside: SourceLine | None
-
-    def __str__(self) -> str:
-        text = f", `{self.line.text}`" if self.line.text else ""
-        return where(self.line, self.beside) + text
+def computed(line: SourceLine | None, beside: SourceLine | None) -> str | None:
+    """Name the line that computes an index; `beside` is that of the access."""
+    if line is None:
+        return None
+    return where(line, beside) + (f", `{line.text}`" if line.text else "")
 
 
 class CopyOf(NamedTuple):
@@ -97,19 +92,18 @@ class MissingBlock:
 
 # Cases
 
-_NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
 _FROM = "the index comes from {origin}, and nothing keeps it within bounds"
-
-
-def _starts_before(facts: Facts) -> object:
-    return facts.slice.start < 0
-
-
-_ACCESS = "{index} {slice} of dimension {slice.dim} of {shape}{copy:, in the copy of %}"
+_NEGATIVE = "a negative index does not count from the end, unlike in NumPy"
 
 
 def _access(cause: str, when: Test | None = None, advice: str = "{slice.keep}") -> Case:
-    return Case(_ACCESS, cause, f"{advice}, or pad the array", when)
+    return Case(
+        "{index} {slice} of dimension {slice.dim} of {shape}{copy:, in the copy of %}"
+        "{is_discarded:; no result depends on the value%}",
+        cause,
+        advice + ", or pad the array",
+        when,
+    )
 
 
 _ACCESSES = [
@@ -131,23 +125,11 @@ _ACCESSES = [
         has("is_ragged"),
         "mask the access, as in `plt.load({operand}, mask=index < {slice.bound:d}, other=0)`",
     ),
-    _access(_FROM, has("origin")),
-    _access("{computed:the index comes from %, and }" + _NEGATIVE, _starts_before),
     _access(
-        "the index comes from {computed}, which does not keep it within bounds", has("computed")
+        "{origin:the index comes from %, and }" + _NEGATIVE, lambda facts: facts.slice.start < 0
     ),
+    _access(_FROM, has("origin")),
     _access("the index is not bounded by the shape of the ref"),
-]
-
-_DISCARDED = [
-    Case(
-        f"{case.message}; no result depends on the value",
-        case.cause,
-        "clamp the index before the read, as in `table[jnp.clip(i, 0, {slice.last:d})]`: a read "
-        "outside the table returns whatever lies next to it",
-        both(has("is_discarded"), case.when),
-    )
-    for case in _ACCESSES
 ]
 
 _TABLE = Case(
@@ -182,16 +164,10 @@ _BLOCK = (
 )
 
 CASES: Mapping[Fault, Sequence[Case]] = {
-    Fault.OUT_OF_BOUNDS_READ: [_SIZES, _TABLE, *_DISCARDED, *_ACCESSES],
+    Fault.OUT_OF_BOUNDS_READ: [_SIZES, _TABLE, *_ACCESSES],
     Fault.OUT_OF_BOUNDS_WRITE: [_SIZES, _POSITION, *_ACCESSES],
     Fault.BLOCK_OUT_OF_BOUNDS: [
         Case(_BLOCK, _FROM, _CHECK, has("origin")),
-        Case(
-            _BLOCK,
-            "the index map takes the block from a scalar-prefetch operand without checking it",
-            _CHECK,
-            has("is_from_table"),
-        ),
         Case(_BLOCK, _NEGATIVE, _RETURN, lambda f: f.block.value < 0),
         Case(_BLOCK, "the index map goes past the last {block.unit}", _RETURN),
     ],

@@ -67,11 +67,6 @@ def is_(name: str, value: object) -> Test:
     return lambda facts: facts[name] == value
 
 
-def both(*tests: Test | None) -> Test:
-    """Condition: all of these hold; None always does."""
-    return lambda facts: all(test is None or test(facts) for test in tests)
-
-
 def words(cases: Sequence[Case], facts: Mapping[str, Any]) -> Words:
     """Fill in the first case that holds.
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # importing it takes a tenth of `pallas-debug --help`
 
 Point = tuple[int, ...]
 
+OF_TABLE = "a scalar-prefetch operand"
+"""Origin of an index that comes from unknown entries of a table."""
+
 MAX_NAMES = 4
 """Maximum number of names listed in a sentence."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from pallas_debug.findings.case import Case, both, has, is_
+from pallas_debug.findings.case import Case, has
 from pallas_debug.findings.facts import Point, lines_text
 from pallas_debug.findings.faults import Fault
 
@@ -55,10 +55,9 @@ class UnwrittenPart(NamedTuple):
         return f"{self.text} {verbs}"
 
 
-WhyUnwritten = Literal["condition", "stores", "no store", "rounded down", "no points", "left out"]
+WhyUnwritten = Literal["condition", "stores", "rounded down", "left out"]
 """Why an output is not written: every store is conditional, the stores or copies leave a part out,
-there are none, the grid has too few steps for the last, partial block, it has no points, or an
-index map leaves blocks out."""
+the grid has too few steps for the last, partial block, or no grid point visits a block."""
 
 # Reads
 
@@ -70,7 +69,6 @@ _BEFORE = (
     "grid axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
 )
 _PADDING = "padding of {operand}, {shape}, is read and reaches an output{first:: %}"
-_MASKED = "mask the elements outside the array with jnp.where, or pad the array to whole blocks"
 _SHARED = "{operand} and {output} share one array through input_output_aliases"
 _KEEP = (
     "read a block no later than it is overwritten: give {operand} and {output} the same index map, "
@@ -79,7 +77,6 @@ _KEEP = (
 
 # Outputs
 
-_ALIAS = "alias an input to {operand} with input_output_aliases"
 _WRITE = "write all of {operand}, or alias an input to it with input_output_aliases"
 
 _UNWRITTEN: Mapping[WhyUnwritten, tuple[str, str]] = {
@@ -93,36 +90,29 @@ _UNWRITTEN: Mapping[WhyUnwritten, tuple[str, str]] = {
         _WRITE + "; if only the rest is used, slice {operand} in the jitted function that calls "
         "the kernel",
     ),
-    "no store": ("nothing is stored to {operand}", _WRITE),
     "rounded down": (
         "the grid has too few steps for the array: a size was rounded down",
         "use pl.cdiv(size, block) steps; the last block may reach past the end",
     ),
-    "no points": (
-        "the grid has no points, so the kernel's body did not run",
-        "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the call, "
-        "or " + _ALIAS,
-    ),
     "left out": (
         "no grid point visits it: the grid has too few steps, or the index map leaves blocks out",
-        "visit every block, or " + _ALIAS,
+        "visit every block, or alias an input to {operand} with input_output_aliases",
     ),
 }
 
 
-def _unwritten(why: WhyUnwritten) -> Case:
+def _unwritten(why: WhyUnwritten, *, is_aliased: bool) -> Case:
+    """Case of an output, or of one that shares the memory of an input."""
     cause, advice = _UNWRITTEN[why]
-    message = "{part} whatever was in memory before{count:: %}"
-    return Case(message, cause, advice, None if why == "left out" else is_("why", why))
-
-
-def _of_aliased(case: Case) -> Case:
+    if is_aliased:
+        advice = "copy the input's block to {operand} wherever nothing else is stored"
+    is_last = why == "left out" and not is_aliased
     return Case(
-        "{part} whatever VMEM held before, not the input that shares memory with {operand}"
+        "{part} whatever was in memory before{is_aliased:, not the input that shares it%}"
         "{count:: %}",
-        case.cause,
-        "copy the input's block to {operand} wherever nothing else is stored",
-        both(case.when, has("is_aliased")),
+        cause,
+        advice,
+        None if is_last else lambda f: f.why == why and bool(f.is_aliased) == is_aliased,
     )
 
 
@@ -134,14 +124,6 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "a load under a mask without `other` leaves the rest of its result undefined",
             "pass `other`, such as `other=0.0` for a sum or `other=-jnp.inf` for a maximum",
             has("undefined"),
-        ),
-        Case(
-            _UNINITIALIZED,
-            "{operand} shares memory with {output}: a block of {output} was written back before "
-            "the kernel had stored to all of it",
-            "let the index map of {output} return a block only where the kernel stores to all of "
-            "it, or copy the block of {operand} to {output} at the other grid points",
-            has("output"),
         ),
         Case(
             _UNINITIALIZED,
@@ -173,8 +155,11 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "NaN is NaN), or pad the array to whole tiles",
             has("copied"),
         ),
-        Case(_PADDING, "a block begins before the array", _MASKED, has("is_before")),
-        Case(_PADDING, "the last block reaches past the end of the array", _MASKED),
+        Case(
+            _PADDING,
+            "a block reaches beyond the array",
+            "mask the elements outside the array with jnp.where, or pad the array to whole blocks",
+        ),
     ],
     Fault.OVERWRITTEN_READ: [
         Case(
@@ -199,7 +184,10 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "store to all of a block of {operand} before the pipeline moves on to the next one",
             has("missing"),
         ),
-        *(_of_aliased(_unwritten(why)) for why in _UNWRITTEN),
-        *map(_unwritten, _UNWRITTEN),
+        *(
+            _unwritten(why, is_aliased=is_aliased)
+            for is_aliased in (True, False)
+            for why in _UNWRITTEN
+        ),
     ],
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallas_debug.findings.case import Case, Facts, Test, has
+from pallas_debug.findings.case import Case, Test, has
 from pallas_debug.findings.facts import text_of
 from pallas_debug.findings.faults import Fault
 
@@ -83,16 +83,11 @@ def _is_of(*names: str) -> Test:
     return lambda facts: facts.operation.name in names
 
 
-def _is_narrow(facts: Facts) -> bool:
-    return bool(facts.range.high < 2**31 - 1)
-
-
 _REACHES = "{reaches:; an index, a size, a condition or a semaphore depends on it%}"
 _OVERFLOW = (
     "`{operation}`{values: of %}{terms: over % terms} overflows {dtype}{element: at %}: the exact "
     "result is {exact}, the actual one {result}" + _REACHES
 )
-_WRAPS = "{dtype} holds {range}, and values outside this range wrap around"
 _NARROWS = "the cast from {old} to {new} changes {value}{element: at %} to {result}" + _REACHES
 
 CASES: Mapping[Fault, Sequence[Case]] = {
@@ -128,10 +123,9 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         Case(_INFINITY, "the result is larger than its dtype can hold"),
     ],
     Fault.INTEGER_OVERFLOW: [
-        Case(_OVERFLOW, _WRAPS, when=_is_narrow),
         Case(
             _OVERFLOW,
-            _WRAPS,
+            "{dtype} holds {range}, and values outside this range wrap around",
             "keep the numbers small: index by row and column rather than by a flat offset; if "
             "wrapping is intended, as in a hash, compute in uint32",
         ),

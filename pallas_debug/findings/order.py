@@ -84,8 +84,6 @@ class Race:
       clobbers: whether a copy replaces data that the other side reads.
       axes: parallel axes along which the two grid points differ, if known.
       overlap: elements that both sides access, if fewer than the slice that is named.
-      waited: semaphores on which a core waited between the start of the copy and its own access;
-        None if unknown.
       is_gpu: whether the grid points run at the same time on a GPU.
     """
 
@@ -94,7 +92,6 @@ class Race:
     clobbers: bool = False
     axes: tuple[int, ...] = ()
     overlap: str | None = None
-    waited: tuple[str, ...] | None = None
     is_gpu: bool = False
 
     def __str__(self) -> str:
@@ -107,6 +104,11 @@ class Race:
         return next((side for side in (self.there, self.here) if side.semaphore), None)
 
     @property
+    def deadline(self) -> str:
+        """Event by which the copy has to be over."""
+        return "before the grid point ends" if self.there.is_next else "before this access"
+
+    @property
     def dimensions(self) -> str:
         return ", ".join(map(str, self.axes))
 
@@ -115,29 +117,11 @@ class Race:
         return self.here.core != self.there.core and self.here.sender == self.there.sender
 
     @property
-    def of_copies(self) -> bool:
-        return bool(self.here.semaphore and self.there.semaphore)
-
-    @property
-    def core_writes(self) -> bool:
-        """True if a core writes memory that a copy accesses."""
-        return any(side.writes for side in (self.here, self.there) if not side.copy)
-
-    @property
-    def writer(self) -> Access:
-        return self.here if self.here.writes else self.there
-
-    @property
-    def others(self) -> list[str]:
-        """Other semaphores that were waited for in place of the copy's."""
-        return [name for name in self.waited or () if self.copy and name != self.copy.semaphore]
-
-    @property
-    def is_awaited(self) -> bool | None:
-        """True if there was a wait for the copy's semaphore; None if that is unknown."""
-        if self.waited is None or self.copy is None:
-            return None
-        return self.copy.semaphore in self.waited
+    def is_sent_early(self) -> bool:
+        """True if a device sends to memory that its owner still uses."""
+        if self.copy is None or self.copy.from_device is None:
+            return False
+        return self.clobbers or any(s.writes for s in (self.here, self.there) if not s.copy)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -147,8 +131,6 @@ class Race:
         facts |= {n: v for n, v in self.here.facts.items() if n in ("semaphore", "sender")}
         if self.overlap:
             facts["overlap"] = self.overlap
-        if self.waited:
-            facts["waited for"] = ", ".join(self.waited)
         return facts
 
 
@@ -189,43 +171,12 @@ _RACES = [
         lambda f: f.race.axes,
     ),
     _race(
-        "two cores access the same memory, and no semaphore orders the accesses",
-        "let core {race.there.core} signal a semaphore of core {race.here.core} "
-        "(core_index={race.here.core}) when its access is over, which waits for it before its own; "
-        "or call pltpu.core_barrier on both cores in between",
-        lambda f: f.race.of_cores,
-    ),
-    _race(
-        "the copy is still in flight when the pipeline refills or writes back the window",
-        "wait for {race.here.semaphore} before the grid point ends",
-        lambda f: f.race.there.is_next and f.race.here.semaphore,
-    ),
-    _race(
-        "devices {race.here.sender} and {race.there.sender} each start a copy, and neither waits "
-        "for the other's",
-        "wait for {race.writer.semaphore} before the copy that is to follow, let one device signal "
-        "the other when its copy is over, or use other elements",
-        lambda f: f.race.of_copies and f.race.here.sender != f.race.there.sender,
-    ),
-    _race(
         "device {race.copy.from_device} sends to memory that device {race.copy.device} still uses, "
         "and is not notified when that use ends",
         "send to elements that device {race.copy.device} does not use, or let device "
         "{race.copy.device} signal device {race.copy.from_device} after the last access, which "
         "waits for that signal before it starts the copy",
-        lambda f: f.race.copy.from_device is not None and (f.race.core_writes or f.race.clobbers),
-    ),
-    _race(
-        "the wait for {race.copy.semaphore} before this access does not order the copy before it: "
-        "another copy or signal on it may have ended the wait",
-        "first wait for all that raises {race.copy.semaphore}, or give each copy its own semaphore",
-        lambda f: f.race.is_awaited,
-    ),
-    _race(
-        "the copy on {race.there.semaphore} is still in flight when this one starts",
-        "wait for {race.there.semaphore} before this copy starts, or let each of them write its "
-        "own elements",
-        lambda f: f.race.of_copies,
+        lambda f: f.race.is_sent_early,
     ),
     _race(
         "the copy writes to a buffer that has yet to be read",
@@ -233,14 +184,15 @@ _RACES = [
         lambda f: f.race.clobbers,
     ),
     _race(
-        "nothing waits for {race.copy.semaphore}, which the copy signals, between its start and "
-        "this access{race.others:; there is a wait for %}",
-        "wait for {race.copy.semaphore} before this access",
-        lambda f: f.race.is_awaited is False,
+        "nothing waits {race.deadline} until the copy on {race.copy.semaphore} is over",
+        "wait for {race.copy.semaphore} {race.deadline}; if other copies signal it, too, wait for "
+        "all of them",
+        lambda f: f.race.copy,
     ),
     _race(
-        "the copy is still in flight at this access",
-        "wait for the copy before this line, or use another buffer",
+        "no wait and no semaphore orders the accesses",
+        "let one side signal a semaphore when its access is over, and the other side wait for it "
+        "before its own; pltpu.core_barrier orders the accesses of two cores",
     ),
 ]
 
@@ -269,7 +221,6 @@ _NOT_AWAITED = (
     "the copy of {source} to {destination} is never waited for on {semaphore}: {left:,} bytes are "
     "left on it when the kernel ends"
 )
-_SAME_SLICES = "wait with the descriptor that started the copy, or with one of the same slices"
 
 
 def _stuck(cause: str, advice: str, when: Test | None = None) -> Case:
@@ -284,34 +235,14 @@ def _stuck(cause: str, advice: str, when: Test | None = None) -> Case:
 
 
 _DEADLOCKS = [
-    Case(
-        "{semaphore} is waited for at grid point {grid_point}, but {done} at {started}: the wait "
-        "never ends if another core runs that grid point",
-        "{cores}, and each core has its own semaphores and scratch",
-        'make grid dimension {axes} "arbitrary", or start each copy and wait for it on the same '
-        "core",
-        has("started"),
-    ),
-    _stuck(
-        "the {those} on it, here and in the kernel that returned it, add up to less than the waits",
-        "start a copy of the same slices, or signal it once, for every wait, in one of these "
-        "kernels",
-        has("is_given"),
-    ),
     _stuck(
         "no copy has been started on it before this wait",
         "start the copy before the wait, on the same semaphore",
         lambda f: f.of_copy and f.is_started is False,
     ),
     _stuck(
-        "all copies on it have already been waited for: each start allows one wait",
-        "start a copy for this wait, too, or remove the wait: wait once for each copy started, "
-        "with the same slices and the same semaphore",
-        lambda f: f.of_copy and f.is_started and not f.count,
-    ),
-    _stuck(
-        "{missing} bytes are missing: its copies transfer less than its waits take",
-        _SAME_SLICES,
+        "its copies transfer less than its waits take: each start allows one wait",
+        "wait once for each copy started, with the same slices and the same semaphore",
         has("of_copy"),
     ),
     _stuck(
@@ -321,10 +252,6 @@ _DEADLOCKS = [
     ),
 ]
 
-# Loops
-
-_CLOSER = "check that every iteration brings the condition closer to being false; if the loop is"
-_ENDLESS = "the loop has not ended after {count:,} iterations"
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.DATA_RACE: [_OVERLAP, _EARLY, *_RACES],
     Fault.DMA_NOT_AWAITED: [
@@ -337,11 +264,11 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     ],
     Fault.WAIT_SIZE_MISMATCH: [
         Case(
-            "the wait on {semaphore} takes {awaited:,} bytes{descriptor:, the size of %}, but the "
-            "copy of {source} to {destination} transfers {copied:,}",
+            "the wait on {semaphore} takes {awaited:,} bytes, but the copy of {source} to "
+            "{destination} transfers {copied:,}",
             "a wait returns once the bytes of its descriptor have arrived: a smaller one returns "
             "early and leaves bytes on {semaphore}, a larger one needs those of other copies",
-            _SAME_SLICES,
+            "wait with the descriptor that started the copy, or with one of the same slices",
         )
     ],
     Fault.SEMAPHORE_LEFT_OVER: [
@@ -384,16 +311,11 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             lambda f: f.since is not None,
         ),
         Case(
-            _ENDLESS + " and {seconds:.0f} s{state:, with %}{unchanged:; its body never changes %}",
-            None,
-            f"{_CLOSER} meant to be this long, allow it more seconds: -o pallas_hang under pytest, "
-            "hang_after in code",
-            lambda f: f.seconds is not None,
-        ),
-        Case(
-            _ENDLESS + "{state:, with %}{unchanged:; its body never changes %}",
+            "the loop has not ended after {count:,} iterations{state:, with %}"
+            "{unchanged:; its body never changes %}",
             "the kernel machine stops every loop at this limit",
-            f"{_CLOSER} meant to be this long, use smaller arguments here",
+            "check that every iteration brings the condition closer to being false; if the loop is "
+            "meant to be this long, use smaller arguments here",
         ),
     ],
 }

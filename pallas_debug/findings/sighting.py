@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pallas_debug import explain
-from pallas_debug.findings.case import words
+from pallas_debug.findings import bounds, memory, mismatch, numbers, order, refused
+from pallas_debug.findings.case import Case, words
 from pallas_debug.findings.faults import EngineName, Fault
-from pallas_debug.findings.table import TABLE
 from pallas_debug.model import Finding, SourceLine, Witness
+
+TABLE: Mapping[Fault, Sequence[Case]] = {
+    **refused.CASES,
+    **bounds.CASES,
+    **numbers.CASES,
+    **memory.CASES,
+    **mismatch.CASES,
+    **order.CASES,
+}
+"""The cases of all kinds of faults: what each says, why, and what to do."""
 
 _OF_WITNESS = ("operand", "shape", "index", "grid_point", "loop", "source", "other")
 

@@ -102,13 +102,11 @@ class Release:
       amount: size of the increment: bytes for a DMA, a count for a signal.
       stamp: clock of the task that signals.
       epoch: last epoch of that task before the increment.
-      label: arbitrary object for the caller: the DMA, or the line of the signal.
     """
 
     amount: int
     stamp: Mapping[int, int]
     epoch: int
-    label: object = None
 
     def is_in(self, clock: Mapping[int, int]) -> bool:
         """Return whether `clock` includes everything up to this release."""
@@ -131,10 +129,10 @@ class SemaphoreClock:
     pending: list[Release] = field(default_factory=list)
     _certain: dict[int, int] = field(default_factory=dict)
 
-    def release(self, task: Task, amount: int, label: object = None) -> None:
+    def release(self, task: Task, amount: int) -> None:
         """Raise the semaphore by `amount`, after all past actions of `task`."""
         epoch = task.epoch
-        self.pending.append(Release(amount, task.release(), epoch, label))
+        self.pending.append(Release(amount, task.release(), epoch))
         self.count += amount
 
     def take(self, task: Task, amount: int) -> tuple[Release, ...]:

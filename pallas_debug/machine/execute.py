@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine import loops, matrices, places, subcores, transfers
+from pallas_debug.machine import loops, matrices, places, transfers
 from pallas_debug.machine.gpu import accesses
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, access, concrete
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -407,5 +407,4 @@ BY_KIND: dict[type, Any] = {
     ir.Breakpoint: breakpoint_,
     **matrices.BY_KIND,
     **transfers.BY_KIND,
-    **subcores.BY_KIND,
 }

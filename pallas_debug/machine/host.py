@@ -25,8 +25,7 @@ from pallas_debug.machine import limit
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas
-from pallas_debug.machine.sanitizer.idle import IdleLoops
-from pallas_debug.machine.shadow import padded
+from pallas_debug.machine.sanitizer.areas import IdleLoops
 from pallas_debug.machine.shadow.memory import require_room
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Hint, PrintRecord, SourceLine
@@ -213,7 +212,7 @@ class MachineHost:
             )
             explained: list[Finding] = []
             if not prepared.is_sanitized and done.stopped is None:
-                explained = padded.explain(prepared.launch, arrays, done.results, first=first)
+                explained = areas.padding_read(prepared.launch, arrays, done.results, first=first)
         self._observer.found(*done.findings, *explained, uses=prepared.uses, digest=prepared.digest)
         digest = prepared.digest
         self._observer.hinted(*(replace(hint, digest=digest) for hint in done.hints))

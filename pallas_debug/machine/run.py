@@ -15,12 +15,11 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
-from pallas_debug.machine.bounds.observer import BoundsObserver
+from pallas_debug.machine.bounds import BoundsObserver
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.numbers import LoopObserver
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.order import counts
-from pallas_debug.machine.order.findings import OrderSanitizer
+from pallas_debug.machine.order.findings import OrderSanitizer, first_stuck
 from pallas_debug.machine.sanitizer import consequences
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
@@ -129,7 +128,7 @@ def _run(
     if why.thread is None:
         # The observer of the order knows more about the causes.
         known = [fault for order in orders for fault in order.deadlock()]
-        ends.append(known[-1] if known else counts.first_stuck(launch, machine.threads))
+        ends.append(known[-1] if known else first_stuck(launch, machine.threads))
     if not ends:
         raise MachineError(f"kernel `{launch.name}` was stopped: {why.reason}") from why
     stopped = ends[-1]

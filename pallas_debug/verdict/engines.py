@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec
 
 from pallas_debug import defaults, explain, guards
-from pallas_debug.analysis import analyze, memory
+from pallas_debug.analysis import analyze
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.params import gpu_backend
@@ -218,27 +218,6 @@ def partitioned(kernel: Kernel) -> Seen:
     return Seen(findings=(_refusal(kernel, failure),))
 
 
-def find_unfit(
-    session: Session, wanted: Sequence[tuple[Capture, tuple[Target, ...]]]
-) -> str | None:
-    """Note in the session's queue which kernels do not fit on which targets.
-
-    Returns:
-      Why nothing is interpreted, if a kernel fits on no target.
-    """
-    nowhere = None
-    for captured, targets in wanted:
-        kernel = captured.kernel
-        names = {name for fault in memory.too_large(captured, targets) for name in fault.targets}
-        session.queue.unfit |= {(kernel.digest, name) for name in names}
-        if names >= {target.name for target in targets}:
-            nowhere = nowhere or (
-                f"nothing was interpreted: kernel `{kernel.name}` does not fit into the memory of "
-                + ", ".join(target.name for target in targets)
-            )
-    return nowhere
-
-
 def compilation(session: Session, kernel: Kernel, target: str) -> Seen:
     """Results of a kernel's compilation for a target, in a session that has ended."""
     queue, key = session.queue, (kernel.digest, target)
@@ -247,10 +226,7 @@ def compilation(session: Session, kernel: Kernel, target: str) -> Seen:
     if (why := queue.why_elsewhere(*key)) is not None:
         return Seen(outcomes=(outcome_of(kernel, "compile", "unsupported", why, target),))
     reason = queue.not_compiled(kernel, target)
-    if key not in queue.unfit:
-        return Seen(outcomes=(outcome_of(kernel, "compile", "unjudged", reason, target),))
-    found = outcome_of(kernel, "compile", "found", target=target)  # by the static analysis
-    return Seen(outcomes=(found.without(reason),))
+    return Seen(outcomes=(outcome_of(kernel, "compile", "unjudged", reason, target),))
 
 
 def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> list[Target]:

@@ -189,8 +189,6 @@ def judged_as_it_ran(kernel: Kernel, session: Session, mode: Mode | str) -> list
 
 
 def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
-    if session.room.is_refused(kernel.digest):
-        return "it did not run: it does not fit in the chip's memory"
     for gap in session.uncaptured:
         if gap.kernel == kernel.name:
             return f"it could not be captured: {gap.reason}"

@@ -310,7 +310,6 @@ class Verifier:
             targets=request.chips if "compile" in self._asked else (),
             prints=True,
             interpret=sanitizing(None) if "machine" in self._asked else "auto",
-            stops_unfit="static" in self._asked,
             hang_after=request.hang_after,
         )
         session = self.session = Session(options, self, runs=True)
@@ -430,15 +429,11 @@ class Verifier:
             unless=False,
         )
         left = dict(self._found.captures)
-        nowhere = self._without_running(call, left)
+        self._without_running(call, left)
         with session.compiling_for(()):  # not the kernels that are only lowered to run here
             for target in session.targets:  # usually one chip is enough to call each kernel
                 called = [left.pop(d) for d in list(left) if target in self._found.targets[d]]
                 kernels, ran = [captured.kernel for captured in called], None
-                if nowhere is not None:
-                    skipped = [engine for engine in asked if engine in _RUN]
-                    self.add(*(ask.each(kernels, e, "unjudged", nowhere) for e in skipped))
-                    continue
                 if called and "machine" in asked:
                     run = interpreted.sanitized
                     ran = ask.guarded("machine", kernels, run, call, kernels, target.name)
@@ -456,23 +451,16 @@ class Verifier:
             self._found.add(captured, session.targets)
         self._without_running(call, late)
 
-    def _without_running(self, call: Call, captures: Mapping[str, Capture]) -> str | None:
-        """Start compiling some of the kernels, and analyse them statically.
-
-        Returns:
-          Why the kernels are not run, if one of them fits on no target.
-        """
+    def _without_running(self, call: Call, captures: Mapping[str, Capture]) -> None:
+        """Start compiling some of the kernels, and analyse them statically."""
         asked, session = self._asked, self.session
         wanted = [
             (captured, self._found.targets[digest])
             for digest, captured in captures.items()
             if self._request.why_not(captured) is None
         ]
-        nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
         for captured, targets in wanted if "compile" in asked else ():
-            unfit = session.queue.unfit
-            fits = [t for t in targets if (captured.kernel.digest, t.name) not in unfit]
-            session.request([captured], fits)
+            session.request([captured], targets)
         if "static" in asked:
             tables, notes = ask.prefetched(call, wanted)
             self.add(Seen(notes=tuple(notes)))
@@ -480,7 +468,6 @@ class Verifier:
                 given = tables.get(captured.kernel.digest, ())
                 kernels = [captured.kernel]
                 self.add(ask.guarded("static", kernels, ask.static, captured, targets, given))
-        return nowhere
 
     def _conclude(self) -> Verdict:
         """Build the verdict, with a cell for every judgement requested, answered or not."""

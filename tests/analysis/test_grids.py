@@ -434,7 +434,7 @@ def test_an_empty_grid_and_an_empty_operand(captures: Captures) -> None:
     assert finding.message == (
         "out_ref[0:8, 0:128] is never written, and holds whatever was in memory before"
     )
-    assert finding.cause == "the grid has no points, so the kernel's body did not run"
+    assert str(finding.cause).startswith("no grid point visits it")
 
     def empty(x: Any, y: Any) -> Any:
         def kernel(x_ref: Any, y_ref: Any, out_ref: Any) -> None:

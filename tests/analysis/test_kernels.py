@@ -96,7 +96,7 @@ def test_an_output_without_a_store(captures: Captures) -> None:
 
     (finding,) = look(captures, kernel, **rows(4)).findings
     assert finding.kind == "OutputNotWritten"
-    assert finding.cause == "nothing is stored to out_ref"
+    assert finding.cause == "the stores and copies to out_ref do not reach it"
 
 
 def test_an_output_whose_store_no_grid_point_reaches(captures: Captures) -> None:

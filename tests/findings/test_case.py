@@ -6,7 +6,7 @@ import pytest
 
 from pallas_debug.findings.case import Case, has, is_, words
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.table import TABLE
+from pallas_debug.findings.sighting import TABLE
 
 CASES = [
     Case("{name}{core: on core %} is {count}", "many: {names}", when=has("names")),

@@ -69,11 +69,7 @@ def test_a_grid_without_points_says_so() -> None:
     (finding,) = verdict.findings
     assert finding.kind == "OutputNotWritten"
     assert finding.engines == ("static", "machine")
-    assert finding.cause == "the grid has no points, so the kernel's body did not run"
-    assert finding.advice == (
-        "use pl.cdiv(size, block) steps if a size was rounded down to 0; otherwise skip the call, "
-        "or alias an input to o_ref with input_output_aliases"
-    )
+    assert str(finding.cause).startswith("no grid point visits it")
 
 
 @pytest.mark.parametrize("engine", ["static", "machine"])
@@ -84,7 +80,7 @@ def test_a_size_of_zero_leaves_the_outputs_unwritten(engine: str) -> None:
 
     (finding,) = verify(new_rows, X, jnp.int32(0), engines=engine).findings
     assert finding.message.startswith("o_ref[0:16, 0:128] is never written")
-    assert finding.cause == "the grid has no points, so the kernel's body did not run"
+    assert str(finding.cause).startswith("no grid point visits it")
     assert not verify(some_rows, X, jnp.int32(0), engines=engine).findings
     assert verify(new_rows, X, jnp.int32(2), engines=engine).ok
 

@@ -211,16 +211,6 @@ class Launch:
         own = self.axes
         return tuple(own.index(axis) for axis in axes if axis in own)
 
-    def is_before(self, name: str, element: Sequence[int]) -> bool:
-        """Return whether an element of a block is in padding before the array (`pl.Element`)."""
-        for operand in self.operands:
-            if operand.name == name and operand.block is not None:
-                block = operand.block
-                pairs = zip(block.padding, block.squeezed, strict=True)
-                low = [before for (before, _), squeezed in pairs if not squeezed]
-                return any(at < n for at, n in zip(element, low, strict=True))
-        return False
-
 
 def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Launch:
     """Decode a captured kernel.

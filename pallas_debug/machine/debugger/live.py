@@ -1,4 +1,4 @@
-"""A kernel's run as a track: stepping in both directions by snapshots and replay."""
+"""Devices of a run: the position of each, and the one whose values are shown."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.debugger import devices, names
-from pallas_debug.machine.debugger.driver import Driver, MemoryWrite, RunFault, StepEvents
-from pallas_debug.machine.debugger.scope import NameScope
-from pallas_debug.machine.debugger.snapshots import MAX_BYTES, Snapshot, Snapshots
+from pallas_debug.machine.debugger.driver import (
+    MAX_BYTES,
+    Driver,
+    MemoryWrite,
+    RunFault,
+    Snapshot,
+    Snapshots,
+    StepEvents,
+)
+from pallas_debug.machine.debugger.scope import NameScope, lines_of
 from pallas_debug.machine.debugger.writers import covers, written_by
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sightings import index_text
+from pallas_debug.machine.threads import Thread
 from pallas_debug.model import SourceLine
 from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.track import (
@@ -31,6 +38,80 @@ from pallas_debug.stepping.track import (
     names_of,
     same_bits,
 )
+
+
+def next_step(thread: Thread) -> ir.MachineStep | None:
+    """The step that a thread executes next; None between programs and grid points."""
+    if not thread.frames:
+        return None
+    frame = thread.frames[-1]
+    steps = frame.program.steps
+    return steps[frame.position] if frame.position < len(steps) else None
+
+
+def statuses(driver: Driver, scope: NameScope) -> Sequence[DeviceStatus]:
+    """Position of each device."""
+    machine = driver.machine
+    return [_status(driver, scope, _thread_of(driver, d.number)) for d in machine.devices]
+
+
+def show(driver: Driver, scope: NameScope, number: int) -> DeviceStatus:
+    """Show the values of a device until the next step is executed.
+
+    Raises:
+      ConditionFailed: there is no such device.
+    """
+    count = len(driver.machine.devices)
+    if number >= count:
+        known = "one device, 0" if count == 1 else f"devices 0 to {count - 1}"
+        raise ConditionFailed(f"there is no device {number}: the kernel runs on {known}")
+    scope.shown = _thread_of(driver, number)
+    return _status(driver, scope, scope.shown)
+
+
+def _thread_of(driver: Driver, device: int) -> Thread:
+    """Return the core of a device that executes the next step, or the first that has not ended."""
+    if driver.thread.device == device:
+        return driver.thread
+    own = [thread for thread in driver.machine.threads if thread.device == device]
+    return next((thread for thread in own if not thread.is_done), own[0])
+
+
+def place_of(
+    driver: Driver, thread: Thread, stack: Sequence[SourceLine], *, ended: bool
+) -> StepPlace:
+    """Return the place of a thread, at the last of these lines."""
+    return StepPlace(
+        tick=driver.tick,
+        kernel=driver.machine.launch.name,
+        thread=thread.number,
+        device=thread.device,
+        point=thread.point,
+        grid=thread.grid,
+        iterations=thread.iterations,
+        line=stack[-1] if stack else None,
+        calls=tuple(stack[:-1]),
+        ended=ended,
+        devices=len(driver.machine.devices),
+    )
+
+
+def _status(driver: Driver, scope: NameScope, thread: Thread) -> DeviceStatus:
+    step = next_step(thread)
+    blocked = thread.blocked
+    waits = None
+    count = 0 if blocked is None else blocked.counter.count
+    if blocked is not None and not thread.is_done and count < blocked.amount:
+        waits = f"{blocked.counter} is {count}, but {blocked.amount} is awaited"
+    line = () if step is None or step.site.line is None else (step.site.line,)
+    place = place_of(driver, thread, line, ended=thread.is_done)
+    return DeviceStatus(
+        place=place,
+        waits=waits,
+        is_shown=thread is scope.thread,
+        is_next=thread is driver.thread and not driver.ended,
+    )
+
 
 SNAPSHOT_AFTER = 0.02
 """Seconds of execution between snapshots: roughly the time that a step back takes."""
@@ -178,7 +259,7 @@ class LiveRun:
     @property
     def step(self) -> ir.MachineStep | None:
         """Step that is executed next; None between programs and grid points."""
-        return devices.next_step(self.driver.thread)
+        return next_step(self.driver.thread)
 
     def _own_place(self) -> StepPlace:
         """Return the place of the next step, whichever line of its stack is shown."""
@@ -190,17 +271,17 @@ class LiveRun:
     def place(self) -> StepPlace:
         driver = self.driver
         thread = driver.thread if not driver.ended else self.machine.threads[0]
-        step = None if driver.ended else devices.next_step(thread)
+        step = None if driver.ended else next_step(thread)
         stack: tuple[SourceLine, ...] = ()
         if step is not None and step.site.line is not None:
             stack = (*step.site.calls, step.site.line)[: self.level + 1]
-        return devices.place_of(driver, thread, stack, ended=driver.ended)
+        return place_of(driver, thread, stack, ended=driver.ended)
 
     def devices(self) -> Sequence[DeviceStatus]:
-        return devices.statuses(self.driver, self.scope)
+        return statuses(self.driver, self.scope)
 
     def show_device(self, number: int) -> DeviceStatus:
-        return devices.show(self.driver, self.scope, number)
+        return show(self.driver, self.scope, number)
 
     def forward(
         self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
@@ -334,10 +415,10 @@ class LiveRun:
         return [line.rstrip("\n") for line in linecache.getlines(file)]
 
     def files(self) -> frozenset[str]:
-        return frozenset(line.file for line in names.lines_of(self.machine.launch))
+        return frozenset(line.file for line in lines_of(self.machine.launch))
 
     def executable(self, file: str) -> frozenset[int]:
-        lines = names.lines_of(self.machine.launch)
+        lines = lines_of(self.machine.launch)
         return frozenset(line.line for line in lines if line.file == file)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.debugger.driver import MemoryWrite
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.order.regions import selects
+from pallas_debug.machine.order.history import selects
 from pallas_debug.stepping.track import ElementWriter
 
 if TYPE_CHECKING:

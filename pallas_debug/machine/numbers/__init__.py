@@ -9,8 +9,8 @@ random_bits  random bits that are unseeded, or repeat
 """
 
 from pallas_debug.machine.numbers.claims import ClaimsObserver as ClaimsObserver
-from pallas_debug.machine.numbers.loops import LoopObserver as LoopObserver
-from pallas_debug.machine.numbers.observer import NumbersObserver as NumbersObserver
-from pallas_debug.machine.numbers.random_bits import (
+from pallas_debug.machine.numbers.claims import (
     RandomBitsObserver as RandomBitsObserver,
 )
+from pallas_debug.machine.numbers.loops import LoopObserver as LoopObserver
+from pallas_debug.machine.numbers.observer import NumbersObserver as NumbersObserver

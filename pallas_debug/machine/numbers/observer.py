@@ -9,7 +9,7 @@ contains them (`nan_trail`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,8 +27,8 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.numbers.nan_trail import Facts, NanTrail
-from pallas_debug.machine.numbers.reach import reaching
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.shadow.tracking import ControlTrace
 from pallas_debug.machine.sightings import sighting
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Hint
@@ -338,3 +338,51 @@ class RepeatedArithmetic(MachineObserver):
         if step.unit is None:
             return step.evaluate(*values)
         return numerics.watch(step).run(values)[0]
+
+
+MAX_RUNS = 8
+"""Maximum number of operations for which a kernel is run again."""
+
+Equation = tuple[Any, int]
+"""A unit, and the number of an equation in it."""
+
+
+class _Saturated(ControlTrace):
+    """A run in which an equation saturates.
+
+    Args:
+      units: identities of units that are evaluated equation by equation, whether changed or not, so
+        that their rounding is the same.
+    """
+
+    evaluates = True
+
+    def __init__(self, units: Collection[int], changed: Equation | None = None) -> None:
+        super().__init__()
+        self._units = units
+        self._changed = changed
+
+    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
+        if step.unit is None:
+            return step.evaluate(*values)
+        if id(step.unit) not in self._units:
+            return numerics.watch(step).run(values)[0]
+        unit, equation = self._changed or (None, None)
+        return numeric_faults.saturated(step.unit, values, equation if unit is step.unit else None)
+
+
+def reaching(
+    rerun: Callable[[MachineObserver], Any], equations: Sequence[Equation]
+) -> list[Equation]:
+    """Return the equations whose wrapped results decide about more than values."""
+    known = equations[:MAX_RUNS]
+    units = {id(unit) for unit, _ in known}
+    before, found = _Saturated(units), []
+    if known:
+        rerun(before)
+    for equation in known:
+        after = _Saturated(units, equation)
+        rerun(after)
+        if before.trace != after.trace:
+            found.append(equation)
+    return found

@@ -14,14 +14,18 @@ from pallas_debug.machine.grid import Window
 from pallas_debug.machine.loops import ChunkAccess
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds, Ref, resolve
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.order import reports
-from pallas_debug.machine.order.atomics import AtomicOrder
-from pallas_debug.machine.order.blocks import BlockVisit
-from pallas_debug.machine.order.history import MemoryAccess
+from pallas_debug.machine.order.history import Box, MemoryAccess, boxes, boxes_text, first_meeting
 from pallas_debug.machine.order.ledger import EventPlace, SemaphoreLedger, StartedCopy
-from pallas_debug.machine.order.races import RaceDetector, UndecidedOrder, changes
-from pallas_debug.machine.order.regions import Box, boxes, boxes_text, first_meeting
+from pallas_debug.machine.order.races import (
+    AtomicOrder,
+    RaceDetector,
+    UndecidedOrder,
+    changes,
+    early,
+    overlapping,
+)
 from pallas_debug.machine.order.tasks import (
+    BlockVisit,
     CopyTasks,
     OrderedThread,
     OrderTasks,
@@ -180,7 +184,6 @@ class OrderTracker(MachineObserver):
         if not copy.nbytes:
             return
         own, step = self.tasks.thread(thread), copy.step
-        when = self.detector.next()
         source, destination = boxes(copy.source), boxes(copy.destination)
         target = thread.ref(step.destination).name
         names = (
@@ -192,12 +195,12 @@ class OrderTracker(MachineObserver):
             overlap = first_meeting(source, destination)
             if overlap is not None:
                 key = "overlap", step.site.line
-                self.report(key, lambda: reports.overlapping(self.launch, started, overlap))
+                self.report(key, lambda: overlapping(self.launch, started, overlap))
         near, far = self.tasks.copy(own, copy)
 
         def access(region: MemoryRegion, found: tuple[Box, ...], *tasks: Task) -> None:
             self.detector.access(tasks[is_far(region.buffer)], MemoryAccess(
-                region.buffer, found, region is copy.destination, 0, thread.number, when,
+                region.buffer, found, region is copy.destination, 0, thread.number,
                 copy.point, copy.iterations, step, copy, names,
             ), goes_on=True)  # fmt: skip
 
@@ -211,7 +214,7 @@ class OrderTracker(MachineObserver):
             if counter is not None:
                 ledger, amount = self.ledger(counter), copy.amount(counter)
                 ledger.started(replace(started, nbytes=amount, left=amount))
-                ledger.release(core, hbm, _origin(own, counter), amount, copy)
+                ledger.release(core, hbm, _origin(own, counter), amount)
         self.tasks.started(near, far)
 
     def _has_entered(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy) -> bool:
@@ -220,7 +223,7 @@ class OrderTracker(MachineObserver):
         if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
             return True
         key, sender = ("early", copy.dma.step.site.line), own.thread.device
-        self.report(key, lambda: reports.early(self.launch, copy, sender, device))
+        self.report(key, lambda: early(self.launch, copy, sender, device))
         return False
 
     # Semaphores
@@ -228,9 +231,8 @@ class OrderTracker(MachineObserver):
     def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         own = self.tasks.thread(thread)
         ledger = self.ledger(counter)
-        place = EventPlace.of(step, thread)
-        ledger.signalled(place, amount)
-        ledger.release(own.near, own.far, _origin(own, counter), amount, place)
+        ledger.signalled(EventPlace.of(step, thread), amount)
+        ledger.release(own.near, own.far, _origin(own, counter), amount)
 
     def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
         self.blocked.pop(thread.number, None)
@@ -238,17 +240,11 @@ class OrderTracker(MachineObserver):
             return
         own = self.tasks.thread(thread)
         ledger = self.ledger(counter)
-        place = EventPlace.of(step, thread)
-        crossing = ledger.take(own.near, own.far, own.parallel_point, amount)
-        if crossing is not None:
-            axes = tuple(a for a in self.tasks.axes if crossing.point[a] != place.point[a])
-            if axes and ledger.buffer.kind not in ("input", "output"):
-                key = "cores", step.site.line
-                given = self.launch, place, ledger, crossing, axes
-                self.report(key, lambda: reports.across_cores(*given))
-        own.waits.append((self.detector.next(), ledger.name))
+        ledger.take(own.near, own.far, own.parallel_point, amount)
+        own.awaited.add(ledger.name)
         if amount:
-            ledger.waited(place, amount, lambda: self.descriptor(thread, step))
+            place = EventPlace.of(step, thread)
+            ledger.waited(place, amount, lambda: self._descriptor(thread, step))
 
     def reads_semaphore(
         self, thread: Thread, step: ir.MachineStep, counter: Counter, value: int
@@ -279,17 +275,11 @@ class OrderTracker(MachineObserver):
             found = self.ledgers[key] = SemaphoreLedger(counter.buffer, counter.entry, far=far)
         return found
 
-    # Names
-
-    def descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
-        """Slice that gives the size of a wait; None if it is outside its reference.
-
-        Such a slice stands for several copies together: the wait does not access it.
-        """
+    def _descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
+        """Slice that gives the size of a wait; None if it is outside its reference."""
         if not isinstance(step, ir.CopyWait):
             return None
-        registers = thread.frames[-1].registers
-        place = step.destination
+        registers, place = thread.frames[-1].registers, step.destination
         try:
             region = resolve(registers[place.ref.number], place.view, registers)
         except OutOfBounds:

@@ -56,7 +56,6 @@ class SizeMismatch:
     wait: EventPlace
     awaited: int
     copy: StartedCopy
-    descriptor: str | None
 
 
 @dataclass(eq=False, slots=True)
@@ -97,33 +96,26 @@ class SemaphoreLedger:
         """True if it is not zero, or will not be when its DMAs are over."""
         return bool(self.near.count or self.copies)
 
-    def release(
-        self, near: Task, far: Task, point: Point | None, amount: int, label: object = None
-    ) -> None:
+    def release(self, near: Task, far: Task, point: Point | None, amount: int) -> None:
         """Order what two tasks have done before the waits that need this release.
 
         Args:
           point: coordinates on parallel axes; None if it comes from another device.
         """
-        self.near.release(near, amount, label)
+        self.near.release(near, amount)
         if self.far is not None:
-            self.far.setdefault(point, SemaphoreClock()).release(far, amount, label)
+            self.far.setdefault(point, SemaphoreClock()).release(far, amount)
 
-    def take(self, near: Task, far: Task, point: Point, amount: int) -> DmaCopy | EventPlace | None:
+    def take(self, near: Task, far: Task, point: Point, amount: int) -> None:
         """Order the releases that a wait required before the two tasks of the waiting thread.
 
         A wait for an amount of zero follows all releases.
-
-        Returns:
-          A DMA or signal of another parallel grid point that the wait needs to return.
         """
         _take(self.near, near, amount)
         if self.far is None:
-            return None
-        own, crossing = self.far.setdefault(point, SemaphoreClock()), None
+            return
+        own = self.far.setdefault(point, SemaphoreClock())
         if own.count < amount or not amount:
-            if own.count + (self.far[None].count if None in self.far else 0) < amount:
-                crossing = self._of_another(point)
             # From another device, or from an earlier grid point on the same core.
             for clock in self.far.values():
                 if clock is not own:
@@ -131,16 +123,6 @@ class SemaphoreLedger:
                     own.pending += clock.pending
                     clock.count, clock.pending = 0, []
         _take(own, far, amount)
-        return crossing
-
-    def _of_another(self, point: Point) -> DmaCopy | EventPlace | None:
-        """Return the first release by another parallel grid point of this core, if any."""
-        for key, clock in (self.far or {}).items():
-            if key is not None and key != point and clock.count:
-                for release in clock.pending:
-                    if isinstance(release.label, (DmaCopy, EventPlace)):
-                        return release.label
-        return None
 
     def signalled(self, place: EventPlace, amount: int) -> None:
         self.last_signal = place
@@ -150,11 +132,11 @@ class SemaphoreLedger:
         self.starts += 1
         self.copies.append(copy)
 
-    def waited(self, place: EventPlace, amount: int, descriptor: Callable[[], str | None]) -> None:
+    def waited(self, place: EventPlace, amount: int, slices: Callable[[], str | None]) -> None:
         """Take an amount from the DMAs: from those of that size first, then from the oldest.
 
         Args:
-          descriptor: destination that the wait names; preferred among DMAs of that size.
+          slices: destination that the wait names; preferred among DMAs of that size.
         """
         self.last_wait = place
         self.taken += amount
@@ -163,10 +145,10 @@ class SemaphoreLedger:
         self.waits += 1
         fitting = [copy for copy in self.copies if copy.left == amount]
         if fitting:
-            slices = descriptor()
-            self.copies.remove(max(fitting, key=lambda copy: copy.names[1] == slices))
+            named = slices()
+            self.copies.remove(max(fitting, key=lambda copy: copy.names[1] == named))
         elif self.copies and self.mismatch is None:
-            self.mismatch = SizeMismatch(place, amount, self.copies[0], descriptor())
+            self.mismatch = SizeMismatch(place, amount, self.copies[0])
         while not fitting and amount and self.copies:
             taken = min(amount, self.copies[0].left)
             self.copies[0].left -= taken

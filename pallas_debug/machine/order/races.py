@@ -1,4 +1,4 @@
-"""Races: unordered accesses of the same elements, at least one of them a write."""
+"""Races: unordered accesses of the same elements, at least one of them a write; their findings."""
 
 from __future__ import annotations
 
@@ -11,17 +11,198 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.order import Access, Race
+from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.gpu.accesses import is_atomic
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.order import reports
-from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
-from pallas_debug.machine.order.ledger import EventPlace
-from pallas_debug.machine.order.regions import Box, boxes, masked
+from pallas_debug.machine.order.history import (
+    AccessHistory,
+    Box,
+    MemoryAccess,
+    box_text,
+    boxes,
+    first_meeting,
+    masked,
+    whole,
+)
+from pallas_debug.machine.order.ledger import EventPlace, StartedCopy
 from pallas_debug.machine.order.tasks import OrderedThread, OrderTasks, is_far
 from pallas_debug.machine.shadow.shadow import differing
+from pallas_debug.machine.sightings import counter_text, shape_text, sighting_of
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, SourceLine
+
+MAX_PLACES = 64
+"""Maximum number of places in a buffer with an order of their own."""
+
+_Clock = dict[int, int]
+
+
+class AtomicOrder:
+    """Clocks of the elements that are updated atomically.
+
+    An update releases what its grid point did before. Another update of the same element acquires
+    that only if the kernel uses the previous value: without it, the kernel cannot know which of the
+    two came first. So locks, and counters that tell which grid point is the last, order accesses;
+    sums do not.
+    """
+
+    def __init__(self) -> None:
+        self._clocks: dict[int, dict[tuple[Box, ...], _Clock]] = {}
+
+    def loads(self, task: Task, step: ir.MachineStep, region: MemoryRegion) -> None:
+        """Acquire what earlier updates have released."""
+        if not is_atomic(step) or getattr(step, "output", None) is None:
+            return
+        found = _places(region)
+        for place, clock in self._clocks.get(region.buffer.number, {}).items():
+            if first_meeting(found, place) is not None:
+                task.join(clock)
+
+    def stores(self, task: Task, step: ir.MachineStep, region: MemoryRegion) -> None:
+        """Release what the grid point has done so far."""
+        if not is_atomic(step):
+            return
+        found = _places(region)
+        known = self._clocks.setdefault(region.buffer.number, {})
+        stamp = task.release()
+        if found not in known and len(known) >= MAX_PLACES:
+            for clock in known.values():
+                _merge(stamp, clock)
+            known.clear()
+            found = (whole(region.buffer.content.shape),)
+        _merge(known.setdefault(found, {}), stamp)
+
+
+def _places(region: MemoryRegion) -> tuple[Box, ...]:
+    return boxes(region) or (whole(region.buffer.content.shape),)
+
+
+def _merge(clock: _Clock, stamp: _Clock) -> None:
+    for number, time in stamp.items():
+        clock[number] = max(clock.get(number, 0), time)
+
+
+def race_finding(
+    launch: Launch, tasks: OrderTasks, earlier: MemoryAccess, later: MemoryAccess, overlap: Box,
+    axes: tuple[int, ...],
+) -> Finding:  # fmt: skip
+    """Report two unordered accesses, of which this run made one before the other.
+
+    Args:
+      overlap: elements that both access.
+      axes: parallel axes along which their grid points differ.
+    """
+    user, dma = (earlier, later) if earlier.copy is None else (later, earlier)
+    clobbers = False
+    if dma.copy is not None and user.copy is None and not user.writes:
+        # A reader that has waited for such a copy before has read what an earlier one brought.
+        waited = counter_text(dma.counter) in tasks.threads[user.thread].awaited
+        clobbers = dma.clobbers or (dma is later and waited)
+    here, there = _sides(tasks, earlier, later, clobbers)
+    name = name_in(here)
+    region = box_text(name, here.boxes[0] if here.boxes else whole(here.buffer.content.shape))
+    facts = Race(
+        here=_access(tasks, here),
+        there=_access(tasks, there, is_next=later.is_of_pipeline),
+        clobbers=clobbers,
+        axes=launch.numbers(axes),
+        overlap=None if here.boxes == (overlap,) else box_text(name, overlap),
+        is_gpu=launch.is_gpu,
+    )
+    shape = shape_text(here.buffer)
+    return sighting_of(
+        launch,
+        None,
+        source=_line(here),
+        other=_line(there),
+        grid_point=here.point,
+        loop=here.iterations,
+        operand=name,
+        index=region,
+        shape=shape,
+        values=facts.facts,
+    ).of(Fault.DATA_RACE, what=f"{region}, {shape},", race=facts)
+
+
+def _sides(
+    tasks: OrderTasks, earlier: MemoryAccess, later: MemoryAccess, clobbers: bool
+) -> tuple[MemoryAccess, MemoryAccess]:
+    """Order the two sides: the line to change first, and the pipeline, which has none, last."""
+    if later.is_of_pipeline:
+        return earlier, later
+    if earlier.is_of_pipeline:
+        return later, earlier
+    if (earlier.copy is None) == (later.copy is None):  # of two threads, the reader has to wait
+        reads = earlier.thread != later.thread and not earlier.writes
+        return (earlier, later) if reads else (later, earlier)
+    copy, core = (earlier, later) if earlier.copy is not None else (later, earlier)
+    is_sent = copy.writes and tasks.threads[copy.thread].thread.device != copy.buffer.device
+    return (copy, core) if (is_sent if core.writes else clobbers) else (core, copy)
+
+
+def _access(tasks: OrderTasks, access: MemoryAccess, *, is_next: bool = False) -> Access:
+    thread, device = tasks.threads[access.thread].thread, access.buffer.device
+    names = access.names
+    if access.block is not None:
+        names = "its window", f"block {access.block}"
+        if access.writes == (access.buffer.kind == "window"):
+            names = names[1], names[0]
+    return Access(
+        writes=access.writes,
+        grid_point=access.point,
+        loop=access.iterations,
+        device=device,
+        core=thread.core,
+        copy=names,
+        semaphore=None if access.copy is None else counter_text(access.counter),
+        from_device=thread.device if thread.device != device else None,
+        is_next=is_next,
+    )
+
+
+def _line(access: MemoryAccess) -> SourceLine | None:
+    return None if access.step is None else access.step.site.line
+
+
+def name_in(access: MemoryAccess) -> str:
+    """Return the buffer's name in the access."""
+    if access.names is None:
+        return access.operand or access.buffer.name
+    name = access.names[access.writes]
+    is_sliced = bool(access.buffer.content.shape) and name.endswith("]")
+    return name.rpartition("[")[0] if is_sliced else name  # the name may have an index: refs[1]
+
+
+def of_copy(launch: Launch, copy: StartedCopy, **values: str) -> Sighting:
+    """Position of the start of a DMA; the operand is its destination."""
+    shape = shape_text(copy.dma.destination.buffer)
+    given: dict[str, Any] = {"operand": copy.operand, "index": copy.names[1], "shape": shape}
+    return sighting_of(launch, copy.dma, values=values, **given)
+
+
+def overlapping(launch: Launch, copy: StartedCopy, elements: Box) -> Finding:
+    """Report a DMA that writes elements of its own source."""
+    source, destination = copy.names
+    overlap = box_text(copy.operand, elements)
+    return of_copy(launch, copy, overlap=overlap).of(
+        Fault.DATA_RACE, source=source, destination=destination, overlap=overlap
+    )
+
+
+def early(launch: Launch, copy: StartedCopy, sender: int, receiver: int) -> Finding:
+    """Report a DMA to a device that may not have entered the kernel yet."""
+    return of_copy(launch, copy, sender=f"device {sender}", receiver=f"device {receiver}").of(
+        Fault.DATA_RACE,
+        source=copy.names[0],
+        what=f"{copy.names[1]}, {shape_text(copy.dma.destination.buffer)},",
+        sender=sender,
+        receiver=receiver,
+    )
+
 
 Report = Callable[[object, Callable[[], Finding]], None]
 """Report a fault by its identity, with what creates the finding for the first occurrence."""
@@ -54,7 +235,6 @@ class RaceDetector:
       raced_copies: identities of the DMAs that take part in one.
       equal: unordered stores of equal values, which are no races.
       undecided: sums by two DMAs and reads of semaphores, by line.
-      events: number of events so far.
     """
 
     def __init__(self, launch: Launch, tasks: OrderTasks, report: Report) -> None:
@@ -65,12 +245,7 @@ class RaceDetector:
         self.raced_copies: set[object] = set()
         self.equal: dict[Any, tuple[MemoryAccess, MemoryAccess]] = {}
         self.undecided: dict[tuple[str, object], UndecidedOrder] = {}
-        self.events = 0
         self._report = report
-
-    def next(self) -> int:
-        self.events += 1
-        return self.events
 
     def allocated(self, buffer: MemoryBuffer) -> None:
         """Track a buffer from the start if one thread may race with another's past accesses."""
@@ -98,7 +273,7 @@ class RaceDetector:
             (history.wrote if writes else history.read)(found)
             return
         access = MemoryAccess(
-            buffer, found, writes, 0, thread.number, self.next(), thread.point,
+            buffer, found, writes, 0, thread.number, thread.point,
             thread.iterations, step,
         )  # fmt: skip
         if buffer.type.space == "gmem" and (place := getattr(step, "place", None)) is not None:
@@ -114,7 +289,7 @@ class RaceDetector:
     ) -> None:  # fmt: skip
         """Check a move of a block by the pipeline."""
         access = MemoryAccess(
-            region.buffer, boxes(region), writes, 0, own.thread.number, self.next(), point,
+            region.buffer, boxes(region), writes, 0, own.thread.number, point,
             block=block, parallel_point=self.tasks.parallel_point(point),
         )  # fmt: skip
         self.access(task, access, goes_on=goes_on)
@@ -167,7 +342,7 @@ class RaceDetector:
             axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
         self.raced.add(access.buffer.name)
         self.raced_copies |= {copy_key(side) for side in (other, access) if side.copy is not None}
-        make = functools.partial(reports.race, self.launch, self.tasks, other, access, both, axes)
+        make = functools.partial(race_finding, self.launch, self.tasks, other, access, both, axes)
         self._report(_key(other, access, axes), make)
 
     def _sums(self, other: MemoryAccess, access: MemoryAccess) -> None:

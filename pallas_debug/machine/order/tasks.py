@@ -9,7 +9,6 @@ Without such axes, both orders are the same. DMAs are separate tasks in both.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,15 +16,45 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.clocks import SHIFT, Task, Tasks
 from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.order.blocks import BlockVisit
+from pallas_debug.machine.order.ledger import EventPlace
 from pallas_debug.machine.threads import Thread
-
-MAX_WAITS = 64
-"""Maximum number of waits kept per thread, to name those that waited for something else."""
 
 ParallelPoint = tuple[int, ...]
 """Coordinates of a grid point along the parallel axes."""
+
+
+@dataclass(eq=False, slots=True)
+class BlockVisit:
+    """Visits of an output block by the grid points that share their place on the parallel axes.
+
+    Attributes:
+      point: first grid point of the visits.
+      store: first store.
+      is_read: whether the block is read.
+      reads_first: whether it is read before they have written to it.
+      changes: whether their stores change what the block holds.
+      is_covered: whether one of them writes all of it.
+    """
+
+    window: Window
+    block: tuple[int, ...]
+    point: tuple[int, ...]
+    store: EventPlace | None = None
+    is_read: bool = False
+    reads_first: bool = False
+    changes: bool = False
+    is_covered: bool = False
+
+    @property
+    def is_equal(self) -> bool:
+        """True if they write what others have written, without having read any of it."""
+        return self.is_covered and not (self.changes or self.reads_first)
+
+    def read(self) -> None:
+        self.is_read = True
+        self.reads_first = self.reads_first or self.store is None
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +65,7 @@ class OrderedThread:
       root: task from which those of parallel grid points fork; `near` if there are none.
       far: task of the current grid point, at `parallel_point`.
       of_points: tasks of parallel grid points.
-      waits: names of awaited semaphores, with the number of the event.
+      awaited: names of the semaphores that it has waited for.
       sent: DMAs to each device in each order: the epoch until they have left, and the clock before
         they arrive.
       moves: tasks of the pipeline, with the grid position at which they end.
@@ -49,7 +78,7 @@ class OrderedThread:
     far: Task
     parallel_point: ParallelPoint = ()
     of_points: dict[ParallelPoint, Task] = field(default_factory=dict)
-    waits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
+    awaited: set[str] = field(default_factory=set)
     sent: dict[tuple[bool, int], list[tuple[int, dict[int, int]]]] = field(default_factory=dict)
     moves: list[tuple[Task, int]] = field(default_factory=list)
     windows: dict[int, BlockVisit] = field(default_factory=dict)

@@ -20,9 +20,8 @@ from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import revisited
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.shadow import shadow
-from pallas_debug.machine.shadow.arrays import BlockReturn, OverwrittenRead
 from pallas_debug.machine.shadow.shadow import SuspectRead
-from pallas_debug.machine.shadow.tracking import MemoryTracker
+from pallas_debug.machine.shadow.tracking import BlockReturn, MemoryTracker, OverwrittenRead
 from pallas_debug.machine.sightings import access_of, shape_text, sighting_of
 from pallas_debug.model import Finding
 
@@ -61,7 +60,6 @@ class MemoryReport:
                 Fault.PADDING_READ,
                 first=first,
                 copied=None if array is None else f"{array.name}, {shape_text(array)}",
-                is_before=self._launch.is_before(name, suspect.element),
             )
         if isinstance(suspect.step, ir.CopyStart) and suspect.step.of_pipeline:
             assert suspect.copy is not None
@@ -72,8 +70,7 @@ class MemoryReport:
         if suspect.kind == "other core":
             facts = self._of_other_core(suspect)
             seen = seen.with_values(of_axes(facts["parallel"]))
-        output = self._run.arrays.outputs.get(name)
-        return seen.of(Fault.UNINITIALIZED_READ, output=output, **facts)
+        return seen.of(Fault.UNINITIALIZED_READ, **facts)
 
     def _of_other_core(self, suspect: SuspectRead) -> dict[str, Any]:
         """Facts about a read of what a grid point on another core may have left."""
@@ -177,13 +174,9 @@ class MemoryReport:
         visits = None if thread is None else thread.visits(name, shadow.first_in(mask))
         source = self._launch.block_line(operand)
         why: WhyUnwritten = "stores"
-        if thread is None or not thread.num_points:
-            why = "no points"
-        elif visits == []:
+        if thread is None or not thread.num_points or visits == []:
             why = "left out"
-        elif not (stored := list(self._run.stored.get(name, {}).values())):
-            why = "no store"
-        else:
+        elif stored := list(self._run.stored.get(name, {}).values()):
             source = stored[-1][0].site.line
         seen = sighting_of(
             self._launch,

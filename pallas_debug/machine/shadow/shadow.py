@@ -18,7 +18,7 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
 
 if TYPE_CHECKING:
-    from pallas_debug.machine.shadow.arrays import BlockReturn
+    from pallas_debug.machine.shadow.tracking import BlockReturn
 
 Numbers = np.ndarray[Any, np.dtype[np.int32]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -100,4 +100,6 @@ def test_a_wait_for_too_much_and_its_deadlock_are_one_finding() -> None:
     assert found.kind is Fault.WAIT_SIZE_MISMATCH
     (stopped,) = found.consequences
     assert stopped.kind is Fault.DEADLOCK
-    assert stopped.cause == "4,096 bytes are missing: its copies transfer less than its waits take"
+    assert (
+        stopped.cause == "its copies transfer less than its waits take: each start allows one wait"
+    )

@@ -58,18 +58,6 @@ def meet(signals: tuple[int, ...] = (1, N - 1)) -> jax.Array:
 
 
 @pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
-def test_the_signals_on_another_device_are_its_own_if_it_waits_for_more() -> None:
-    def kernel(x_ref, out_ref):
-        meet((1,))
-        out_ref[...] = x_ref[...]
-
-    deadlocks = [f for f in found(on_ring(kernel, []), X) if f.kind is Fault.DEADLOCK]
-    assert deadlocks
-    assert deadlocks[0].cause == "it is signalled less often than it is waited for"
-    assert str(deadlocks[0].advice).startswith("signal it once for every wait, on the device and")
-
-
-@pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
 def test_room_is_signalled_to_the_wrong_neighbour() -> None:
     """Data goes to the left, and so does the signal that a slot is free, but not to the sender."""
 
@@ -123,7 +111,7 @@ def test_a_copy_from_another_device_that_is_not_waited_for(missing: str) -> None
     tile = pltpu.VMEM((8, 128), F32)
     scratch = [pltpu.VMEM((N - 1, 8, 128), F32), tile, tile, DMA, DMA]
     (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
-    assert str(race.advice).startswith("wait for received before the copy that is to follow")
+    assert str(race.advice).startswith("wait for received before this access")
 
 
 @pytest.mark.skipif(jax.device_count() < N, reason="needs four devices")
@@ -147,32 +135,7 @@ def test_what_arrives_is_sent_on_before_it_is_awaited(fills: bool) -> None:
 
     scratch = [pltpu.VMEM((2, 8, 128), F32), DMA((2,)), DMA((2,))]
     (race,) = [f for f in found(on_ring(kernel, scratch), X) if f.kind is Fault.DATA_RACE]
-    assert str(race.advice).startswith("wait for received[0] before the copy that is to follow")
-    assert str(race.advice).endswith("or use other elements")
-
-
-@pytest.mark.parametrize("missing", ["load", "store"])
-def test_one_semaphore_counts_two_copies_of_which_one_is_awaited(missing: str) -> None:
-    def pages(x):
-        def kernel(x_ref, out_ref, tile_ref, sem):
-            i = pl.program_id(0)
-            load = pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], tile_ref, sem)
-            load.start()
-            if missing != "load":
-                load.wait()
-            tile_ref[...] += 1
-            store = pltpu.make_async_copy(tile_ref, out_ref.at[pl.ds(i * 8, 8)], sem)
-            store.start()
-            if missing != "store":
-                store.wait()
-
-        anywhere = pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[anywhere], out_specs=anywhere, out_shape=x,
-            scratch_shapes=[pltpu.VMEM((8, 128), F32), DMA],
-        )(x)  # fmt: skip
-
-    assert {f.kind for f in found(pages, X)} == {Fault.DATA_RACE}
+    assert str(race.advice).startswith("wait for received[0] before this access")
 
 
 def test_a_race_and_a_missing_wait_are_one_where_a_scope_has_ended() -> None:
@@ -215,44 +178,3 @@ def test_a_wait_is_for_the_copy_of_its_own_slices() -> None:
     assert finding.kind is Fault.DMA_NOT_AWAITED
     assert finding.source is not None
     assert finding.source.text == "row(0).start()  # FAULT"
-
-
-def test_a_wait_for_another_slot_than_the_copy_signals() -> None:
-    def fetch(x: jax.Array) -> jax.Array:
-        def kernel(x_ref, out_ref, tile, sems):
-            pltpu.make_async_copy(x_ref, tile, sems.at[0]).start()
-            pltpu.make_async_copy(x_ref, tile, sems.at[1]).wait()
-            out_ref[...] = tile[...]
-
-        return pl.pallas_call(
-            kernel,
-            out_shape=x,
-            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
-            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA((2,))],
-        )(x)
-
-    (finding,) = found(fetch, np.ones((8, 128), np.float32))
-    assert finding.kind is Fault.DEADLOCK
-    assert finding.cause == "no copy has been started on it before this wait"
-
-
-def test_a_wait_for_a_copy_that_is_never_started() -> None:
-    def there_and_back(x: jax.Array) -> jax.Array:
-        def kernel(x_ref, out_ref, tile, sem):
-            pltpu.make_async_copy(x_ref, tile, sem).start()
-            pltpu.make_async_copy(x_ref, tile, sem).wait()
-            pltpu.make_async_copy(tile, out_ref, sem).wait()
-
-        hbm = pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(
-            kernel,
-            out_shape=x,
-            in_specs=[hbm],
-            out_specs=hbm,
-            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), DMA],
-        )(x)
-
-    (finding,) = found(there_and_back, np.ones((8, 128), np.float32))
-    assert str(finding.cause).startswith("all copies on it have already been waited for")
-    assert finding.other is not None
-    assert finding.other.text == "pltpu.make_async_copy(x_ref, tile, sem).wait()"

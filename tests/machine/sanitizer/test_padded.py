@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import found, passed
 
 from pallas_debug.machine import run
-from pallas_debug.machine.shadow import padded
+from pallas_debug.machine.sanitizer import areas
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
 
@@ -80,13 +80,13 @@ def test_a_run_that_is_not_checked_is_explained_if_padding_makes_its_results_nan
         call, arrays = passed(function, args)
         done = run.run(call, arrays)
         assert np.isnan(done.results[0][0]).any() == bool(count)
-        findings = padded.explain(call, arrays, done.results)
+        findings = areas.padding_read(call, arrays, done.results)
         assert len(findings) == count
         for finding in findings:
             require_padding_of_x(finding)
     # A NaN that the call passes in is not ours to explain.
     call, arrays = passed(product, (np.where(X > 2, np.nan, X), Y))
-    assert padded.explain(call, arrays, run.run(call, arrays).results) == []
+    assert areas.padding_read(call, arrays, run.run(call, arrays).results) == []
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Tasks
 from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref, resolve
 from pallas_debug.machine.order import history
-from pallas_debug.machine.order.history import AccessHistory, MemoryAccess
-from pallas_debug.machine.order.regions import (
+from pallas_debug.machine.order.history import (
+    AccessHistory,
     Box,
+    MemoryAccess,
     box_text,
     boxes,
     boxes_text,

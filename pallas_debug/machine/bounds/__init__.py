@@ -1,1 +1,0 @@
-"""Bounds: accesses outside of an array, and where their indices come from."""
