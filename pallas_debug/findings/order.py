@@ -171,6 +171,13 @@ _RACES = [
         lambda f: f.race.axes,
     ),
     _race(
+        "two cores access the same memory, and no semaphore orders the accesses",
+        "let core {race.there.core} signal a semaphore of core {race.here.core} "
+        "(core_index={race.here.core}) when its access is over, which waits for it before its own; "
+        "or call pltpu.core_barrier on both cores in between",
+        lambda f: f.race.of_cores,
+    ),
+    _race(
         "device {race.copy.from_device} sends to memory that device {race.copy.device} still uses, "
         "and is not notified when that use ends",
         "send to elements that device {race.copy.device} does not use, or let device "
@@ -191,8 +198,7 @@ _RACES = [
     ),
     _race(
         "no wait and no semaphore orders the accesses",
-        "let one side signal a semaphore when its access is over, and the other side wait for it "
-        "before its own; pltpu.core_barrier orders the accesses of two cores",
+        "let one side signal a semaphore when its access is over, and the other wait for it",
     ),
 ]
 

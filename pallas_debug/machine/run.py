@@ -18,11 +18,10 @@ from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.machine.bounds import BoundsObserver
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.numbers import LoopObserver
-from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.observer import MachineObserver, ObserverGroup
 from pallas_debug.machine.order.findings import OrderSanitizer, first_stuck
 from pallas_debug.machine.sanitizer import consequences
 from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.shadow.shadow import differing
 from pallas_debug.machine.sightings import sighting
 from pallas_debug.machine.threads import Thread

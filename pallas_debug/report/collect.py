@@ -49,11 +49,11 @@ class Contents:
     """Everything that a report shows.
 
     Attributes:
-      stray: findings for kernels that the directory does not contain.
+      elsewhere: findings for kernels that the directory does not contain.
     """
 
     kernels: tuple[ReportedKernel, ...] = ()
-    stray: tuple[Finding, ...] = ()
+    elsewhere: tuple[Finding, ...] = ()
     runs: int = 0
 
     @property
@@ -85,7 +85,7 @@ def collect(
     by_name: dict[str, list[str]] = {}
     for folder in used:
         by_name.setdefault(_DIGITS.sub("", folder), []).append(folder)
-    stray = Collector()
+    elsewhere = Collector()
     runs = 0
     for record in reader.iter_runs():
         runs += 1
@@ -97,7 +97,7 @@ def collect(
                 used[folder].judged.update(dict.fromkeys(engines))
         for finding in record.findings:
             folder = _folder_of(finding.kernel, record.kernels, by_name, finding.digest)
-            (used[folder].collector if folder in used else stray).add(finding)
+            (used[folder].collector if folder in used else elsewhere).add(finding)
         for hint in record.hints:
             folder = _folder_of(hint.kernel, record.kernels, by_name, hint.digest)
             if folder in used:
@@ -125,7 +125,7 @@ def collect(
         )
         for number, kernel in enumerate(chosen)
     ]
-    return Contents(kernels=tuple(found), stray=stray.findings, runs=runs)
+    return Contents(kernels=tuple(found), elsewhere=elsewhere.findings, runs=runs)
 
 
 def _is_compiled(stored: StoredCompilation) -> bool:

@@ -132,14 +132,14 @@ def _overview(contents: Contents, title: str, stats: Sequence[FiguresByTarget]) 
         for reported in contents.kernels
         if reported.findings or reported.hints or _failed(reported)
     ]
-    stray = findings.finding_list(contents.stray)
+    elsewhere = findings.finding_list(contents.elsewhere)
     return tag(
         "section",
         tag("h1", title),
         overview.tiles(contents),
         tag("div", table, class_="pd-scroll") if contents.kernels else nothing,
         tag("div", section("Findings", *of_all, level=2), id="findings"),
-        section("Findings of kernels that are not in this directory", stray, level=2),
+        section("Findings of kernels that are not in this directory", elsewhere, level=2),
         id="overview",
         class_="pd-view",
     )

@@ -126,18 +126,3 @@ def test_cores_meet_at_a_barrier_and_copy_into_scopes_of_each_other(
     expected = x.reshape(devices, 2, 4, 128)[:, ::-1].reshape(x.shape)
     np.testing.assert_array_equal(out, expected)
     assert not session.observer.findings
-
-
-def test_a_race_between_cores_and_a_wait_in_vain() -> None:
-    x = jnp.ones((2, 8, 128))
-    with Session(Options(interpret="machine,sanitize")) as session:
-        jax.block_until_ready(exchanging(awaits=False)(x))
-    assert "DataRace" in {str(finding.kind) for finding in session.observer.findings}
-    with pytest.raises(Exception, match="Deadlock"), Session(Options(interpret="machine")) as s:
-        jax.block_until_ready(exchanging(awaits=True, signals=False)(x))
-    (finding,) = s.observer.findings
-    assert finding.source is not None
-    assert finding.message == (
-        "sem is at 0, but the wait needs 1; nothing else can run: device 0, core 1, waits for "
-        f"sem in test_cores.py:{finding.source.line}"
-    )

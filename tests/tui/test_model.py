@@ -70,7 +70,7 @@ def test_what_a_text_is_compared_with(two: Browser) -> None:
     assert step is not None
     assert (step.entry, step.target, step.step.stage) == (first, "v5e", "mosaic")
 
-    assert two.twin(first) == second
+    assert two.counterpart(first) == second
     twin = two.base(place, Against(other_dump=True))
     assert twin is not None
     assert (twin.entry, twin.target) == (second, "v5e")
@@ -83,7 +83,7 @@ def test_a_kernel_that_several_could_be_the_twin_of_has_none(two: Browser) -> No
     folder = next(two.roots[1].glob("vector_add-*"))
     shutil.copytree(folder, folder.with_name("vector_add-11111111"))
     assert two.take(two.listed())
-    assert two.twin(next(e for e in two.entries if e.dump == 0)) is None
+    assert two.counterpart(next(e for e in two.entries if e.dump == 0)) is None
 
 
 @pytest.mark.slow

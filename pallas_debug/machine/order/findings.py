@@ -11,12 +11,12 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.facts import element_text, number
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.order import Access, Race, Stuck
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import Array
 from pallas_debug.machine.numbers.observer import RepeatedArithmetic
+from pallas_debug.machine.observer import ObserverGroup
 from pallas_debug.machine.order.events import OrderTracker
 from pallas_debug.machine.order.history import box_text
 from pallas_debug.machine.order.ledger import (
@@ -25,9 +25,8 @@ from pallas_debug.machine.order.ledger import (
     SizeMismatch,
     StartedCopy,
 )
-from pallas_debug.machine.order.races import name_in, of_copy
+from pallas_debug.machine.order.races import of_copy
 from pallas_debug.machine.order.tasks import BlockVisit
-from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sightings import (
     access_of,
     counter_text,
@@ -37,7 +36,7 @@ from pallas_debug.machine.sightings import (
     stuck_wait,
 )
 from pallas_debug.machine.threads import Blocked, Thread
-from pallas_debug.model import Finding, Hint
+from pallas_debug.model import Finding
 
 
 def _counts(run: OrderTracker) -> Iterator[Finding]:
@@ -184,12 +183,10 @@ Visits = Mapping[Any, Mapping[Point, BlockVisit]]
 """Visits of each block, by the coordinates of the grid points on the parallel axes."""
 
 
-def _equal(visits: Mapping[Point, BlockVisit]) -> tuple[BlockVisit, BlockVisit] | None:
-    """Return two visits of a block to which all of several visits write the same."""
+def _is_equal(visits: Mapping[Point, BlockVisit]) -> bool:
+    """Return whether all of several visits write the same to a block."""
     first, *others = visits.values()
-    if others and first.is_covered and all(visit.is_equal for visit in others):
-        return first, others[0]
-    return None
+    return bool(others) and first.is_covered and all(visit.is_equal for visit in others)
 
 
 def _shared(launch: Launch, axes: tuple[int, ...], all_visits: Visits) -> Iterator[Finding]:
@@ -205,8 +202,8 @@ def _shared(launch: Launch, axes: tuple[int, ...], all_visits: Visits) -> Iterat
             by_operand.setdefault(name, []).append(visits)
     for blocks in by_operand.values():
         every = [visit for visits in blocks for visit in visits.values()]
-        if all(map(_equal, blocks)):
-            continue  # a hint
+        if all(map(_is_equal, blocks)):
+            continue  # no order changes the result
         if any(visit.is_read for visit in every) and not any(v.reads_first for v in every):
             continue  # scratch of each core: its final content is not meant as a result
         count = sum(len(visits) - 1 for visits in blocks)
@@ -252,29 +249,6 @@ class OrderSanitizer(OrderTracker):
         """Return the findings of the run so far, causes before consequences."""
         shared = _shared(self.launch, self.tasks.axes, self.visits)
         return [*self.found.values(), *shared, *_counts(self)]
-
-    def hints(self) -> list[Hint]:
-        """Return unordered writes of equal values, which no order changes."""
-        found = [
-            (name_in(later), later.step, earlier.point, later.point)
-            for earlier, later in self.detector.equal.values()
-        ]
-        for first, other in filter(None, map(_equal, self.visits.values())):
-            assert other.store is not None
-            name = first.window.operand.name
-            found.append((name, other.store.step, first.point, other.store.point))
-        return [
-            Hint(
-                kind=HintKind.SEVERAL_WRITERS,
-                kernel=self.launch.name,
-                message=f"grid points {one} and {two} write equal values to one part of {name}, "
-                "in an order that nothing guarantees: no order changes the result",
-                source=None if step is None else step.site.line,
-                operand=name,
-                grid_point=two,
-            )
-            for name, step, one, two in found
-        ]
 
     def deadlock(self) -> list[Finding]:
         """Return blocked waits, after their causes; nothing if a thread can still run."""

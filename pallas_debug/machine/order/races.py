@@ -233,7 +233,6 @@ class RaceDetector:
       histories: histories by buffer number; accesses of a buffer without one are not recorded.
       raced: names of the buffers with a race.
       raced_copies: identities of the DMAs that take part in one.
-      equal: unordered stores of equal values, which are no races.
       undecided: sums by two DMAs and reads of semaphores, by line.
     """
 
@@ -243,7 +242,6 @@ class RaceDetector:
         self.histories: dict[int, AccessHistory] = {}
         self.raced: set[str] = set()
         self.raced_copies: set[object] = set()
-        self.equal: dict[Any, tuple[MemoryAccess, MemoryAccess]] = {}
         self.undecided: dict[tuple[str, object], UndecidedOrder] = {}
         self._report = report
 
@@ -316,9 +314,8 @@ class RaceDetector:
             are_stores = access.writes and other.writes and other.copy is None
             if are_stores and callable(changes):
                 changes = changes()
-            if are_stores and not changes and not other.is_of_pipeline:
-                self.equal.setdefault(_key(other, access), (other, access))
-            else:
+            is_equal = are_stores and not changes and not other.is_of_pipeline
+            if not is_equal:  # otherwise, no order changes what the memory holds
                 self._conflict(other, access, both)
         if goes_on or not history.drops:
             history.keep(access)

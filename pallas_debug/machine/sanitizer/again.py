@@ -14,8 +14,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.numbers.loops import LoopObserver
 from pallas_debug.machine.numbers.observer import RepeatedArithmetic
-from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.composite import ObserverGroup
+from pallas_debug.machine.observer import MachineObserver, ObserverGroup
 
 Array = np.ndarray[Any, Any]
 

@@ -50,22 +50,20 @@ def folded(
         return tuple(found)
     tracker = OriginTracker(found[:MAX_FAULTS])
     call.run(tracker, *limits)
-    root = {
-        number: min(causes) for number, causes in tracker.causes.items() if min(causes) < number
-    }
-    following: dict[int, list[Finding]] = {}
-    for number in root:
-        first = number
-        while first in root:
-            first = root[first]
-        followed = found[number]
-        following.setdefault(first, []).extend(
-            (replace(followed, consequences=()), *followed.consequences)
+    parents = {n: min(causes) for n, causes in tracker.causes.items() if min(causes) < n}
+    consequences: dict[int, list[Finding]] = {}
+    for number in parents:
+        root = number
+        while root in parents:
+            root = parents[root]
+        finding = found[number]
+        consequences.setdefault(root, []).extend(
+            (replace(finding, consequences=()), *finding.consequences)
         )
     return tuple(
-        replace(finding, consequences=(*finding.consequences, *following.get(number, ())))
+        replace(finding, consequences=(*finding.consequences, *consequences.get(number, ())))
         for number, finding in enumerate(found)
-        if number not in root
+        if number not in parents
     )
 
 

@@ -21,7 +21,7 @@ def tiles(contents: Contents) -> Markup:
     """The most important counts, the bad ones linked to the page's list of findings."""
     compilations = [c for kernel in contents.kernels for c in kernel.compilations]
     failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
-    findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.stray)
+    findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.elsewhere)
     rows: list[tuple[Child, str]] = [
         (len(contents.kernels), "kernel"),
         (len(contents.targets), "target"),

@@ -220,7 +220,7 @@ class ViewingActions(Workspace):
             return []
         browser = self.browser
         choices = [("the text before", BEFORE)]
-        if len(browser.roots) > 1 and browser.twin(place.entry) is not None:
+        if len(browser.roots) > 1 and browser.counterpart(place.entry) is not None:
             other = browser.roots[1 - place.entry.dump]
             choices.append((f"the same kernel in {other}", Against(other_dump=True)))
         for compilation in browser.stored(place.entry).compilations:

@@ -324,7 +324,7 @@ class Browser:
             TextPlace(entry=place.entry, target=place.target, step=earlier[-1]) if earlier else None
         )
 
-    def twin(self, entry: Entry) -> Entry | None:
+    def counterpart(self, entry: Entry) -> Entry | None:
         """Return the same kernel in the other directory, by folder name or by kernel name."""
         if len(self.roots) < 2:
             return None
@@ -338,7 +338,9 @@ class Browser:
         """Return the text with which a text is compared, if it exists."""
         if against == BEFORE:
             return self.before(place)
-        entry = self.twin(place.entry) if against.other_dump else against.entry or place.entry
+        entry = (
+            self.counterpart(place.entry) if against.other_dump else against.entry or place.entry
+        )
         if entry is None:
             return None
         step = against.step or place.step.name

@@ -311,14 +311,14 @@ class KernelList:
 
 
 def _paired(browser: Browser) -> Iterator[KernelLine]:
-    """Yield a line for each kernel, and a single line for a pair of twins."""
+    """Yield a line for each kernel, and a single line for a pair of counterparts."""
     if len(browser.roots) < 2:
         yield from [KernelLine((entry,)) for entry in browser.entries]
         return
     for entry in browser.entries:
-        twin = browser.twin(entry)
-        both = twin is not None and browser.twin(twin) == entry
-        if twin is None or not both:
+        counterpart = browser.counterpart(entry)
+        both = counterpart is not None and browser.counterpart(counterpart) == entry
+        if counterpart is None or not both:
             yield KernelLine((entry,))
         elif entry.dump == 0:
-            yield KernelLine((entry, twin))
+            yield KernelLine((entry, counterpart))

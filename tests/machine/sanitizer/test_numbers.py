@@ -10,11 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from broken_kernels import ALL, BrokenKernel
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from tiers import first_of_each_fault
 
 import pallas_debug
 from pallas_debug import defaults
@@ -27,16 +25,6 @@ from pallas_debug.model import Finding, Hint
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
 INF, NAN = float("inf"), float("nan")
-
-FAULTS = (
-    *("NanProduced", "InfinityProduced", "DivisionByZero", "IntegerOverflow", "NarrowingLoss"),
-    *("EndlessLoop", "FalseHint", "CheckFailed"),
-)
-KERNELS = [
-    kernel
-    for kernel in ALL
-    if kernel.fault in FAULTS and kernel.topic in ("arithmetic", "numerics", "loops", "hints")
-]
 
 
 class Sanitized(list[Hint]):
@@ -83,21 +71,6 @@ def sanitized(monkeypatch: pytest.MonkeyPatch) -> Sanitized:
 
     monkeypatch.setattr(machine_run, "run", observed)
     return sanitizer
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", first_of_each_fault(KERNELS))
-def test_broken_kernel(kernel: BrokenKernel, sanitized: Sanitized) -> None:
-    (finding,) = sanitized(kernel.function, *kernel.make_args())
-    wanted = kernel.machine
-    fault = kernel.fault if wanted is None else wanted.fault or kernel.fault
-    assert (finding.kind, finding.witness.line) == (fault, (kernel.file, kernel.line))
-    assert finding.engines == ("machine",)
-    if wanted is not None:
-        assert finding.operand == wanted.operand
-        assert (finding.grid_point or (), finding.loop) == (wanted.grid_point, wanted.loop)
-        for name, value in wanted.values.items():
-            assert finding.witness.values[name] == value
 
 
 # NaNs without a cause
