@@ -16,8 +16,6 @@ VARIABLES = {
     "PYTHONPATH": "Passed to the compiler's process.",
     "TERM": "`dumb` turns the progress line and colours off.",
     "NO_COLOR": "If set and not empty, disables colours.",
-    "GITHUB_STEP_SUMMARY": "Set in a GitHub job: the file to which pytest adds its table of "
-    "kernels that were compared with their baselines.",
     "VISUAL": "The editor in which `browse` opens sources and texts, before `EDITOR`. It is split "
     "into arguments like a shell command, and run without a shell.",
     "EDITOR": "The editor of `browse`, if `VISUAL` is unset; it is run in the same way.",

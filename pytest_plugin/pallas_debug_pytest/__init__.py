@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         with run.lost_if_it_fails(config, "reading the markers of the tests"):
             broken = marks.apply(config, asking)
             items[:] = [item for item in items if item not in broken]
-            if any(marks.is_watched(item) for item in items):
+            if any(map(marks.is_watched, items)):
                 run.watch(config)
 
 

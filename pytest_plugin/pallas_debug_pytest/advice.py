@@ -18,18 +18,20 @@ from pallas_debug_pytest import options
 _NO_TPU = "Only interpret mode is supported on CPU backend"
 _JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 _PALLAS = re.compile(r"[/\\]jax[/\\](_src|experimental)[/\\]pallas[/\\]")
-_PREFIX = "pallas-debug: "
+_NAME = "pallas-debug"
 
 
 def add(item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
-    """Append the line to a failed test's report, if there is one for its exception."""
+    """Add a line to a failed test's report, if there is one for its exception."""
     try:
         line = hint(item, error)
     except Exception as ours:  # noqa: BLE001 - a bug of ours must not end the run
-        item.warn(pytest.PytestWarning(f"{_PREFIX}a failure was not explained: {ours!r}"))
+        item.warn(pytest.PytestWarning(f"pallas-debug: a failure was not explained: {ours!r}"))
         return
-    if line is not None:
-        report.sections.append(("pallas-debug", line))
+    if line is not None:  # above the rest, whose last line is the next command
+        others = [words for name, words in report.sections if name == _NAME]
+        report.sections[:] = [section for section in report.sections if section[0] != _NAME]
+        report.sections.append((_NAME, "\n".join([line, *others])))
 
 
 def hint(item: pytest.Item, error: BaseException) -> str | None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pallas_debug import defaults
 from pallas_debug import render as text
 from pallas_debug._api import compare as comparing
 from pallas_debug._api import dump as api
@@ -33,8 +32,7 @@ from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
 from pallas_debug_pytest import failures, marks, run
 from pallas_debug_pytest import settings as settings_
-from pallas_debug_pytest.running import Running
-from pallas_debug_pytest.watcher import Watcher
+from pallas_debug_pytest.watcher import Running, Watcher
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Stats
@@ -105,7 +103,7 @@ class Pallas:
             targets=targets or self._running.marks.targets or settings.targets,
             to=settings.dump or Path(self._request.getfixturevalue("tmp_path")) / "dumps",
             stages=settings.stages if stages is None else stages,
-            timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
+            timeout=settings.timeout,
             **kwargs,
         )
         self._compiled += made

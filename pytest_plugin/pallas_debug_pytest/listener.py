@@ -5,9 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from pallas_debug.guards import guarded
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict.formats import text as verdicts
-from pallas_debug_pytest import OUTPUT, REPORTED, unjudged
+from pallas_debug_pytest import OUTPUT, REPORTED
 from pallas_debug_pytest.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,6 +32,9 @@ VERIFIED: tuple[Engine, ...] = ("static", "compile", "machine")
 
 MAX_SHOWN = 10
 """Maximum number of kernels named in one line of the summary."""
+
+EXIT = pytest.ExitCode.INTERNAL_ERROR
+"""Exit status of a run without failures, but with a missing judgement: 3, as for the command."""
 
 NOTHING: Mapping[str, Any] = {
     "problems": [],
@@ -56,12 +58,12 @@ class Listener:
         self._settings = settings
         self.watcher: Watcher | None = None
         self._tests: dict[str, set[str]] = {}
-        self._targets = set(settings.targets)
+        self._targets = {*settings.targets}
         self._found: dict[str, list[str]] = {}
         self._received: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
         self.unjudged: list[Gap] = []
-        self._undone: list[tuple[str, str]] = []
+        self._undone: list[str] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
@@ -81,12 +83,15 @@ class Listener:
             doing.append(f"dumping to {where} for {', '.join(settings.targets)}")
         elif settings.names_target and not settings.watches:
             doing.append(f"target {', '.join(settings.targets)}, for tests that request it")
+        session = self.watcher.session if self.watcher is not None else None
         if settings.interpret is not None:
             doing.append(f"kernels run {_title(settings.interpret)}")
-        elif settings.watches and self._interprets():
+        elif settings.watches and (session is None or session.interpret_mode.kind == "auto"):
             doing.append("kernels run on the kernel machine, as there is no accelerator")
         if settings.pretend is not None:
-            doing.append(self._pretending(settings.pretend))
+            is_real = session is not None and not session.pretends
+            name = "themselves, as there is an accelerator" if is_real else settings.pretend
+            doing.append(f"jax's devices answer as {name}")
         if settings.verify:
             doing.append(f"kernels verified for {', '.join(settings.verify)}")
         if settings.checks:
@@ -94,16 +99,6 @@ class Listener:
         if settings.sanitize:
             doing.append("faults of every kind fail the test")
         return doing
-
-    def _pretending(self, name: str) -> str:
-        session = self.watcher.session if self.watcher is not None else None
-        if session is not None and not session.pretends:
-            return "jax's devices answer as themselves, as there is an accelerator"
-        return f"jax's devices answer as {name}"
-
-    def _interprets(self) -> bool:
-        session = self.watcher.session if self.watcher is not None else None
-        return session is None or session.interpret_mode.kind == "auto"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         with guarded("report", f"reading what became of {report.nodeid}", self.add_problem):
@@ -129,22 +124,30 @@ class Listener:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         with guarded("summary", "ending the run", self.lose):
-            if self.watcher is not None:
-                self.receive(self.watcher.finish(exitstatus))
-        if self.watcher is not None and not self._received:  # it raised an exception
-            self.problems += self.watcher.problems
-            self.unjudged += self.watcher.unjudged
+            self._finish(exitstatus)
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output[OUTPUT] = self._together()
-            return
-        with guarded("summary", "counting what was not judged", self.lose):
-            if exitstatus == pytest.ExitCode.OK:
-                self.unjudged += unjudged.nothing_ran(self._checked())
-            undone = [doing for doing, _ in self._all_undone()]
-            unjudged.fail(session, self._unjudged(), undone)
-            return
-        unjudged.fail(session, self.unjudged)
+        elif exitstatus == pytest.ExitCode.OK and (self._unjudged() or self._all_undone()):
+            session.exitstatus = EXIT
+
+    def _finish(self, exitstatus: int) -> None:
+        """Collect the watcher's output; a run that was to judge kernels must have run one."""
+        if self.watcher is not None:
+            try:
+                self.receive(self.watcher.finish(exitstatus))
+            except Exception:
+                self.problems += self.watcher.problems
+                self.unjudged += self.watcher.unjudged
+                raise
+        checked = self._checked()
+        is_worker = hasattr(self._config, "workeroutput")
+        if checked and not any(checked.values()) and exitstatus == 0 and not is_worker:
+            reason = (
+                f"no test ran a kernel to its end ({_listed(checked)}): they were only lowered, or "
+                "are in branches that were not taken"
+            )
+            self.unjudged.append(Gap(kernel="the whole run", engine="", reason=reason))
 
     def lose(self, problem: PallasDebugError) -> None:
         """Record that a watcher's output, and so its judgements, were lost."""
@@ -152,22 +155,16 @@ class Listener:
         if self._settings.judges:
             self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
 
-    def not_started(self, problem: PallasDebugError, doing: str) -> None:
-        """Record that tests run without what the options or their markers request.
-
-        Args:
-          problem: the reason.
-          doing: activity that failed, as a gerund.
-        """
+    def not_started(self, problem: PallasDebugError) -> None:
+        """Record that tests run without what the options or their markers request."""
         if self._settings.judges:
             self.lose(problem)
         else:
-            self._undone.append((doing, str(problem)))
+            self._undone.append(str(problem))
 
-    def _all_undone(self) -> list[tuple[str, str]]:
-        """Return activities that failed in any process, as gerunds, each with its reason."""
-        found = [*self._undone]
-        found += [(doing, why) for output in self._received for doing, why in output["undone"]]
+    def _all_undone(self) -> list[str]:
+        """Return why a part of the run could not start, in any process."""
+        found = [*self._undone, *(why for output in self._received for why in output["undone"])]
         return list(dict.fromkeys(found))
 
     def _together(self) -> dict[str, Any]:
@@ -176,16 +173,7 @@ class Listener:
         output["problems"] = [*output["problems"], *self.problems]
         output["unjudged"] = [*output["unjudged"], *map(asdict, self.unjudged)]
         output["undone"] = self._undone
-        output["performance"] = self._measured()
         return output
-
-    def _measured(self) -> list[dict[str, Any]]:
-        """Return the kernels that were compared with baselines in this process."""
-        if f"{__package__}.performance" not in sys.modules:
-            return []
-        from pallas_debug_pytest import performance
-
-        return performance.output(self._config)
 
     def _unjudged(self) -> list[Gap]:
         """Return judgements that were not made in any process, without duplicates."""
@@ -203,22 +191,13 @@ class Listener:
             self._findings,
             self._performance,
             self._not_run,
-            lambda: self._kernels() if self._settings.watches else [],
+            self._kernels,
         ]
-        lines: list[str] = []
-        for part in parts:
-            with guarded("summary", "writing the summary of the run", self.add_problem):
-                lines += part()
         red: list[str] = []
-        with guarded("summary", "writing what was not judged", self.add_problem):
-            unchecked = dict.fromkeys(
-                Gap(**gap) for output in self._received for gap in output["unchecked"]
-            )
-            red += [f"NOT CHECKED: {text.gap_text(gap)}" for gap in unchecked]
-            known = {(gap.kernel, gap.reason) for gap in unchecked}
-            rest = [gap for gap in self._unjudged() if (gap.kernel, gap.reason) not in known]
-            red += map(unjudged.line, rest)
-            red += dict.fromkeys(unjudged.not_done(why) for _, why in self._all_undone())
+        lines: list[str] = []
+        for part, into in ((self._missing, red), *((part, lines) for part in parts)):
+            with guarded("summary", "writing the summary of the run", self.add_problem):
+                into += part()
         problems = dict.fromkeys([*self._all("problems"), *self.problems])
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:
@@ -228,6 +207,30 @@ class Listener:
             terminalreporter.write_line(line, red=True, bold=True)
         for line in lines:
             terminalreporter.write_line(line)
+
+    def _missing(self) -> list[str]:
+        """Requested judgements that were not made: they must not pass for the absence of faults."""
+        unchecked = dict.fromkeys(
+            Gap(**gap) for output in self._received for gap in output["unchecked"]
+        )
+        lines = [f"NOT CHECKED: {text.gap_text(gap)}" for gap in unchecked]
+        unjudged, undone = self._unjudged(), self._all_undone()
+        known = {(gap.kernel, gap.reason) for gap in unchecked}
+        for gap in unjudged:
+            if (gap.kernel, gap.reason) not in known:
+                place = f"{text.one_line(gap.kernel)} {gap.engine}".rstrip()
+                lines.append(f"NOT JUDGED: {place}: {gap.reason}")
+        if unjudged:
+            count = text.plural(len(unjudged), "requested judgement")
+            was = "was" if len(unjudged) == 1 else "were"
+            lines.append(f"{count} {was} not made: the absence of findings there proves nothing")
+        lines += [f"NOT DONE: {why}" for why in undone]
+        if undone:
+            lines.append(
+                "tests ran as without pallas-debug: some may have passed or been skipped only for "
+                "that reason"
+            )
+        return lines
 
     def _all(self, kind: str) -> list[str]:
         return list(dict.fromkeys(line for output in self._received for line in output[kind]))
@@ -266,14 +269,12 @@ class Listener:
         return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
 
     def _performance(self) -> list[str]:
-        rows = [row for output in self._received for row in output.get("performance", ())]
-        rows += self._measured()
-        is_worker = hasattr(self._config, "workeroutput")  # which sends its rows to the controller
-        if not rows or is_worker:
+        rows = [row for output in self._received for row in output["performance"]]
+        if not rows:
             return []
         from pallas_debug_pytest import performance
 
-        return performance.summary(rows, self._config.rootpath)
+        return performance.summary(rows)
 
     def _checked(self) -> dict[str, bool]:
         """Return the kernels to be checked, and whether any process ran them to their end."""
@@ -286,16 +287,16 @@ class Listener:
     def _not_run(self) -> list[str]:
         """Kernels to be checked that ran to their end in no process."""
         checked = self._checked()
-        names = dict.fromkeys(k.partition(" ")[2] for k, ran in checked.items() if not ran)
+        rest = [kernel for kernel, ran in checked.items() if not ran]
         # The table of the verdict shows it, and it is an error if none of them ran.
-        if not names or self._settings.verify or not any(checked.values()):
+        if self._settings.verify or len(rest) in (0, len(checked)):
             return []
-        shown = ", ".join(map(text.one_line, list(names)[:MAX_SHOWN]))
-        more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-        return [f"not checked, as no test ran them to their end: {shown}{more}"]
+        return [f"not checked, as no test ran them to their end: {_listed(rest)}"]
 
     def _kernels(self) -> list[str]:
         used = {folder for folders in self._tests.values() for folder in folders}
+        if not self._settings.watches:
+            return []
         if not used:
             asked = self._settings.checks or self._settings.verify
             return ["no test ran a Pallas kernel: nothing was checked"] if asked else []
@@ -307,6 +308,13 @@ class Listener:
         counts = len(lines) - 2 if len(lines) > 1 else 0
         lines[counts] += f", used by {tests}"
         return lines
+
+
+def _listed(checked: Iterable[str]) -> str:
+    """Return the names of kernels, given by digest and name."""
+    names = list(dict.fromkeys(text.one_line(key.partition(" ")[2]) for key in checked))
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return ", ".join(names[:MAX_SHOWN]) + more
 
 
 def _title(mode: str) -> str:

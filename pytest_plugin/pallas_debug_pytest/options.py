@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,31 +15,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
-# Copied from `pallas_debug.defaults`, which a run without kernels does not import; a test compares
-# the two.
 DUMPS = "dumps"
 MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
-CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
-DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
-DEFAULT_TARGET = "v5e"
-SANITIZE = "machine,sanitize"
+CHECKS = "user, nan, inf, index, div, float_div, hint, uninitialized"
+DEFAULT_CHECKS = "user,nan,index,div,hint,uninitialized"
+"""Values for help and bare flags; a test compares them with `pallas_debug`, which a run without
+kernels does not import."""
 
 MARKER = (
-    "pallas(interpret=None, check=None, targets=None, requires=None, pretend=None): "
+    "pallas(interpret=None, check=None, targets=None, pretend=None): "
     "override the run's options for the Pallas kernels of this test. "
     "interpret: a mode, as for --pallas-interpret. "
     "check: names, as for --pallas-check; True for the default checks, False for none. "
     "targets: chips for which its kernels are compiled when dumping, such as 'v5e,v6e'. "
-    "requires: required target or installed versions, otherwise the test is skipped: "
-    "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or a tuple of several. "
     "pretend: chip that jax's devices pretend to be; True for the run's first target."
 )
 """Description of the marker in `pytest --markers`."""
-
-SWITCH = {
-    **dict.fromkeys(("on", "true", "yes", "1"), True),
-    **dict.fromkeys(("off", "false", "no", "0"), False),
-}
 
 
 class Option(NamedTuple):
@@ -52,13 +42,13 @@ class Option(NamedTuple):
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DUMP`.
       metavar: placeholder for the value; empty for a switch, which takes no value.
       const: value of the flag without a value; None if a value is required.
-      check: function that raises `ValueError` for an invalid value.
+      parse: function that returns the value of a text, and raises `ValueError` or `UsageError`.
     """
 
     name: str
     metavar: str
     help: str
-    check: Callable[[str], object]
+    parse: Callable[[str], Any]
     const: str | None = None
     is_setting: bool = False
 
@@ -76,91 +66,82 @@ class Option(NamedTuple):
         return self.ini.upper()
 
 
-def _directory(value: str) -> None:
-    if Path(value).is_file():
+# Parsers import what they need: they run only for options that are given.
+
+
+def _directory(value: str) -> Path:
+    if Path(value.partition("::")[0]).is_file():
         raise ValueError(f"{value!r} is a file; name a directory to dump into")
+    if any(found for depth in ("*.py", "*/*.py") for found in Path(value).glob(depth)):
+        raise ValueError(
+            f"{value!r} is a directory with Python files; name another one to dump into, or put "
+            "--pallas-dump after the tests"
+        )
+    return Path(value)
 
 
-def _target(value: str) -> None:
-    if not all(part.strip() for part in value.split(",")):
+def names(value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found):
         raise ValueError(f"{value!r} is not a list of targets; write it as v5e,v6e")
+    return found
 
 
-def _stages(value: str) -> None:
+def _stages(value: str) -> tuple[str, ...]:
     from pallas_debug.compiler import stages
-    from pallas_debug.errors import UsageError
 
-    try:
-        stages.parse(value)
-    except UsageError as error:
-        raise ValueError(str(error)) from error
+    stages.parse(value)
+    return names(value)
 
 
-def _switches(value: str) -> None:
+def _switches(value: str) -> tuple[str, ...]:
     from pallas_debug.compiler import switches
-    from pallas_debug.errors import UsageError
 
-    try:
-        switches.parse(value)
-    except UsageError as error:
-        raise ValueError(str(error)) from error
+    return switches.parse(value)
 
 
-def _pretended(value: str) -> None:
-    if "," in value or not value.strip():
-        raise ValueError(f"{value!r} is not a single target, such as v6e")
+def _mode(value: str) -> str:
+    if value not in MODES:  # with parameters, which need jax
+        from pallas_debug.installed import require_jax
 
-
-def _mode(value: str) -> None:
-    if value in MODES:
-        return
-    # Parameters need jax, which is not imported for a mode alone.
-    from pallas_debug.errors import MissingJaxError, UsageError
-    from pallas_debug.installed import require_jax
-
-    try:
         require_jax(f"{value!r}")
         from pallas_debug.session import Mode
 
         Mode.parse(value)
-    except (MissingJaxError, UsageError) as error:
-        raise ValueError(str(error)) from error
+    return value
 
 
-def checks(value: str) -> tuple[str, ...]:
-    """Parse `user,nan` or `all` into names in their usual order.
+def _checks(value: str) -> tuple[str, ...]:
+    from pallas_debug.checks.names import parse
 
-    Raises:
-      ValueError: an unknown check.
-    """
-    names = [name.strip() for name in value.split(",")]
-    if names == ["all"]:
-        return CHECKS
-    unknown = [name for name in names if name not in CHECKS]
-    if unknown:
-        import difflib  # costs a millisecond
-
-        close = difflib.get_close_matches(unknown[0], CHECKS, 1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(
-            f"unknown check {unknown[0]!r}{hint}; there are {', '.join(CHECKS)}, and 'all'"
-        )
-    return tuple(name for name in CHECKS if name in names)
+    return parse(value)
 
 
-def switch(value: str) -> bool:
-    if value.lower() not in SWITCH:
-        raise ValueError(f"{value!r} is neither on nor off")
-    return SWITCH[value.lower()]
+def _switch(value: str) -> bool:
+    if value.lower() in ("on", "true", "yes", "1"):
+        return True
+    if value.lower() in ("off", "false", "no", "0"):
+        return False
+    raise ValueError(f"{value!r} is neither on nor off")
 
 
-def _seconds(value: str) -> None:
+def _pretended(value: str) -> str | bool:
+    try:
+        return _switch(value)
+    except ValueError:
+        if "," in value or not value.strip():
+            raise ValueError(f"{value!r} is not a single target, such as v6e") from None
+        return value
+
+
+def _seconds(value: str) -> float:
     try:
         seconds = float(value)
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
         raise ValueError(f"{value!r} is not a number of seconds greater than 0")
+    return seconds
 
 
 OPTIONS = (
@@ -168,20 +149,20 @@ OPTIONS = (
         name="dump",
         metavar="DIR",
         const=DUMPS,
-        check=_directory,
+        parse=_directory,
         help=f"compile every kernel that the tests lower, and save all stages in DIR ({DUMPS!r})",
     ),
     Option(
         name="target",
         metavar="v5e,v6e",
-        check=_target,
+        parse=names,
         help="chips to compile for; kernels that query their chip get the first one (default: v5e)",
     ),
     Option(
         name="interpret",
         metavar="MODE",
         const="auto",
-        check=_mode,
+        parse=_mode,
         help="run kernels on the kernel machine (auto, machine), in one of jax's interpreters "
         "(hlo, tpu, gpu), with parameters as in tpu,detect_races,num_cores_or_threads=2, or as "
         "the code selects (off); auto runs kernels of Mosaic GPU in mode gpu, and is the default "
@@ -190,22 +171,22 @@ OPTIONS = (
     Option(
         name="timeout",
         metavar="SECONDS",
-        check=_seconds,
+        parse=_seconds,
         help="maximum seconds for one compilation (default: 120)",
     ),
     Option(
         name="check",
         metavar="nan,index",
-        const=",".join(DEFAULT_CHECKS),
-        check=checks,
+        const=DEFAULT_CHECKS,
+        parse=_checks,
         help="run kernels on the kernel machine, or with inserted checks on an accelerator, and "
-        f"fail the test for a fault of these kinds: {', '.join(CHECKS)}, or all",
+        f"fail the test for a fault of these kinds: {CHECKS}, or all",
     ),
     Option(
         name="verify",
         metavar="v5e,v6e",
         const="all",
-        check=_target,
+        parse=names,
         help="fail every test whose kernels have a fault according to the static analysis, the "
         "compiler for these chips (default: all) or the kernel machine, on which they run; a table "
         "at the end lists the faults by engine and chip",
@@ -214,20 +195,20 @@ OPTIONS = (
         name="sanitize",
         metavar="",
         const="on",
-        check=switch,
+        parse=_switch,
         help="run kernels on the kernel machine, like --pallas-interpret=machine,sanitize, and "
         "fail the test for a fault of any kind",
     ),
     Option(
         name="switch",
         metavar="NAMES",
-        check=_switches,
+        parse=_switches,
         help="switches for each compilation, as for `pallas-debug dump --switch`",
     ),
     Option(
         name="stages",
         metavar="bundles,llo:post-ra",
-        check=_stages,
+        parse=_stages,
         help="stages of each compilation to keep in the dump besides mosaic: bundles (the VLIW "
         "schedule), estimate (with libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
         is_setting=True,
@@ -235,7 +216,7 @@ OPTIONS = (
     Option(
         name="pretend",
         metavar="v6e",
-        check=_pretended,
+        parse=_pretended,
         help="let jax's devices answer as this chip (default: the first target), for code that "
         "queries jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') "
         "before it calls a kernel; programs still run on the CPU, kernels in an interpret mode",
@@ -244,7 +225,7 @@ OPTIONS = (
     Option(
         name="hints",
         metavar="off",
-        check=switch,
+        parse=_switch,
         help="whether to show hints below a failed test whose kernels ran on the machine or were "
         "analysed: what looks unintended in them, but fails nothing (default: on)",
         is_setting=True,
@@ -252,7 +233,7 @@ OPTIONS = (
     Option(
         name="hang",
         metavar="SECONDS",
-        check=_seconds,
+        parse=_seconds,
         help="seconds that a device waits for the others of its mesh on the kernel machine "
         "(default: 30)",
         is_setting=True,
@@ -260,16 +241,16 @@ OPTIONS = (
     Option(
         name="stop-after",
         metavar="SECONDS",
-        check=_seconds,
+        parse=_seconds,
         help="seconds of both time and CPU time after which a kernel on the kernel machine is "
-        "stopped even if it makes progress, reporting the grid point that it reached; a test that "
-        "XLA compiles for longer is named (default: no limit)",
+        "stopped even if it makes progress, reporting the grid point that it reached (default: no "
+        "limit)",
         is_setting=True,
     ),
     Option(
         name="update-baselines",
         metavar="on",
-        check=switch,
+        parse=_switch,
         help="record the current cycles of kernels as the baselines of "
         "`pallas.assert_cycles_within`, instead of comparing them",
         is_setting=True,
@@ -311,17 +292,14 @@ def are_given(config: pytest.Config) -> bool:
     return any(one is not None for one in found)
 
 
-def value(config: pytest.Config, option: Option) -> str | None:
-    """Return the value of one option.
+def value(config: pytest.Config, option: Option) -> Any:
+    """Return the parsed value of one option, or None.
 
     Raises:
       pytest.UsageError: an invalid value; the message includes its location.
     """
-    given = getattr(config.option, option.ini, None)
-    if given is not None:
-        _swallowed(config, option, given)
     places = (
-        (option.flag, given),
+        (option.flag, getattr(config.option, option.ini, None)),
         (f"the environment variable {option.environment}", os.environ.get(option.environment)),
         (f"the ini option {option.ini}", config.getini(option.ini)),
     )
@@ -329,22 +307,11 @@ def value(config: pytest.Config, option: Option) -> str | None:
         if text is None or text == "":
             continue
         try:
-            option.check(text)
-        except ValueError as error:
+            return option.parse(text)
+        except Exception as error:
+            from pallas_debug.errors import PallasDebugError
+
+            if not isinstance(error, ValueError | PallasDebugError):
+                raise
             raise pytest.UsageError(f"{place}: {error}") from error
-        return str(text)
     return None
-
-
-def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
-    """Reject `pytest --pallas-dump tests/`, where tests may have become the option's value."""
-    if option.const is None or not option.metavar:
-        return
-    args = [str(arg) for arg in config.invocation_params.args]
-    for flag, after in itertools.pairwise(args):
-        if flag == option.flag and after == value and Path(after.partition("::")[0]).exists():
-            raise pytest.UsageError(
-                f"{option.flag} took {value!r} as its value, which is also a path. "
-                f"Write {option.flag}={value} if that is intended, "
-                f"else put {option.flag} after the tests."
-            )

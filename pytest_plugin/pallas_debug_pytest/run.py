@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LISTENER = "pallas_debug_listener"
 WATCHER = "pallas_debug_watcher"
-COMPILE_TIME = "pallas_debug_compile_time"
 
 
 def start(config: pytest.Config) -> None:
@@ -42,26 +41,22 @@ def start(config: pytest.Config) -> None:
     settings = settings_.of(config)
     if not settings.speaks:
         return
-    if settings.watches:
-        given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
-        try:
-            require_jax(f"pallas-debug ({', '.join(given)})")
-        except MissingJaxError as error:
-            raise pytest.UsageError(str(error)) from error
-    listen(config)
     try:
+        if settings.watches:
+            given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
+            require_jax(f"pallas-debug ({', '.join(given)})")
         targets.resolve_all((*settings.targets, settings.chip), extra_targets(plugin_manager()))
-    except UnknownTargetError as error:
+    except (MissingJaxError, UnknownTargetError) as error:
         raise pytest.UsageError(str(error)) from error
-    if settings.watches and not _is_controller(config):
+    listen(config)
+    runs_elsewhere = (  # xdist's controller
+        not hasattr(config, "workerinput")
+        and "xdist" in sys.modules
+        and config.getoption("tx", None) not in (None, [])
+    )
+    if settings.watches and not runs_elsewhere:
         with lost_if_it_fails(config, "opening the session of the run"):
-            watcher = watch(config)
-            watcher.open()
-            if settings.stop_after is not None:
-                from pallas_debug_pytest.compile_time import CompileTime
-
-                compile_time = CompileTime(settings.stop_after, watcher.notices.append)
-                config.pluginmanager.register(compile_time, COMPILE_TIME)
+            watch(config).open()
 
 
 @contextlib.contextmanager
@@ -76,7 +71,7 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
     except pytest.UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - a bug of ours, or the state of the machine
-        listen(config).not_started(problem_of(error, "hook", doing), doing)
+        listen(config).not_started(problem_of(error, "hook", doing))
 
 
 def watch(config: pytest.Config) -> Watcher:
@@ -100,10 +95,3 @@ def listen(config: pytest.Config) -> Listener:
     listener = Listener(config, settings_.of(config))
     config.pluginmanager.register(listener, LISTENER)
     return listener
-
-
-def _is_controller(config: pytest.Config) -> bool:
-    """Return whether tests run in other processes."""
-    if hasattr(config, "workerinput"):
-        return False
-    return "xdist" in sys.modules and config.getoption("tx", None) not in (None, [])

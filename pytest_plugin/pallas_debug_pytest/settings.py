@@ -10,18 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pallas_debug_pytest.options import (
-    DEFAULT_TARGET,
-    OPTIONS,
-    SANITIZE,
-    SWITCH,
-    checks,
-    switch,
-    value,
-)
+from pallas_debug import defaults
+from pallas_debug_pytest.options import OPTIONS, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +27,12 @@ class Settings:
     stages: tuple[str, ...]
     interpret: str | None
     pretend: str | None
-    timeout: float | None
+    timeout: float
     checks: tuple[str, ...]
     verify: tuple[str, ...]
     sanitize: bool
     hints: bool
-    hang: float | None
+    hang: float
     stop_after: float | None
     switches: tuple[str, ...]
     update_baselines: bool
@@ -47,14 +41,8 @@ class Settings:
     @property
     def watches(self) -> bool:
         """True if the whole run is watched, not only tests with a marker or a fixture."""
-        asked = (
-            self.dump,
-            self.interpret,
-            self.pretend,
-            self.checks,
-            self.verify,
-        )
-        return any(one not in (None, (), False) for one in asked)
+        asked = (self.interpret, self.pretend)
+        return self.judges or any(one is not None for one in asked)
 
     @property
     def judges(self) -> bool:
@@ -82,6 +70,11 @@ SETTINGS = pytest.StashKey[Settings]()
 
 
 def of(config: pytest.Config) -> Settings:
+    """Return the settings of a run.
+
+    Raises:
+      pytest.UsageError: an invalid value, or contradicting ones; the message includes the location.
+    """
     found = config.stash.get(SETTINGS, None)
     if found is None:
         found = config.stash[SETTINGS] = _resolve(config)
@@ -89,34 +82,27 @@ def of(config: pytest.Config) -> Settings:
 
 
 def _resolve(config: pytest.Config) -> Settings:
-    """Combine the options.
-
-    Raises:
-      pytest.UsageError: an invalid value, or contradicting ones; the message includes the location.
-    """
     found = {option.name: value(config, option) for option in OPTIONS}
-    dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
-    sanitize = switch(found["sanitize"] or "off")
-    verify = _names(found["verify"] or "")
+    dump, verify, pretend = found["dump"], found["verify"] or (), found["pretend"]
+    pretended = (pretend,) if isinstance(pretend, str) else ()
     own = tuple(name for name in verify if name != "all")
-    pretends = SWITCH.get((found["pretend"] or "off").lower())
-    pretended = (found["pretend"],) if found["pretend"] and pretends is None else ()
-    targets = _names(found["target"] or "") or own or pretended or (DEFAULT_TARGET,)
+    targets = found["target"] or own or pretended or (defaults.TARGETS,)
+    judges_all = found["sanitize"] or verify
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,
         targets=targets,
-        stages=_names(found["stages"] or ""),
-        interpret=_mode(found, sanitize=sanitize, verify=bool(verify)),
-        pretend=targets[0] if pretends else next(iter(pretended), None),
-        timeout=None if timeout is None else float(timeout),
-        checks=() if sanitize or verify else checks(found["check"] or "") if found["check"] else (),
+        stages=found["stages"] or (),
+        interpret=_mode(found),
+        pretend=targets[0] if pretend is True else next(iter(pretended), None),
+        timeout=found["timeout"] or defaults.COMPILE_TIMEOUT,
+        checks=() if judges_all else found["check"] or (),
         verify=verify,
-        sanitize=sanitize,
-        hints=switch(found["hints"] or "on"),
-        hang=None if hang is None else float(hang),
-        stop_after=None if found["stop-after"] is None else float(found["stop-after"]),
-        switches=_names(found["switch"] or ""),
-        update_baselines=switch(found["update-baselines"] or "off"),
+        sanitize=bool(found["sanitize"]),
+        hints=found["hints"] is not False,
+        hang=found["hang"] or defaults.HANG_AFTER,
+        stop_after=found["stop-after"],
+        switches=found["switch"] or (),
+        update_baselines=bool(found["update-baselines"]),
         names_target=found["target"] is not None,
     )
     if config.getoption("--pallas-timeout") is not None and not settings.watches:
@@ -126,29 +112,23 @@ def _resolve(config: pytest.Config) -> Settings:
     return settings
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _mode(found: Mapping[str, str | None], *, sanitize: bool, verify: bool) -> str | None:
+def _mode(found: Mapping[str, Any]) -> str | None:
     """Return the interpret mode: the kernel machine's if an option judges what kernels do.
 
     Raises:
       pytest.UsageError: another mode was requested.
     """
-    mode = found["interpret"]
+    mode: str | None = found["interpret"]
     kind = (mode or "auto").partition(",")[0].strip()
-    asked = {
-        "sanitize": sanitize,
-        "verify": verify,
-        "check": found["check"] is not None and kind != "off",  # inserted into the kernels
-    }
-    option = next((name for name, is_asked in asked.items() if is_asked), None)
-    if option is not None and kind not in ("auto", "machine"):
+    asked = [name for name in ("sanitize", "verify") if found[name]]
+    if found["check"] is not None and kind != "off":  # for `off`, inserted into the kernels
+        asked.append("check")
+    if asked and kind not in ("auto", "machine"):
         raise pytest.UsageError(
-            f"--pallas-{option} contradicts --pallas-interpret={mode}: only the kernel machine "
+            f"--pallas-{asked[0]} contradicts --pallas-interpret={mode}: only the kernel machine "
             "observes what kernels do; pass only one of them"
         )
-    if not sanitize and not verify:
+    if not found["sanitize"] and not found["verify"]:
         return mode
-    return mode if mode is not None and mode.startswith(SANITIZE) else SANITIZE
+    is_sanitized = mode is not None and mode.startswith(defaults.SANITIZE_MODE)
+    return mode if is_sanitized else defaults.SANITIZE_MODE

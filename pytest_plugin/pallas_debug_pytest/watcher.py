@@ -9,32 +9,147 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pallas_debug import defaults, tracebacks
+from pallas_debug import interrupts, tracebacks
 from pallas_debug import render as text
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
 from pallas_debug.findings import stops
+from pallas_debug.findings.collector import Key, key
+from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import Boundary, guarded, problem_of
-from pallas_debug.hooks import hookimpl, plugin_manager
+from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
-from pallas_debug_pytest import REPORTED, failures, marks, unjudged
-from pallas_debug_pytest.callers import Callers
+from pallas_debug.session.options import Mode
+from pallas_debug_pytest import REPORTED, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
-from pallas_debug_pytest.running import Running
 from pallas_debug_pytest.settings import Settings
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
+
+
+@dataclass(eq=False, kw_only=True)
+class Running:
+    """The test that is running.
+
+    Attributes:
+      own: whether the session belongs to this test alone.
+      used: kernels by digest.
+      expected: how often each fault was expected.
+      judged: how often each fault was seen when the test was last judged.
+      printed: number of prints written to standard output.
+      shown: findings that are in the text of its failure.
+      lines: number of lines about them in that text.
+      is_stopped: whether an exception ended the test.
+      callers: line of the test that called the kernel, for each finding.
+      interrupts: number of times ctrl+c was pressed before the test.
+      uncaptured: number of kernels that could not be captured before the test.
+    """
+
+    item: pytest.Item
+    marks: Marks
+    session: Session
+    own: bool
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    used: dict[str, Kernel] = field(default_factory=dict)
+    expected: Counter[Key] = field(default_factory=Counter)
+    judged: Counter[Key] = field(default_factory=Counter)
+    printed: int = 0
+    shown: tuple[Finding, ...] = ()
+    lines: int = 0
+    is_stopped: bool = False
+    callers: dict[Key, str] = field(default_factory=dict)
+    interrupts: int = field(default_factory=interrupts.count)
+    uncaptured: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uncaptured = len(self.session.uncaptured)
+
+    @property
+    def nodeid(self) -> str:
+        return self.item.nodeid
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.session.observer.findings
+
+    def used_by_call(self, kernel: Kernel) -> None:
+        """Note a kernel, and the line of the test that calls it, in the thread that does."""
+        self.used.setdefault(kernel.digest, kernel)
+        new = {key(f) for f in self.findings if f.kernel == kernel.name} - self.callers.keys()
+        if not new:
+            return
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_filename != str(self.item.path):
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is not None:
+            line = f"{text.relative(self.item.path)}:{frame.f_lineno}"
+            self.callers |= dict.fromkeys(new, line)
+
+    def stopped_by(self, error: BaseException) -> None:
+        """Note that an exception ended the test; stop pytest if ctrl+c in a kernel caused it.
+
+        Raises:
+          KeyboardInterrupt: ctrl+c was the cause.
+        """
+        self.is_stopped = True
+        if interrupts.is_cause(error, self.interrupts):
+            raise KeyboardInterrupt from error
+
+    def gaps(self) -> list[Gap]:
+        """Return missing judgements of the test's kernels; compilations may still be running."""
+        used = self.used.values()
+        return list(self.session.gaps(used, since=self.uncaptured, has_ended=False))
+
+    def judged_by(self, kernel: Kernel) -> list[str]:
+        """Return the engines that judged a kernel as the test ran it."""
+        mode = Mode.parse(self.marks.interpret or self.session.interpret_mode)
+        if not self.session.observer.checks and not mode.sanitizes:
+            return []
+        from pallas_debug.verdict.interpreted import judged_as_it_ran  # imports jax
+
+        return list(judged_as_it_ran(kernel, self.session, mode))
+
+    def uncounted(self) -> list[str]:
+        """Return the texts of findings that do not fail the test.
+
+        They depend on a condition, or their exception was caught by the test or by a function that
+        it calls, which may have taken another way.
+        """
+        caught = {} if self.is_stopped else {key(f): f for f in self.session.raised if f.counts}
+        found = [("not counted", f) for f in self.findings if not f.counts]
+        found += [("not counted, as its exception was caught", f) for f in caught.values()]
+        return [
+            f"{self.nodeid}: {why}: {text.finding_text(finding)}"
+            for why, finding in found
+            if key(finding) not in self.expected
+        ]
+
+    def unexpected(self) -> list[Finding]:
+        """Return findings that were neither expected nor raised to the caller of the kernel."""
+        known = self.expected | self.judged
+        raised = {key(finding) for finding in self.session.raised}
+        return [
+            finding
+            for finding in self.findings
+            if finding.counts and finding.count > known[key(finding)] and key(finding) not in raised
+        ]
+
+    def show(self, findings: Sequence[Finding], callers: Mapping[Key, str]) -> str:
+        """Return the text of a failure with these findings, and note that they are shown."""
+        self.shown = tuple(findings)
+        words = failures.text(findings, callers, failures.MAX_FINDINGS)
+        self.lines = words.count("\n") + 1
+        return words
 
 
 class Watcher:
@@ -43,7 +158,7 @@ class Watcher:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self.settings = settings
-        self._session: Session | None = None
+        self.session: Session | None = None
         self.running: Running | None = None
         self.notices: list[str] = []
         self.problems: list[str] = []
@@ -62,7 +177,7 @@ class Watcher:
         """
         settings = self.settings
         try:
-            self._session = self._opened(
+            self.session = self._opened(
                 dumps=settings.dump,
                 targets=settings.compiled,
                 chip=settings.chip,
@@ -74,17 +189,20 @@ class Watcher:
             raise pytest.UsageError(str(error)) from error
         except PallasDebugError as error:
             raise pytest.UsageError(f"{NAME}: {error}") from error
-        if settings.checks:
-            self._note_unchecked(self._session)
+        if settings.checks and self.session.interpret_mode.kind == "off":
+            if not has_accelerator():
+                reason = (
+                    "there is no accelerator for those that --pallas-interpret=off leaves to one"
+                )
+                gap = Gap(kernel="", engine="checks", reason=reason, is_partial=True)
+                self.unchecked.append(gap)
+            elif "uninitialized" in settings.checks:
+                self.notices.append("`uninitialized` is checked on the kernel machine only")
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
-            targets = resolve_targets(settings.verify, self._session.plugins)
-            self._verification = Verification(self._session, [t.name for t in targets])
-
-    @property
-    def session(self) -> Session | None:
-        return self._session
+            targets = resolve_targets(settings.verify, self.session.plugins)
+            self._verification = Verification(self.session, [t.name for t in targets])
 
     def _opened(self, **options: object) -> Session:
         settings = self.settings
@@ -95,8 +213,8 @@ class Watcher:
                 stops_unfit=True,
                 stages=settings.stages,
                 switches=settings.switches,
-                timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
-                hang_after=settings.hang or defaults.HANG_AFTER,
+                timeout=settings.timeout,
+                hang_after=settings.hang,
                 stop_after=settings.stop_after,
                 keeps_calls=settings.hints,
             ),
@@ -108,23 +226,12 @@ class Watcher:
             session.run_id = str(worker.get("testrunuid", session.run_id))
         return session.__enter__()
 
-    def _note_unchecked(self, session: Session) -> None:
-        if session.interpret_mode.kind != "off":
-            return
-        if not has_accelerator():
-            reason = "there is no accelerator for those that --pallas-interpret=off leaves to one"
-            self.unchecked.append(Gap(kernel="", engine="checks", reason=reason, is_partial=True))
-        elif "uninitialized" in self.settings.checks:
-            self.notices.append("`uninitialized` is checked on the kernel machine only")
-
     # Hooks of the session. They are called within jax, so no exception may escape.
 
     @hookimpl
     def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
-        running = self.running
-        if running is not None:
-            running.used.setdefault(kernel.digest, kernel)
-            running.callers.note(kernel.name, running.findings)
+        if self.running is not None:
+            self.running.used_by_call(kernel)
 
     @hookimpl
     def pallas_debug_print(self, record: PrintRecord) -> None:
@@ -157,64 +264,45 @@ class Watcher:
 
     def _lose(self, nodeid: str, problem: PallasDebugError) -> None:
         """Record a test that was not watched to its end: its kernels were not judged."""
-        self._add_problem(problem)
+        self.problems.append(str(problem))
         if self.settings.judges:
             self.unjudged.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
 
-    def _add_problem(self, problem: PallasDebugError) -> None:
-        self.problems.append(str(problem))
-
     def _guarded(self, boundary: Boundary, doing: str) -> contextlib.AbstractContextManager[None]:
         """Report an exception of ours in the summary, without failing a test."""
-        return guarded(boundary, doing, self._add_problem)
+        return guarded(boundary, doing, lambda problem: self.problems.append(str(problem)))
 
     def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
         """Watch this test, if the whole run is watched or the test needs it."""
         marked = item.stash.get(MARKS, Marks())
-        self._require(item, marked)
-        if self._session is None and not asked:
+        if self.session is None and not asked:
             return None
-        self._leave_out_what_came_before()
-        session = self._session or self._opened(
+        self._report_finds_between_tests()
+        session = self.session or self._opened(
             chip=marks.target_name(item, self.settings),
             pretend=bool(marked.pretend),
             interpret=marked.interpret,
             checks=marked.check or (),
         )
-        running = Running(
-            nodeid=item.nodeid,
-            marks=marked,
-            session=session,
-            own=self._session is None,
-            callers=Callers(item.path),
-        )
-        self.running = running
-        running.stack.enter_context(session.separately())
-        if running.own:
+        own = self.session is None
+        self.running = running = Running(item=item, marks=marked, session=session, own=own)
+        enter = running.stack.enter_context
+        enter(session.separately())
+        if own:
             return running
         if marked.interpret is not None:
-            running.stack.enter_context(session.interpreting(marked.interpret))
+            enter(session.interpreting(marked.interpret))
         if marked.pretend is not None:
-            running.stack.enter_context(session.pretending(marked.pretend))
+            enter(session.pretending(marked.pretend))
         if marked.check is not None:
-            running.stack.enter_context(session.checking(marked.check))
+            enter(session.checking(marked.check))
         if marked.targets is not None and session.store is not None:
-            running.stack.enter_context(session.compiling_for(marked.targets))
+            enter(session.compiling_for(marked.targets))
         return running
 
-    def _require(self, item: pytest.Item, marked: Marks) -> None:
-        """Check requirements that could not be evaluated when the test was collected."""
-        name = marks.target_name(item, self.settings)
-        if marked.requires and name == "tpu":
-            reason = marks.unmet(marked, resolve_targets((name,), plugin_manager())[0])
-            if reason:
-                pytest.skip(reason)
-
-    def _leave_out_what_came_before(self) -> None:
+    def _report_finds_between_tests(self) -> None:
         """Report findings between tests, such as from imports, as problems: no test owns them."""
-        if self._session is None:
-            return
-        for finding in self._session.observer.findings:
+        for finding in self.session.observer.findings if self.session is not None else ():
             self.problems.append(f"found outside the tests: {text.finding_text(finding)}")
 
     def end(self) -> None:
@@ -222,26 +310,26 @@ class Watcher:
         running, self.running = self.running, None
         if running is None:
             return
-        if running.used or running.gaps():
-            self._record(running)
+        with self._guarded("hook", f"ending to watch {running.nodeid}"):
+            if running.used or running.gaps():
+                self._record(running)
+            self._faulty |= {finding.kernel for finding in running.findings}
+            self.notices += running.uncounted()
         try:
             running.stack.close()
         except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
             self.problems.append(f"a kernel failed after {running.nodeid}: {error}")
-        with self._guarded("hook", f"ending to watch {running.nodeid}"):
-            self._faulty |= {finding.kernel for finding in running.findings}
-            self.notices += running.uncounted()
-            running.session.observer.clear()
+        running.session.observer.clear()
         if running.own:
             self._close(running.session)
 
-    def _record(self, running: Running) -> Path | None:
+    def _record(self, running: Running) -> None:
         used = running.used.values()
         judged = {kernel.digest: running.judged_by(kernel) for kernel in used}
         if self._verification is not None and not running.own:
             for kernel in used:
                 judged[kernel.digest] += self._verification.judged_by(kernel)
-        return running.session.record_run(
+        running.session.record_run(
             running.nodeid,
             used,
             prints=running.session.observer.records,
@@ -265,11 +353,12 @@ class Watcher:
                 skipped = error  # skipping the rest does not undo a finding
             except Exception as error:
                 tracebacks.cut(error)
-                running.shown = tuple(stops.led_to(error, running.findings))
-                if self._config.getoption("fulltrace") or not running.shown:
+                led = stops.led_to(error, running.findings)
+                if self._config.getoption("fulltrace") or not led:
                     raise
-                # jax's runtime adds its own stack to the text, a page.
-                failed = pytest.fail.Exception(failures.text(running.shown))
+                # jax's exception has a page of its runtime's stack in front of the finding, and
+                # pytest's short summary would show only "INTERNAL: CpuCallback error".
+                failed = pytest.fail.Exception(running.show(led, {}))
                 raise failed.with_traceback(error.__traceback__) from None
             self._judge(running)
             if skipped is not None:
@@ -277,10 +366,11 @@ class Watcher:
             return result
         finally:
             # Also after a test that passes, which may have expected an exception in a kernel.
-            with self._guarded("hook", f"resetting the interpreters after {running.nodeid}"):
-                running.session.reset()
             with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
-                self._note_dropped_prints(running)
+                running.session.reset()
+                records = running.session.observer.records
+                if len(records) > running.printed:  # the last one says how many were dropped
+                    sys.stdout.write(text.print_text(records[-1]) + "\n")
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
@@ -296,45 +386,32 @@ class Watcher:
           pytest.fail.Exception: with their text.
         """
         running.session.wait_for_runs()  # a failing kernel fails the test that called it
-        with self._judging(running, "verifying"):
+        words = ""
+        doing = f"judging the kernels of {running.nodeid}"
+        with guarded("engine", doing, lambda problem: self._lose(running.nodeid, problem)):
             self._verify(running)
-        found = list(running.findings)  # all of them, unless the expected ones are known
-        with self._judging(running, "judging"):
             found = running.unexpected()
             running.judged = failures.counts(running.findings)
-        if found:
-            self._raise(running, found)
-
-    def _judging(self, running: Running, doing: str) -> contextlib.AbstractContextManager[None]:
-        """Record an exception of ours as a test whose kernels were not judged."""
-        lose = functools.partial(self._lose, running.nodeid)
-        return guarded("engine", f"{doing} the kernels of {running.nodeid}", lose)
-
-    def _raise(self, running: Running, found: Sequence[Finding]) -> NoReturn:
-        record = self._record(running) if running.session.store is not None else None
-        words = "\n".join(finding.message for finding in found)
-        with self._guarded("report", f"wording the failure of {running.nodeid}"):
-            words = failures.text(found, record, running.callers)
-        running.shown = running.findings
-        raise pytest.fail.Exception(
-            words, pytrace=False
-        ) from None  # the exception that stopped a kernel says the same
+            if found:
+                words = running.show(found, running.callers)
+        if words:
+            # The exception that stopped a kernel says the same.
+            raise pytest.fail.Exception(words, pytrace=False) from None
 
     def _verify(self, running: Running) -> None:
         """Add the findings of engines that do not run the test."""
         if self._verification is None or running.own:
             return
         self._verification.ran(running.findings, running.used.values())
+        observer = running.session.observer
         seen = {(f.kernel, f.kind) for f in running.findings}
         for kernel in running.used.values():
             for finding in self._verification.findings(kernel):
+                is_dropped = (finding.kernel, finding.operand) in observer.dropped
+                if is_dropped and finding.kind is Fault.OUTPUT_NOT_WRITTEN:
+                    continue  # this test's programs do not use the output
                 if (finding.kernel, finding.kind) not in seen:
-                    running.add(finding, kernel)
-
-    def _note_dropped_prints(self, running: Running) -> None:
-        records = running.session.observer.records
-        if len(records) > running.printed:
-            sys.stdout.write(text.print_text(records[-1]) + "\n")
+                    observer.found(finding, uses=running.session.callers.uses(kernel))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -342,35 +419,47 @@ class Watcher:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if (running := self.running) is not None:
-            if call.excinfo is not None:
-                running.stopped_by(call.excinfo.value)
+            error = call.excinfo.value if call.excinfo is not None else None
+            if error is not None:
+                running.stopped_by(error)
             with self._guarded("report", f"reporting {report.nodeid}"):
-                self._add_to(report, running, call)
+                self._add_to(report, running, error)
         return report
 
     def _add_to(
-        self, report: pytest.TestReport, running: Running, call: pytest.CallInfo[None]
+        self, report: pytest.TestReport, running: Running, error: BaseException | None
     ) -> None:
         """Add the test's kernels to its report."""
-        folders = self._folders(running)
-        found = list(running.findings) if report.failed else []
-        data = running.reported(folders, found)
-        setattr(report, REPORTED, data)
+        store, used = running.session.store, running.used.values()
+        folders = [store.folder(k).name if store else k.name for k in used]
+        findings = running.findings if report.failed else ()
+        found = [str(finding.kind) for finding in findings]
+        targets = list(running.marks.targets or ())
+        setattr(report, REPORTED, {"kernels": folders, "targets": targets, "findings": found})
         if found:
-            self._found[report.nodeid] = data["findings"]
-        if report.failed:
-            running.session.reset()
-            self._show(running, report, call)
-            if self.settings.hints:
-                running.session.collect_hints(running.used)
-                if hints := failures.hints(self._hints(running), running.used):
-                    report.sections.append((f"{NAME}: hints", hints))
-            if folders and running.session.store is not None:
-                root = text.relative(running.session.store.root)
-                faulty = {finding.kernel for finding in running.findings}
-                kernels = zip(folders, running.used.values(), strict=True)
-                dumped = {f"{root}/{name}": kernel.name in faulty for name, kernel in kernels}
-                report.sections.append((NAME, failures.used_kernels(dumped)))
+            self._found[report.nodeid] = found
+        if not report.failed:
+            return
+        running.session.reset()
+        running.judged = failures.counts(findings)
+        parts: list[str] = []
+        if rest := [finding for finding in findings if finding not in running.shown]:
+            room = max(1, failures.MAX_FINDINGS - running.lines)
+            parts.append(failures.text(rest, running.callers, room))
+        elif error is not None and (own := running.session.own_message(error)):
+            parts.append(own)
+        if self.settings.hints:
+            running.session.collect_hints(running.used)
+            parts.append(failures.hints(self._hints(running), running.used))
+        dumped = [store.folder(kernel) for kernel in used] if store else []
+        has_run = not running.session.launched.isdisjoint(running.used)
+        if any(parts) or dumped or findings or has_run:
+            faulty = {finding.kernel for finding in findings}
+            dumped.sort(key=lambda folder: folder.name.rpartition("-")[0] not in faulty)
+            is_verified = bool(self.settings.verify)
+            command = failures.command(running.item, findings, dumped, is_verified=is_verified)
+            words = failures.below(running.lines, parts, dumped, command)
+            report.sections.append((NAME, words))
 
     def _hints(self, running: Running) -> list[Hint]:
         """Return the hints for the kernels of a test, from its runs and the static analysis."""
@@ -379,44 +468,15 @@ class Watcher:
             found += self._verification.hints(running.used.values())
         return found
 
-    def _show(
-        self, running: Running, report: pytest.TestReport, call: pytest.CallInfo[None]
-    ) -> None:
-        """Add findings to a failure that does not show them."""
-        error = call.excinfo.value if call.excinfo is not None else None
-        running.judged = failures.counts(running.findings)
-        if rest := [finding for finding in running.findings if finding not in running.shown]:
-            shown = failures.text(rest, None, running.callers)
-            report.sections.append((f"{NAME}: findings", shown))
-        elif error is not None and (own := running.session.own_message(error)):
-            report.sections.append((NAME, own))
-
-    def _folders(self, running: Running) -> list[str]:
-        store = running.session.store
-        if store is None:
-            return [kernel.name for kernel in running.used.values()]
-        return [store.folder(kernel).name for kernel in running.used.values()]
-
     # The end of the run.
 
     def finish(self, exitstatus: int) -> dict[str, object]:
-        """Close the session, and return the output for the end of the run."""
-        if self._session is not None:
-            with self._guarded("summary", "looking for what was found outside the tests"):
-                self._leave_out_what_came_before()
-            interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-            self._close(self._session, stop=interrupted)
-        return self._output()
-
-    def _output(self) -> dict[str, object]:
-        """Return the output for the summary: plain data, which xdist sends to the controller."""
-        outcomes: list[dict[str, object]] = []
-
-        def lose(problem: PallasDebugError) -> None:
-            self._lose("this run", problem)
-
-        with guarded("summary", "putting the table of verdicts together", lose):
-            outcomes = self._verification.outcomes() if self._verification else []
+        """Close the session, and return the output for the summary: plain data, for xdist."""
+        if self.session is not None:
+            self._report_finds_between_tests()
+            self._close(self.session, stop=exitstatus == pytest.ExitCode.INTERRUPTED)
+        outcomes = self._verification.outcomes() if self._verification else []
+        performance = sys.modules.get(f"{__package__}.performance")
         return {
             "problems": self.problems,
             "notices": self.notices,
@@ -426,6 +486,7 @@ class Watcher:
             "found": self._found,
             "outcomes": outcomes,
             "checked": self._checked,
+            "performance": performance.output(self._config) if performance is not None else [],
         }
 
     def _close(self, session: Session, *, stop: bool = False) -> None:
@@ -434,7 +495,11 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
             self.problems.append(f"a kernel failed outside the tests: {error}")
         if self._verification is None:  # otherwise its table shows it
-            self.notices += unjudged.elsewhere(session.queue.elsewhere())
+            self.notices += [
+                f"kernel `{text.one_line(gap.kernel)}` was not compiled for {gap.engine}: "
+                f"{gap.reason}; with the fixture pallas_target a test runs for each chip"
+                for gap in session.queue.elsewhere()
+            ]
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
@@ -442,9 +507,9 @@ class Watcher:
             skipped = {gap.kernel for gap in session.unchecked}
             for kernel in session.kernels:
                 if kernel.name not in skipped:
-                    key = f"{kernel.digest} {kernel.name}"
+                    name = f"{kernel.digest} {kernel.name}"
                     was = kernel.digest in session.launched or kernel.name in self._faulty
-                    self._checked[key] = was or self._checked.get(key, False)
+                    self._checked[name] = was or self._checked.get(name, False)
         reported = {missing.reason for missing in self.unjudged}
         self.problems += [
             str(problem)
@@ -469,6 +534,6 @@ class Watcher:
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.
-        if self._session is not None:
+        if self.session is not None:
             with contextlib.suppress(Exception):
-                self._session.__exit__(KeyboardInterrupt, None, None)
+                self.session.__exit__(KeyboardInterrupt, None, None)

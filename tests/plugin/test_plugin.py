@@ -1,4 +1,4 @@
-"""The pytest plugin in real child runs: three ways to set its options, with and without xdist."""
+"""The pytest plugin in real child runs: dumps, tracebacks, and runs without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pallas_debug_pytest.options import OPTIONS
 from tiers import with_and_without_xdist
 
 from pallas_debug.store import open_dumps
@@ -70,7 +69,8 @@ EXPECTED = {
 def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
-    result = run_pytest("--pallas-dump", "--pallas-target=v5e,v6e", *workers)
+    stages = "--override-ini=pallas_stages=bundles"
+    result = run_pytest("--pallas-dump", "--pallas-target=v5e,v6e", stages, *workers)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(
         [
@@ -85,7 +85,8 @@ def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     assert len({record.run for record in open_dumps(pytester.path / "dumps").runs()}) == 1
     for kernel in open_dumps(pytester.path / "dumps").kernels():
         assert [c.target for c in kernel.compilations] == ["v5e", "v6e"]
-        assert all(c.compilation and c.compilation.ok for c in kernel.compilations)
+        made = [c.compilation for c in kernel.compilations]
+        assert all(one is not None and one.ok and one.stages == ("bundles",) for one in made)
 
 
 @pytest.mark.slow
@@ -160,156 +161,13 @@ def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.P
     )
     result = run_pytest("--pallas-dump", "--pallas-check")
     result.assert_outcomes(failed=1)
-    text = result.stdout.str()
-    section = re.search(r"-+ pallas-debug -+\n(.*?)\n-+ pallas-debug", text, re.DOTALL)
-    assert section is not None
-    lines = section[1].splitlines()
-    assert len(lines) <= 15
-    assert lines[0] == "2 kernels used by this test:"
-    assert lines[1].startswith(
-        "  dumps/roots_kernel-"
-    )  # the one with the finding before the others
-    assert lines[2].startswith("  dumps/vector_add-")
-    assert lines[3].startswith("show one: pallas-debug show dumps/roots_kernel-")
-
-
-@pytest.mark.slow
-def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions: Sessions) -> None:
-    ini = pytester.path / "other.ini"
-    ini.write_text("[pytest]\npallas_dump = by-ini\npallas_target = v6e\n")
-    environment = {"PALLAS_DUMP": "by-environment", "PALLAS_TARGET": "v6e"}
-    results = sessions(
-        (["--pallas-dump=by-line", "--pallas-target=v6e"], {}),
-        ([f"--config-file={ini}"], {}),
-        ([], environment),
+    result.stdout.re_match_lines(
+        [
+            r"2 kernels used by this test: dumps/roots_kernel-\w+, dumps/vector_add-\w+",
+            r"next: pallas-debug step -x -k roots_kernel -m pytest test_kernels.py::test_wrong",
+        ],
+        consecutive=True,
     )
-    for result, place in zip(results, ("by-line", "by-ini", "by-environment"), strict=True):
-        result.assert_outcomes(passed=5)
-        kernels = open_dumps(pytester.path / place).kernels()
-        assert [c.target for k in kernels for c in k.compilations] == ["v6e", "v6e"]
-
-
-@pytest.mark.slow
-def test_the_command_line_beats_the_environment_and_that_the_ini(
-    run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makeini("[pytest]\npallas_dump = ini\npallas_target = v4\n")
-    monkeypatch.setenv("PALLAS_TARGET", "v6e")
-    result = run_pytest("--pallas-dump=line", "-k", "matmul")
-    result.stdout.fnmatch_lines(["pallas-debug *: dumping to line for v6e;*"])
-
-
-@pytest.mark.slow
-def test_kernels_run_in_the_mode_that_was_asked_for(
-    pytester: pytest.Pytester, sessions: Sessions
-) -> None:
-    pytester.makepyfile(
-        test_mode="""
-        import os
-        from jax._src import config
-        from jax.experimental.pallas import tpu as pltpu
-        def test_mode():
-            value = config.pallas_tpu_interpret_mode_context_manager.value
-            is_tpu = isinstance(value, pltpu.InterpretParams)
-            assert value and is_tpu == (os.environ["MODE"] == "tpu"), value
-        """
-    )
-    hlo, tpu, auto = sessions(
-        (["--pallas-interpret=hlo"], {"MODE": "hlo"}),
-        (["--pallas-interpret=tpu"], {"MODE": "tpu"}),
-        (["-k", "matmul", "--pallas-interpret"], {}),
-    )
-    for result, header in ((hlo, "HLO"), (tpu, "TPU")):
-        result.assert_outcomes(passed=6)
-        result.stdout.fnmatch_lines(
-            [
-                f"pallas-debug *: kernels run in jax's {header} interpret mode",
-                "2 kernels used by 4 tests",
-            ]
-        )
-    message = "kernels run on the kernel machine"
-    auto.stdout.fnmatch_lines([f"pallas-debug *: {message}"])
-    assert not (pytester.path / "dumps").exists()
-
-
-@pytest.mark.slow
-def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
-    run_pytest: Run, pytester: pytest.Pytester
-) -> None:
-    pytester.makepyfile(
-        test_kernels="""
-        import jax, jax.numpy as jnp, pytest
-        from jax.experimental import pallas as pl
-        def beyond(i_ref, x_ref, o_ref):
-            o_ref[...] = x_ref[pl.ds(i_ref[0], 8), :]
-        def call(start):
-            return pl.pallas_call(beyond, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32))(
-                jnp.array([start]), jnp.ones((16, 128)))
-        def test_beyond():
-            call(12).block_until_ready()
-        def test_within():
-            assert call(8)[0, 0] == 1
-        """
-    )
-    run_pytest("--pallas-interpret=tpu").assert_outcomes(failed=1, passed=1)
-
-
-NO_SENSE: list[tuple[list[str], str]] = [
-    (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
-    (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is not a list of targets; write it as v5e,v6e"),
-    (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is not an interpret mode; there "
-                                  "are: auto, hlo, tpu, gpu, machine, off"),
-    (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
-    (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is not a number of seconds greater than 0"),
-    (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
-    (["--pallas-dump", "nan"], "--pallas-dump took 'nan' as its value, which is also a path. Write --pallas-dump=nan if that is intended, else put --pallas-dump after the tests."),
-    (["--pallas-check", "nan"], "--pallas-check took 'nan' as its value, which is also a path."),
-    (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
-    (["--pallas-timeout=3"], "--pallas-timeout has no effect by itself; pass --pallas-dump as well"),
-    (["--pallas-dump", "-opallas_stages=llo:a b"], "the ini option pallas_stages: 'llo:a b' is not an LLO pass"),
-    (["--pallas-dump", "--pallas-switch=magic"], "--pallas-switch: unknown switch 'magic'; there are log_recorder"),
-    (["--pallas-dump", "-o", "pallas_hints=perhaps"], "the ini option pallas_hints: 'perhaps' is neither on nor off"),
-    (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_stages_of_the_dump_by_line_and_ini(pytester: pytest.Pytester, sessions: Sessions) -> None:
-    ini = pytester.path / "other.ini"
-    ini.write_text("[pytest]\npallas_dump = by-ini\npallas_stages = bundles\n")
-    results = sessions(
-        (["--pallas-dump=by-line", "--override-ini=pallas_stages=bundles"], {}),
-        ([f"--config-file={ini}"], {}),
-    )
-    for result, place in zip(results, ("by-line", "by-ini"), strict=True):
-        result.assert_outcomes(passed=5)
-        kernels = open_dumps(pytester.path / place).kernels()
-        made = [c.compilation for k in kernels for c in k.compilations]
-        assert [c.stages for c in made if c is not None] == [("bundles",)] * 2
-
-
-@pytest.mark.slow
-def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
-    Path("nan").mkdir()
-    results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
-    for result, (_, message) in zip(results, NO_SENSE, strict=True):
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert message in result.stderr.str()
-        assert "Traceback" not in result.stderr.str()
-
-
-@pytest.mark.slow
-def test_a_path_that_an_option_took_as_its_value_is_refused(
-    pytester: pytest.Pytester, sessions: Sessions
-) -> None:
-    pytester.mkdir("some")
-    flags = ("--pallas-check", "--pallas-verify", "--pallas-interpret", "--pallas-dump")
-    for flag, result in zip(
-        flags, sessions(*(([flag, "some"], {}) for flag in flags)), strict=True
-    ):
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        message = f"{flag} took 'some' as its value, which is also a path. Write {flag}=some if"
-        assert message in result.stderr.str()
 
 
 @pytest.mark.slow
@@ -337,24 +195,6 @@ def test_a_failing_test_s_traceback_has_no_frames_of_ours(
         assert result.stdout.str().count('raise RuntimeError("mine")') >= 2
     assert "/pallas_debug/" not in ours.stdout.str()
     assert "/pallas_debug/bridge/lowering/hook.py" in kept.stdout.str()
-
-
-def test_an_ini_value_that_makes_no_sense_is_named_with_its_place(
-    pytester: pytest.Pytester, sessions: Sessions
-) -> None:
-    pytester.makeini("[pytest]\npallas_interpret = fast\n")
-    ini, environment = sessions(([], {}), ([], {"PALLAS_INTERPRET": "slow"}))
-    assert "the ini option pallas_interpret: 'fast' is no" in ini.stderr.str()
-    message = environment.stderr.str()
-    assert "the environment variable PALLAS_INTERPRET: 'slow' is no" in message
-
-
-def test_help_tells_of_every_option_in_its_three_spellings(run_pytest: Run) -> None:
-    text = " ".join(run_pytest("--help").stdout.str().split())
-    for option in OPTIONS:
-        assert option.flag in text
-        assert option.is_setting or f"ini: {option.ini}" in text
-        assert option.is_setting or option.environment in text
 
 
 @pytest.mark.slow
@@ -438,12 +278,8 @@ def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
         """
     )
     result = run_pytest("--pallas-dump", *workers)
-    result.assert_outcomes(passed=5, errors=1)
+    result.assert_outcomes(passed=5)
     assert result.ret == 3
     result.stdout.fnmatch_lines(
-        [
-            "*ERROR at teardown of this run*",
-            "NOT JUDGED: * capture: internal error in pallas-debug while capturing kernel *",
-            "ERROR pallas-debug - *",
-        ]
+        ["NOT JUDGED: * capture: internal error in pallas-debug while capturing kernel *"]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tiers import with_and_without_xdist
 
 Run = Callable[..., pytest.RunResult]
 
@@ -36,7 +37,7 @@ def test_gated():
 def test_not_here():
     assert jax.default_backend() == jax.devices()[0].device_kind == "cpu"
 
-@pytest.mark.pallas(pretend="tpu7x", requires="tpu7x")
+@pytest.mark.pallas(pretend="tpu7x")
 def test_another():
     assert jax.devices("tpu")[0].device_kind == "TPU7x"
     assert double(jnp.ones((8, 128)))[0, 0] == 2
@@ -73,18 +74,9 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["option", "xdist", "environment", "ini"])
-def test_gates_open_for_the_run_wherever_it_is_requested(
-    run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    pytester.makeini("[pytest]\n" + ("pallas_pretend = v6e\n" if place == "ini" else ""))
-    if place == "environment":
-        monkeypatch.setenv("PALLAS_PRETEND", "v6e")
-    arguments = {
-        "option": ["--override-ini=pallas_pretend=v6e"],
-        "xdist": ["--override-ini=pallas_pretend=v6e", "-n", "1"],
-    }
-    result = run_pytest(*arguments.get(place, []))
+@with_and_without_xdist
+def test_gates_open_for_the_run(run_pytest: Run, workers: list[str]) -> None:
+    result = run_pytest("--override-ini=pallas_pretend=v6e", *workers)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines([HEADER])
 
@@ -103,19 +95,3 @@ def test_it_is_the_first_target_or_that_of_the_test(
     result = run_pytest("--override-ini=pallas_pretend=on", "--pallas-target=v6e,v4")
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines([HEADER])
-
-
-@pytest.mark.slow
-def test_what_it_cannot_be(run_pytest: Run, pytester: pytest.Pytester) -> None:
-    for value, message in (
-        ("v6e,v5e", "*'v6e,v5e' is not a single target, such as v6e"),
-        ("v99", "*unknown target 'v99'; the known ones are v4, *"),
-    ):
-        run_pytest(f"--override-ini=pallas_pretend={value}").stderr.fnmatch_lines([message])
-    mark = "import pytest\npytestmark = pytest.mark.pallas(pretend={})\ndef test_it(): pass\n"
-    for value, message in (
-        ("6", "*pretend must be a target, such as 'v6e', True or False, not 6"),
-        ("'v99'", "*unknown target 'v99'; *"),
-    ):
-        pytester.makepyfile(test_gates=mark.format(value))
-        run_pytest().stderr.fnmatch_lines([message])

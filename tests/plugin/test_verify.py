@@ -58,12 +58,6 @@ def test_the_first_target_is_the_chip_that_kernels_see(child: Child) -> None:
     result.assert_outcomes(passed=1)
 
 
-def test_an_unknown_target(child: Child) -> None:
-    result = child("def test_it(): pass", "--pallas-verify=v9")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*unknown target 'v9'*"])
-
-
 RACES = """
 def adds(broken):
     def adds(x_ref, o_ref, tile, sem):
@@ -150,7 +144,7 @@ def test_not_taken():
 )
 def test_a_run_that_runs_no_kernel_to_its_end_is_an_error(child: Child, option: str) -> None:
     result = child(LOWERED, option)
-    result.assert_outcomes(passed=2, errors=1)
+    result.assert_outcomes(passed=2)
     assert result.ret == 3
     result.stdout.fnmatch_lines(
         ["NOT JUDGED: the whole run: no test ran a kernel to its end (log): they were only *"]
@@ -191,8 +185,8 @@ def test_hints_are_shown_below_a_failed_test(child: Child) -> None:
     result = child(HINTS, "--pallas-verify=v5e", "--tb=line", "-rN")
     result.assert_outcomes(passed=1, failed=1)
     text = result.stdout.str()
-    _, section = text.split("- pallas-debug: hints -")
-    (hint,) = [line for line in section.splitlines() if "(hint: " in line]
+    hint, following = text.partition("- pallas-debug -")[2].splitlines()[1:3]
+    assert following == "next: pytest test_it.py::test_fails --pallas-dump"
     assert hint.endswith("(hint: unread input)")
     assert "x_ref" in hint
 

@@ -146,12 +146,3 @@ def test_margins_that_are_none(text: str | float) -> None:
 def test_files_that_are_none(text: str, message: str) -> None:
     with pytest.raises(BaselineError, match=message):
         baselines.decode(text, "b.json")
-
-
-def test_the_job_summary_shows_no_markup_of_a_name() -> None:
-    rows = compare([stats(7, kernel="a|b<img src=x>`*@user\nc")], Baseline(), 0.05)
-    (line,) = baselines.markdown(rows).splitlines()[4:5]
-    assert line.startswith("| a\\|b&lt;img src=x")
-    assert "<" not in line
-    assert "\\`\\*\\@user c" in line
-    assert line.endswith("| **missing** |")

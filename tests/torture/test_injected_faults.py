@@ -423,8 +423,7 @@ Session.__enter__ = fail
     [
         (
             "from pallas_debug_pytest import watcher, listener\n"
-            "    watcher.Watcher._add_to = watcher.Watcher._output = fail\n"
-            "    watcher.Watcher._note_dropped_prints = fail\n"
+            "    watcher.Watcher._add_to = watcher.Watcher._record = fail\n"
             "    listener.Listener._findings = listener.Listener._kernels = fail",
             ["--pallas-interpret=hlo"],
             0,
@@ -452,7 +451,7 @@ def test_a_run_of_pytest(
     pytester.makepyfile(test_it=TESTS)
     pytester.makeconftest(FAILING.format(patch=patch))
     result = run_pytest(*options)
-    result.assert_outcomes(passed=2, errors=1 if missing else 0)
+    result.assert_outcomes(passed=2)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     text = result.stdout.str()
     assert "internal error in pallas-debug while" in text
@@ -463,10 +462,7 @@ def test_a_run_of_pytest(
         return
     assert result.ret == 3
     noun = "requested judgement was" if missing == 1 else "requested judgements were"
-    assert f"ERROR pallas-debug - {missing} {noun} not made" in text
-    assert " ERROR at teardown of this run " in text
-    assert "see the lines NOT CHECKED and NOT JUDGED." in text
-    assert "The absence of findings there proves nothing." in text
+    assert f"{missing} {noun} not made: the absence of findings there proves nothing" in text
 
 
 @pytest.mark.slow
@@ -485,11 +481,15 @@ def test_a_run_that_cannot_start_says_that_its_tests_ran_without_it(
     result = run_pytest(
         "-p", "broken", "--pallas-interpret", "--override-ini=pallas_pretend=v6e", *options
     )
-    result.assert_outcomes(skipped=1, errors=1)
+    result.assert_outcomes(skipped=1)
     assert result.ret == 3
     message = "internal error in pallas-debug while opening the session of the run"
-    result.stdout.fnmatch_lines(["opening the session of the run failed, so tests ran as without*"])
-    result.stdout.fnmatch_lines([f"NOT DONE: {message} (please report it: RuntimeError at *"])
+    result.stdout.fnmatch_lines(
+        [
+            f"NOT DONE: {message} (please report it: RuntimeError at *",
+            "tests ran as without pallas-debug: some may have passed or been skipped only for *",
+        ]
+    )
     result.stdout.no_fnmatch_line("problem: *")
     if not options:  # xdist's controller prints its header before a worker starts
         result.stdout.no_fnmatch_line("*answer as v6e*")

@@ -254,29 +254,6 @@ def cells(row: BaselineRow) -> tuple[str, ...]:
     )
 
 
-def markdown(rows: Iterable[BaselineRow]) -> str:
-    """Return a table for the summary of a GitHub job."""
-    lines = [
-        "### Kernel performance, estimated without a TPU",
-        "",
-        f"| {' | '.join(HEADINGS)} |",
-        f"|{'---|' * len(HEADINGS)}",
-    ]
-    for row in rows:
-        shown_cells = [_escaped(cell) for cell in cells(row)]
-        if row.fails:
-            shown_cells[-1] = f"**{shown_cells[-1]}**"
-        lines.append(f"| {' | '.join(shown_cells)} |")
-    return "\n".join([*lines, "", ""])
-
-
-def _escaped(text: str) -> str:
-    """Escape markup in a kernel's name, which comes from a program."""
-    text = " ".join(text.split())
-    text = text.replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", text)
-
-
 def encode(baseline: Baseline) -> str:
     """Return the text of a file, in an order that makes small diffs."""
     document = {
