@@ -260,6 +260,14 @@ ENTRIES: tuple[Entry, ...] = (
         {"": ("", "", "block_size")},
     ),
     Entry(
+        "maxtext ragged gqa, full",
+        _RAGGED,
+        lambda m, block_size: partial(m.ragged_gqa, block_size=block_size),
+        (*_shapes("bf16[8,1,32,128] bf16[8,2048,8,128] bf16[8,2048,8,128]"), _ints(*[2048] * 8)),
+        {"block_size": (256, 2048)},
+        {"": ("", "", "block_size")},
+    ),
+    Entry(
         "tokamax gmm",
         f"{_TOKAMAX}.ragged_dot.pallas_mosaic_tpu_kernel",
         lambda m, **b: (

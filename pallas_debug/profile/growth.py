@@ -43,9 +43,11 @@ class Growth:
         self._names = set(module.names)
         names = {o.name: o for o in blocks.pipelined}
         parameters = mosaic.parameters(module)[len(blocks.grid) :]
+        # Sizes of a dynamic grid are operands of the call, not of the kernel's function.
+        operands = [operand for operand in kernel.operands if operand.kind != "dynamic_grid"]
         self._parameters = {
             operand.name: parameter
-            for operand, parameter in zip(kernel.operands, parameters, strict=False)
+            for operand, parameter in zip(operands, parameters, strict=False)
         }
         for name, parameter in self._parameters.items():
             found = names.get(name)
@@ -161,11 +163,25 @@ def _product(numbers: Sequence[int], given: Sequence[Axes], unknown: Axes) -> Ax
 
 
 def _reshaped(axes: Axes, old: Sequence[int | None], new: Sequence[int | None]) -> Axes:
-    """Return the axes after dimensions of size 1 came or went; None where others changed."""
+    """Return the axes after dimensions were split, merged, added or dropped.
+
+    Dimensions are matched in runs with the same number of elements; the first dimension of a run,
+    other than 1, grows with what one dimension of the old run grows with.
+    """
     if len(axes) != len(old):
         return (None,) * len(new)
-    kept = [(size, axis) for size, axis in zip(old, axes, strict=True) if size != 1]
-    if [size for size, _ in kept] != [size for size in new if size != 1]:
-        return (None,) * len(new)
-    following = iter(kept)
-    return tuple(None if size == 1 else next(following)[1] for size in new)
+    found: list[Followed | None] = [None] * len(new)
+    i = j = 0
+    while i < len(old) and j < len(new):
+        first, begin = i, j
+        left, right = old[i] or 0, new[j] or 0
+        i, j = i + 1, j + 1
+        while left != right and (i < len(old) if left < right else j < len(new)):
+            if left < right:
+                left, i = left * (old[i] or 0), i + 1
+            else:
+                right, j = right * (new[j] or 0), j + 1
+        following = {axes[n] for n in range(first, i) if old[n] != 1} - {None}
+        if len(following) == 1:
+            found[next((n for n in range(begin, j) if new[n] != 1), begin)] = following.pop()
+    return tuple(found)

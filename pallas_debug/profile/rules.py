@@ -8,7 +8,6 @@ and on single buffers fired on none of them, and are left to `stats --what-if`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,9 +31,16 @@ one is a batch, such as the heads of jax's flash attention."""
 SEARCHED_STEPS = 256
 """Maximum steps to simulate for each of several changes that are compared."""
 
-MAX_GROWTH = 8
-"""Maximum factor by which the blocks of a step grow: beyond, a simulation from the schedule of a
-small block says little about that of a large one."""
+MAX_GROWTH = 4
+"""Maximum factor by which a block grows along an axis if it can grow along several: long narrow
+blocks load matrices for few rows, which the schedule of square ones does not show (jax's gmm)."""
+
+MAX_ALONE = 8
+"""The same where blocks can grow along one axis only, as in MaxText's ragged attention."""
+
+MAX_VMEM = 0.9
+"""Maximum share of the VMEM that proposed blocks take. The rest is for spills, which are not
+simulated: jax's matmul in blocks of 1,024 takes all of it on v5e, and is refused."""
 
 OVERLAPPED = 4
 """Iterations of a loop that may overlap."""
@@ -49,6 +55,7 @@ def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
     if blocks is None:
         return
     followers = _followers(blocks)
+    limit = MAX_GROWTH if len(followers) > 1 else MAX_ALONE
     factors: dict[int, int] = {}
     best: WhatIf | None = None
     while True:
@@ -56,7 +63,7 @@ def _larger_blocks(profile: Profile) -> Iterator[Candidate]:
             (found, doubled)
             for axis in followers
             for doubled in [{**factors, axis: 2 * factors.get(axis, 1)}]
-            if math.prod(doubled.values()) <= MAX_GROWTH
+            if doubled[axis] <= limit
             if (found := _scaled(profile, blocks, doubled, followers)) is not None
         ]
         found, doubled = min(tried, key=lambda t: -t[0].saved, default=(None, factors))
@@ -113,9 +120,12 @@ def _scaled(
     text = ", ".join(f"{name}[{n}]={size}" for (name, n), size in sizes.items())
     try:
         larger = changed.resized(blocks, sizes)
-        return profile.simulator.simulated(larger, text, max_steps=SEARCHED_STEPS)
+        found = profile.simulator.simulated(larger, text, max_steps=SEARCHED_STEPS)
     except UsageError:  # does not divide the array, or does not fit VMEM
         return None
+    limit = profile.simulator.vmem_limit.value
+    fits = found.vmem is None or limit is None or found.vmem <= MAX_VMEM * limit
+    return found if fits else None
 
 
 # Classes of instructions

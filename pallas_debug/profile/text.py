@@ -59,8 +59,8 @@ def change_text(changed: WhatIf) -> str:
         vmem = f", {quantities.size_text(changed.vmem)} of VMEM without spills"
     names = ", ".join(changed.assumed)
     assumed = f"; the block of {names} is assumed to change at every step" if names else ""
-    if "order=" in changed.change:
-        assumed += "; whether the kernel computes the same in that order is not checked"
+    if any(part in changed.change for part in ("order=", "=resident", ".bits=")):
+        assumed += "; whether the kernel then computes the same is not checked"
     return (
         f"with {changed.change}: {least}{marked(changed.cycles)} cycles instead of "
         f"{marked(changed.now)}{share}{steps}{vmem}{assumed}"

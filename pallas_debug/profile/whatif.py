@@ -164,7 +164,7 @@ class Simulator:
                 "much at a time depends on its blocks"
             )
         factors = changed.factors(before, blocks)
-        vmem, limit = self._vmem(before, blocks, factors, growth), self._limit.value
+        vmem, limit = self._vmem(before, blocks, factors, growth), self.vmem_limit.value
         if vmem is not None and limit is not None and vmem > limit:
             raise UsageError(
                 f"{change} needs {size_text(vmem)} of VMEM, of the {size_text(limit)} that the "
@@ -188,7 +188,7 @@ class Simulator:
         )
 
     @property
-    def _limit(self) -> Figure:
+    def vmem_limit(self) -> Figure:
         """VMEM that the kernel may use with other blocks: if it states how much, the chip has it.
 
         Kernels compute `vmem_limit_bytes` from their blocks (tpu-inference's quantized matmul).

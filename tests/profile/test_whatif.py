@@ -19,7 +19,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel, Operand, OperandKind
 from pallas_debug.profile import changed
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
-from pallas_debug.profile.growth import Growth
+from pallas_debug.profile.growth import Axes, Growth, _reshaped
 from pallas_debug.profile.stats import Profile
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -366,7 +366,12 @@ def test_work_grows_along_the_axes_of_its_values(line: int, factor: float | None
         )  # fmt: skip
 
     grid = BlockMap(grid=(16, 4), operands=(blocks("q_ref", 0, 64), blocks("k_ref", 1, 256)))
-    kinds: dict[str, OperandKind] = {"q_ref": "input", "k_ref": "input", "m_ref": "scratch"}
+    kinds: dict[str, OperandKind] = {
+        "grid[1]": "dynamic_grid",  # which the kernel's function does not get
+        "q_ref": "input",
+        "k_ref": "input",
+        "m_ref": "scratch",
+    }
     operands = [
         Operand(name=name, kind=kind, shape=(64, 128), dtype="float32", memory_space="vmem")
         for name, kind in kinds.items()
@@ -374,3 +379,23 @@ def test_work_grows_along_the_axes_of_its_values(line: int, factor: float | None
     kernel = Kernel(name="k", digest="", primitive="pallas_call", operands=tuple(operands))
     growth = Growth(kernel, grid, Module.of(ATTENTION, "mlir"))
     assert growth.of_place(("k.py", line), {0: 2.0, 1: 3.0}) == factor
+
+
+@pytest.mark.parametrize(
+    "axes, old, new, expected",
+    [
+        ((0, 1), (8, 128), (8, 128), (0, 1)),
+        ((None, 0), (256, 128), (8, 32, 128), (None, None, 0)),  # split, beside an axis
+        ((0, None), (256, 128), (8, 32, 128), (0, None, None)),
+        ((0, None, 1), (8, 32, 128), (256, 128), (0, 1)),  # merged
+        ((0, 1, 2), (8, 32, 128), (256, 128), (None, 2)),  # of two axes
+        ((2, 1, None), (1, 256, 128), (256, 128), (1, None)),  # a head that is dropped
+        ((1, None), (256, 128), (1, 256, 128), (None, 1, None)),
+        ((0,), (128,), (1, 128), (None, 0)),
+        ((0,), (8, 128), (1024,), (None,)),  # axes that do not fit the shape
+    ],
+)
+def test_axes_follow_dimensions_that_are_split_merged_or_dropped(
+    axes: Axes, old: tuple[int, ...], new: tuple[int, ...], expected: Axes
+) -> None:
+    assert _reshaped(axes, old, new) == expected
