@@ -18,7 +18,6 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from pallas_debug.model import Explanation
 from pallas_debug.store import DumpReader
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser
@@ -343,18 +342,9 @@ async def test_passes_are_filtered_and_hidden() -> None:
 # Failures.
 
 
-ENTRY = Explanation(
-    id="misaligned", cause="what is read must start at a multiple of 128", advice="another start"
-)
-KNOWN = ENTRY.brief()
-
-
 @pytest.mark.parametrize("size", [(160, 48), (40, 12)])
 @drive
-async def test_a_failure_is_told_above_its_operation(
-    golden: Golden, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pallas_debug.explain.of_failure", lambda *_: ENTRY)
+async def test_a_failure_is_told_above_its_operation(golden: Golden, size: tuple[int, int]) -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "G")
@@ -368,7 +358,8 @@ async def test_a_failure_is_told_above_its_operation(
         rows = [plain(app.failure.cells(i)) for i in range(app.failure.count)]
         assert all(len(row) <= app.failure.size.width for row in rows)
         message = " ".join(row.strip() for row in rows)  # wrapped by words
-        assert " ".join([*KNOWN, "INTERNAL: Mosaic failed"]) in message
+        assert app.failure.report is not None
+        assert " ".join([*app.failure.report.explanation, "INTERNAL: Mosaic failed"]) in message
         golden(app, f"failure-{size[0]}x{size[1]}")
         await press(pilot, "M")
         assert app.failure.size.height == 1
