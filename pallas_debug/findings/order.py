@@ -242,6 +242,12 @@ def _stuck(cause: str, advice: str, when: Test | None = None) -> Case:
 
 _DEADLOCKS = [
     _stuck(
+        "the {those} on it, here and in the kernel that returned it, add up to less than the waits",
+        "start a copy of the same slices, or signal it once, for every wait, in one of these "
+        "kernels",
+        has("is_given"),
+    ),
+    _stuck(
         "no copy has been started on it before this wait",
         "start the copy before the wait, on the same semaphore",
         lambda f: f.of_copy and f.is_started is False,

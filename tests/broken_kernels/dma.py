@@ -285,7 +285,6 @@ KERNELS = (
             operand="y_tile",
             grid_point=(),
             other="copy_y.start()",
-            values={"waited for": "sems[0]"},
         ),
     ),
     BrokenKernel(

@@ -427,7 +427,7 @@ KERNELS = (
             grid_point=NO_GRID,
             loop=(0,),
             other="copy(0).start()",
-            values={"other semaphore": "sems[0]", "waited for": "sems[1]"},
+            values={"other semaphore": "sems[0]"},
         ),
     ),
     BrokenKernel(

@@ -267,10 +267,7 @@ KERNELS = (
             operand="tile_ref",
             grid_point=NO_GRID,
             other="copy.start()",
-            values={
-                "other semaphore": "receive_sem",
-                "waited for": "the barrier semaphore, send_sem",
-            },
+            values={"other semaphore": "receive_sem"},
         ),
     ),
     BrokenKernel(

@@ -84,9 +84,9 @@ def test_grid_points_that_store_equal_values_do_not_race() -> None:
     """From Pallas-Puzzles, `sum` and `softmax`: no order changes the result."""
     verdict = pallas_debug.verify(total, np.ones(16, np.float32), reference=lambda x: x.sum()[None])
     assert not counting(verdict), str(verdict)
-    assert any("equal" in hint.message for hint in verdict.hints), str(verdict)
 
 
+@pytest.mark.slow
 def test_a_clean_kernel_for_triton_passes(command, tmp_path) -> None:
     """From twelve projects: a target that does not apply is not asked, and costs no exit code."""
     (tmp_path / "double.py").write_text(

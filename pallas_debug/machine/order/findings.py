@@ -169,6 +169,8 @@ def _never_ends(seen: Sighting, blocked: Blocked, stuck: Sequence[Stuck], **fact
         needed=needed,
         unit="bytes" if of_copy else None,
         of_copy=of_copy,
+        those="copies" if of_copy else "signals",
+        is_given=buffer.kind == "input",
         device=buffer.device or None,
         core=buffer.core or None,
         stuck="; ".join(map(str, stuck)),

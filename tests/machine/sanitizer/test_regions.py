@@ -177,8 +177,8 @@ def test_the_oldest_accesses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     memory, kept = buffer(), AccessHistory(drops=False)
     for when in range(100):
         box = (range(when % 12, when % 12 + 1), range(when // 12, when // 12 + 1))
-        kept.keep(MemoryAccess(memory, (box,), True, one.epoch, 0, when, ()))
+        kept.keep(MemoryAccess(memory, (box,), True, one.epoch, 0, (when,)))
         assert len(kept.accesses) <= 32
     everything = (tuple(range(n) for n in SHAPE),)
-    races = kept.unordered(two, MemoryAccess(memory, everything, False, two.epoch, 1, 100, ()))
-    assert [other.when for other, _ in races] == list(range(100 - len(races), 100))
+    races = kept.unordered(two, MemoryAccess(memory, everything, False, two.epoch, 1, (100,)))
+    assert [other.point[0] for other, _ in races] == list(range(100 - len(races), 100))
