@@ -1,6 +1,5 @@
 # Two commands: `make demo` and `make test`. Each makes the virtual environments that it needs, and
-# is quick the second time. `make test` runs an eighth of the slow tests, `make test-all` all tests
-# on both Pythons. uv installs in a sixth of pip's time; pip knows indexes that uv has not been told
+# is quick the second time. `make test-all` adds the slow tests. uv installs in a sixth of pip's time; pip knows indexes that uv has not been told
 # of, and takes over where uv finds no package.
 
 PYTHON ?= python3

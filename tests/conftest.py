@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from zygote import Zygote
+from forked import Forks
 
 # Several devices for what runs under shard_map; read when jax's CPU backend starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
@@ -39,9 +39,8 @@ if (
 for variable in ("CI", "BUILD_NUMBER"):
     os.environ.pop(variable, None)
 
-ENVIRONMENT = dict(os.environ)
 
-pytest_plugins = ("tiers", "jaxless", "object_stores")
+pytest_plugins = ("jaxless", "object_stores")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -103,17 +102,17 @@ def quick_to_compile() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """Forks what stands for `python`; one for this process, which starts with its first use."""
-    zygote = Zygote(ENVIRONMENT)
-    yield zygote
-    zygote.stop()
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A script that stands for `python`, but forks; see `forked.py`."""
+    forks = Forks(str(tmp_path_factory.mktemp("forks")))
+    yield forks.python
+    forks.stop()
 
 
 @pytest.fixture
-def fork_python(zygote: Zygote, tmp_path: Path) -> Run:
-    """Runs what stands for `python -c CODE` (or `python ARGS`) in `tmp_path`; see `zygote.py`."""
-    return lambda *words, **environment: run([*zygote.python, *words], tmp_path, environment)
+def fork_python(forks: str, tmp_path: Path) -> Run:
+    """Runs what stands for `python -c CODE` (or `python ARGS`) in `tmp_path`; see `forked.py`."""
+    return lambda *words, **environment: run([forks, *words], tmp_path, environment)
 
 
 @pytest.fixture
@@ -151,12 +150,12 @@ def left_out() -> tuple[str, ...]:
 
 @pytest.fixture
 def run_pytest(
-    zygote: Zygote,
+    forks: str,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     left_out: tuple[str, ...],
 ) -> Callable[..., pytest.RunResult]:
-    """Runs pytest in a child process, as `pytester.runpytest_subprocess` does; see `zygote.py`.
+    """Runs pytest in a child process, as `pytester.runpytest_subprocess` does; see `forked.py`.
 
     For `-n 2`, the workers are forked as well.
     """
@@ -168,12 +167,12 @@ def run_pytest(
         words += [f"-pno:{name}" for name in left_out]
         for n, word in enumerate(arguments):
             if word == "-n":
-                words += ["--tx", f"{arguments[n + 1]}*popen//python={zygote.executable}"]
+                words += ["--tx", f"{arguments[n + 1]}*popen//python={forks}"]
             elif n and arguments[n - 1] == "-n":
                 words += ["--dist=load"]
             else:
                 words.append(word)
-        return pytester.run(*zygote.python, *words, timeout=240)
+        return pytester.run(forks, *words, timeout=240)
 
     return run
 

@@ -61,6 +61,7 @@ def test_the_axis_of_the_grid_that_was_rounded_down(engines: str) -> None:
     assert finding.source.text == "grid_columns = x.shape[1] // 512"
 
 
+@pytest.mark.slow
 def test_a_long_kernel_without_a_loop(captures: Captures) -> None:
     """A sorting network that Python unrolls, as in tallax."""
 

@@ -72,6 +72,7 @@ def arithmetic(i: Any, j: Any) -> tuple[Any, Any]:
     return a + b + c, d + e + f + g + h
 
 
+@pytest.mark.slow
 def test_index_maps_are_computed_as_jax_does(captures: Captures) -> None:
     grid = (7, 6)
     function, args = call(grid, arithmetic, lambda i, j: (i, j), (8, 8))

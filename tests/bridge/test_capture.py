@@ -426,6 +426,7 @@ def test_another_order_of_the_mesh_axes_makes_another_kernel() -> None:
     assert len({k.digest for k in session.kernels}) == 2
 
 
+@pytest.mark.slow
 def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from pallas_debug.bridge.capture import capture
 

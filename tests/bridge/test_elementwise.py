@@ -26,6 +26,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_packed_is_unpacked_again() -> None:
     generator = np.random.default_rng(0)
     sources, expected = [], []

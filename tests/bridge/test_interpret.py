@@ -206,12 +206,14 @@ def points(function: Callable[..., Any], *args: Any) -> int:
     return len(visited)
 
 
+@pytest.mark.slow
 def test_parameters_reach_the_interpreter(ran: list[str]) -> None:
     made = pl.pallas_call(double, out_shape=jax.typeof(X), grid=(3,))
     assert points(made, X) == points(jax.jit(made), X) == 3
     assert not ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "tpu", "tpu,detect_races"])
 def test_a_call_that_was_made_before_is_interpreted(mode: str, ran: list[str]) -> None:
     made = pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
@@ -240,6 +242,7 @@ def test_jax_reports_the_races_that_it_finds(
     assert session.observer.findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tpu", "tpu,detect_races", "tpu,num_cores=2"])
 def test_state_is_reset_after_an_exception(mode: str) -> None:
     decorated = pallas_debug.interpret(mode)(rows)
@@ -253,6 +256,7 @@ def test_state_is_reset_after_an_exception(mode: str) -> None:
         np.testing.assert_array_equal(decorated(8), X)
 
 
+@pytest.mark.slow
 def test_an_exception_of_the_program_resets_too() -> None:
     @pallas_debug.interpret("tpu")
     def failing() -> None:
@@ -357,6 +361,7 @@ def test_our_own_lowering_is_not_interpreted() -> None:
     assert "tpu_custom_call" in lowered.as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hlo", "auto"])
 def test_a_nan_of_an_eager_kernel_ends_under_debug_nans(mode: str) -> None:
     """jax alone would jit and call the kernel again and again, to the limit of recursion."""

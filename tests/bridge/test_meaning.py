@@ -51,6 +51,7 @@ def untested(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     mechanisms.changed.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("moved")
 def test_a_moved_parameter_changes_the_forms_of_what_copies() -> None:
     changed = {one.name: one for one in meaning.changed()}
@@ -87,6 +88,7 @@ def call(kernel: Any, x: Any) -> Any:
 X = jnp.ones((8, 128))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("moved", "untested")
 def test_an_untested_jax_runs_what_it_does_not_change() -> None:
     verdict = pallas_debug.verify(call, double, X, engines="static,machine")

@@ -21,6 +21,7 @@ def test_every_primitive_that_jax_lowers_has_a_row() -> None:
     assert primitives.unknown() == []
 
 
+@pytest.mark.slow
 def test_there_is_no_other_table() -> None:
     """A collection of more than four names, or a dictionary from them to values, is a table.
 

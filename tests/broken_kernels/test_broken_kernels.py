@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import pytest
-from tiers import mark_all_but_first
+from marks import mark_all_but_first
 
 from broken_kernels import ALL, BrokenKernel
 from broken_kernels.texts import MAX_LINES, ROOT, is_compared, path, text, verified
@@ -67,6 +67,7 @@ def test_found_with_its_kind_and_line(
     _has_its_text(kernel, verdict, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", first_of_each(OF_INTENT, "hint"))
 def test_a_wrong_value_has_its_text(kernel: BrokenKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     _has_its_text(kernel, verified(kernel, kernel.function, compared=True), monkeypatch)
@@ -90,6 +91,7 @@ def test_hinted_at_and_not_accused(kernel: BrokenKernel) -> None:
         assert kernel.hint in {hint.kind for hint in verdict.hints}, str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", first_of_each(ALL, "topic"))
 def test_nothing_is_found_in_the_repaired_twin(kernel: BrokenKernel) -> None:
     verdict = verified(kernel, kernel.repaired, compared=True)

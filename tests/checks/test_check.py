@@ -26,6 +26,7 @@ both = pytest.mark.parametrize("mode", MODES)
 # Transformations.
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["plain", "jit"])
 def test_jit(transform: Callable[..., Any], mode: str) -> None:
@@ -36,12 +37,14 @@ def test_jit(transform: Callable[..., Any], mode: str) -> None:
     assert finding.digest
 
 
+@pytest.mark.slow
 @both
 def test_values_are_those_of_the_unchecked_kernel(mode: str) -> None:
     _, out = checked(jax.jit(logs), X, mode=mode)
     np.testing.assert_allclose(out, logs(X), rtol=1e-6)
 
 
+@pytest.mark.slow
 @both
 def test_vmap_puts_the_batch_index_first(mode: str) -> None:
     batch = jnp.stack([X + 1e6, X, X])
@@ -66,12 +69,14 @@ def _root_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 root.defvjp(lambda x: (root(x), x), _root_backward)
 
 
+@pytest.mark.slow
 @both
 def test_the_kernel_of_a_gradient(mode: str) -> None:
     finding = one(jax.grad(lambda x: root(x).sum()), X, mode=mode)
     assert (finding.kernel, finding.kind) == ("root_backward", "NanProduced")
 
 
+@pytest.mark.slow
 @both
 def test_in_a_scan_and_a_cond_of_the_program(mode: str) -> None:
     def scanned(x: jax.Array) -> jax.Array:
@@ -109,6 +114,7 @@ def test_under_shard_map(mode: str) -> None:
     assert one(jax.jit(mapped), X, mode=mode).count == 2
 
 
+@pytest.mark.slow
 def test_under_x64() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         first = jnp.int64(3) * pl.program_id(0).astype(jnp.int64) + 5
@@ -136,6 +142,7 @@ def fails_in(body: Callable[[Any], Any], mode: str) -> Finding:
     return one(lambda x: call(kernel, x, grid=(4,)), X, mode=mode)
 
 
+@pytest.mark.slow
 @both
 def test_branches_and_order(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -188,6 +195,7 @@ def test_loops(name: str, mode: str) -> None:
     assert (finding.grid_point, finding.count) == ((0,), 8)
 
 
+@pytest.mark.slow
 @both
 def test_nested_loops(mode: str) -> None:
     def body(x_ref: Any) -> None:
@@ -203,6 +211,7 @@ def test_nested_loops(mode: str) -> None:
     assert (finding.message, finding.loop, finding.count) == ("1 3", (1, 3), 3 * 4)
 
 
+@pytest.mark.slow
 def test_of_five_loops_the_three_innermost_are_recorded() -> None:
     def body(x_ref: Any) -> None:
         def nest(depth: int, seen: Any) -> None:
@@ -231,6 +240,7 @@ def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:
     return call(kernel, table, x, grid_spec=spec)
 
 
+@pytest.mark.slow
 def test_an_access_out_of_bounds_stops_the_machine_and_is_recorded_by_inserted_checks() -> None:
     for mode in MODES:
         assert not checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all", mode=mode)[0]
@@ -274,6 +284,7 @@ def test_inserted_checks_leave_accesses_alone_whose_mask_they_cannot_see() -> No
     assert made is None or "read" not in {site.operation for site in made.layout.sites}
 
 
+@pytest.mark.slow
 @both
 def test_dynamic_and_empty_grids(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -303,6 +314,7 @@ def test_parallel_dimensions(semantics: tuple[str, ...]) -> None:
     assert (finding.grid_point, finding.count, finding.message) == ((2, 1), 7, "2 1")
 
 
+@pytest.mark.slow
 @both
 def test_several_outputs_and_aliases(mode: str) -> None:
     def kernel(x_ref: Any, a_ref: Any, b_ref: Any) -> None:
@@ -318,6 +330,7 @@ def test_several_outputs_and_aliases(mode: str) -> None:
     assert int(jnp.isnan(b).sum()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
 def test_narrow_floats(dtype: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -332,6 +345,7 @@ def test_narrow_floats(dtype: str) -> None:
 # What inserted checks record: scalars.
 
 
+@pytest.mark.slow
 def test_scalars_are_recorded() -> None:
     def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         n = n_ref[0]

@@ -18,6 +18,7 @@ import pallas_debug
 from pallas_debug.errors import ChecksFailed, UsageError
 
 
+@pytest.mark.slow
 def test_only_what_is_asked_for_is_checked() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         checkify.check(x_ref[0, 0] > 0, "not positive")

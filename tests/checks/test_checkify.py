@@ -75,6 +75,7 @@ def test_user_checks() -> None:
     assert error_of(positive, at(9, -2.0)) == "block 2 has -2.0 (`check` failed)"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_debug_checks_need_no_checkify() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -88,6 +89,7 @@ def test_debug_checks_need_no_checkify() -> None:
     np.testing.assert_array_equal(jax.jit(function)(X), X)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_nan() -> None:
     def function(x: jax.Array) -> jax.Array:
@@ -100,6 +102,7 @@ def test_nan() -> None:
     assert f"test_checkify.py:{_roots.__code__.co_firstlineno + 1}" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_index() -> None:
     assert error_of(_sliced, jnp.array([7]), X + 1, errors=INDEX) is None
@@ -109,6 +112,7 @@ def test_index() -> None:
     assert "index 9 is out of bounds for axis 0 with size 8" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_division() -> None:
     def function(x: jax.Array) -> jax.Array:
@@ -122,6 +126,7 @@ def test_division() -> None:
     assert error_of(function, X, errors=DIV) == "division by zero"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_the_results_are_those_of_the_unchecked_kernel() -> None:
     _, out = jax.jit(checkify.checkify(positive, errors=checkify.all_checks))(at(9, -2.0))
@@ -148,6 +153,7 @@ def _sliced(n: jax.Array, x: jax.Array) -> jax.Array:
 pytestmark = pytest.mark.filterwarnings("error")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_an_index_of_a_ref() -> None:
     text = error_of(lambda n, x: call(_rows_from, n, x, shape=(8, 128)), jnp.array([12]), X + 1)
@@ -164,11 +170,13 @@ def test_without_jit() -> None:
         error.throw()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_jit_within() -> None:
     assert error_of(jax.jit(jax.jit(positive)), at(4, 0.0)) == "block 1 has 0.0 (`check` failed)"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_vmap_within() -> None:
     batch = jnp.stack([X + 1, at(9, -3.0), at(0, -4.0)])
@@ -361,6 +369,7 @@ def test_what_is_not_asked_for_is_not_reported() -> None:
 _CATEGORIES = {"user": USER, "nan": NAN, "div": DIV, "index": INDEX}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 @pytest.mark.parametrize(
     "message, shown",
@@ -434,6 +443,7 @@ def test_a_kernel_that_it_cannot_look_into_is_warned_of() -> None:
         jax.make_jaxpr(checkify.checkify(over_a_mesh))(X)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 def test_uninstall_gives_jax_its_own_behaviour_back() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:

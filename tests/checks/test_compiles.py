@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
+from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import mark_all_but_first
 
 import pallas_debug.checkify as ours
 from pallas_debug import defaults

@@ -421,6 +421,7 @@ def test_what_jax_refuses_is_shown_without_our_frames(command: Any, tmp_path: Pa
     assert line.endswith("pass a kernel to pl.pallas_call, without calling it")
 
 
+@pytest.mark.slow
 def test_a_result_that_is_no_array_is_ignored(command: Any, tmp_path: Path) -> None:
     text = "from pallas_debug_kernels import softmax\ndef f(x):\n    return softmax(x), 'label'\n"
     (tmp_path / "labelled.py").write_text(text)

@@ -284,6 +284,7 @@ def test_arguments_without_their_option(commands: Any) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_reader_of_the_output_goes_away(folder: Path) -> None:
     script = f"{installed()} show dumps finalize-llo | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, check=False)
@@ -309,6 +310,7 @@ guard.guarded(cli)
     assert (done.returncode, done.stdout, done.stderr) == (Exit.OK, b"a line\n", b"")
 
 
+@pytest.mark.slow
 def test_a_closed_output(folder: Path) -> None:
     def code(line: str) -> tuple[int, str]:
         script = f"{installed()} {line}"
@@ -348,6 +350,7 @@ guard.guarded(cli)
     )
 
 
+@pytest.mark.slow
 def test_internal_errors_and_ctrl_c(run_python: Any) -> None:
     code = """
 from pallas_debug.cli import guard
@@ -402,6 +405,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_the_process_ends_without_tearing_down_what_it_holds(
     real_command: Any, tmp_path: Path
 ) -> None:

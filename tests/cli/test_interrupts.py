@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from zygote import Zygote
 
 import pallas_debug
 from pallas_debug import interrupts
@@ -37,6 +36,7 @@ run(2_000_000_000).block_until_ready()
 """
 
 
+@pytest.mark.slow
 def test_a_program_of_xla_ends_with_the_second_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(LONG)
     run = subprocess.Popen(
@@ -86,12 +86,14 @@ console()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_an_extension_module_of_jaxlib_is_loaded(run_python: Any) -> None:
     """It would print the traceback, or crash."""
     done = run_python("-c", WHILE_JAXLIB_IS_LOADED)
     assert (done.returncode, done.stderr) == (130, "\npallas-debug: stopped\n")
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_command_as_ctrl_c_does(tmp_path: Path) -> None:
     """So that the terminal is as it was, and no file of the compiler is left."""
     (tmp_path / "slow.py").write_text(
@@ -124,10 +126,10 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_command_while_xla_runs_a_program(zygote: Zygote, tmp_path: Path) -> None:
+def test_sigterm_ends_a_command_while_xla_runs_a_program(forks: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(LONG)
     run = subprocess.Popen(
-        [*zygote.python, Path(sys.executable).with_name("pallas-debug"), "dump", "script.py"],
+        [forks, Path(sys.executable).with_name("pallas-debug"), "dump", "script.py"],
         cwd=tmp_path, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert run.stdout is not None
@@ -341,6 +343,7 @@ def test_a_program_ends_in_the_threads_of_its_callbacks() -> None:
     assert [str(error) for error in raised] == ["stopped by ctrl+c"]
 
 
+@pytest.mark.slow
 def test_a_forked_process_does_not_write_into_the_pipe_of_its_parent() -> None:
     code = """
 import os, signal, sys, time, warnings

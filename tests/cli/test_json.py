@@ -100,6 +100,7 @@ def check(document: dict[str, Any], command: str) -> None:
     assert again == document, "a field that the schema does not have, or has with a default"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
 def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_path: Path) -> None:
     (tmp_path / "rows.py").write_text(CODE)

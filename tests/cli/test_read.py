@@ -42,6 +42,7 @@ def test_ls_lists_a_line_per_kernel_and_target(
     assert all("kernel.py:" in row[1] and row[3].startswith("ok, ") for row in rows)
 
 
+@pytest.mark.slow
 def test_ls_of_a_kernel_lists_its_passes(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
     shown = command("ls", root, "-k", "matmul", "-t", "v5e").stdout.splitlines()

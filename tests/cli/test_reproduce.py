@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zygote import Zygote
 
 BROKEN = """
 import jax, jax.numpy as jnp
@@ -42,13 +41,13 @@ for script in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def dumped(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
+def dumped(tmp_path_factory: pytest.TempPathFactory, forks: str) -> Path:
     """A copy of a dump, away from where it was made; the program is gone."""
     made = tmp_path_factory.mktemp("made")
     (made / "broken.py").write_text(BROKEN)
     script = Path(sys.executable).with_name("pallas-debug")
     done = subprocess.run(
-        [*zygote.python, script, "dump", "broken.py"],
+        [forks, script, "dump", "broken.py"],
         cwd=made,
         capture_output=True,
         text=True,
@@ -93,6 +92,7 @@ def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_pa
         assert message in part
 
 
+@pytest.mark.slow
 def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     (folder,) = dumped.glob("healthy-*")
     done = command("reproduce", folder / "v5e")

@@ -79,6 +79,7 @@ def test_flash_attention_in_numbers(dumps: Path, target: str) -> None:
     assert any("flash_attention_kernel" in str(name) for name in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "tpu7x"])
 def test_bundles_are_traced_to_lines(dumps: Path, target: str) -> None:
     coverage = stats_of(dumps, target).coverage
@@ -454,6 +455,7 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
     assert "nothing changed" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_parameter_of_a_function_can_be_changed(command: Any) -> None:
     words = ("stats", "pallas_debug_kernels:flash_attention", "-t", "v5e", "--spec", "bf16_4k")
     done = command(*words, "--what-if", "block_k=1024", "--what-if", "k_ref.buffers=3")

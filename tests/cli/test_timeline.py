@@ -95,6 +95,7 @@ def test_the_trace(command: Any, dumps: Path, tmp_path: Path) -> None:
     assert command("timeline", dumps, "-t", "v5e", "-o", "-").stdout == trace.read_text()
 
 
+@pytest.mark.slow
 def test_as_json(command: Any, dumps: Path) -> None:
     done = command("timeline", dumps, "-t", "v5e", "--steps", "2", "--json")
     found = json.loads(done.stdout)["timeline"]

@@ -43,6 +43,7 @@ def module(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_sound_kernel_passes_every_engine(real_command: Any) -> None:
     done = real_command("verify", "pallas_debug_kernels:vector_add", "--target", "v5e,v6e")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -189,6 +190,7 @@ def test_calls_on_several_devices_are_judged(command: Any, tmp_path: Path) -> No
     assert "seen by: machine" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_kernel_whose_arrays_jax_partitions_is_refused_on_a_tpu(
     command: Any, tmp_path: Path
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_kernel_whose_arrays_jax_partitions_is_refused_on_a_tpu(
     ) in done.stdout
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> None:
     """A target that does not apply to a kernel is not asked, unless it was requested by name."""
     text = ROWS.replace(" + 4", "").replace(

@@ -101,6 +101,7 @@ def test_hints_on_the_chain_come_first() -> None:
     assert on_path([carried], replace(finding, chain=())) == ()
 
 
+@pytest.mark.slow
 def test_of_two_states_only_the_one_that_a_value_is_computed_from() -> None:
     """What is stored first is computed from both, and what both become with it."""
 

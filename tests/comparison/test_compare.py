@@ -85,6 +85,7 @@ def test_integers_and_bools_are_equal(dtype: Any) -> None:
     assert report.outputs[0].allowed == ""
 
 
+@pytest.mark.slow
 def test_a_reference_in_wider_integers() -> None:
     def eight(x: jax.Array, by: int = 2) -> Any:
         return blocks(lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[...] * by), x)

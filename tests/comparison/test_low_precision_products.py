@@ -56,6 +56,7 @@ def compared(function: Any, reference: Any, *args: Any, **options: Any) -> tuple
     return pallas_debug.compare(function, reference, *args, **options).findings
 
 
+@pytest.mark.slow
 def test_prefix_sums_of_integers_by_a_product() -> None:
     report = pallas_debug.compare(offsets_with(DEFAULT), offsets_reference, COUNTS)
     (finding,) = report.findings
@@ -69,6 +70,7 @@ def test_prefix_sums_of_integers_by_a_product() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_exact_is_no_fault() -> None:
     """As advised, and for integers that bfloat16 holds."""
     assert not compared(offsets_with(HIGHEST), offsets_reference, COUNTS)
@@ -109,6 +111,7 @@ def decay_of(x: Any) -> Any:
     return jnp.exp((x[:, :, None] * x[None]).sum(1) - N)
 
 
+@pytest.mark.slow
 def test_a_reference_without_the_product_shows_it() -> None:
     (finding,) = compared(decay, decay_of, ABOVE_ONE)
     assert finding.kind == "LowPrecisionProduct"
@@ -183,6 +186,7 @@ def test_results_that_differ_without_rounding_too() -> None:
     assert not compared(offsets, offsets_reference, COUNTS)
 
 
+@pytest.mark.slow
 def test_a_session_around_it_sees_nothing_of_the_further_runs() -> None:
     with Session(Options(), runs=True) as session:
         (finding,) = compared(offsets_with(DEFAULT), offsets_reference, COUNTS)

@@ -51,6 +51,7 @@ def test_ok(shared: Pool, module: Module, tmp_path: Path) -> None:
     assert "llo.vadd.f32" in target.text(target.find_pass("finalize-llo"))
 
 
+@pytest.mark.slow
 def test_refused_by_mosaic(shared: Pool, module: Module, kernels_file: Path) -> None:
     with shared.compile(module("misaligned"), topology=V5E.topology) as outcome:
         compilation, files = finished(outcome)

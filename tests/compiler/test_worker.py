@@ -33,6 +33,7 @@ print(json.dumps([added, child]))
 """
 
 
+@pytest.mark.slow
 def test_a_worker_never_imports_jax(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """jaxlib is enough for libtpu, and a second of CPU cheaper."""
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python lists imports on standard error

@@ -41,6 +41,7 @@ def test_every_page_is_built(site: Path) -> None:
         assert (site / folder / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_the_scripts_are_no_part_of_the_site(site: Path) -> None:
     assert not list(site.rglob("*.py"))
 

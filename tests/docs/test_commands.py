@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from zygote import Zygote
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,10 +56,10 @@ def test_there_are_pages_with_commands() -> None:
     "name",
     [pytest.param(n, marks=[] if n in CHEAP else pytest.mark.slow, id=n) for n in PAGES],
 )
-def test_a_page_shows_what_its_commands_print(name: str, zygote: Zygote) -> None:
+def test_a_page_shows_what_its_commands_print(name: str, forks: str) -> None:
     if name in NUMBERS and not metadata.version("libtpu").startswith("0.0.42"):
         pytest.skip("the numbers of performance on the pages are those of libtpu 0.0.42")
-    python = sys.executable if name in STARTED else zygote.executable
+    python = sys.executable if name in STARTED else forks
     with commands.scratch_directory(python) as scratch:
         found = commands.differences(PAGES[name], scratch)
     assert not found, "\n\n".join(found)

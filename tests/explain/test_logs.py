@@ -129,6 +129,7 @@ assert "jax" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_a_large_log_is_read_in_bounded_memory() -> None:
     """12 MB here; all that a longer one adds is more pieces."""
     done = subprocess.run(

@@ -98,6 +98,7 @@ def test_a_formula_compiles_in_place_of_its_function(session: Session, name: str
     assert f"Unimplemented primitive in Pallas TPU lowering for tc: {name}." in failure.message
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     """A compiler that an earlier test has started takes some milliseconds, too."""
     options = Options(

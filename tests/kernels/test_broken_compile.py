@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, Refusal
-from tiers import mark_all_but_first
+from marks import mark_all_but_first
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.model import Failure

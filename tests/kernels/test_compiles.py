@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import mark_all_but_first
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.compiler import targets

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 import references
 from jax.experimental.pallas import tpu as pltpu
+from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, Spec, operations
 from references import assert_close, gradient, weights
-from tiers import mark_all_but_first
 
 MODES = {"hlo": True, "tpu": pltpu.InterpretParams()}
 

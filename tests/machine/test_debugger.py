@@ -102,6 +102,7 @@ def test_every_line_backwards_is_that_of_forwards(
     assert session.step() == "the run has ended; every command works backwards as well"
 
 
+@pytest.mark.slow
 def test_memory_that_nothing_has_written_is_called_so(session: StepSession) -> None:
     def shown(name: str) -> str:
         value = next(value for value in run_of(session).values() if value.name == name)

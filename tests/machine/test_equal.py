@@ -26,8 +26,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from machine_runs import UNITS, require_close
+from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, operations
-from tiers import mark_all_but_first
 
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.machine import points

@@ -114,6 +114,7 @@ def test_a_grid_that_is_too_short_for_a_masked_store() -> None:
     assert "o_ref[16:20] is never written" in finding.message
 
 
+@pytest.mark.slow
 def test_a_mask_of_elements_that_are_no_slice() -> None:
     def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
         is_even = jnp.arange(BLOCK) % 2 == 0
@@ -285,6 +286,7 @@ def test_a_lock_orders_accesses() -> None:
     np.testing.assert_array_equal(ran(function, X)[1], X.reshape(4, 8).sum(0))
 
 
+@pytest.mark.slow
 def test_the_last_grid_point_may_read_what_the_others_wrote() -> None:
     def kernel(x_ref: jax.Ref, c_ref: jax.Ref, count_ref: jax.Ref, part_ref: jax.Ref,
                o_ref: jax.Ref) -> None:  # fmt: skip
@@ -306,6 +308,7 @@ def test_the_last_grid_point_may_read_what_the_others_wrote() -> None:
 # Operations
 
 
+@pytest.mark.slow
 def test_equal_elements_of_an_atomic_update_all_count() -> None:
     def kernel(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
         numbers = x_ref[part()]

@@ -43,6 +43,7 @@ def unrolled(x: jax.Array) -> jax.Array:
     return pl.pallas_call(kernel, out_shape=x)(x)
 
 
+@pytest.mark.slow
 def test_straight_line_code_is_compiled_in_units_of_bounded_size() -> None:
     launch = decoded(unrolled, [TILE])
     units = [s.unit for s in launch.body.steps if isinstance(s, ir.Compute)]
@@ -54,6 +55,7 @@ def test_straight_line_code_is_compiled_in_units_of_bounded_size() -> None:
     np.testing.assert_array_equal(run.run(launch, [[TILE]]).results[0][0], value)
 
 
+@pytest.mark.slow
 def test_large_values_are_dropped_after_their_last_use() -> None:
     def function(x: jax.Array) -> jax.Array:
         def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
@@ -75,6 +77,7 @@ def test_large_values_are_dropped_after_their_last_use() -> None:
     assert held.most <= 1
 
 
+@pytest.mark.slow
 def test_a_limit_on_memory_refuses_the_kernel_by_name_and_line(limited: None) -> None:
     launch = decoded(unrolled, [TILE])
     with pytest.raises(MachineError, match=r"kernel `kernel` was stopped: the process needs"):
@@ -98,6 +101,7 @@ def test_the_line_is_named_if_a_step_exceeds_the_limit(monkeypatch: pytest.Monke
         machine.run()
 
 
+@pytest.mark.slow
 def test_an_operand_that_exceeds_the_limit_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = decoded(unrolled, [TILE])
     now = limit._resident()
@@ -107,6 +111,7 @@ def test_an_operand_that_exceeds_the_limit_is_not_copied(monkeypatch: pytest.Mon
         Machine(launch, [[huge]])
 
 
+@pytest.mark.slow
 def test_a_call_is_kept_for_hints_only_if_there_is_room_to_sanitize_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

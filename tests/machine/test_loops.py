@@ -147,6 +147,7 @@ def facts(done: MachineRun) -> Any:
     return [(f.kind, f.source, f.grid_point, f.loop, f.index, f.message) for f in done.findings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_the_sanitizer_finds_nothing_in_correct_loops(
     kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -157,6 +158,7 @@ def test_the_sanitizer_finds_nothing_in_correct_loops(
     np.testing.assert_array_equal(one.results[0][0], other.results[0][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel, kind",
     [
@@ -173,6 +175,7 @@ def test_the_sanitizer_finds_the_same_in_compiled_loops(
     assert facts(one) == facts(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_results_are_those_of_a_run_step_by_step(
     kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch

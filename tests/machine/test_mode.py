@@ -179,6 +179,7 @@ def table_call(body: Any, index_map: Any, block: tuple[int, int]) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_a_read_outside_a_table_whose_value_is_discarded() -> None:
     """Kernels read tables speculatively; only the sanitizer reports it."""
 

@@ -14,8 +14,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import called, passed, require_close
+from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, operations
-from tiers import mark_all_but_first
 
 from pallas_debug.bridge.programs import grids
 from pallas_debug.bridge.programs.launch import Launch

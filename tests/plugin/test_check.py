@@ -7,8 +7,8 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
+from marks import with_and_without_xdist
 from pallas_debug_pytest import options
-from tiers import with_and_without_xdist
 
 from pallas_debug.store import open_dumps
 

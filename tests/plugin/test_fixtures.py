@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tiers import with_and_without_xdist
+from marks import with_and_without_xdist
 
 Child = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]

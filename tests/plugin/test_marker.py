@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 
 import pytest
+from marks import with_and_without_xdist
 from pallas_debug_pytest import marks, options
-from tiers import with_and_without_xdist
 
 from pallas_debug.store import open_dumps
 
@@ -152,6 +152,7 @@ def test_under_xdist_each_is_an_error_of_collection(child: Child) -> None:
     assert result.ret != 0
 
 
+@pytest.mark.slow
 def test_its_help_is_its_signature(child: Child) -> None:
     result = child("", "--markers", "--strict-markers")
     line = next(x for x in result.stdout.lines if x.startswith("@pytest.mark.pallas("))

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+from marks import with_and_without_xdist
 from pallas_debug_pytest import options
-from tiers import with_and_without_xdist
 
 from pallas_debug import defaults
 from pallas_debug.bridge.interpret import params

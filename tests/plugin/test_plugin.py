@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiers import with_and_without_xdist
+from marks import with_and_without_xdist
 
 from pallas_debug.store import open_dumps
 

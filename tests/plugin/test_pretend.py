@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tiers import with_and_without_xdist
+from marks import with_and_without_xdist
 
 Run = Callable[..., pytest.RunResult]
 

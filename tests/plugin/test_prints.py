@@ -51,6 +51,7 @@ def test_prints_are_on_standard_output_in_order(
         }
 
 
+@pytest.mark.slow
 def test_to_the_terminal(child: Child) -> None:
     result = child("def test_it(): count(3)", "--pallas-interpret", "-s", "-q")
     result.assert_outcomes(passed=1)

@@ -29,6 +29,7 @@ def profiles(function: Any, args: Any, to: Path) -> list[Profile]:
     return [found.profile for found in read if found is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "operation",
     [
@@ -55,6 +56,7 @@ def test_cells_sum_up_to_the_estimate(operation: BundledOperation, tmp_path: Pat
         assert 1 <= len(profile.bottleneck) <= 5
 
 
+@pytest.mark.slow
 def test_a_grid_of_unknown_size_has_shares_per_iteration(tmp_path: Path) -> None:
     from jax.experimental import pallas as pl
 
@@ -75,6 +77,7 @@ def test_a_grid_of_unknown_size_has_shares_per_iteration(tmp_path: Path) -> None
         assert rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [False, True])
 def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Path) -> None:
     from jax.experimental import pallas as pl

@@ -99,6 +99,7 @@ def formula_at(formula: str, counts: Mapping[str, int]) -> int:
     return value
 
 
+@pytest.mark.slow
 def test_loops_within_loops_are_products(of_loops: Profile) -> None:
     formula = of_loops.cycles.total.formula
     assert formula is not None
@@ -148,6 +149,7 @@ def test_a_dynamic_grid_of_42_costs_what_libtpu_says(of_grid: Profile) -> None:
     assert "assumed: grid[1] is 42 (size of axis 2 of the grid)" in shown
 
 
+@pytest.mark.slow
 def test_names_are_the_same_with_and_without_values(of_grid: Profile) -> None:
     assert of_grid.cycles.steps.formula == "2 × grid[0] × grid[1]"
     assert replace(of_grid, assume={"grid[0]": 3}).cycles.steps.formula == "6 × grid[1]"

@@ -56,6 +56,7 @@ def compiled(function: Any, args: Any, target: str, to: Path) -> Profile:
     return found.profile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function, args, small, large, least, most",
     [
@@ -166,6 +167,7 @@ def transposed_grid(x: jax.Array, y: jax.Array, *, order: str) -> jax.Array:
     )(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "v6e"])
 def test_another_order_of_the_grid_takes_what_is_promised(target: str, tmp_path: Path) -> None:
     args = (jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16),) * 2
@@ -211,6 +213,7 @@ def test_less_to_copy_takes_no_longer(tmp_path: Path) -> None:
     assert profile.simulator.what_if(["x_ref.bits=32"]).cycles.value == now
 
 
+@pytest.mark.slow
 def test_bounds_are_below_the_estimate_and_add_up(tmp_path: Path) -> None:
     profile = compiled(attention_of_128, (HEADS,) * 3, "v5e", tmp_path)
     now = profile.cycles.total.value

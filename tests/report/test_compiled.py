@@ -224,6 +224,7 @@ def test_advice_is_shown_at_its_line(
     assert browser.wait(noted) == "▲ relayout: the product <b>waits</b>"
 
 
+@pytest.mark.slow
 def test_a_dump_in_a_notebook(dump: Dump, profile: StoredProfile) -> None:
     html = dump._repr_html_()
     assert 'class="pd-heat"' in html

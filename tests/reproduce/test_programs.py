@@ -15,8 +15,8 @@ from broken_kernels import BROKEN, BrokenKernel
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from marks import first_of_each_fault
 from pallas_debug_kernels import BundledOperation, operations
-from tiers import first_of_each_fault
 
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture

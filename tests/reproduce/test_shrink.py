@@ -59,6 +59,7 @@ def half(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
     o_ref[...] = jnp.tanh(acc_ref[...])
 
 
+@pytest.mark.slow
 def test_what_does_not_matter_disappears() -> None:
     steps: list[str] = []
     kernel = captured(summed)
@@ -84,6 +85,7 @@ def test_a_failure_of_the_compiler() -> None:
     assert "tanh" not in program
 
 
+@pytest.mark.slow
 def test_a_kernel_that_compiles() -> None:
     with pytest.raises(UsageError, match="half compiles for v5e: there is nothing to shrink"):
         shrink(captured(half), V5E, seconds=60)

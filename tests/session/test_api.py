@@ -52,6 +52,7 @@ def test_a_bare_decorator(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_decorator_with_options(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     @pallas_debug.debug(targets=["v6e", "v5p"], to=tmp_path / "there", quiet=True)
     def added(x: Any) -> Any:
@@ -194,6 +195,7 @@ def test_a_dump_with_arguments_of_every_sort(tmp_path: Path) -> None:
     assert "scaled" in run.name
 
 
+@pytest.mark.slow
 def test_a_kernel_whose_code_asks_for_its_chip_is_compiled_for_that_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

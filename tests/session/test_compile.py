@@ -565,6 +565,7 @@ def test_plugins_hear_of_everything_and_bring_targets(tmp_path: Path) -> None:
     assert heard == [("captured", "vector_add"), ("used", "vector_add"), ("mine", "vector_add")]
 
 
+@pytest.mark.slow
 def test_a_plugin_that_raises_costs_no_other_the_news(tmp_path: Path) -> None:
     class Bad:
         @pallas_debug.hookimpl

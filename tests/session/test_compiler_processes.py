@@ -46,6 +46,7 @@ def test_calls_in_a_row_load_libtpu_once(children: Children[pool._Child], tmp_pa
     assert seen == [seen[0]] * 3
 
 
+@pytest.mark.slow
 def test_a_compiler_starts_while_a_function_is_traced(
     children: Children[pool._Child], tmp_path: Path
 ) -> None:

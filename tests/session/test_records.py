@@ -66,6 +66,7 @@ def test_kernels_are_written_even_if_the_session_is_stopped(
     assert (stored.folder / "program.py").exists()
 
 
+@pytest.mark.slow
 def test_a_compilation_is_written_after_its_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_where_the_compiler_aborts_it_compiles_without_the_estimate(copied: Dump
     assert copied.compilation("v6e").missing == ()
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_read_back(copied: Dump, root: Path) -> None:
     stored = open_dumps(root).read(copied.name).target("v5e")
     assert stored.compilation is not None
@@ -218,6 +219,7 @@ def test_a_kernel_that_fails_in_llo_keeps_what_was_written(root: Path) -> None:
     assert {m.cause for m in compilation.missing} == {"failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Destination semaphore is ignored")
 def test_a_kernel_of_the_sparse_core(root: Path) -> None:
     x = jax.ShapeDtypeStruct((128,), jnp.float32)

@@ -114,6 +114,7 @@ def test_the_recorder_is_in_and_the_dump_says_so(plain: Dump, tmp_path: Path) ->
     assert replace(stored, files={}) == compilation
 
 
+@pytest.mark.slow
 def test_a_kernel_that_prints_without_the_recorder_is_named_once(plain: Dump) -> None:
     assert plain.compilation("v5e").switches == ()
     assert plain.compilation("v5e").notes == (UNSEEN,)

@@ -44,6 +44,7 @@ def objects(url: str) -> dict[str, bytes]:
     return {name[len(root) + 1 :]: fs.cat_file(name) for name in fs.find(root)}
 
 
+@pytest.mark.slow
 def test_what_is_written_is_read(url: str, kernel: Kernel, compiled: Compiled) -> None:
     with pytest.raises(NoDumpsError, match=f"no such directory: {url}, or there is no dump in it"):
         open_dumps(url)
@@ -65,6 +66,7 @@ def test_what_is_written_is_read(url: str, kernel: Kernel, compiled: Compiled) -
     assert (fetch(f"{url}/add-01234567/v5e") / "compilation.json").is_file()
 
 
+@pytest.mark.slow
 def test_readers_download_what_changed_and_nothing_else(
     url: str, kernel: Kernel, compiled: Compiled
 ) -> None:
@@ -91,6 +93,7 @@ def test_readers_download_what_changed_and_nothing_else(
         open_dumps(url)
 
 
+@pytest.mark.slow
 def test_second_run_compiles_nothing_and_removes_what_it_replaces(
     url: str, kernel: Kernel, compiled: Compiled
 ) -> None:
@@ -194,6 +197,7 @@ def test_no_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             use(s3.folder)
 
 
+@pytest.mark.slow
 def test_server_that_does_not_answer(
     s3: S3, kernel: Kernel, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

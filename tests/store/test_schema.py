@@ -138,6 +138,7 @@ def test_round_trip(document: Kernel | Compilation | RunRecord) -> None:
     assert schema.decode(schema.encode(document), type(document), PATH) == document
 
 
+@pytest.mark.slow
 def test_an_explanation_is_written_without_its_empty_fields() -> None:
     written = json.loads(schema.encode(EXPLAINED))["failure"]["explanation"]
     assert list(written) == ["id", "cause", "advice", "code", "details", "links"]

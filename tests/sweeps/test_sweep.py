@@ -54,6 +54,7 @@ def found(swept_module: Any, dumps: Path) -> SweepResult:
         )
 
 
+@pytest.mark.slow
 def test_only_the_settings_that_a_simulation_ranks_best_are_compiled(
     swept_module: Any, tmp_path: Path
 ) -> None:
@@ -223,6 +224,7 @@ def test_worker_without_the_directory_returns_figures(
     assert again.cycles == first.cycles
 
 
+@pytest.mark.slow
 def test_sweep_into_an_object_store(
     swept_module: Any, found: SweepResult, in_memory: Callable[[], str]
 ) -> None:

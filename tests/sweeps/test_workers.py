@@ -22,6 +22,7 @@ def workers() -> Iterator[LocalWorkers]:
     made.shutdown(cancel_futures=True)
 
 
+@pytest.mark.slow
 def test_one_process_dies_and_another_hangs(workers: LocalWorkers) -> None:
     first = workers.submit(os.getpid)
     died = workers.submit(os._exit, 7)

@@ -218,6 +218,7 @@ def test_parts_that_fail_leave_the_compilation_as_it_is(
     assert output.count("internal error in pallas-debug while") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

@@ -84,6 +84,7 @@ def test_a_kernel_whose_lock_is_held_is_not_attempted(tmp_path: Path) -> None:
     assert (stored.problem, stored.compilations) == (None, ())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("held")
 def test_ctrl_c_while_a_lock_is_waited_for(tmp_path: Path) -> None:
     with dump(tmp_path) as run:

@@ -48,6 +48,7 @@ def test_the_app(is_full: bool, tmp_path: Path) -> None:
     read_mutants("app", 200 if is_full else 3, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "harm,message",
     [

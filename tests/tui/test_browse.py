@@ -161,6 +161,7 @@ async def test_a_search_that_is_no_expression_is_taken_as_it_stands(raw: Path) -
         assert all("(" in app.text.line(i) for i in app.text.hits)
 
 
+@pytest.mark.slow
 @drive
 async def test_a_line_is_gone_to(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -187,6 +188,7 @@ async def test_layers_peel_off_and_only_q_leaves(raw: Path) -> None:
     assert not app.is_running
 
 
+@pytest.mark.slow
 @drive
 async def test_the_help_lists_the_real_keys(raw: Path, golden: Golden) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -234,6 +236,7 @@ async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> No
         assert status(app).endswith("? help  q quit")
 
 
+@pytest.mark.slow
 @drive
 async def test_a_filter_that_nothing_passes_says_so_and_not_that_there_are_no_kernels(
     raw: Path,
@@ -342,6 +345,7 @@ async def test_the_first_pass_has_nothing_before_it(raw: Path) -> None:
         assert app.text.line(0) == "there is nothing before 00 deserialization"
 
 
+@pytest.mark.slow
 @drive
 async def test_the_line_under_the_cursor_names_its_python_line_and_its_values(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
@@ -410,6 +414,7 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
         assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
 
 
+@pytest.mark.slow
 @drive
 async def test_the_statistics_begin_with_the_bottleneck(dumps: Path, tmp_path: Path) -> None:
     root = tmp_path / "dumps"

@@ -247,6 +247,7 @@ async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
         assert "diffing…" in app.states
 
 
+@pytest.mark.slow
 @drive
 async def test_many_bytes_are_read_in_a_thread_and_once() -> None:
     app = Alone()

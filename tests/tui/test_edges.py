@@ -77,6 +77,7 @@ async def test_keys_act_in_the_order_in_which_they_are_typed() -> None:
 # Two dumps.
 
 
+@pytest.mark.slow
 @drive
 async def test_the_first_directory_is_the_old_one_from_whichever_side(
     raw: Path,
@@ -209,6 +210,7 @@ def names_in(app: BrowseApp) -> list[str]:
         return [entry.name for entry in app.browser.entries]
 
 
+@pytest.mark.slow
 @drive
 async def test_a_source_in_a_folder_that_may_not_be_searched_is_the_dump_s(
     unprivileged: Path, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +271,7 @@ async def test_an_operation_is_not_followed_through_a_huge_text(raw: Path, tmp_p
             await press(pilot, "u")
 
 
+@pytest.mark.slow
 @drive
 async def test_an_operation_whose_line_has_gone_is_not_followed(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -207,6 +207,7 @@ async def test_what_failed_comes_first_and_the_cursor_stays_on_its_kernel() -> N
         await until(pilot, lambda: app.kernels.note == "no kernel failed")
 
 
+@pytest.mark.slow
 @drive
 async def test_two_directories_side_by_side(tmp_path: Path) -> None:
     other = Path(shutil.copytree(LISTED, tmp_path / "other"))
@@ -232,6 +233,7 @@ async def test_two_directories_side_by_side(tmp_path: Path) -> None:
         assert app.entry.dump == 0
 
 
+@pytest.mark.slow
 @drive
 async def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     name = "a\x1b[2J[red]\u202ek-12345678"
@@ -265,6 +267,7 @@ async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
         assert app.is_running
 
 
+@pytest.mark.slow
 @drive
 async def test_a_long_name_is_cut_so_that_its_targets_are_seen() -> None:
     app = BrowseApp(Browser(LISTED))
@@ -342,6 +345,7 @@ async def test_passes_are_filtered_and_hidden() -> None:
 # Failures.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(160, 48), (40, 12)])
 @drive
 async def test_a_failure_is_told_above_its_operation(golden: Golden, size: tuple[int, int]) -> None:
@@ -394,6 +398,7 @@ async def test_findings_lead_to_the_line_of_the_source(golden: Golden) -> None:
         assert "o_ref[...] = x_ref[...] + x_ref[...]" in line
 
 
+@pytest.mark.slow
 @drive
 async def test_a_finding_of_a_kernel_that_is_not_here(tmp_path: Path) -> None:
     shutil.copytree(LISTED / "runs", tmp_path / "runs")

@@ -87,6 +87,7 @@ async def test_the_help_has_every_key_and_scrolls(add: Path, size: tuple[int, in
         assert len(app.screen_stack) == 1
 
 
+@pytest.mark.slow
 @drive
 async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
     app = BrowseApp(Browser(add))
@@ -106,6 +107,7 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
         assert len(app.screen_stack) == 1
 
 
+@pytest.mark.slow
 @drive
 async def test_what_most_need_next_is_preloaded(
     add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +140,7 @@ def test_what_is_preloaded_is_what_takes_long() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @drive
 async def test_a_theme_is_chosen(add: Path) -> None:
     app = BrowseApp(Browser(add))
@@ -147,6 +150,7 @@ async def test_a_theme_is_chosen(add: Path) -> None:
         assert app.theme == app.chosen_theme == "textual-light"
 
 
+@pytest.mark.slow
 @drive
 async def test_lines_that_were_drawn_before_take_on_a_theme(add: Path) -> None:
     drawn = []
@@ -260,6 +264,7 @@ def test_what_is_asked_for_counts_before_what_is_remembered(dumps: Path) -> None
     assert (found.kernel, found.target, found.step, found.line) == (entry.name, "v5e", None, 4)
 
 
+@pytest.mark.slow
 @drive
 async def test_what_has_gone_is_not_come_back_to(dumps: Path) -> None:
     (entry,) = Browser(dumps).entries
@@ -415,6 +420,7 @@ async def test_a_program_needs_a_terminal(add: Path, monkeypatch: pytest.MonkeyP
 # What is being written.
 
 
+@pytest.mark.slow
 @drive
 async def test_what_comes_is_shown_and_the_cursor_stays(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -491,6 +497,7 @@ async def test_a_narrow_terminal_says_what_matters_most(add: Path) -> None:
         assert bottom == " [bold]a message t… "
 
 
+@pytest.mark.slow
 @drive
 async def test_the_mouse_selects_and_goes_in(add: Path) -> None:
     app = BrowseApp(Browser(add))

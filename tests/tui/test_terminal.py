@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from zygote import Zygote
 
 from pallas_debug.cli.exits import Exit
 
@@ -129,9 +128,9 @@ class Terminal:
 
 
 @pytest.fixture(autouse=True)
-def forked(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(forks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of what the command does until its first screen is to import Textual."""
-    monkeypatch.setattr(Terminal, "forked", (*zygote.python, COMMAND, "browse"))
+    monkeypatch.setattr(Terminal, "forked", (forks, COMMAND, "browse"))
 
 
 @pytest.fixture
@@ -171,6 +170,7 @@ def received(terminal: Terminal, file: Path) -> dict[str, Any]:
     return found[0]
 
 
+@pytest.mark.slow
 def test_from_start_to_quit(tmp_path: Path, dumps: Path) -> None:
     with Terminal(tmp_path, str(dumps), program=STARTED) as terminal:
         terminal.wait_for("vector_add-")

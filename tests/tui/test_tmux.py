@@ -64,6 +64,7 @@ def test_it_is_drawn_again_after_ctrl_z_and_fg(tmux: Tmux, raw: Path) -> None:
     tmux.wait_for("ready: ")
 
 
+@pytest.mark.slow
 def test_the_debugger_steps_both_ways(tmux: Tmux) -> None:
     words = [str(COMMAND), "step", "pallas_debug_kernels:vector_add"]
     tmux.send(shlex.join(words), "Enter")

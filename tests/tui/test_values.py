@@ -105,6 +105,7 @@ def test_a_recording_of_one_grid_point_knows_what_its_lines_computed(made: Path)
     assert texts(one, (0, 2)) == texts(whole, (0, 2))
 
 
+@pytest.mark.slow
 def test_a_recording_of_one_line_shows_what_it_mentions_before_it_ran(made: Path) -> None:
     values = computed(made / "line")
     (found,) = texts(values, (0, 1)).values()
@@ -139,6 +140,7 @@ async def test_values_stand_beside_the_lines_and_follow_the_grid_point(made: Pat
         assert "values at" not in status(app)
 
 
+@pytest.mark.slow
 @drive
 async def test_without_a_recording_of_the_kernel_a_message_says_so(made: Path) -> None:
     app = BrowseApp(Browser(made / "dumps"))

@@ -39,6 +39,7 @@ def cells(verdict: Verdict) -> dict[str, str]:
     return {o.kernel: o.status for o in verdict.outcomes if o.engine == "values"}
 
 
+@pytest.mark.slow
 def test_a_reference_may_be_more_precise() -> None:
     def narrow(x: jax.Array, by: float) -> Any:
         return scale(x.astype(jnp.bfloat16), by, "narrow")

@@ -26,6 +26,7 @@ F32, I32 = jnp.float32, jnp.int32
 # Index maps under x64.
 
 
+@pytest.mark.slow
 def test_an_index_map_of_jax_is_no_fault_where_the_compiler_sees_none() -> None:
     hbm = pl.BlockSpec(memory_space=pl.ANY)
     with jax.enable_x64(True):
@@ -123,6 +124,7 @@ def test_a_kernel_for_a_gpu_is_judged_where_it_can_run() -> None:
     assert not verify(kernel, X, targets="v5e", engines="compile").ok  # it was requested
 
 
+@pytest.mark.slow
 def test_a_kernel_over_a_mesh_of_a_gpu_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mesh names Mosaic GPU; it has no compiler parameters."""
     absl = types.ModuleType("absl")  # a mock: Mosaic GPU needs it, and jax does not install it

@@ -236,6 +236,7 @@ def twice_and_whole(x: jax.Array) -> Any:
     return y[8:], y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function,broken,name",
     [

@@ -110,6 +110,7 @@ def test_every_primitive_has_a_case() -> None:
     assert not covered & {*BY_NO_CASE, *NOT_IN_KERNELS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["random_bits", "floats", "barriers"])
 def test_a_session_in_mode_auto_agrees(name: str) -> None:
     this = CASES[name]()

@@ -89,6 +89,7 @@ def test_scratch_may_hold_the_number_that_a_flag_is_compared_with(first: int) ->
     assert (unwritten.kind, unwritten.operand) == (Fault.UNINITIALIZED_READ, "flag_ref")
 
 
+@pytest.mark.slow
 def test_padding_that_is_masked_beside_many_reads_of_unwritten_memory() -> None:
     """More of these than there are runs to check each alone."""
 

@@ -31,6 +31,7 @@ def kinds(findings: tuple[Finding, ...]) -> list[str]:
     return [str(finding.kind) for finding in findings]
 
 
+@pytest.mark.slow
 def test_a_nan_made_of_data_that_a_race_brought() -> None:
     """The copy has not arrived: the data are read too early, and their logarithm is a NaN."""
 
@@ -96,6 +97,7 @@ def test_faults_of_other_elements_are_faults_of_their_own(is_clean: bool) -> Non
     assert kinds(findings) == ["DataRace", "NanProduced"]
 
 
+@pytest.mark.slow
 def test_the_further_run_ends_as_the_first_one_does() -> None:
     """The time limit of the kernel also ends the run that follows its faults."""
 

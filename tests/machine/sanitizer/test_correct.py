@@ -21,8 +21,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import AxisType
+from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, Spec, operations
-from tiers import mark_all_but_first
 
 import pallas_debug
 from pallas_debug.machine import run as machine_run
@@ -158,6 +158,7 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -114,6 +114,7 @@ def test_nothing_is_found_in_the_ring() -> None:
     assert sanitized(ring()) == ()
 
 
+@pytest.mark.slow
 def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     """A copy into it from another device follows, but only after the read: no race explains it."""
     (finding,) = sanitized(ring(fills=False))
@@ -124,6 +125,7 @@ def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     assert finding.source.text == "copy.start()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ready", [0, 1])
 def test_a_barrier_whose_signals_are_not_all_awaited(ready: int) -> None:
     """What is left on it is reported once for all devices."""
@@ -134,6 +136,7 @@ def test_a_barrier_whose_signals_are_not_all_awaited(ready: int) -> None:
     assert (left.kind, left.operand) == (Fault.SEMAPHORE_LEFT_OVER, "the barrier semaphore")
 
 
+@pytest.mark.slow
 def test_what_a_device_leaves_unwritten_names_the_device() -> None:
     """Another part is left on each, so it is no part of what is true of all of them."""
 

@@ -136,6 +136,7 @@ def test_bits_that_a_cast_drops(sanitized: Sanitized) -> None:
     assert hint.message.startswith("the cast from int32 to int8 changes 300")
 
 
+@pytest.mark.slow
 def test_the_origin_is_that_of_the_nan_in_the_result(sanitized: Sanitized) -> None:
     """Of the same line at several grid points, some masked, the one that reaches a result."""
 
@@ -177,6 +178,7 @@ def test_floats_that_numpy_does_not_know_are_floats(
         assert sanitized(run, jnp.ones((8, 128))) == []
 
 
+@pytest.mark.slow
 def test_nans_of_the_inputs_and_of_unwritten_memory_are_none(sanitized: Sanitized) -> None:
     def scaled(x_ref: Any, out_ref: Any, new_ref: Any) -> None:
         total = (x_ref[...] * 2 + 1).sum(axis=1, keepdims=True)
@@ -187,6 +189,7 @@ def test_nans_of_the_inputs_and_of_unwritten_memory_are_none(sanitized: Sanitize
     assert sanitized(lambda x: call(scaled, x, scratch=[pltpu.VMEM((8, 128), F32)]), x) == []
 
 
+@pytest.mark.slow
 def test_a_nan_follows_copies_swaps_loops_and_branches(sanitized: Sanitized) -> None:
     def body(x_ref: Any, out_ref: Any, a_ref: Any, b_ref: Any, sem: Any) -> None:
         start = jnp.log(x_ref[...] - 1)  # 0, and NaN in row 3
@@ -248,6 +251,7 @@ def test_the_line_is_that_inside_calls_loops_and_branches(sanitized: Sanitized) 
 # Integers
 
 
+@pytest.mark.slow
 def test_hashes_and_random_bits_may_wrap(sanitized: Sanitized) -> None:
     def hashed(x_ref: Any, out_ref: Any) -> None:
         def mix(_: Any, x: Any) -> Any:
@@ -271,6 +275,7 @@ def test_hashes_and_random_bits_may_wrap(sanitized: Sanitized) -> None:
     assert sanitized(lambda x: call(recast, x), x) == []
 
 
+@pytest.mark.slow
 def test_digits_placed_by_position_may_wrap(sanitized: Sanitized) -> None:
     """Products of bytes, each shifted to its place in a word modulo 2**32."""
 
@@ -387,6 +392,7 @@ def test_a_counter_that_a_loop_never_changes(
     )
 
 
+@pytest.mark.slow
 def test_what_a_loop_counts_beside_its_condition_does_not_matter(sanitized: Sanitized) -> None:
     """One unit of operations makes the next value and the count."""
 
@@ -408,6 +414,7 @@ def test_what_a_loop_counts_beside_its_condition_does_not_matter(sanitized: Sani
     assert "state[2]" not in finding.message
 
 
+@pytest.mark.slow
 def test_a_loop_that_counts_to_a_bound_has_a_higher_limit(
     sanitized: Sanitized, monkeypatch: pytest.MonkeyPatch
 ) -> None:

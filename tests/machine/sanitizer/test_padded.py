@@ -75,6 +75,7 @@ def test_padding_in_one_factor_of_a_product() -> None:
     assert found(masked_product, X, Y) == ()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_checked_is_explained_if_padding_makes_its_results_nan() -> None:
     for function, args, count in ((product, (X, Y), 1), (masked_product, (X, Y), 0)):
         call, arrays = passed(function, args)
