@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
+from meshes import tensorcore_mesh
 from small_calls import ROWS, X, called, copy, one
 
 from pallas_debug.errors import CannotRunError
@@ -31,9 +31,7 @@ def test_only_what_fails_in_a_kernel_is_said_to_be_in_one() -> None:
         "fails": called(functools.partial(fails)),
         "named": called(fails, name="named"),
         "copy": called(in_specs=[short]),
-        "body": lambda x: pl.kernel(
-            fails, out_type=x, mesh=pltpu.create_tensorcore_mesh("core"), name="body"
-        )(x),
+        "body": lambda x: pl.kernel(fails, out_type=x, mesh=tensorcore_mesh(), name="body")(x),
     }
     for name, function in functions.items():
         assert one(function, X, engines="static").kernel == name
