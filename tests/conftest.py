@@ -52,6 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="how much tests/torture does: a sample in under a minute, or all of it",
     )
+    parser.addoption(
+        "--bless", action="store_true", help="write golden files, whose difference a person reads"
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -99,6 +102,18 @@ def quick_to_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def blessed(pytestconfig: pytest.Config) -> Callable[[Path, str], None]:
+    """Compares a text with that of a golden file; `--bless` writes it."""
+
+    def compare(path: Path, text: str) -> None:
+        if pytestconfig.getoption("bless"):
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return compare
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,11 @@
 """Texts of all findings about the broken kernels: read by a person, then kept here.
 
-`PYTHONPATH=tests XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m
-broken_kernels.texts` writes them, with the oldest jax that the project supports. Read the difference before you commit it: at most six lines each, and every cause
-true of its kernel.
+`pytest --bless -m ""` writes them, with the oldest jax that the project supports. Read the
+difference before you commit it: at most six lines each, and every cause true of its kernel.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from typing import Any
 import jax
 
 import pallas_debug
-from broken_kernels import ALL, BrokenKernel
+from broken_kernels import BrokenKernel
 from pallas_debug.findings.faults import Fault
 from pallas_debug.render import finding_text
 from pallas_debug.verdict import Verdict
@@ -56,17 +53,3 @@ def text(verdict: Verdict) -> str:
 
 def path(kernel: BrokenKernel) -> Path:
     return FOLDER / f"{kernel.name}.txt"
-
-
-def main(names: list[str]) -> None:
-    """Write the texts of some kernels, or of all if none is named."""
-    os.chdir(ROOT)
-    FOLDER.mkdir(exist_ok=True)
-    for kernel in ALL:
-        if not names or kernel.name in names:
-            verdict = verified(kernel, kernel.function, compared=is_compared(kernel))
-            path(kernel).write_text(text(verdict))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

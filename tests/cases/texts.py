@@ -1,14 +1,11 @@
 """Texts of all findings and hints about the cases: read by a person, then kept here.
 
-`PYTHONPATH=tests python -m cases.texts` writes them, with the release of jax that the texts of the
-broken kernels are for. Read the difference before you commit it: at most six lines each, and every
+`pytest --bless` writes them, with the release of jax that the texts of the broken kernels are for. Read the difference before you commit it: at most six lines each, and every
 cause true of its kernel.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +94,3 @@ def text(one: Case) -> str:
 
 def path(one: Case) -> Path:
     return FOLDER / f"{one.name}.txt"
-
-
-def main(chosen: list[str]) -> None:
-    """Write the texts of some cases, or of all if none is named."""
-    os.chdir(ROOT)
-    FOLDER.mkdir(exist_ok=True)
-    for one in CASES:
-        if not chosen or one.name in chosen:
-            path(one).write_text(text(one))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,16 +22,9 @@ def raw() -> Path:
 
 
 @pytest.fixture
-def golden() -> Callable[[App[None], str], None]:
-    """Compares a screen with `golden/NAME.txt`; `UPDATE_GOLDEN=1` writes it."""
-
-    def compare(app: App[None], name: str) -> None:
-        path, actual = GOLDEN / f"{name}.txt", screen_text(app)
-        if os.environ.get("UPDATE_GOLDEN"):
-            path.write_text(actual)
-        assert actual == path.read_text()
-
-    return compare
+def golden(blessed: Callable[[Path, str], None]) -> Callable[[App[None], str], None]:
+    """Compares a screen with `golden/NAME.txt`; `--bless` writes it."""
+    return lambda app, name: blessed(GOLDEN / f"{name}.txt", screen_text(app))
 
 
 @pytest.fixture(scope="session")
