@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.cli import output
@@ -24,7 +24,7 @@ SHOWN = 10
 _BLANK = " " * 34
 
 MIN_REST = 0.01
-"""Minimum share of bundles or cycles without a line that is reported."""
+"""Minimum share of the cycles without a line that is reported."""
 
 
 def run(
@@ -120,22 +120,6 @@ def check_bundles(read: StoredProfile, name: str, target: str) -> None:
         )
 
 
-def _left_out(profile: Profile, costs: Sequence[LineCost]) -> Iterator[str]:
-    """Yield remarks on bundles without a line, and on cycles between bundles."""
-    rest = 1 - sum(cost.own_share for cost in costs)
-    if rest >= MIN_REST:
-        yield (
-            f"{rest:.1%} of the executed bundles belong to no line: those of the pipeline around "
-            "the kernel, and those without a location"
-        )
-    compute, executed = profile.cycles.compute.value, sum(profile.cycles.executions)
-    if compute and executed and 1 - executed / compute >= MIN_REST:
-        yield (
-            f"{1 - executed / compute:.1%} of the cycles of computation are delays after bundles, "
-            "which are not attributed to a line"
-        )
-
-
 def _own_file(profile: Profile, costs: Sequence[LineCost]) -> str:
     if profile.kernel is not None and profile.kernel.source is not None:
         return profile.kernel.source.file
@@ -158,7 +142,7 @@ def _print(
     waits = f", of which {waiting} wait for copies" if waiting.value else ""
     output.echo(
         f"{stored.target}: {total}, {profile.cycles.total} cycles{waits}; "
-        "share of each line in the executed bundles"
+        "share of each line in the cycles"
     )
     output.echo("  share     own bundles spill  fill copy line")
     here = of_file(costs, own)
@@ -184,8 +168,13 @@ def _print(
             "the result or produced the operands",
             4,
         )
-    for note in _left_out(profile, costs):
-        output.echo_wrapped(note, 4)
+    rest = 1 - sum(cost.own_share for cost in costs)
+    if rest >= MIN_REST:
+        output.echo_wrapped(
+            f"{rest:.1%} of the cycles belong to no line: those of the pipeline around the kernel, "
+            "and those without a location",
+            4,
+        )
     for assumption in profile.cycles.assumptions:
         output.echo_wrapped(f"assumed: {assumption}", 4)
 

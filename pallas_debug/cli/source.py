@@ -56,7 +56,7 @@ def run(options: SourceOptions) -> int:
     pass.
 
     `--cost` prints the cost of each line in the final schedule, including its calls: its share of
-    the executed bundles, its bundles, register spills and fills, copies, and the units that it
+    the cycles, its bundles, register spills and fills, copies, and the units that it
     uses; with `--line`, it prints the bundles themselves. The kernel must have been dumped with
     `--stages bundles`.
 

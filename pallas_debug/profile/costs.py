@@ -136,7 +136,7 @@ def costs_of(
     sources: dict[Place, SourceLine] = {}
     loops = [schedule.loop_at(at) for at in range(len(schedule.bundles))]
     if executions:
-        for at, trace, instruction, reason, cycles in _issued(schedule, tracing, executions):
+        for at, trace, instruction, reason, cycles in attributed(schedule, tracing, executions):
             source = trace.chain[0] if trace is not None and trace.chain else None
             if source is not None:
                 source = sources.setdefault(source.place, source)
@@ -148,8 +148,8 @@ def costs_of(
             sums[(*key, kind, reason, fill)] += cycles
         for at, start, cycles in waits:
             origin, loop = origins.get(start), loops[at]
-            traces = [t for t in tracing.traces[at] if t.chain and t.origin == "compiler"]
-            source = traces[0].chain[0] if traces else None
+            trace = waiting(tracing, at)
+            source = trace.chain[0] if trace is not None else None
             operand = origin.operand if origin else None
             sums[source, loop.number if loop else None, operand, "DMA", "copy", None] += cycles
     return Costs(
@@ -170,11 +170,23 @@ def costs_of(
 
 
 _Key = tuple[SourceLine | None, int | None, int | None, CostClass, CostReason, float | None]
-_Issued = tuple[int, Trace | None, Instruction | None, CostReason, float]
+_Attributed = tuple[int, Trace | None, Instruction | None, CostReason, float]
 
 
-def _issued(schedule: Schedule, tracing: Tracing, executions: Sequence[float]) -> Iterator[_Issued]:
-    """Yield the cycles of bundles and delays, each with its bundle and instruction."""
+def waiting(tracing: Tracing, bundle: int) -> Trace | None:
+    """Return the trace of the wait for a copy in a bundle; None if it has no line."""
+    found = (t for t in tracing.traces[bundle] if t.chain and t.origin == "compiler")
+    return next(found, None)
+
+
+def attributed(
+    schedule: Schedule, tracing: Tracing, executions: Sequence[float]
+) -> Iterator[_Attributed]:
+    """Yield the cycles of bundles and delays, each with its bundle and instruction.
+
+    A bundle is divided evenly among its instructions; a delay is of the latest result that the next
+    bundle needs.
+    """
     made: dict[str, tuple[int, Instruction, Trace]] = {}
     bundles = schedule.bundles
     for at, (bundle, traces) in enumerate(zip(bundles, tracing.traces, strict=True)):

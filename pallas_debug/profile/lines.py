@@ -1,4 +1,4 @@
-"""Cost of each Python line: its bundles, their share, units, spills and copies."""
+"""Cost of each Python line: its share of the cycles, bundles, units, spills and copies."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 
 from pallas_debug.model import SourceLine
 from pallas_debug.profile import units
+from pallas_debug.profile.costs import attributed, waiting
 from pallas_debug.profile.schedule import Schedule
-from pallas_debug.profile.tracing import Chain, Place, Tracing
+from pallas_debug.profile.tracing import Chain, Place, Trace, Tracing
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineCost:
     """Cost of a Python line. All numbers are derived from the compiler's schedule.
 
-    The cost of a bundle is divided evenly among its instructions. An instruction counts for every
-    line of its chain: the line of the helper, and those of the calls that led there.
+    Cycles are attributed as in `Costs`. An instruction counts for every line of its chain: the line
+    of the helper, and those of the calls that led there.
 
     Attributes:
       bundles: number of bundles with an instruction of this line.
-      share: share of the executed bundles, calls included.
-      own_share: share of the executed bundles, calls excluded.
+      share: share of the cycles, waits and calls included.
+      own_share: share of the cycles, calls excluded.
       units: number of instructions for each unit.
       spills, fills: number of stores and loads of spilled registers.
       copies: number of instructions that start a copy.
@@ -42,61 +43,73 @@ class _Tally:
     source: SourceLine
     bundles: int = 0
     last: int = -1
-    weight: float = 0.0
+    cycles: float = 0.0
     own: float = 0.0
     spills: int = 0
     fills: int = 0
     copies: int = 0
     units: dict[str, int] = field(default_factory=dict)
 
-    def add(self, bundle: int, weight: float, used: Iterable[str]) -> None:
+    def add(self, bundle: int, used: Iterable[str]) -> None:
         """Count an instruction; instructions of a bundle must be added consecutively."""
         if bundle != self.last:
             self.last = bundle
             self.bundles += 1
-        self.weight += weight
         for name in used:
             self.units[name] = self.units.get(name, 0) + 1
 
 
 def line_costs(
-    schedule: Schedule, tracing: Tracing, executions: Sequence[float] | None = None
+    schedule: Schedule,
+    tracing: Tracing,
+    executions: Sequence[float] | None = None,
+    waits: Iterable[tuple[int, int, float]] = (),
 ) -> tuple[LineCost, ...]:
     """Return the cost of each line, most expensive first.
 
     Args:
       executions: number of times that each bundle runs; by default once.
+      waits: waits for copies, as for `costs_of`.
     """
-    weights = [1.0] * len(schedule.bundles) if executions is None else executions
-    total = sum(weights)
     tallies: dict[Place, _Tally] = {}
     of_trace: dict[int, list[_Tally]] = {}  # by identity, as instructions may share a trace
+
+    def tallied(trace: Trace) -> list[_Tally]:
+        if id(trace) not in of_trace:
+            # A chain may contain a line twice: recursion, or an instruction combined from two.
+            places = _by_place(trace.chain).items()
+            of_trace[id(trace)] = [tallies.setdefault(p, _Tally(line)) for p, line in places]
+        return of_trace[id(trace)]
+
     for at, (bundle, traces) in enumerate(zip(schedule.bundles, tracing.traces, strict=True)):
-        weight = weights[at] / len(traces) if traces else 0.0
         for instruction, trace in zip(bundle.instructions, traces, strict=True):
             name, text = instruction.opcode, instruction.text
-            known = of_trace.get(id(trace))
-            if known is None:
-                # A chain may contain a line twice: recursion, or an instruction combined from two.
-                places = _by_place(trace.chain).items()
-                known = [tallies.setdefault(place, _Tally(line)) for place, line in places]
-                of_trace[id(trace)] = known
+            known = tallied(trace)
             if not known:
                 continue
-            known[0].own += weight
             used = units.units_of(name, text)
             is_spill, is_fill = units.is_spill(name, text), units.is_fill(name, text)
             is_copy = units.is_copy(name)
             for tally in known:
-                tally.add(at, weight, used)
+                tally.add(at, used)
                 tally.spills += is_spill
                 tally.fills += is_fill
                 tally.copies += is_copy
+    total = 0.0
+    runs = [1.0] * len(schedule.bundles) if executions is None else executions
+    spent = [(trace, cycles) for _, trace, _, _, cycles in attributed(schedule, tracing, runs)]
+    spent += [(waiting(tracing, at), cycles) for at, _, cycles in waits]
+    for cause, cycles in spent:
+        total += cycles
+        known = tallied(cause) if cause is not None else []
+        for n, tally in enumerate(known):
+            tally.cycles += cycles
+            tally.own += cycles if n == 0 else 0.0
     found = (
         LineCost(
             source=tally.source,
             bundles=tally.bundles,
-            share=tally.weight / total if total else 0.0,
+            share=tally.cycles / total if total else 0.0,
             own_share=tally.own / total if total else 0.0,
             units=dict(sorted(tally.units.items(), key=lambda unit: -unit[1])),
             spills=tally.spills,

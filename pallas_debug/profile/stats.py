@@ -227,7 +227,8 @@ class Profile:
 
     @cached_property
     def lines(self) -> tuple[LineCost, ...]:
-        return line_costs(self.schedule, self.tracing, self.cycles.executions or None)
+        cycles = self.cycles
+        return line_costs(self.schedule, self.tracing, cycles.executions or None, cycles.waits)
 
     @cached_property
     def costs(self) -> Costs:

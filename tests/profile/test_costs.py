@@ -53,6 +53,9 @@ def test_cells_sum_up_to_the_estimate(operation: BundledOperation, tmp_path: Pat
         assert waiting is None or round(profile.costs.where(reason="copy").total) == waiting
         by_line = sum(costs.total for _, costs in profile.costs.lines())
         assert by_line <= profile.costs.total + 1e-6
+        shares = {c.source.place: c.own_share for c in profile.lines if c.own_share}
+        cube = {s.place: c.total / profile.costs.total for s, c in profile.costs.lines()}
+        assert shares == pytest.approx(cube)
         assert 1 <= len(profile.bottleneck) <= 5
 
 

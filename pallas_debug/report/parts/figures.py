@@ -214,7 +214,7 @@ def lines_table(
     shown = stats.lines[:MAX_LINES]
     more = len(stats.lines) - len(shown)
     where = "" if link is nowhere else " in the source"
-    caption = "Python lines by share of the executed bundles, calls included" + (
+    caption = "Python lines by share of the cycles, calls included" + (
         f"; {more} more{where}" if more else ""
     )
     return table(

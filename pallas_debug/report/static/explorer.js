@@ -2,7 +2,7 @@
 
 // Numbers beside the source: label, position in a row of costs, whether it is a share.
 const COSTS = {
-  share: ['share of executed bundles', 2, true],
+  share: ['share of the cycles', 2, true],
   own: ['share without calls', 3, true],
   bundles: ['bundles', 1, false],
   spills: ['spills', 4, false],
@@ -133,7 +133,7 @@ class SourcePane {
     if (cost) {
       const [, bundles, share, own, spills, fills, copies] = cost;
       const percent = (part) => `${(part * 100).toFixed(1)} %`;
-      node.title = `${counted(bundles, 'bundle')}; ${percent(share)} of the executed bundles, ` +
+      node.title = `${counted(bundles, 'bundle')}; ${percent(share)} of the cycles, ` +
         `${percent(own)} without calls; ${counted(spills, 'spill')}, ${counted(fills, 'fill')}, ` +
         `${copies} ${copies === 1 ? 'copy' : 'copies'} started`;
       if (spills) node.append(element('span', { class: 'pd-spills', 'aria-label': counted(spills, 'spill') }, `${spills} sp`));
