@@ -102,11 +102,6 @@ class Fault(StrEnum):
         member.severity, member.engines, member.summary = severity, engines, summary
         return member
 
-    @classmethod
-    def _missing_(cls, value: object) -> Fault | None:
-        """Look up a fault by a name from records of schema 1."""
-        return FORMER.get(value) if isinstance(value, str) else None
-
     UNSUPPORTED_PRIMITIVE = _unsupported("UnsupportedPrimitive", "an operation has no TPU lowering")
     UNSUPPORTED_GATHER = _unsupported("UnsupportedGather", "a gather is not along a single axis")
     UNSUPPORTED_SHAPE_CAST = _unsupported(
@@ -192,31 +187,11 @@ class Fault(StrEnum):
     )
 
 
-FORMER: dict[str, Fault] = {
-    "BlockIndexOutOfBounds": Fault.BLOCK_OUT_OF_BOUNDS,
-    "CheckNotSupported": Fault.UNSUPPORTED_CHECK,
-    "DebugCheckFailed": Fault.CHECK_FAILED,
-    "DmaBufferReused": Fault.DATA_RACE,
-    "DmaReadBeforeWait": Fault.DATA_RACE,
-    "DmaWaitedTwice": Fault.DEADLOCK,
-    "ElementOffsetAsBlockIndex": Fault.BLOCK_OUT_OF_BOUNDS,
-    "FalseMultipleOf": Fault.FALSE_HINT,
-    "NonConsecutiveRevisit": Fault.OUTPUT_REVISITED,
-    "ParallelRevisit": Fault.DATA_RACE,
-    "RaggedPadding": Fault.PADDING_READ,
-    "SemaphoreNeverSignalled": Fault.DEADLOCK,
-    "SemaphoreNotZero": Fault.SEMAPHORE_LEFT_OVER,
-    "UninitializedOutput": Fault.OUTPUT_NOT_WRITTEN,
-    "UninitializedScratch": Fault.UNINITIALIZED_READ,
-    "VmemCapacity": Fault.VMEM_OVERFLOW,
-}
-"""Names in records of schema 1 and in older suppression files; never written."""
-
-_BY_NAME = {str(fault): fault for fault in Fault} | FORMER
+_BY_NAME = {str(fault): fault for fault in Fault}
 
 
 def named(name: str) -> Fault | None:
-    """Return the fault with this name or former name; None if unknown."""
+    """Return the fault with this name; None if unknown."""
     return _BY_NAME.get(name)
 
 

@@ -49,7 +49,6 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     "fields, fits",
     [
         ({}, True),
-        ({"kind": "RaggedPadding"}, True),  # its former name
         ({"kind": "NanProduced"}, False),
         ({"kernel": "ragged_rows"}, True),
         ({"kernel": "rows"}, False),
