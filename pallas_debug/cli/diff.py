@@ -16,7 +16,6 @@ from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import STAGES
 from pallas_debug.render import plural
 from pallas_debug.store import layout, texts
-from pallas_debug.store.remote import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +216,7 @@ def _other(
     """Return the kernel and target that `--against` names."""
     if any(against in (c.target, c.folder.name) for c in kernel.compilations):
         return kernel, against
-    path = fetch(against)
+    path = where.local(against)
     if not path.exists() and "/" not in against:
         known = ", ".join(c.target for c in kernel.compilations) or "none"
         raise UsageError(

@@ -21,7 +21,6 @@ from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL, SPARSECORE
 from pallas_debug.store.profiles import StoredProfile, read_profile
-from pallas_debug.store.remote import fetch
 
 if TYPE_CHECKING:
     from pallas_debug.model import SourceLine
@@ -102,7 +101,7 @@ def run(
         new = _sides(old_at, kernel, against)
         pairs, alone = _paired_by_kernel(old, new)
     else:
-        new = _sides(new_at or fetch(str(against)), kernel, target)
+        new = _sides(new_at or where.local(str(against)), kernel, target)
         pairs, alone = _paired(old, new)
     compared = []
     unknown = []
@@ -281,4 +280,4 @@ def checked(stages: Sequence[str]) -> Path | None:
     """
     if len(stages) > 1:
         raise UsageError(f"diff --stats takes two places at most, not {len(stages) + 1}")
-    return fetch(stages[0]) if stages else None
+    return where.local(stages[0]) if stages else None

@@ -18,7 +18,6 @@ from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.render import one_line
-from pallas_debug.store.remote import fetch
 
 if TYPE_CHECKING:
     from pallas_debug.explain import Occurrence, Scan
@@ -120,7 +119,7 @@ def _answer(what: str) -> _Answer:
             "standard input", _lines(io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
         )
     if _URL.match(what):
-        return _of_dumps(fetch(what))
+        return _of_dumps(where.local(what))
     path = Path(what)
     if os.path.lexists(path):  # False if `what` is not a path, whatever its length
         return _of_dumps(path) if path.is_dir() else _of_file(path)

@@ -92,7 +92,9 @@ class _Place(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not os.fsdecode(value):  # of an unset shell variable; Path("") is the current directory
             self.fail("the path is empty.", param, ctx)
-        if "://" not in os.fsdecode(value):
+        from pallas_debug.store.layout import is_url
+
+        if not is_url(value):
             return super().convert(value, param, ctx)
         if self._is_written:
             return value

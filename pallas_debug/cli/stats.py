@@ -159,7 +159,6 @@ def _changed(
 
 def _of_dump(options: StatsOptions) -> StoredProfile:
     from pallas_debug.cli.costs import schedule_of
-    from pallas_debug.store.remote import fetch
 
     programs.refuse_arguments(options)
     is_script = options.what.endswith(".py") and Path(options.what).is_file()
@@ -169,5 +168,5 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
             f"pallas-debug dump --stages estimate {'-m ' if options.module else ''}"
             f"{typed(options.what)}"
         )
-    found, of_path = where.kernel_at(fetch(options.what), options.kernel)
+    found, of_path = where.kernel_at(where.local(options.what), options.kernel)
     return schedule_of(found, found.target(options.target or of_path))

@@ -9,7 +9,16 @@ from pallas_debug.errors import DumpFormatError, UsageError, meant
 from pallas_debug.render import one_line, typed
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
-from pallas_debug.store.layout import COMPILATION, KERNEL
+from pallas_debug.store.layout import COMPILATION, KERNEL, is_url
+
+
+def local(place: str | Path) -> Path:
+    """Return the path of a place; if that is a URL, of a copy of what is there."""
+    if not is_url(place):
+        return Path(place)
+    from pallas_debug.store.remote import fetch  # imports what local files do not need
+
+    return fetch(str(place))
 
 
 def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:

@@ -169,7 +169,7 @@ def open_dumps(root: str | Path) -> DumpReader:
         if layout.is_url(root):
             from pallas_debug.store.remote import fetch
 
-            root = fetch(root)
+            root = fetch(str(root))
         root = Path(root)
         if "\0" in str(root):
             raise NoDumpsError(f"no such directory: {one_line(root)}: a path cannot contain a NUL.")

@@ -32,20 +32,18 @@ _STAMPS = ("ETag", "etag", "generation", "md5Hash", "LastModified", "mtime", "up
 _WAITING = locks.Waiting(timeout=3600.0)
 
 
-def fetch(where: str | Path) -> Path:
-    """Return a local path with the contents that a dump directory has now.
+def fetch(url: str) -> Path:
+    """Return a local path with the contents that the dump at a URL has now.
 
-    A local path is returned as it is. A URL may also name the folder of a kernel or target, or end
-    in a prefix of a kernel's name; so does the path, then.
+    The URL may also name the folder of a kernel or target, or end in a prefix of a kernel's name;
+    so does the path, then.
 
     Raises:
       NoDumpsError: there is no dump.
       DumpDirectoryError: it cannot be downloaded.
       UsageError: fsspec knows no such store.
     """
-    if not layout.is_url(where):
-        return Path(where)
-    url = str(where).rstrip("/")
+    url = url.rstrip("/")
     path = _copied(url)
     if path is not None and not (path / layout.COMPILATION).exists():
         return path

@@ -1,4 +1,4 @@
-"""What a failed test shows of its kernels: findings, hints, and the next command. No jax.
+"""Text below a failed test: findings, hints, and the next command. No jax.
 
 All of it together has at most `MAX_LINES` lines, the last of which is the command.
 

@@ -35,7 +35,7 @@ ROWS = pytest.StashKey[list[BaselineRow]]()
 """Rows of the run's summary."""
 
 RECORDED = pytest.StashKey[dict[tuple[Path, str, str, str], tuple[BaselineRow, str]]]()
-"""What this process has recorded, and in which test, by file, kernel, target and libtpu."""
+"""Recorded costs and the tests that recorded them, by file, kernel, target and libtpu."""
 
 Compile = Callable[..., tuple[Dump, ...]]
 
