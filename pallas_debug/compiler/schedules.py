@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pallas_debug.compiler.stages import Stages
-from pallas_debug.profile.hlo import kernel_calls
+from pallas_debug.ir.hlo import kernel_calls
 from pallas_debug.store import layout
 
 _LATE = 0.5

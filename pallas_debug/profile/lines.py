@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -48,15 +49,14 @@ class _Tally:
     spills: int = 0
     fills: int = 0
     copies: int = 0
-    units: dict[str, int] = field(default_factory=dict)
+    units: Counter[str] = field(default_factory=Counter)
 
     def add(self, bundle: int, used: Iterable[str]) -> None:
         """Count an instruction; instructions of a bundle must be added consecutively."""
         if bundle != self.last:
             self.last = bundle
             self.bundles += 1
-        for name in used:
-            self.units[name] = self.units.get(name, 0) + 1
+        self.units.update(used)
 
 
 def line_costs(
@@ -111,7 +111,7 @@ def line_costs(
             bundles=tally.bundles,
             share=tally.cycles / total if total else 0.0,
             own_share=tally.own / total if total else 0.0,
-            units=dict(sorted(tally.units.items(), key=lambda unit: -unit[1])),
+            units=dict(tally.units.most_common()),
             spills=tally.spills,
             fills=tally.fills,
             copies=tally.copies,

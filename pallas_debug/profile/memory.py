@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from pallas_debug.chips import chip_of_kind
 from pallas_debug.explain.memory import BUFFERS, WINDOW
+from pallas_debug.ir.hlo import kernel_calls
 from pallas_debug.model import Compilation, Kernel, Operand, OperandKind
 from pallas_debug.profile.figures import Figure, missing
-from pallas_debug.profile.hlo import kernel_calls
 
 _DATA = re.compile(r"const\s+DATA\s*=\s*")
 _BITS = re.compile(r"(?:[a-z]+?)(?P<bits>\d+)")

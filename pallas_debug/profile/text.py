@@ -39,13 +39,9 @@ def marked(figure: Figure, *, percent: bool = False) -> str:
     return f"{text} {figure.origin[0]}"
 
 
-def lines_of(stats: Stats, *, whole: bool = False) -> Iterator[str]:
-    """Yield all lines.
-
-    Args:
-      whole: whether to include all lines of source.
-    """
-    return (line for lines, _ in sections(stats, whole=whole) for line in lines)
+def lines_of(stats: Stats) -> Iterator[str]:
+    """Yield all lines but those of the cheaper lines of source."""
+    return (line for lines, _ in sections(stats, whole=False) for line in lines)
 
 
 def change_text(changed: WhatIf) -> str:
@@ -86,17 +82,16 @@ def sections(stats: Stats, *, whole: bool) -> Iterator[tuple[Iterable[str], int]
 
 def facts(stats: Stats) -> Iterator[tuple[str, str]]:
     cycles, traffic = stats.cycles, stats.traffic
+    yield "code", f"{marked(stats.code_size)} bytes"
     if stats.is_sparse:
-        yield "code", f"{marked(stats.code_size)} bytes"
         yield "grid steps", marked(cycles.steps)
         return
-    yield "code", f"{marked(stats.code_size)} bytes"
     yield "bundles", f"{marked(stats.bundles)}, {marked(stats.empty_bundles)} of them empty"
     yield "spills", f"{marked(stats.spills)} stores, {marked(stats.fills)} loads"
     yield (
         "cycles",
         f"{marked(cycles.total)}: {marked(cycles.compute)} computing, "
-        + (f"{marked(cycles.waiting)} waiting for copies"),
+        f"{marked(cycles.waiting)} waiting for copies",
     )
     if cycles.assumed:
         yield "", "with " + ", ".join(f"{name} = {n:,}" for name, n in cycles.assumed.items())
@@ -112,10 +107,7 @@ def facts(stats: Stats) -> Iterator[tuple[str, str]]:
     yield (
         "  copies",
         f"{marked(traffic.copies_per_step)} cycles per step: "
-        + (
-            f"{marked(traffic.read_per_step)} bytes read, "
-            f"{marked(traffic.written_per_step)} written"
-        ),
+        f"{marked(traffic.read_per_step)} bytes read, {marked(traffic.written_per_step)} written",
     )
     if traffic.resident:
         yield (
@@ -163,7 +155,7 @@ def _memory(stats: Stats) -> Iterator[str]:
         return
     yield (
         f"memory           VMEM {marked(memory.vmem)} of the {marked(memory.limit)} bytes that "
-        + (f"it may use, SMEM {marked(memory.smem)}")
+        f"it may use, SMEM {marked(memory.smem)}"
     )
     if memory.is_limit_raisable:
         most = marked(memory.capacity)

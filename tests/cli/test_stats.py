@@ -329,7 +329,7 @@ def test_a_loop_over_data_is_a_formula() -> None:
     (of_loop,) = stats.loops
     assert (of_loop.executed.value, of_loop.share.origin) == (None, "assumed")
     assert {unit.share.origin for unit in stats.units} == {"assumed"}
-    least = next(line for line in lines_of(stats, whole=False) if line.startswith("    at least "))
+    least = next(line for line in lines_of(stats) if line.startswith("    at least "))
     assert re.fullmatch(r" +at least +[\d,]+ a, if no region that depends on data runs", least)
     assert 0 < stats.cycles.least.value < 5_000
     assert stats.traffic.flops.value is None
@@ -392,13 +392,13 @@ def test_a_long_file_name_keeps_its_line_number(dumps: Path) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit_the_terminal(dumps: Path, width: int, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(output, "terminal_width", lambda: width)
-    for lines, indent in sections(stats_of(dumps, "tpu7x"), whole=True):
+    for lines, indent in sections(stats_of(dumps, "tpu7x"), whole=False):
         for line in lines:
             output.echo_wrapped(line, indent)
     printed = capsys.readouterr().out.splitlines()
     assert max(map(len, printed)) <= width
     assert " ".join(" ".join(printed).split()) == " ".join(
-        " ".join(lines_of(stats_of(dumps, "tpu7x"), whole=True)).split()
+        " ".join(lines_of(stats_of(dumps, "tpu7x"))).split()
     )
 
 
@@ -435,7 +435,7 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
     assert stats.is_sparse
     assert stats.memory.limit.value is None
     assert stats.traffic.roofline.value is None
-    printed = "\n".join(lines_of(stats, whole=False))
+    printed = "\n".join(lines_of(stats))
     assert "problem: the kernel runs on the SparseCore" in printed
     assert "may use" not in printed
     assert "published peaks" not in printed

@@ -267,7 +267,6 @@ def test_a_copy_to_smem_is_slow_and_leaves_hbm_to_others() -> None:
     rows[4] = rows[4].replace("[#allocation3 + $0x1]", "%s9_s9")
     # The table of 2,048 bytes takes HBM for 64 cycles, not for the 1,024 that SMEM needs.
     assert walk(schedule_of("\n".join(rows) + "\n"), SMEM).waiting == 64 + 164 - 3
-    assert SMEM.with_bandwidth(64).time("hbm_to_smem", 64) == (200, 32)
     rows[2] = rows[2].replace("hbm_to_vmem", "hbm_to_smem")
     assert walk(schedule_of("\n".join(rows) + "\n"), SMEM).waiting == 1024 + 200 + 1024 - 3
 

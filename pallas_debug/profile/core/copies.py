@@ -63,10 +63,6 @@ class CopyModel:
             start=start,
         )
 
-    def with_bandwidth(self, bandwidth: float) -> CopyModel:
-        """Return the model with another bandwidth of HBM."""
-        return replace(self, bandwidth={**self.bandwidth, FETCH: bandwidth})
-
 
 def copy_model(chip: str | None, *, calibrated: bool = False) -> tuple[CopyModel, bool]:
     """Return the copy model for a chip, and whether it belongs to a stand-in for that chip.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -141,9 +142,7 @@ class _Reading:
                 self._wait(event)
         is_whole = loop is None or loop.number not in found.extrapolated
         steps = self._seen_steps(is_whole)
-        counts: dict[int, int] = {}
-        for copy in self._copies:
-            counts[copy.lane] = counts.get(copy.lane, 0) + 1
+        counts = Counter(copy.lane for copy in self._copies)
         return WalkedRun(
             seen=len(steps),
             end=found.cycles,
