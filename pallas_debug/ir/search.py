@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.ir import chunks
 from pallas_debug.ir.patterns import Pattern
 from pallas_debug.ir.patterns import Query as Query
 
@@ -117,7 +116,7 @@ def search(
                 if spans:
                     yield from _hits(path, buffer, size, before, spans)
                     hits += len(spans)
-                before += chunks.newlines(buffer, size)
+                before += buffer.count(b"\n", 0, size)
                 read += size
                 yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
         except OSError as error:
@@ -171,8 +170,18 @@ def finder(query: Query) -> Finder:
     needle = query.needle()
     if needle is None:
         return partial(_matches, query.compiled())
-    size, find = len(needle), chunks.Literal(needle, folds=query.folds)
-    return lambda data, stop: ((at, at + size) for at in find(data, stop))
+    return partial(_literals, needle, query.folds)
+
+
+def _literals(
+    needle: bytes, folds: bool, data: bytes | bytearray, size: int
+) -> Iterator[tuple[int, int]]:
+    seen = data[:size].lower() if folds else data  # of ASCII letters, as the needle is
+    at = seen.find(needle, 0, size)
+    while at >= 0:
+        yield at, at + len(needle)
+        end = seen.find(b"\n", at, size)
+        at = seen.find(needle, end, size) if end >= 0 else -1
 
 
 def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[tuple[int, int]]:
@@ -228,15 +237,19 @@ def _hits(
     spans: list[tuple[int, int]],
 ) -> list[Hit]:
     """Build the hits of a chunk that is preceded by `before` lines."""
-    lines = chunks.lines(data, size, [start for start, _ in spans], before + 1)
-    hit = Hit._make
-    # In bulk, without a function call for short lines: there may be thousands.
-    return [
-        hit((path, line, start - begin, bytes(data[begin:end]), start - begin, stop - begin, False))
-        if end - begin <= SHOWN
-        else _cut(path, data, line, start, stop, begin, end)
-        for (start, stop), (line, begin, end) in zip(spans, lines, strict=True)
-    ]
+    hits: list[Hit] = []
+    line, position = before + 1, 0
+    for start, stop in spans:
+        line += data.count(b"\n", position, start)
+        position = start
+        begin, end = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start, size)
+        end = size if end < 0 else end
+        if end - begin > SHOWN:
+            hits.append(_cut(path, data, line, start, stop, begin, end))
+        else:
+            shown = bytes(data[begin:end])
+            hits.append(Hit(path, line, start - begin, shown, start - begin, stop - begin, False))
+    return hits
 
 
 def _cut(

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.ir import chunks
 from pallas_debug.ir.search import open_regular
 
 BLOCK = 1 << 16
@@ -94,7 +93,7 @@ class Document:
             if not block:  # truncated meanwhile; `grow` reports it
                 self._size = self._indexed
                 break
-            newlines += chunks.newlines(block, len(block))
+            newlines += block.count(b"\n")
             self._ends.append(newlines)
             self._indexed += len(block)
             # A short block is the end; bytes written since the last `grow` count too.

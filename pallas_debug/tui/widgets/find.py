@@ -16,7 +16,6 @@ from textual import work
 from textual.worker import Worker
 
 from pallas_debug.errors import PatternError
-from pallas_debug.ir.chunks import newlines
 from pallas_debug.ir.patterns import Pattern, Query, spans_of
 from pallas_debug.ir.search import finder
 from pallas_debug.tui.widgets.cells import Mark
@@ -45,11 +44,11 @@ def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> I
     for data in source.pieces(line, PIECE):
         position = 0
         for start, _ in find(data, len(data)):
-            line += newlines(data, start, position)
+            line += data.count(b"\n", position, start)
             position = start
             if not hits or hits[-1] != line:  # parts of a very long line overlap
                 hits.append(line)
-        line += newlines(data, len(data), position)
+        line += data.count(b"\n", position)
         yield line
 
 
