@@ -45,7 +45,7 @@ _LINGER = 10.0
 
 _QUIET = {
     "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",  # otherwise libtpu waits for a metadata server
+    "TPU_SKIP_MDS_QUERY": "1",  # otherwise libtpu waits for a metadata server: jax#11668
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compile-only processes may run concurrently
     "TPU_LOG_DIR": "disabled",
     "JAX_ENABLE_COMPILATION_CACHE": "false",
@@ -321,7 +321,9 @@ class _Child:
         self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
         environment = _environment(settings, flags)
-        environment["TMPDIR"] = str(self.folder)  # libtpu writes logs there, even if disabled
+        # libtpu writes logs there, even if disabled; in /tmp, they may belong to another user, which
+        # it complains of at length (pytorch/xla#7816).
+        environment["TMPDIR"] = str(self.folder)
         try:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(

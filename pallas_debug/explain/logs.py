@@ -156,7 +156,7 @@ class _Reader:
         if entry is None and not _OURS.search(_frames(process.before) + message):
             self.others += 1
         elif entry is not None or "CpuCallback error" not in line:
-            # jax wraps exceptions of callbacks, and prints them below
+            # jax wraps exceptions of callbacks (jax#26102), and prints them below
             self._add(entry, message, number, process.name)
         return True
 

@@ -357,7 +357,8 @@ class Watcher:
                 if self._config.getoption("fulltrace") or not led:
                     raise
                 # jax's exception has a page of its runtime's stack in front of the finding, and
-                # pytest's short summary would show only "INTERNAL: CpuCallback error".
+                # pytest's short summary would show only "INTERNAL: CpuCallback error"; it has no
+                # `__cause__` (jax#26102).
                 failed = pytest.fail.Exception(running.show(led, {}))
                 raise failed.with_traceback(error.__traceback__) from None
             self._judge(running)
