@@ -321,8 +321,8 @@ class _Child:
         self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
         environment = _environment(settings, flags)
-        # libtpu writes logs there, even if disabled; in /tmp, they may belong to another user, which
-        # it complains of at length (pytorch/xla#7816).
+        # libtpu writes logs there, even if disabled; /tmp/tpu_logs may belong to another user
+        # (pytorch/xla#7816).
         environment["TMPDIR"] = str(self.folder)
         try:
             with self._startup.open("wb") as log:

@@ -217,8 +217,8 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
             params["interpret"] = _value(asked, params)
         if asked is None or not _is_eager_under_debug_nans():
             return bind(*args, **params)
-        # After a NaN, jax calls what it jitted without jit (jax#25519). For an eager pallas_call, that
-        # is this primitive, which it jits again, without an end.
+        # After a NaN, jax calls what it jitted without jit (jax#25519). For an eager pallas_call,
+        # that is this primitive, which it jits again, without an end.
         if getattr(_local, "is_eager", False):
             raise DebugNansError("Invalid value (nan or inf) encountered in pallas_call")
         _local.is_eager = True
