@@ -101,7 +101,7 @@ def measure(name: str, mode: str, rounds: int) -> None:
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()  # what jax itself needs
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = []
-    with pallas_debug.interpret(mode, quiet=True):
+    with pallas_debug.interpret(mode):
         jitted = jax.jit(function)
         for _ in range(rounds + 1):
             start = time.perf_counter()

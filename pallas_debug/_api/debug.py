@@ -178,9 +178,7 @@ class Debug:
     def __enter__(self) -> Session:
         needs_no_notice = self._quiet or not self._reports or self._options.interpret is not None
         notices = [] if needs_no_notice else [Notice()]
-        session = Session(
-            self._options, *notices, Prints(), inform=None if self._quiet else print_mode
-        )
+        session = Session(self._options, *notices, Prints())
         self._sessions.append(session.__enter__())
         return session
 
@@ -224,11 +222,6 @@ def print_problem(problem: PallasDebugError) -> None:
     """Report a problem of pallas-debug on standard error, if that is open."""
     with contextlib.suppress(OSError, ValueError):
         print_once(f"pallas-debug: {problem}")
-
-
-def print_mode(sentence: str) -> None:
-    """Report on standard error which kernels `auto` does not run on the machine."""
-    print_once(f"pallas-debug: {sentence}")
 
 
 def _report(session: Session, *, quiet: bool) -> None:

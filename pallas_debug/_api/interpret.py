@@ -23,7 +23,6 @@ def interpret(
     *,
     chip: str = ...,
     pretend: bool | str = ...,
-    quiet: bool = ...,
     **params: object,
 ) -> Callable[P, R]: ...
 
@@ -35,7 +34,6 @@ def interpret(
     *,
     chip: str = ...,
     pretend: bool | str = ...,
-    quiet: bool = ...,
     **params: object,
 ) -> Debug: ...
 
@@ -46,7 +44,6 @@ def interpret(
     *,
     chip: str = defaults.CHIP,
     pretend: bool | str = False,
-    quiet: bool = False,
     **params: object,
 ) -> Any:
     """Interpret the kernels that a function calls, or those called within a `with` block.
@@ -68,14 +65,13 @@ def interpret(
     the function or the block ends, and does not affect the next kernel.
 
     Args:
-      mode: `auto` for the kernel machine, with `gpu` for kernels of Mosaic GPU; `machine`; `hlo`,
-        `tpu` or `gpu` for one of jax's interpreters; `off` for the mode that the code selects.
+      mode: `auto` or `machine` for the kernel machine; `hlo`, `tpu` or `gpu` for one of jax's
+        interpreters; `off` for the mode that the code selects.
         Parameters may follow: `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries it during tracing.
       pretend: whether jax's devices answer as `chip`, for code that runs its kernels only on a TPU;
         or the name of the target to answer as instead of `chip`, such as `"v6e"`. A no-op with an
         accelerator.
-      quiet: whether not to report on standard error which kernels `auto` runs in mode `gpu`.
       **params: parameters of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:
@@ -83,11 +79,11 @@ def interpret(
       UnknownTargetError: an unknown chip.
     """
     if callable(mode):
-        return interpret(chip=chip, pretend=pretend, quiet=quiet, **params)(mode)
+        return interpret(chip=chip, pretend=pretend, **params)(mode)
     with WithoutOurFrames():
         asked = Mode.parse(mode)
         if twice := sorted(asked.params.keys() & params.keys()):
             raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and as an argument")
     merged = Mode(asked.kind, {**asked.params, **params})
     options = Options(interpret=merged, chip=chip, pretend=pretend)
-    return Debug(options, quiet=quiet, reports=False)
+    return Debug(options, quiet=True, reports=False)

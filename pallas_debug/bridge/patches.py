@@ -164,7 +164,7 @@ TABLE: tuple[Patch, ...] = (
         owner="jax._src.callback",
         name="emit_python_callback",
         replacement=f"{_HOOK}:emitting_callbacks",
-        why="jax cannot lower a program's callbacks for an absent TPU; their errors name no kernel",
+        why="jax cannot lower a program's callbacks for an absent TPU",
         parameters=("ctx", "callback", "token", "operands", "operand_avals", "result_avals"),
     ),
     Patch(

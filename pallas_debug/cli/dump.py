@@ -197,7 +197,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
     """Run a program, and dump its kernels."""
     what = options.what
     programs.check_exists(what, module=options.module)
-    from pallas_debug._api.debug import Notice, Prints, print_mode
+    from pallas_debug._api.debug import Notice, Prints
     from pallas_debug.compiler import stages, switches, targets
     from pallas_debug.session import Options, Session, only_defines
 
@@ -214,7 +214,6 @@ def _of_program(options: DumpOptions) -> _Dumped:
         ),
         Prints(),
         *([Notice()] if options.interpret is None else []),
-        inform=print_mode,
     )
     with session:
         error = programs.execute(what, options.rest, module=options.module)

@@ -20,7 +20,7 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import failures, interpret, launched
+from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import grids, hook
@@ -60,7 +60,7 @@ class Session:
       options: options of the session.
       *plugins: plugins to notify of events.
       runs: whether to also notify them of every run of a kernel.
-      inform: called with a sentence for each kernel that `auto` does not run on the machine.
+      inform: called with messages about the whole run; by default they go to standard error.
 
     Raises:
       UnknownTargetError, DumpDirectoryError, IncompatibleJaxError, UsageError: on creation.
@@ -77,7 +77,6 @@ class Session:
         self._mode = mode_of(options.interpret)
         require_checkable(self._mode, options.checks)
         self.interpret_mode = checking(self._mode, options.checks)
-        self._inform = inform
         self._stopping = threading.Event()
         self.store = open_store(options, stop=self._stopping, inform=inform)
         self.stored = StorePlugin(self.store, self.report)
@@ -109,7 +108,6 @@ class Session:
         if options.keeps_calls:
             self._host.calls = {}
         self._runs = runs
-        self._sentences: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._identity = object()
         self._lock = threading.Lock()
@@ -326,7 +324,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             self._mode = asked
             stack.callback(setattr, self, "_mode", before)
-            stack.enter_context(interpret.interpreting(mode, inform=self._informed))
+            stack.enter_context(interpret.interpreting(mode))
             yield
 
     @contextlib.contextmanager
@@ -414,13 +412,6 @@ class Session:
         """Wait for interpreted kernels that this thread started, and raise their exceptions."""
         interpret.wait_for_runs()
 
-    def own_message(self, error: BaseException) -> str | None:
-        """Message of one of jax's interpreters in an exception, with the kernel and its call.
-
-        None for any other exception.
-        """
-        return failures.message(error)
-
     def reset(self) -> None:
         """Reset the interpreters, which otherwise keep their state after a kernel's exception."""
         interpret.reset()
@@ -428,15 +419,6 @@ class Session:
     @property
     def _interprets(self) -> bool:
         return self.interpret_mode.kind != "off"
-
-    def _informed(self, sentence: str) -> None:
-        """Report a kernel that `auto` does not run on the machine. Within jax: never raises."""
-        with self._guarded("report", "reporting how a kernel runs"):
-            with self._lock:
-                known = sentence in self._sentences
-                self._sentences.add(sentence)
-            if self._inform is not None and not known:
-                self._inform(sentence)
 
     # Called by the hook, within jax: these must not raise.
 

@@ -165,8 +165,8 @@ OPTIONS = (
         parse=_mode,
         help="run kernels on the kernel machine (auto, machine), in one of jax's interpreters "
         "(hlo, tpu, gpu), with parameters as in tpu,detect_races,num_cores_or_threads=2, or as "
-        "the code selects (off); auto runs kernels of Mosaic GPU in mode gpu, and is the default "
-        "when dumping on a machine without an accelerator",
+        "the code selects (off); auto is the default when dumping on a machine without an "
+        "accelerator",
     ),
     Option(
         name="timeout",

@@ -420,16 +420,13 @@ class Watcher:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if (running := self.running) is not None:
-            error = call.excinfo.value if call.excinfo is not None else None
-            if error is not None:
-                running.stopped_by(error)
+            if call.excinfo is not None:
+                running.stopped_by(call.excinfo.value)
             with self._guarded("report", f"reporting {report.nodeid}"):
-                self._add_to(report, running, error)
+                self._add_to(report, running)
         return report
 
-    def _add_to(
-        self, report: pytest.TestReport, running: Running, error: BaseException | None
-    ) -> None:
+    def _add_to(self, report: pytest.TestReport, running: Running) -> None:
         """Add the test's kernels to its report."""
         store, used = running.session.store, running.used.values()
         folders = [store.folder(k).name if store else k.name for k in used]
@@ -447,8 +444,6 @@ class Watcher:
         if rest := [finding for finding in findings if finding not in running.shown]:
             room = max(1, failures.MAX_FINDINGS - running.lines)
             parts.append(failures.text(rest, running.callers, room))
-        elif error is not None and (own := running.session.own_message(error)):
-            parts.append(own)
         if self.settings.hints:
             running.session.collect_hints(running.used)
             parts.append(failures.hints(self._hints(running), running.used))

@@ -44,7 +44,7 @@ x = jnp.ones((16, 128))
 (dumped,) = pallas_debug.dump(double, x, to=sys.argv[1])
 assert all(compilation.ok for compilation in dumped.compilations)
 assert pallas_debug.verify(double, x, engines="static,machine").ok
-with pallas_debug.interpret("machine", quiet=True):
+with pallas_debug.interpret("machine"):
     assert float(double(x).sum()) == 2 * x.size
 from pallas_debug._api import doctor
 checks = {{check.name: check for check in doctor.examine()}}

@@ -174,19 +174,15 @@ def test_a_kernel_that_the_machine_refuses_is_refused_by_name(
 
 
 @has_no_gpu
-@pytest.mark.parametrize("mode", ["gpu,num_tma_threads_per_device=1", "auto"])
-def test_a_kernel_of_mosaic_gpu(mode: str, ran: list[str]) -> None:
+def test_a_kernel_of_mosaic_gpu(ran: list[str]) -> None:
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     def add_one(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + 1.0
 
     kernel = plgpu.kernel(add_one, out_type=jax.ShapeDtypeStruct((128,), jnp.float32))
-    messages: list[str] = []
-    with interpret.interpreting(mode, inform=messages.append):
+    with pallas_debug.interpret("gpu,num_tma_threads_per_device=1"):
         np.testing.assert_array_equal(jax.jit(kernel)(jnp.zeros(128)), np.ones(128))
-    text = "kernel `add_one` is of Mosaic GPU: it runs in jax's GPU interpret mode"
-    assert set(messages) == ({text} if mode == "auto" else set())
     assert not ran
 
 
@@ -243,16 +239,12 @@ def test_jax_reports_the_races_that_it_finds(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["tpu", "tpu,detect_races", "tpu,num_cores=2"])
+@pytest.mark.parametrize("mode", ["tpu", "tpu,detect_races", "tpu,num_cores_or_threads=2"])
 def test_state_is_reset_after_an_exception(mode: str) -> None:
     decorated = pallas_debug.interpret(mode)(rows)
     for _ in range(2):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="Out-of-bounds read") as caught:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Out-of-bounds read"):
             decorated(12)
-        own, place = caught.value.__notes__[-1].splitlines()
-        assert own.startswith("IndexError: Out-of-bounds read of ")
-        assert place.startswith(f"in kernel `rows`, called at {__file__}:")
-        assert "pl.pallas_call(body" in place
         np.testing.assert_array_equal(decorated(8), X)
 
 
@@ -267,15 +259,6 @@ def test_an_exception_of_the_program_resets_too() -> None:
         failing()
     with pallas_debug.interpret("tpu"):
         np.testing.assert_array_equal(rows(8), X)
-
-
-def test_what_an_interpreter_lacks_is_its_own_message_with_the_line() -> None:
-    raises = pytest.raises(NotImplementedError, match="primitive 'prng_seed' not found")
-    with raises as caught, pallas_debug.interpret("hlo"):
-        call(branch, grid=(1,), name="lacks")
-    notes = [note for note in caught.value.__notes__ if note.startswith("in kernel `lacks`")]
-    assert len(notes) == 1
-    assert "pl.pallas_call(body" in notes[0]
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this jax has Mosaic GPU")
@@ -293,11 +276,6 @@ def test_gpu_has_parameters_of_its_own() -> None:
     with pytest.raises(UsageError, match="`vector_clock_size` must be `None` for GPU"):
         Mode.parse("gpu,vector_clock_size=3")
     assert Mode.parse("gpu,detect_races").value().detect_races is True
-
-
-def test_an_unknown_mode() -> None:
-    with pytest.raises(UsageError, match="'fast' is not an interpret mode"):
-        pallas_debug.interpret("fast")
 
 
 # A mode in force.

@@ -389,9 +389,9 @@ def test_a_block_that_interprets_raises_keyboard_interrupt(
     x = jnp.ones((256, 128))
     kernel = pl.pallas_call(copy, grid=(32,), in_specs=[block], out_specs=block, out_shape=x)
     monkeypatch.setattr(Machine, "step", press_at_the_fifth)
-    with pytest.raises(KeyboardInterrupt), pallas_debug.interpret(mode, quiet=True):
+    with pytest.raises(KeyboardInterrupt), pallas_debug.interpret(mode):
         kernel(x).block_until_ready()
     assert next(calls) < 32
     monkeypatch.setattr(Machine, "step", real)
-    with pallas_debug.interpret(mode, quiet=True):  # nothing is left over
+    with pallas_debug.interpret(mode):  # nothing is left over
         assert bool((kernel(x) == x).all())

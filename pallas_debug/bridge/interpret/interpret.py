@@ -22,7 +22,7 @@ from pallas_debug import interrupts
 from pallas_debug.bridge import contexts, patches, platform
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted import lowering as hosted
-from pallas_debug.bridge.interpret import failures, launched
+from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret.params import ChosenMode, Kind, Mode
 from pallas_debug.bridge.jaxcompat import (
     config,
@@ -32,17 +32,13 @@ from pallas_debug.bridge.jaxcompat import (
     source_info_util,
     xla_bridge,
 )
-from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
-from pallas_debug.errors import DebugNansError, UsageError
-
-Inform = Callable[[str], None]
+from pallas_debug.errors import DebugNansError
 
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
     mode: Mode
     value: Any
-    inform: Inform | None
 
 
 # Kernels are bound through this file; keep it out of their source locations.
@@ -56,7 +52,7 @@ _local = threading.local()
 
 
 @contextlib.contextmanager
-def interpreting(mode: Mode | str, *, inform: Inform | None = None) -> Iterator[None]:
+def interpreting(mode: Mode | str) -> Iterator[None]:
     """Run every kernel traced in this context, in any thread, in this mode.
 
     The innermost of nested contexts applies. After an exception the state of jax's interpreters is
@@ -65,13 +61,12 @@ def interpreting(mode: Mode | str, *, inform: Inform | None = None) -> Iterator[
 
     Args:
       mode: a `Mode`, or its text form.
-      inform: called with a sentence for each kernel that `auto` does not run on the machine.
 
     Raises:
       UsageError: unknown mode.
     """
     parsed = Mode.parse(mode)
-    asked = _Asked(parsed, parsed.value(), inform)
+    asked = _Asked(parsed, parsed.value())
     state = config.pallas_tpu_interpret_mode_context_manager
     before, begun = (_context.get_global(), state.get_global()), interrupts.count()
     patches.install(patches.MODES)
@@ -87,7 +82,6 @@ def interpreting(mode: Mode | str, *, inform: Inform | None = None) -> Iterator[
         reset(wait=isinstance(error, Exception))
         if interrupts.is_cause(error, begun):
             raise KeyboardInterrupt from error
-        failures.unwrap(error)
         raise
     finally:
         _context.set_global(before[0])
@@ -127,8 +121,7 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
             return hosted.lowering(rule, params, ran, is_sanitized=mode.sanitizes)
         if asked.mode.kind == "hlo":
             interpret = ChosenMode.HLO
-    by_jax = functools.partial(rule, **{**params, "interpret": interpret})
-    return failures.naming(by_jax, params) if interpret else by_jax
+    return functools.partial(rule, **{**params, "interpret": interpret})
 
 
 def is_for_another_platform(context: Any) -> bool:
@@ -257,16 +250,7 @@ def _is_eager_under_debug_nans() -> bool:
 
 def _value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     """Value of `interpret` for a kernel; parameters of jax's in the user's code have precedence."""
-    given, kind = params.get("interpret"), asked.mode.kind
-    if kind == "off" or (given and given is not True and given is not ChosenMode.HLO):
+    given = params.get("interpret")
+    if asked.mode.kind == "off" or (given and given is not True and given is not ChosenMode.HLO):
         return given
-    if kind == "auto" and gpu_backend(params) == "Mosaic GPU":
-        with contextlib.suppress(UsageError):  # else the machine refuses it by name
-            value = Mode("gpu").value()
-            if asked.inform is not None:
-                asked.inform(
-                    f"kernel `{name_of(params)}` is of Mosaic GPU: it runs in jax's GPU interpret "
-                    "mode"
-                )
-            return value
     return asked.value or (ChosenMode.MACHINE if given is True else False)

@@ -1,19 +1,16 @@
 """Text form of interpret modes, such as `tpu,detect_races,dma_execution_mode=eager`.
 
-A mode's parameters and their types are read from the dataclass of the installed jax. Names from
-other jax versions are translated; anything else that is unknown, of a wrong type or contradictory
-is rejected with an explanation.
+A mode's parameters and their types are read from the dataclass of the installed jax.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -29,9 +26,6 @@ KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 _OF_JAX = ("tpu", "gpu")
 """Kinds whose parameters are those of a dataclass of jax."""
 
-_ALWAYS_WAS: Mapping[str, object] = {"on_race": "warn"}
-"""Fixed behaviour of jax versions without the parameter; only this value may be requested."""
-
 _BOOLS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -43,11 +37,10 @@ class Mode:
     """Mode in which kernels run, with the requested parameters.
 
     Attributes:
-      kind: `machine` for the kernel machine; `auto` likewise, with jax's GPU interpret mode for
-        kernels of Mosaic GPU; `hlo`, `tpu` or `gpu` for one of jax's interpreters; `off` leaves it
-        to the code.
+      kind: `machine`, or `auto`, for the kernel machine; `hlo`, `tpu` or `gpu` for one of jax's
+        interpreters; `off` leaves it to the code.
       params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed; of
-        the machine, `sanitize`.
+        the machine, `sanitize`. Values may be given as text.
 
     Raises:
       UsageError: an unknown kind or parameter, a value of the wrong type, parameters for a kind
@@ -61,7 +54,11 @@ class Mode:
         if self.kind not in KINDS:
             raise UsageError(_unknown_kind(self.kind))
         known = fields(self.kind) if self.kind == "gpu" or self.params else {}
-        checked = _checked(self.kind, self.params, known)
+        checked = {}
+        for name, value in self.params.items():
+            if name not in known:
+                raise UsageError(_unknown_param(self.kind, name, known))
+            checked[name] = _converted(name, value, known[name])
         object.__setattr__(self, "params", types.MappingProxyType(checked))
         if checked:
             self.value()  # jax has constraints of its own, such as at least one core
@@ -92,7 +89,22 @@ class Mode:
         kind, *rest = (part.strip() for part in text.split(","))
         if kind not in KINDS:
             raise UsageError(_unknown_kind(kind))
-        return cls(kind, _read(kind, rest))
+        params: dict[str, object] = {}
+        for part in rest:
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not name:
+                raise UsageError(
+                    f"an empty parameter of the interpret mode {kind!r}: write it as {kind} or "
+                    f"{kind},NAME=VALUE"
+                )
+            if name in KINDS and not equals:
+                raise UsageError(
+                    f"{kind!r} and {name!r} are two interpret modes, but a kernel runs in one"
+                )
+            if name in params:
+                raise UsageError(f"{name} is given twice")
+            params[name] = value if equals else True
+        return cls(kind, params)
 
     def value(self) -> Any:
         """Value of `interpret=` for jax; None for a mode that is not one of jax's interpreters."""
@@ -136,10 +148,8 @@ def fields(kind: Kind) -> Mapping[str, Any]:
 
 
 def _class(kind: Kind) -> Any:
-    return pltpu.InterpretParams if kind == "tpu" else _gpu_class()
-
-
-def _gpu_class() -> Any:
+    if kind == "tpu":
+        return pltpu.InterpretParams
     try:
         return jaxcompat.gpu_interpret_params()
     except ImportError as error:
@@ -151,159 +161,50 @@ def _gpu_class() -> Any:
         ) from error
 
 
-def _read(kind: Kind, parts: Sequence[str]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for part in parts:
-        name, equals, text = (piece.strip() for piece in part.partition("="))
-        if not name:
-            raise UsageError(
-                f"an empty parameter of the interpret mode {kind!r}: write it as {kind} or "
-                f"{kind},NAME=VALUE"
-            )
-        if name in KINDS and not equals:
-            raise UsageError(
-                f"{kind!r} and {name!r} are two interpret modes, but a kernel runs in one; `auto` "
-                "chooses one for each kernel"
-            )
-        known = fields(kind)
-        installed = _installed_name(name, known)
-        if installed in found or name in found:
-            raise UsageError(f"{name} is given twice")
-        if not known or installed not in known:
-            found[name] = text if equals else True  # rejected or dropped during validation
-        else:
-            found[installed] = _from_text(name, text if equals else None, known[installed])
-    return found
-
-
-def _checked(
-    kind: Kind, params: Mapping[str, object], known: Mapping[str, Any]
-) -> dict[str, object]:
-    if params and not known:
-        raise UsageError(_takes_none(kind, list(params)))
-    found: dict[str, object] = {}
-    for name, value in params.items():
-        installed = _installed_name(name, known)
-        if installed in found:
-            raise UsageError(
-                f"{name} and {installed} are the same parameter; pass only one of them"
-            )
-        if installed in known:
-            found[installed] = _of_type(name, value, known[installed])
-        elif name not in _ALWAYS_WAS:
-            raise UsageError(_unknown_param(kind, name, known))
-        elif value != _ALWAYS_WAS[name]:
-            raise UsageError(
-                f"{name} can only be {_ALWAYS_WAS[name]} with this jax "
-                f"({versions.installed().get('jax')}), which has no such parameter"
-            )
-    return found
-
-
-def _installed_name(name: str, known: Mapping[str, Any]) -> str:
-    if name in known:
-        return name
-    for synonyms in jaxcompat.SYNONYMS:
-        if name in synonyms:
-            return next(iter(synonyms & known.keys()), name)
-    return name
-
-
-def _options(kind: Any) -> tuple[Any, ...]:
-    """Return the member types of a union, or the type itself."""
+def _converted(name: str, value: object, kind: Any) -> object:
+    """Return a value, or what its text says, as an instance of a parameter's type."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if is_union else (kind,)
-
-
-def _from_text(name: str, text: str | None, kind: Any) -> object:
-    options = _options(kind)
-    if text is None:
-        if bool in options:
-            return True
-        raise UsageError(f"{name} needs a value: {_expected(kind)}")
-    if text.lower() == "none" and type(None) in options:
-        return None
+    options: Sequence[Any] = typing.get_args(kind) if is_union else (kind,)
     for option in options:
         try:
-            return _READERS[_sort(option)](text, option)
-        except (ValueError, KeyError):
+            return _read(value, option)
+        except (KeyError, TypeError, ValueError):
             continue
-    raise UsageError(_wrong(name, text, kind))
+    expected = " or ".join(map(_expected, options))
+    raise UsageError(f"{name} must be {expected}, not {value!r}")
 
 
-def _no_text(text: str, option: Any) -> object:
+def _read(value: Any, option: Any) -> object:
+    """Return a value as an instance of a type; raise an exception if it is none."""
+    is_text = isinstance(value, str)
+    if option is types.NoneType:
+        return {"none": None, None: None}[value.lower() if is_text else value]
+    if typing.get_origin(option) is Literal:
+        return {(type(a), a): a for a in typing.get_args(option)}[type(value), value]
+    if option is bool and is_text:
+        return _BOOLS[value.lower()]
+    if option is int and is_text:
+        return int(value, 0)
+    if _is_flag(option) and is_text:
+        members = [option[part.strip().upper()] for part in value.split("|")]
+        return functools.reduce(lambda a, b: a | b, members)
+    is_plain = option in (bool, int) or _is_flag(option)
+    if type(value) is option if is_plain else callable(value):
+        return value
     raise ValueError
 
 
-_READERS: Mapping[str, Callable[[str, Any], object]] = {
-    "bool": lambda text, _: _BOOLS[text.lower()],
-    "int": lambda text, _: int(text, 0),
-    "float": lambda text, _: float(text),
-    "str": lambda text, _: text,
-    "literal": lambda text, option: {str(a): a for a in typing.get_args(option)}[text],
-    "flag": lambda text, option: functools.reduce(
-        lambda a, b: a | b, (option[part.strip().upper()] for part in text.split("|"))
-    ),
-    "none": _no_text,
-    "callable": _no_text,
-}
+def _is_flag(option: Any) -> bool:
+    return isinstance(option, type) and issubclass(option, enum.Flag)
 
 
-def _of_type(name: str, value: object, kind: Any) -> object:
-    for option in _options(kind):
-        if _fits(value, option):
-            return value
-        if isinstance(value, str) and _sort(option) == "flag":
-            return _from_text(name, value, kind)
-    raise UsageError(_wrong(name, value, kind))
-
-
-def _fits(value: object, option: Any) -> bool:
-    sort = _sort(option)
-    if sort == "literal":
-        return any(value == a and type(value) is type(a) for a in typing.get_args(option))
-    if sort == "callable":
-        return callable(value)
-    if sort == "none":
-        return value is None
-    if sort == "float":
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, option) and (sort == "bool" or not isinstance(value, bool))
-
-
-def _sort(option: Any) -> str:
-    if option is type(None):
-        return "none"
+def _expected(option: Any) -> str:
     if typing.get_origin(option) is Literal:
-        return "literal"
-    if not isinstance(option, type):
-        return "callable"
-    if issubclass(option, enum.Flag):
-        return "flag"
-    return option.__name__ if option.__name__ in ("bool", "int", "float", "str") else "callable"
-
-
-_PLAIN = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "none": "none",
-    "callable": "a function, which can be passed only from Python",
-}
-
-
-def _expected(kind: Any) -> str:
-    return " or ".join(_expected_one(option) for option in _options(kind))
-
-
-def _expected_one(option: Any) -> str:
-    sort = _sort(option)
-    if sort == "literal":
         return " or ".join(str(a) for a in typing.get_args(option))
-    if sort == "flag":
+    if _is_flag(option):
         return "|".join(member.name.lower() for member in option)
-    return _PLAIN[sort]
+    known = {bool: "true or false", int: "a whole number", types.NoneType: "none"}
+    return known.get(option, "a function, which can be passed only from Python")
 
 
 def _shown(value: object) -> str:
@@ -314,33 +215,24 @@ def _shown(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _wrong(name: str, value: object, kind: Any) -> str:
-    return f"{name} must be {_expected(kind)}, not {value!r}"
-
-
 def _unknown_kind(text: str) -> str:
     name = text.partition("=")[0].strip()
     known = f"{text!r} is not an interpret mode{meant(name, KINDS)}; there are: {', '.join(KINDS)}"
-    for kind in ("tpu", "machine"):
-        if _installed_name(name, fields(kind)) in fields(kind):
-            return f"{known}. {name} is a parameter of one: write {kind},{text}"
-    return known
-
-
-def _takes_none(kind: Kind, names: Sequence[str]) -> str:
-    takers = [
-        other
-        for other in ("tpu", "machine")
-        if _installed_name(names[0], fields(other)) in fields(other)
-    ]
-    hint = f"; {names[0]} is one of {takers[0]}: write {takers[0]},{names[0]}" if takers else ""
-    return f"the interpret mode {kind!r} takes no parameters, such as {names[0]}{hint}"
+    return known + _owner(name)
 
 
 def _unknown_param(kind: Kind, name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f" (did you mean {close[0]}?)" if close else ""
+    if not known:
+        return f"the interpret mode {kind!r} takes no parameters, such as {name}{_owner(name)}"
     has = "it has" if kind == "machine" else f"jax {versions.installed().get('jax')} has"
     return (
-        f"the interpret mode {kind!r} has no parameter {name!r}{meant}; {has}: {', '.join(known)}"
+        f"the interpret mode {kind!r} has no parameter {name!r}{meant(name, known)}; {has}: "
+        f"{', '.join(known)}"
     )
+
+
+def _owner(name: str) -> str:
+    """Hint at the mode that has a parameter; empty if none has."""
+    kinds: tuple[Kind, ...] = ("tpu", "machine")
+    owner = next((kind for kind in kinds if name in fields(kind)), None)
+    return f"; {name} is a parameter of {owner!r}: write {owner},{name}" if owner else ""

@@ -26,7 +26,7 @@ from pallas_debug.bridge import contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import failures, interpret, launched
+from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxcompat import jax_core, mlir, mpmd, pallas_call, source_info_util
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
 from pallas_debug.bridge.lowering import calls, grids
@@ -253,7 +253,7 @@ def _zeros(avals: Any) -> Callable[..., Any]:
 
 
 def emitting_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
-    """Name the kernel in exceptions of callbacks; replace them by zeros for `stubbed` kernels."""
+    """Replace callbacks by zeros in programs that are only traced (`stubbed`)."""
 
     @functools.wraps(emit)
     def emit_or_leave_out(
@@ -261,8 +261,7 @@ def emitting_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:  # fmt: skip
         if not getattr(_local, "stubbed", False):
-            named = failures.named(callback)
-            return emit(ctx, named, token, operands, operand_avals, result_avals, **options)
+            return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
         zeros = _zeros(result_avals)
         return inline.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
 

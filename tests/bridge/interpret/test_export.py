@@ -38,7 +38,7 @@ def test_an_exported_kernel_is_compiled(mode: str, body: Callable[..., None]) ->
     if (mode, body) == ("hlo", _slow_double):
         pytest.skip("HLO interpret mode has no delays")
     function = _doubled(body)
-    with pallas_debug.interpret(mode, quiet=True):
+    with pallas_debug.interpret(mode):
         exported = jax.export.export(function, platforms=["tpu"])(X)
         lowered = function.trace(X).lower(lowering_platforms=("tpu",))
         np.testing.assert_array_equal(function(X), 2 * X)  # on the CPU it is interpreted
@@ -48,7 +48,7 @@ def test_an_exported_kernel_is_compiled(mode: str, body: Callable[..., None]) ->
 
 @pytest.mark.parametrize("mode", ["auto", "tpu"])
 def test_the_mode_in_the_code_is_exported(mode: str) -> None:
-    with pallas_debug.interpret(mode, quiet=True):
+    with pallas_debug.interpret(mode):
         exported = jax.export.export(_doubled(_double, interpret=True), platforms=["tpu"])(X)
     is_tpu_mode = mode == "tpu"  # jax lets it take precedence over the code
     assert ("tpu_custom_call" in exported.mlir_module()) == is_tpu_mode

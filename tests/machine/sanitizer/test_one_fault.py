@@ -85,7 +85,7 @@ def test_a_race_before_a_deadlock_is_reported_first(capsys: pytest.CaptureFixtur
     assert [f.kind for f in caught.value.findings] == [Fault.DATA_RACE, Fault.DEADLOCK]
     with (
         pytest.raises(Exception, match="Deadlock"),
-        pallas_debug.interpret("machine,sanitize", quiet=True),
+        pallas_debug.interpret("machine,sanitize"),
     ):
         jax.block_until_ready(early(X))
     printed = capsys.readouterr().err
