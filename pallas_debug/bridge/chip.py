@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pallas_debug.bridge import contexts, jaxcompat, patches
-from pallas_debug.bridge.jaxcompat import mesh_lib, source_info_util, xla_bridge
+from pallas_debug.bridge import contexts, patches
+from pallas_debug.bridge.jaxcompat import mesh_lib, xla_bridge
 from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)
@@ -24,25 +22,19 @@ _Answer = TypeVar("_Answer", str, int, str | None)
 _context = contexts.make()
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
-Frame = tuple[str, str]
-"""File and qualified name of a function, or of a module for what it does while it is imported."""
-
-_RUNNERS = ("unittest", "absl", "hypothesis", "click", "pallas_debug", "pallas_debug_pytest")
-"""Packages that run the user's functions: their frames say nothing about who asked."""
-
-_OUTERMOST = ("_pytest", "pluggy", "pytest")
-"""Packages whose callers, such as xdist's workers, run all tests and have asked for none."""
-
 
 class _Chip(threading.local):
     target: Target | None = None
-    asked: bool = False
+    is_ours: bool = False
 
-
-_askers: set[Frame] = set()
-"""Functions that have queried the chip, or called one that did: they may keep the answer."""
 
 _local = _Chip()
+_was_asked = False
+"""Whether any code of the user has queried its chip in this process.
+
+It is never reset: code may keep the answer, in a constant of a module or a cache.
+"""
+
 _everywhere: Target | None = None
 """Chip for threads without one of their own; set for the duration of a session."""
 _pretends = False
@@ -74,8 +66,6 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
         _everywhere, _pretends = target, pretend
         _context.set_global(_key(target, pretend=pretend))
         _forget_backends()
-        if before[0] is None:
-            forget()
         try:
             yield
         finally:
@@ -86,7 +76,7 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
 
 def _key(target: Target, *, pretend: bool) -> object:
     """Values that jax's caches depend on."""
-    return (target.device_kind, "devices") if pretend else target.device_kind
+    return target.device_kind, pretend, _local.is_ours
 
 
 def _forget_backends() -> None:
@@ -107,73 +97,33 @@ def pretended() -> Target | None:
     return answered() if _pretends else None
 
 
-def was_asked(calling: Iterable[Frame] = ()) -> str | None:
-    """Device kind for which a kernel may have been traced; None if the code did not query it.
-
-    The code counts as having queried it if this thread has done so since `forget`, or if one of the
-    functions that lead to the kernel ever has, because it may have kept the answer.
-
-    Args:
-      calling: the functions that lead to the kernel.
-    """
+def was_asked() -> str | None:
+    """Device kind for which a kernel may have been traced; None if no code queried its chip."""
     target = answered()
-    asked = _local.asked or any(
-        frame in _askers or (frame[0], _MODULE) in _askers for frame in calling
-    )
-    return target.device_kind if asked and target else None
+    return target.device_kind if _was_asked and target else None
 
 
 def note(answer: _Answer) -> _Answer:
     """Return an answer that differs between chips, for `was_asked`."""
-    _local.asked = True
-    _askers.update(_asking_frames())
+    global _was_asked
+    _was_asked = _was_asked or not _local.is_ours
     return answer
 
 
-_MODULE = "<module>"
-
-
-def _asking_frames() -> Iterator[Frame]:
-    """The user's functions on the stack, up to the module whose import asks."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
-        is_users = source_info_util.is_user_filename(code.co_filename)
-        if name.partition(".")[0] in _OUTERMOST:
-            return
-        if is_users and not _is_runner(name):
-            yield code.co_filename, code.co_qualname
-            if code.co_name == _MODULE:
-                return
-        frame = frame.f_back
-
-
-def _is_runner(module: str) -> bool:
-    package = module.partition(".")[0]
-    return package in _RUNNERS or package in sys.stdlib_module_names
+@contextlib.contextmanager
+def lowering_ourselves() -> Iterator[None]:
+    """Do not count the queries of this thread, in which we lower a kernel that is traced."""
+    before, _local.is_ours = _local.is_ours, True
+    try:
+        yield
+    finally:
+        _local.is_ours = before
 
 
 def _is_in_mesh_of_tpus() -> bool:
     """Return whether the user's code says which TPU; a mesh of simulated devices does not."""
     device = mesh_lib.get_abstract_mesh().abstract_device
     return device is not None and device.platform == "tpu"
-
-
-@contextlib.contextmanager
-def listening() -> Iterator[Callable[[], bool]]:
-    """Find out whether code asks for its chip in this context, in this thread."""
-    before = _local.asked
-    forget()
-    try:
-        yield lambda: _local.asked
-    finally:
-        _local.asked = before or _local.asked
-
-
-def forget() -> None:
-    """Reset the queries of this thread; functions that made a query are remembered."""
-    _local.asked = False
-    jaxcompat.forget_tpu_info()  # a cached answer would bypass us
 
 
 def asking_kind(original: Callable[[], str]) -> Callable[[], str]:

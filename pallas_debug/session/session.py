@@ -405,7 +405,6 @@ class Session:
         self.raised.clear()
         if self._host.calls:
             self._host.calls.clear()
-        chip.forget()
         yield
 
     def wait_for_runs(self) -> None:

@@ -92,7 +92,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     source = part("finding the first line", lambda: _source(first), first)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
     cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
-    calls: frozenset[tuple[str, int]] = part("finding the callers", _callers, frozenset())
+    calls: frozenset[tuple[str, int]] = part("finding the callers", lines.calling, frozenset())
     unknown: tuple[SourceLine | None, ...] = ()
     blocks = part("finding its specs", lambda: _block_sources(params, calls), unknown)
     kernel = Kernel(
@@ -109,7 +109,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         cost_estimate=_cost_estimate(params.get("cost_estimate")),
         metadata={str(k): str(v) for k, v in dict(params.get("metadata") or {}).items()},
         mesh=meshes.sizes(mesh),
-        chip=part("finding out whether it asked for its chip", _chip, None),
+        chip=chip.was_asked(),
         versions=versions.installed(),
     )
     return Capture(
@@ -159,14 +159,6 @@ def _unprinted(jaxprs: Sequence[Any]) -> str:
 
 def _file_text(source: SourceLine | None) -> str | None:
     return "".join(linecache.getlines(source.file)) or None if source else None
-
-
-def _chip() -> str | None:
-    return chip.was_asked((frame.file, frame.function) for frame in lines.calling())
-
-
-def _callers() -> frozenset[tuple[str, int]]:
-    return frozenset((frame.file, frame.start) for frame in lines.calling())
 
 
 def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:

@@ -113,50 +113,26 @@ def _around(file: str, line: int) -> tuple[int, int]:
     return max(((a, b) for a, b in found if a <= line <= b), default=(line, line))
 
 
-class Frame(NamedTuple):
-    """An active call in the user's code: its line range in a file."""
-
-    file: str
-    start: int
-    end: int
-    function: str
-
-
-def calling() -> list[Frame]:
-    """The user's frames that lead to the kernel being lowered, innermost first.
+def calling() -> frozenset[tuple[str, int]]:
+    """Files and lines of the user's frames that lead to the kernel being lowered.
 
     jax keeps no traceback for an eager call, which is lowered as it is made.
     """
-    traceback = source_info_util.current().traceback
-    kept = [
-        Frame(f.file_name, f.start_line, max(f.end_line, f.start_line), f.function_name)
-        for f in source_info_util.user_frames(traceback)
-    ]
-    return kept or list(_running(sys._getframe(1)))
+    frames = source_info_util.user_frames(source_info_util.current().traceback)
+    kept = frozenset((frame.file_name, frame.start_line) for frame in frames)
+    return kept or frozenset(_running(sys._getframe(1)))
 
 
-def _running(frame: types.FrameType | None) -> Iterator[Frame]:
+def _running(frame: types.FrameType | None) -> Iterator[tuple[str, int]]:
     while frame is not None:
         code = frame.f_code
         is_ours = code.co_filename.startswith(OURS)
         if not is_ours and source_info_util.is_user_filename(code.co_filename):
-            # An instruction takes two bytes.
+            # Where the call begins; an instruction takes two bytes.
             here = itertools.islice(code.co_positions(), frame.f_lasti // 2, None)
-            start, end, *_ = next(here, (None, None))
-            start = start or frame.f_lineno
-            yield Frame(code.co_filename, start, max(end or start, start), code.co_qualname)
+            start, *_ = next(here, (None,))
+            yield code.co_filename, start or frame.f_lineno
         frame = frame.f_back
-
-
-def of_call() -> SourceLine | None:
-    """Line of the call being lowered, or of its keyword `grid` if found there."""
-    frame = next(iter(calling()), None)
-    if frame is None:
-        return None
-    for number in range(frame.start, frame.end + 1):
-        if re.match(r"\s*grid\s*=", linecache.getline(frame.file, number)):
-            return line_of(frame.file, number, frame.function)
-    return line_of(frame.file, frame.start, frame.function)
 
 
 def of_caller() -> SourceLine | None:

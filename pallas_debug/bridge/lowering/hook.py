@@ -22,7 +22,7 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from pallas_debug.bridge import contexts, inline, patches
+from pallas_debug.bridge import chip, contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
@@ -118,7 +118,7 @@ def unwatched() -> Iterator[None]:
     """Disable capture in this thread while we lower the kernel ourselves."""
     before, _local.unwatched = getattr(_local, "unwatched", False), True
     try:
-        with interpret.suspended():
+        with interpret.suspended(), chip.lowering_ourselves():
             yield
     finally:
         _local.unwatched = before
