@@ -20,14 +20,11 @@ LIBTPU = tuple(map(int, re.findall(r"\d+", installed()["libtpu"])[:3]))
 
 UNSEEN = {
     "flatten": "a compiler knows which reshapes it has",
-    "split_lanes": "a compiler knows which reshapes it has",
     "rows_past_the_length_not_written": "a table in SMEM holds the lengths",
     "last_entry_past_the_rows": "a table in SMEM holds the entry",
     "read_before_wait": "a race with a copy shows only as the kernel runs",
-    "waits_for_the_other_copy": "a race with a copy shows only as the kernel runs",
     "single_buffer_prefetch": "a race with a copy shows only as the kernel runs",
     "source_overwritten": "a race with a copy shows only as the kernel runs",
-    "slot_refilled_before_it_is_read": "a race with a copy shows only as the kernel runs",
 }
 """Faults of kinds that the static analysis knows, which it cannot see in these kernels."""
 

@@ -5,7 +5,6 @@ Importable from all tests; a child process needs `tests` in its PYTHONPATH.
 
 from pallas_debug_kernels.broken import BROKEN as BUNDLED
 from pallas_debug_kernels.broken import BrokenKernel as BrokenKernel
-from pallas_debug_kernels.broken import MachineFinding as MachineFinding
 from pallas_debug_kernels.broken import Refusal as Refusal
 from pallas_debug_kernels.broken import find
 
@@ -18,7 +17,6 @@ from . import (
     grid,
     hints,
     initialization,
-    loops,
     lowering,
     memory,
     misuse,
@@ -32,7 +30,7 @@ from . import (
 
 TOPICS = (
     *(bounds, initialization, grid, dma, semaphores, hints),
-    *(numerics, arithmetic, alignment, memory, loops, lowering, misuse),
+    *(numerics, arithmetic, alignment, memory, lowering, misuse),
     *(stale, attention, outputs),
 )
 BROKEN: tuple[BrokenKernel, ...] = tuple(
@@ -47,8 +45,7 @@ BROKEN: tuple[BrokenKernel, ...] = tuple(
 FOR_MACHINE: tuple[BrokenKernel, ...] = tuple(
     kernel for topic in (order, remote) for kernel in topic.KERNELS
 )
-"""Those that the kernel machine alone is asked about. Their `expected` holds for jax's interpreters;
-whether the checks or the static analysis find them as well is not recorded."""
+"""Those that the kernel machine alone is asked about, and not the static analysis."""
 
 ALL = BROKEN + FOR_MACHINE
 

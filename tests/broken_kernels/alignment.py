@@ -25,33 +25,10 @@ def unproven_lane_offset_repaired(offset: jax.Array, x: jax.Array) -> jax.Array:
     return _take_columns(take_columns, offset, x)
 
 
-def unproven_lane_store(offset: jax.Array, x: jax.Array) -> jax.Array:
-    def put_columns(offset_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = jnp.zeros_like(out_ref)
-        # Twice 64 is 128, but the compiler does not know that the offset counts in 64.
-        out_ref[:, pl.ds(offset_ref[0] * 64, 128)] = x_ref[:, :128]  # FAULT
-
-    return _put_columns(put_columns, offset, x)
-
-
-def unproven_lane_store_repaired(offset: jax.Array, x: jax.Array) -> jax.Array:
-    def put_columns(offset_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = jnp.zeros_like(out_ref)
-        start = pl.multiple_of(offset_ref[0] * 64, 128)
-        out_ref[:, pl.ds(start, 128)] = x_ref[:, :128]
-
-    return _put_columns(put_columns, offset, x)
-
-
 def _take_columns(kernel: object, offset: jax.Array, x: jax.Array) -> jax.Array:
     spec = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=())
     out_shape = jax.ShapeDtypeStruct((8, 128), F32)
     return pl.pallas_call(kernel, out_shape=out_shape, grid_spec=spec)(offset, x)
-
-
-def _put_columns(kernel: object, offset: jax.Array, x: jax.Array) -> jax.Array:
-    spec = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=())
-    return pl.pallas_call(kernel, out_shape=x, grid_spec=spec)(offset, x)
 
 
 def unaligned_dma(x: jax.Array) -> jax.Array:
@@ -83,23 +60,6 @@ def unaligned_dma_repaired(x: jax.Array) -> jax.Array:
         in_specs=[HBM],
         scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
     )(x)
-
-
-def block_of_four_rows(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...] * 2
-
-    # A tile has 8 rows of 128 lanes.
-    rows = pl.BlockSpec((4, 128), lambda i: (i, 0))  # FAULT
-    return pl.pallas_call(double, out_shape=x, grid=(4,), in_specs=[rows], out_specs=rows)(x)
-
-
-def block_of_four_rows_repaired(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...] * 2
-
-    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(double, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
 
 
 def block_of_one_row(x: jax.Array) -> jax.Array:
@@ -180,16 +140,6 @@ KERNELS = (
         refused=(UNPROVEN,),
     ),
     BrokenKernel(
-        fault="UnprovenAlignment",
-        summary="Columns are stored from an offset that cannot be proven to be aligned.",
-        function=unproven_lane_store,
-        repaired=unproven_lane_store_repaired,
-        reference=lambda offset, x: jnp.pad(x[:, :128], ((0, 0), (128, 0))),
-        args=(OFFSET, WIDE),
-        values={0: (2,)},
-        refused=(UNPROVEN,),
-    ),
-    BrokenKernel(
         fault="UnalignedDma",
         summary="A copy takes half a tile.",
         function=unaligned_dma,
@@ -206,20 +156,6 @@ KERNELS = (
                 "compile",
                 "The contiguous inner slice in the DMA transfer must be divisible by 512 bytes",
                 since="0.0.50",
-            ),
-        ),
-    ),
-    BrokenKernel(
-        fault="BlockShapeTiling",
-        summary="A block has 4 rows.",
-        function=block_of_four_rows,
-        repaired=block_of_four_rows_repaired,
-        reference=lambda x: x * 2,
-        args=X,
-        refused=(
-            Refusal(
-                "lowering",
-                "last two dimensions of your block shape are divisible by 8 and 128 respectively",
             ),
         ),
     ),

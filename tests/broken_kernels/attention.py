@@ -10,28 +10,6 @@ F32 = jnp.float32
 TILE = pltpu.VMEM((8, 128), F32)
 
 
-def denominator_of_the_query_before(x: jax.Array) -> jax.Array:
-    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(j == 0)
-        def _start() -> None:
-            m_ref[...] = jnp.broadcast_to(x_ref[...].max(axis=1, keepdims=True), m_ref.shape)
-
-        # The running sum is part of the state of a query block, as the running maximum is.
-        @pl.when((i == 0) & (j == 0))
-        def _start_once() -> None:
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))
-        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums  # FAULT
-        m_ref[...] = m
-        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
-
-    return _logsumexp(logsumexp, x)
-
-
 def maximum_of_the_query_before(x: jax.Array) -> jax.Array:
     def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
         i, j = pl.program_id(0), pl.program_id(1)
@@ -50,39 +28,6 @@ def maximum_of_the_query_before(x: jax.Array) -> jax.Array:
         sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
         l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums
         m_ref[...] = m
-        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
-
-    return _logsumexp(logsumexp, x)
-
-
-def maximum_that_is_never_stored(x: jax.Array) -> jax.Array:
-    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            m_ref[...] = jnp.full_like(m_ref, -1e30)
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        # The sum of each block is for its own maximum, and the blocks before it count as nothing.
-        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))  # FAULT
-        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums
-        out_ref[...] = m + jnp.log(l_ref[...])
-
-    return _logsumexp(logsumexp, x)
-
-
-def scaled_by_the_new_maximum(x: jax.Array) -> jax.Array:
-    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            m_ref[...] = jnp.full_like(m_ref, -1e30)
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))
-        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
-        m_ref[...] = m
-        # The sum is to be scaled from the previous maximum to the new one.
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums  # FAULT
         out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
 
     return _logsumexp(logsumexp, x)
@@ -193,31 +138,6 @@ KERNELS = (
         repaired=rescaled_by_the_wrong_maximum_repaired,
         reference=lambda q, k, v: jax.nn.softmax(q @ k.T, axis=1) @ v,
         args=(jax.ShapeDtypeStruct((16, 128), F32), KEYS, KEYS),
-    ),
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="The running maximum of a softmax is reset, and never updated.",
-        function=maximum_that_is_never_stored,
-        repaired=logsumexp_repaired,
-        reference=logsumexp_reference,
-        args=WIDE,
-    ),
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="The running maximum of a softmax is updated before the scale is computed.",
-        function=scaled_by_the_new_maximum,
-        repaired=logsumexp_repaired,
-        reference=logsumexp_reference,
-        args=WIDE,
-    ),
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="The running sum of a softmax is not reset at a new query block.",
-        function=denominator_of_the_query_before,
-        repaired=logsumexp_repaired,
-        reference=logsumexp_reference,
-        args=WIDE,
-        hint="carried",
     ),
     BrokenKernel(
         fault="ValueMismatch",

@@ -35,27 +35,6 @@ def read_before_the_start_repaired(x: jax.Array) -> jax.Array:
     return pl.pallas_call(difference, out_shape=x)(x)
 
 
-def loop_one_row_too_far(x: jax.Array) -> jax.Array:
-    def sum_rows(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        def add(r: jax.Array, total: jax.Array) -> jax.Array:
-            return total + x_ref[pl.ds(r, 1), :]  # FAULT
-
-        # Rows 0 to 16 are 17 rows.
-        out_ref[...] = lax.fori_loop(0, 17, add, jnp.zeros((1, 128), F32))
-
-    return pl.pallas_call(sum_rows, out_shape=jax.ShapeDtypeStruct((1, 128), F32))(x)
-
-
-def loop_one_row_too_far_repaired(x: jax.Array) -> jax.Array:
-    def sum_rows(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        def add(r: jax.Array, total: jax.Array) -> jax.Array:
-            return total + x_ref[pl.ds(r, 1), :]
-
-        out_ref[...] = lax.fori_loop(0, 16, add, jnp.zeros((1, 128), F32))
-
-    return pl.pallas_call(sum_rows, out_shape=jax.ShapeDtypeStruct((1, 128), F32))(x)
-
-
 def write_past_the_end(x: jax.Array) -> jax.Array:
     def shift_down(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         i = pl.program_id(0)
@@ -111,34 +90,6 @@ def _with_lengths(kernel: object, lengths: jax.Array, x: jax.Array) -> jax.Array
         num_scalar_prefetch=1, grid=(2,), in_specs=[rows], out_specs=rows
     )
     return pl.pallas_call(kernel, out_shape=x, grid_spec=spec)(lengths, x)
-
-
-def block_past_the_array(x: jax.Array) -> jax.Array:
-    def add_next(x_ref: jax.Ref, next_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...] + next_ref[...]
-
-    return pl.pallas_call(
-        add_next,
-        out_shape=x,
-        grid=(2,),
-        # The last block has no next one.
-        in_specs=[ROWS, pl.BlockSpec((8, 128), lambda i: (i + 1, 0))],  # FAULT
-        out_specs=ROWS,
-    )(x, x)
-
-
-def block_past_the_array_repaired(x: jax.Array) -> jax.Array:
-    def add_next(x_ref: jax.Ref, next_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        is_last = pl.program_id(0) == pl.num_programs(0) - 1
-        out_ref[...] = x_ref[...] + jnp.where(is_last, 0.0, next_ref[...])
-
-    return pl.pallas_call(
-        add_next,
-        out_shape=x,
-        grid=(2,),
-        in_specs=[ROWS, pl.BlockSpec((8, 128), lambda i: (jnp.minimum(i + 1, 1), 0))],
-        out_specs=ROWS,
-    )(x, x)
 
 
 def block_before_the_array(x: jax.Array) -> jax.Array:
@@ -203,14 +154,6 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="OutOfBoundsRead",
-        summary="A loop over rows takes one step too many.",
-        function=loop_one_row_too_far,
-        repaired=loop_one_row_too_far_repaired,
-        reference=lambda x: x.sum(axis=0, keepdims=True),
-        args=X,
-    ),
-    BrokenKernel(
-        fault="OutOfBoundsRead",
         summary="A table in SMEM is read one entry past its end.",
         function=scalar_read_past_the_end,
         repaired=scalar_read_past_the_end_repaired,
@@ -224,14 +167,6 @@ KERNELS = (
         function=write_past_the_end,
         repaired=write_past_the_end_repaired,
         reference=lambda x: jnp.pad(x, ((4, 0), (0, 0)))[:16],
-        args=X,
-    ),
-    BrokenKernel(
-        fault="BlockOutOfBounds",
-        summary="An index map names the block after the last one.",
-        function=block_past_the_array,
-        repaired=block_past_the_array_repaired,
-        reference=lambda x: x + jnp.pad(x[8:], ((0, 8), (0, 0))),
         args=X,
     ),
     BrokenKernel(

@@ -4,51 +4,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import (
-    BrokenKernel,
-    MachineFinding,
-)
+from pallas_debug_kernels.broken import BrokenKernel
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 TOTAL = pl.BlockSpec((8, 128), lambda i: (0, 0))
 SUM = jax.ShapeDtypeStruct((8, 128), F32)
 PARALLEL = pltpu.CompilerParams(dimension_semantics=("parallel",))
-
-
-def output_revisited(x: jax.Array) -> jax.Array:
-    def add_halves(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(0) < 2)
-        def _start() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        out_ref[...] += x_ref[...]
-
-    return pl.pallas_call(
-        add_halves,
-        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-        grid=(4,),
-        in_specs=[ROWS],
-        # Blocks 0, 1, 0, 1: when block 0 comes again it has left VMEM, and is not read back.
-        out_specs=pl.BlockSpec((8, 128), lambda i: (i % 2, 0)),  # FAULT
-    )(x)
-
-
-def output_revisited_repaired(x: jax.Array) -> jax.Array:
-    def add_halves(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        out_ref[...] += x_ref[...]
-
-    return pl.pallas_call(
-        add_halves,
-        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-        grid=(2, 2),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, half: (half * 2 + i, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, half: (i, 0)),
-    )(x)
 
 
 def contraction_outermost(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -122,86 +84,9 @@ def parallel_sum_repaired(x: jax.Array) -> jax.Array:
     return pl.pallas_call(sum_blocks, out_shape=SUM, grid=(4,), in_specs=[ROWS], out_specs=TOTAL)(x)
 
 
-def parallel_last_one_wins(x: jax.Array) -> jax.Array:
-    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...]
-
-    return pl.pallas_call(
-        copy,
-        out_shape=SUM,
-        grid=(4,),
-        in_specs=[ROWS],
-        # The last block stays only where the grid points run in their order.
-        out_specs=TOTAL,  # FAULT
-        compiler_params=PARALLEL,
-    )(x)
-
-
-def parallel_last_one_wins_repaired(x: jax.Array) -> jax.Array:
-    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...]
-
-    return pl.pallas_call(
-        copy,
-        out_shape=SUM,
-        grid=(1,),
-        in_specs=[pl.BlockSpec((8, 128), lambda i: (3, 0))],
-        out_specs=TOTAL,
-        compiler_params=PARALLEL,
-    )(x)
-
-
-def parallel_scratch_carried(x: jax.Array) -> jax.Array:
-    def running_sum(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        # The second core has a scratch of its own, and never sees grid point 0.
-        acc_ref[...] += x_ref[...]  # FAULT
-        out_ref[...] = acc_ref[...]
-
-    return pl.pallas_call(
-        running_sum,
-        out_shape=x,
-        grid=(4,),
-        in_specs=[ROWS],
-        out_specs=ROWS,
-        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
-        compiler_params=PARALLEL,
-    )(x)
-
-
-def parallel_scratch_carried_repaired(x: jax.Array) -> jax.Array:
-    def running_sum(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-        out_ref[...] = acc_ref[...]
-
-    return pl.pallas_call(
-        running_sum,
-        out_shape=x,
-        grid=(4,),
-        in_specs=[ROWS],
-        out_specs=ROWS,
-        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
-    )(x)
-
-
 X = (jax.ShapeDtypeStruct((32, 128), F32),)
 
 KERNELS = (
-    BrokenKernel(
-        fault="OutputRevisited",
-        summary="An output block is added to again after another one was written.",
-        function=output_revisited,
-        repaired=output_revisited_repaired,
-        reference=lambda x: x[:16] + x[16:],
-        args=X,
-    ),
     BrokenKernel(
         fault="OutputRevisited",
         summary="The sum of a matrix product is the outermost grid axis, not the innermost.",
@@ -216,26 +101,6 @@ KERNELS = (
         function=parallel_sum,
         repaired=parallel_sum_repaired,
         reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),
-        args=X,
-        machine=MachineFinding(
-            operand="out_ref", grid_point=(1,), other="out_ref[...] = jnp.zeros_like"
-        ),
-    ),
-    BrokenKernel(
-        fault="DataRace",
-        summary="Parallel grid points write one block, and the last of them is meant to win.",
-        function=parallel_last_one_wins,
-        repaired=parallel_last_one_wins_repaired,
-        reference=lambda x: x[24:],
-        args=X,
-        machine=MachineFinding(operand="out_ref", grid_point=(1,), other="out_ref[...] = x_ref"),
-    ),
-    BrokenKernel(
-        fault="UninitializedRead",
-        summary="Scratch is carried over a parallel grid axis, from one core to another.",
-        function=parallel_scratch_carried,
-        repaired=parallel_scratch_carried_repaired,
-        reference=lambda x: x.reshape(4, 8, 128).cumsum(axis=0).reshape(32, 128),
         args=X,
     ),
 )

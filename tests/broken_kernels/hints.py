@@ -35,31 +35,6 @@ def _take_columns(kernel: object, offset: jax.Array, x: jax.Array) -> jax.Array:
     return pl.pallas_call(kernel, out_shape=out_shape, grid_spec=spec)(offset, x)
 
 
-def false_row_multiple(x: jax.Array) -> jax.Array:
-    def take_every_other_group(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        def group(i: jax.Array, _: None) -> None:
-            # Rows 0, 12 and 24: of these only two are multiples of 8.
-            start = pl.multiple_of(i * 12, 8)  # FAULT
-            out_ref[pl.ds(pl.multiple_of(i * 8, 8), 8), :] = x_ref[pl.ds(start, 8), :]
-
-        lax.fori_loop(0, 3, group, None)
-
-    out_shape = jax.ShapeDtypeStruct((24, 128), F32)
-    return pl.pallas_call(take_every_other_group, out_shape=out_shape)(x)
-
-
-def false_row_multiple_repaired(x: jax.Array) -> jax.Array:
-    def take_every_other_group(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        def group(i: jax.Array, _: None) -> None:
-            start = pl.multiple_of(i * 12, 4)
-            out_ref[pl.ds(pl.multiple_of(i * 8, 8), 8), :] = x_ref[pl.ds(start, 8), :]
-
-        lax.fori_loop(0, 3, group, None)
-
-    out_shape = jax.ShapeDtypeStruct((24, 128), F32)
-    return pl.pallas_call(take_every_other_group, out_shape=out_shape)(x)
-
-
 def failing_debug_check(lengths: jax.Array, x: jax.Array) -> jax.Array:
     def mask_rows(lengths_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         length = lengths_ref[pl.program_id(0)]
@@ -128,14 +103,6 @@ KERNELS = (
         reference=lambda offset, x: lax.dynamic_slice_in_dim(x, offset[0], 128, axis=1),
         args=(jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((8, 256), F32)),
         values={0: (64,)},
-    ),
-    BrokenKernel(
-        fault="FalseHint",
-        summary="A row offset is declared a multiple of 8, and is one of 4.",
-        function=false_row_multiple,
-        repaired=false_row_multiple_repaired,
-        reference=lambda x: jnp.concatenate([x[0:8], x[12:20], x[24:32]]),
-        args=(jax.ShapeDtypeStruct((32, 128), F32),),
     ),
     BrokenKernel(
         fault="CheckFailed",

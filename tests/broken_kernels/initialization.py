@@ -50,38 +50,6 @@ def _sum_columns(kernel: object, x: jax.Array) -> jax.Array:
     )(x)
 
 
-def counter_never_zeroed(x: jax.Array) -> jax.Array:
-    def count_blocks(x_ref: jax.Ref, out_ref: jax.Ref, count_ref: jax.Ref) -> None:
-        # No NaN can mark an integer that was never written.
-        count_ref[0] += 1  # FAULT
-        out_ref[...] = x_ref[...] * count_ref[0]
-
-    return _count(count_blocks, x)
-
-
-def counter_never_zeroed_repaired(x: jax.Array) -> jax.Array:
-    def count_blocks(x_ref: jax.Ref, out_ref: jax.Ref, count_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _start() -> None:
-            count_ref[0] = 0
-
-        count_ref[0] += 1
-        out_ref[...] = x_ref[...] * count_ref[0]
-
-    return _count(count_blocks, x)
-
-
-def _count(kernel: object, x: jax.Array) -> jax.Array:
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        grid=(4,),
-        in_specs=[ROWS],
-        out_specs=ROWS,
-        scratch_shapes=[pltpu.SMEM((1,), jnp.int32)],
-    )(x)
-
-
 def output_never_zeroed(x: jax.Array) -> jax.Array:
     def sum_blocks(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         # The output block is an accumulator as good as any, and as empty at the start.
@@ -267,14 +235,6 @@ KERNELS = (
         reference=lambda x: x[:, :128] + x[:, 128:],
         args=(jax.ShapeDtypeStruct((16, 256), F32),),
         hint="carried",
-    ),
-    BrokenKernel(
-        fault="UninitializedRead",
-        summary="A counter in SMEM scratch is counted up from whatever it was.",
-        function=counter_never_zeroed,
-        repaired=counter_never_zeroed_repaired,
-        reference=lambda x: x * jnp.repeat(jnp.arange(1, 5), 8)[:, None],
-        args=(jax.ShapeDtypeStruct((32, 128), jnp.int32),),
     ),
     BrokenKernel(
         fault="UninitializedRead",

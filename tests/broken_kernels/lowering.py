@@ -201,21 +201,6 @@ def flatten_repaired(x: jax.Array) -> jax.Array:
     return pl.pallas_call(copy, out_shape=x)(x).reshape(16, 60)
 
 
-def split_lanes(x: jax.Array) -> jax.Array:
-    def split(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        # v4 cannot move parts of a row of lanes into sublanes.
-        out_ref[...] = x_ref[...].reshape(8, 16, 16)  # FAULT
-
-    return pl.pallas_call(split, out_shape=jax.ShapeDtypeStruct((8, 16, 16), F32))(x)
-
-
-def split_lanes_repaired(x: jax.Array) -> jax.Array:
-    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...]
-
-    return pl.pallas_call(copy, out_shape=x)(x).reshape(8, 16, 16)
-
-
 def mask_as_column(x: jax.Array, y: jax.Array) -> jax.Array:
     def keep_rows(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
         mask = y_ref[0, :32] > 0
@@ -376,18 +361,6 @@ KERNELS = (
         refused=(
             Refusal("compile", "infer-vector-layout: unsupported shape cast", before="0.0.50"),
         ),
-    ),
-    BrokenKernel(
-        fault="UnsupportedShapeCast",
-        summary="Lanes are split into sublanes, which v4 cannot.",
-        function=split_lanes,
-        repaired=split_lanes_repaired,
-        reference=lambda x: x.reshape(8, 16, 16),
-        args=(jax.ShapeDtypeStruct((8, 256), F32),),
-        refused=(
-            Refusal("compile", "infer-vector-layout: unsupported shape cast", targets=("v4",)),
-        ),
-        targets=("v5e", "v4"),
     ),
     BrokenKernel(
         fault="CompilerAbort",

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import BrokenKernel, MachineFinding
+from pallas_debug_kernels.broken import BrokenKernel
 
 F32 = jnp.float32
 
@@ -159,9 +159,6 @@ KERNELS = (
         reference=lambda x: jax.nn.softmax(x, axis=1),
         args=(X,),
         values={0: 100.0},
-        machine=MachineFinding(
-            operand=None, grid_point=(), values={"element": "[0, 0]", "operand 0": "100"}
-        ),
     ),
     BrokenKernel(
         fault="NanProduced",
@@ -171,11 +168,6 @@ KERNELS = (
         reference=lambda p: jax.scipy.special.entr(p).sum(axis=1, keepdims=True),
         args=(X,),
         values={0: [0.0] * 64 + [1 / 64] * 64},
-        machine=MachineFinding(
-            operand=None,
-            grid_point=(),
-            values={"element": "[0, 0]", "operand 0": "0", "operand 1": "-inf"},
-        ),
     ),
     BrokenKernel(
         fault="NanProduced",
@@ -185,11 +177,6 @@ KERNELS = (
         reference=masked_mean_reference,
         args=(X, X),
         values={1: MASK},
-        machine=MachineFinding(
-            operand=None,
-            grid_point=(),
-            values={"element": "[0, 0]", "operand 0": "0", "operand 1": "0"},
-        ),
     ),
     BrokenKernel(
         fault="DivisionByZero",
@@ -199,11 +186,6 @@ KERNELS = (
         reference=division_reference,
         args=(INT, INT),
         values={1: [[0]] * 2 + [[3]] * 6},
-        machine=MachineFinding(
-            operand=None,
-            grid_point=(),
-            values={"element": "[0, 0]", "operand 0": "89", "operand 1": "0"},
-        ),
     ),
     BrokenKernel(
         fault="ValueMismatch",

@@ -9,10 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec
-from pallas_debug_kernels.broken import (
-    BrokenKernel,
-    MachineFinding,
-)
+from pallas_debug_kernels.broken import BrokenKernel
 
 F32 = jnp.float32
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -240,8 +237,6 @@ def _rolled(x: jax.Array) -> jax.Array:
 
 TWO_DEVICES = (jax.ShapeDtypeStruct((16, 128), F32),)
 FOUR_DEVICES = (jax.ShapeDtypeStruct((32, 128), F32),)
-NO_GRID = ()
-
 KERNELS = (
     BrokenKernel(
         fault="DataRace",
@@ -250,11 +245,6 @@ KERNELS = (
         repaired=sent_before_any_handshake_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0),
         args=TWO_DEVICES,
-        machine=MachineFinding(
-            operand="out_ref",
-            grid_point=NO_GRID,
-            values={"sender": "device 0", "receiver": "device 1"},
-        ),
     ),
     BrokenKernel(
         fault="DataRace",
@@ -263,12 +253,6 @@ KERNELS = (
         repaired=received_by_the_send_semaphore_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0) * 2,
         args=TWO_DEVICES,
-        machine=MachineFinding(
-            operand="tile_ref",
-            grid_point=NO_GRID,
-            other="copy.start()",
-            values={"other semaphore": "receive_sem"},
-        ),
     ),
     BrokenKernel(
         fault="DataRace",
@@ -277,7 +261,6 @@ KERNELS = (
         repaired=slot_sent_to_before_it_is_consumed_repaired,
         reference=_rolled,
         args=FOUR_DEVICES,
-        machine=MachineFinding(operand="slots_ref", grid_point=NO_GRID),
     ),
     BrokenKernel(
         fault="Deadlock",
@@ -286,6 +269,5 @@ KERNELS = (
         repaired=waits_before_it_signals_repaired,
         reference=lambda x: x * 2,
         args=TWO_DEVICES,
-        machine=MachineFinding(operand="ready", grid_point=NO_GRID),
     ),
 )

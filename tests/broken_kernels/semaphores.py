@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BrokenKernel, MachineFinding
+from pallas_debug_kernels.broken import BrokenKernel
 
 REGULAR = pltpu.SemaphoreType.REGULAR
 
@@ -44,24 +44,6 @@ def signal_of_two_wait_for_one_repaired(x: jax.Array) -> jax.Array:
         pl.semaphore_wait(sem, 2)
 
     return _double_blocks(double, x)
-
-
-def never_signalled(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref, sem: jax.Ref) -> None:
-        # There is no signal to wait for.
-        pl.semaphore_wait(sem, 1)  # FAULT
-        out_ref[...] = x_ref[...] * 2
-
-    return pl.pallas_call(double, out_shape=x, scratch_shapes=[REGULAR])(x)
-
-
-def never_signalled_repaired(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref, sem: jax.Ref) -> None:
-        pl.semaphore_signal(sem, 1)
-        pl.semaphore_wait(sem, 1)
-        out_ref[...] = x_ref[...] * 2
-
-    return pl.pallas_call(double, out_shape=x, scratch_shapes=[REGULAR])(x)
 
 
 def signalled_once_too_few(x: jax.Array) -> jax.Array:
@@ -106,7 +88,6 @@ KERNELS = (
         repaired=signal_left_over_repaired,
         reference=lambda x: x * 2,
         args=X,
-        machine=MachineFinding(operand="sem", grid_point=None),
     ),
     BrokenKernel(
         fault="SemaphoreLeftOver",
@@ -115,16 +96,6 @@ KERNELS = (
         repaired=signal_of_two_wait_for_one_repaired,
         reference=lambda x: x * 2,
         args=X,
-        machine=MachineFinding(operand="sem", grid_point=None, other="pl.semaphore_signal(sem, 2)"),
-    ),
-    BrokenKernel(
-        fault="Deadlock",
-        summary="A semaphore is waited for and never signalled.",
-        function=never_signalled,
-        repaired=never_signalled_repaired,
-        reference=lambda x: x * 2,
-        args=X,
-        machine=MachineFinding(operand="sem", grid_point=()),
     ),
     BrokenKernel(
         fault="Deadlock",
@@ -133,6 +104,5 @@ KERNELS = (
         repaired=signalled_once_too_few_repaired,
         reference=lambda x: x * 2,
         args=X,
-        machine=MachineFinding(operand="sem", grid_point=(1,), other="pl.semaphore_signal(sem, 1)"),
     ),
 )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BrokenKernel, MachineFinding
+from pallas_debug_kernels.broken import BrokenKernel
 
 F32, I32 = jnp.float32, jnp.int32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -39,38 +39,6 @@ def zeroed_at_the_start_of_the_grid_repaired(x: jax.Array, y: jax.Array) -> jax.
     return _matmul(matmul, x, y)
 
 
-def zeroed_along_the_wrong_axis(x: jax.Array, y: jax.Array) -> jax.Array:
-    def matmul(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
-        # Axis 0 counts blocks of rows. The rows of block 0 get the last product only, and those of
-        # block 1 begin with what block 0 left.
-        @pl.when(pl.program_id(0) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)  # FAULT
-
-        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
-        def _finish() -> None:
-            out_ref[...] = acc_ref[...]
-
-    return _matmul(matmul, x, y)
-
-
-def zeroed_along_the_wrong_axis_repaired(x: jax.Array, y: jax.Array) -> jax.Array:
-    def matmul(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(2) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)
-
-        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
-        def _finish() -> None:
-            out_ref[...] = acc_ref[...]
-
-    return _matmul(matmul, x, y)
-
-
 def _matmul(kernel: object, x: jax.Array, y: jax.Array) -> jax.Array:
     return pl.pallas_call(
         kernel,
@@ -83,94 +51,6 @@ def _matmul(kernel: object, x: jax.Array, y: jax.Array) -> jax.Array:
         out_specs=pl.BlockSpec((8, 128), lambda i, j, k: (i, j)),
         scratch_shapes=[TILE],
     )(x, y)
-
-
-def second_sum_not_zeroed(x: jax.Array) -> jax.Array:
-    def sum_and_squares(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
-        k = pl.program_id(1)
-
-        @pl.when((pl.program_id(0) == 0) & (k == 0))
-        def _start_all() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        # Half of the scratch: the sum of squares goes on from block to block.
-        @pl.when(k == 0)
-        def _start() -> None:
-            acc_ref[0] = jnp.zeros((8, 128), I32)
-
-        acc_ref[0] += x_ref[...]
-        acc_ref[1] += x_ref[...] * x_ref[...]  # FAULT
-        out_ref[...] = acc_ref[1] - acc_ref[0]
-
-    return _sum_and_squares(sum_and_squares, x)
-
-
-def second_sum_not_zeroed_repaired(x: jax.Array) -> jax.Array:
-    def sum_and_squares(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[0] += x_ref[...]
-        acc_ref[1] += x_ref[...] * x_ref[...]
-        out_ref[...] = acc_ref[1] - acc_ref[0]
-
-    return _sum_and_squares(sum_and_squares, x)
-
-
-def _sum_and_squares(kernel: object, x: jax.Array) -> jax.Array:
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((16, 128), I32),
-        grid=(2, 2),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-        scratch_shapes=[pltpu.VMEM((2, 8, 128), I32)],
-    )(x)
-
-
-def count_of_the_group_before(x: jax.Array) -> jax.Array:
-    def count_positive(x_ref: jax.Ref, out_ref: jax.Ref, count_ref: jax.Ref) -> None:
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        # A number in SMEM is carried from group to group as an array in VMEM is.
-        @pl.when(i + j == 0)
-        def _start() -> None:
-            count_ref[0] = 0
-
-        count_ref[0] += (x_ref[...] > 0).astype(F32).sum().astype(I32)  # FAULT
-
-        @pl.when(j == pl.num_programs(1) - 1)
-        def _finish() -> None:
-            out_ref[...] = jnp.full_like(out_ref, count_ref[0])
-
-    return _count_positive(count_positive, x)
-
-
-def count_of_the_group_before_repaired(x: jax.Array) -> jax.Array:
-    def count_positive(x_ref: jax.Ref, out_ref: jax.Ref, count_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            count_ref[0] = 0
-
-        count_ref[0] += (x_ref[...] > 0).astype(F32).sum().astype(I32)
-
-        @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
-        def _finish() -> None:
-            out_ref[...] = jnp.full_like(out_ref, count_ref[0])
-
-    return _count_positive(count_positive, x)
-
-
-def _count_positive(kernel: object, x: jax.Array) -> jax.Array:
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((16, 128), I32),
-        grid=(2, 3),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, j))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
-        scratch_shapes=[pltpu.SMEM((1,), I32)],
-    )(x)
 
 
 def rows_of_the_longer_sequence(lengths: jax.Array, x: jax.Array) -> jax.Array:
@@ -294,8 +174,6 @@ def _number(kernel: object, x: jax.Array, semantics: tuple[str, ...]) -> jax.Arr
 
 MATRICES = (jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((256, 256), F32))
 LENGTHS = jax.ShapeDtypeStruct((2,), I32)
-WIDE = (jax.ShapeDtypeStruct((16, 384), F32),)
-
 KERNELS = (
     BrokenKernel(
         fault="ValueMismatch",
@@ -304,37 +182,6 @@ KERNELS = (
         repaired=zeroed_at_the_start_of_the_grid_repaired,
         reference=lambda x, y: jnp.dot(x, y),
         args=MATRICES,
-        hint="carried",
-    ),
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="The sum of a matrix product is zeroed at the steps of another grid axis.",
-        function=zeroed_along_the_wrong_axis,
-        repaired=zeroed_along_the_wrong_axis_repaired,
-        reference=lambda x, y: jnp.dot(x, y),
-        args=MATRICES,
-        hint="carried",
-    ),
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="Of two sums in one scratch buffer only the first is zeroed for each block.",
-        function=second_sum_not_zeroed,
-        repaired=second_sum_not_zeroed_repaired,
-        reference=lambda x: (x * x - x).reshape(16, 2, 128).sum(axis=1),
-        args=(jax.ShapeDtypeStruct((16, 256), I32),),
-        hint="carried",
-    ),
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="A count in SMEM is set to zero for the first group alone.",
-        function=count_of_the_group_before,
-        repaired=count_of_the_group_before_repaired,
-        reference=lambda x: jnp.repeat(
-            jnp.broadcast_to((x > 0).reshape(2, -1).sum(axis=1, keepdims=True), (2, 128)),
-            8,
-            axis=0,
-        ).astype(I32),
-        args=WIDE,
         hint="carried",
     ),
     BrokenKernel(
@@ -355,7 +202,6 @@ KERNELS = (
         reference=counts_reference,
         args=(LENGTHS, jax.ShapeDtypeStruct((16, 128), I32)),
         values={0: (0, 3)},
-        machine=MachineFinding(operand="counts_ref", grid_point=(0,)),
     ),
     BrokenKernel(
         fault="UninitializedRead",
@@ -364,6 +210,5 @@ KERNELS = (
         repaired=offset_carried_over_parallel_rows_repaired,
         reference=lambda x: x + jnp.repeat(jnp.arange(4, dtype=I32), 8)[:, None],
         args=(jax.ShapeDtypeStruct((32, 128), I32),),
-        machine=MachineFinding(operand="offset_ref", grid_point=(1, 0)),
     ),
 )

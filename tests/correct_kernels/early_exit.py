@@ -9,65 +9,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from .record import equals, integers, normal, table
 
-F32, I32 = jnp.float32, jnp.int32
+I32 = jnp.int32
 SMEM = pl.BlockSpec(memory_space=pltpu.SMEM)
-
-
-@equals(np.sqrt, np.abs(normal(8, 128)) + 1)
-def square_root_by_newton(x):
-    """Until nothing changes by more than a little."""
-
-    def kernel(x_ref, out_ref):
-        def goes_on(state):
-            estimate, before, steps = state
-            return (jnp.abs(estimate - before).max() > 1e-6) & (steps < 50)
-
-        def improve(state):
-            estimate, _, steps = state
-            return 0.5 * (estimate + x_ref[...] / estimate), estimate, steps + 1
-
-        start = (x_ref[...], x_ref[...] + 1, 0)
-        out_ref[...] = lax.while_loop(goes_on, improve, start)[0]
-
-    return pl.pallas_call(kernel, out_shape=x)(x)
-
-
-def _sums_of_lengths(lengths, x):
-    rows = x.reshape(3, 4, 8, 128)
-    return np.stack([r[:n].sum(0) for n, r in zip(lengths, rows, strict=True)])
-
-
-@equals(_sums_of_lengths, table(2, 4, 0), normal(96, 128))
-def skip_blocks_past_the_length(lengths, x):
-    def kernel(lengths_ref, x_ref, out_ref):
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(j == 0)
-        def _():
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        @pl.when(j < lengths_ref[i])
-        def _():
-            out_ref[...] += x_ref[...]
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(3, 4),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, j, lengths: (4 * i + j, 0))],
-        out_specs=pl.BlockSpec((None, 8, 128), lambda i, j, lengths: (i, 0, 0)),
-    )
-    out = jax.ShapeDtypeStruct((3, 8, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(lengths, x)
-
-
-@equals(lambda mode, x: x if mode[0] == 0 else np.maximum(x, 0), table(1), normal(8, 128))
-def activation_by_mode(mode, x):
-    def kernel(mode_ref, x_ref, out_ref):
-        out_ref[...] = lax.cond(
-            mode_ref[0] == 0, lambda x: x, lambda x: jnp.maximum(x, 0.0), x_ref[...]
-        )
-
-    return pl.pallas_call(kernel, out_shape=x, in_specs=[SMEM, pl.BlockSpec()])(mode, x)
 
 
 @equals(lambda x: np.argmax(x > 90)[None].astype(np.int32), integers(0, 100, 64))
@@ -100,42 +43,6 @@ def binary_search(x, y):
         lax.fori_loop(0, 8, search, None)
 
     return pl.pallas_call(kernel, out_shape=y, in_specs=[SMEM, SMEM], out_specs=SMEM)(x, y)
-
-
-@equals(np.gcd, integers(1, 500, 16), integers(1, 400, 16) + 100)
-def greatest_common_divisor(x, y):
-    def kernel(x_ref, y_ref, out_ref):
-        def one(i, _):
-            out_ref[i] = lax.while_loop(
-                lambda ab: ab[1] != 0,
-                lambda ab: (ab[1], lax.rem(ab[0], jnp.maximum(ab[1], 1))),
-                (x_ref[i], y_ref[i]),
-            )[0]
-
-        lax.fori_loop(0, 16, one, None)
-
-    return pl.pallas_call(kernel, out_shape=x, in_specs=[SMEM, SMEM], out_specs=SMEM)(x, y)
-
-
-@equals(lambda x: np.tril(x), normal(32, 512)[:, :128])
-def lower_triangle(x):
-    """Blocks above the diagonal are cleared and not read."""
-
-    def kernel(x_ref, out_ref):
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(j > i)
-        def _():
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        @pl.when(j <= i)
-        def _():
-            row = lax.broadcasted_iota(I32, (8, 128), 0) + i * 8
-            column = lax.broadcasted_iota(I32, (8, 128), 1) + j * 128
-            out_ref[...] = jnp.where(row >= column, x_ref[...], 0.0)
-
-    block = pl.BlockSpec((8, 128), lambda i, j: (i, j))
-    return pl.pallas_call(kernel, out_shape=x, grid=(4, 1), in_specs=[block], out_specs=block)(x)
 
 
 @equals(lambda x: np.argmax(x.max(1) > 2.5)[None].astype(np.int32), normal(64, 128))

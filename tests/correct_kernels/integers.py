@@ -23,24 +23,6 @@ def _lcg(x):
     return x
 
 
-def _xorshift(x):
-    x = x ^ (x << np.uint32(13))
-    x = x ^ (x >> np.uint32(17))
-    return x ^ (x << np.uint32(5))
-
-
-@equals(_xorshift, WORDS)
-def xorshift(x):
-    def kernel(x_ref, out_ref):
-        state = x_ref[...]
-        state ^= state << 13
-        state ^= state >> 17
-        state ^= state << 5
-        out_ref[...] = state
-
-    return _elementwise(kernel, x)
-
-
 def _xorshift_signed(x):
     x = x ^ (x << np.int32(13))
     x = x ^ (x.view(np.uint32) >> np.uint32(17)).view(np.int32)
@@ -79,23 +61,6 @@ def hash_of_columns(x):
     return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((1, 128), U32))(x)
 
 
-def _finalizer(x):
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))
-
-
-@equals(_finalizer, WORDS)
-def finalizer_of_murmur(x):
-    def kernel(x_ref, out_ref):
-        h = x_ref[...]
-        h = (h ^ (h >> 16)) * U32(0x85EBCA6B)
-        h = (h ^ (h >> 13)) * U32(0xC2B2AE35)
-        out_ref[...] = h ^ (h >> 16)
-
-    return _elementwise(kernel, x)
-
-
 def _checksum(x):
     return np.array(
         [x.sum(dtype=np.int32), (x * np.arange(128, dtype=np.int32)).sum(dtype=np.int32)]
@@ -113,14 +78,6 @@ def unpack_four_bytes(x):
 
     out = jax.ShapeDtypeStruct((4, 16, 128), jnp.float32)
     return pl.pallas_call(kernel, out_shape=out)(x).reshape(64, 128)
-
-
-@equals(lambda x: (x[:4] & 15) | (x[4:] << 4), integers(0, 16, 8, 128))
-def pack_two_nibbles(x):
-    def kernel(x_ref, out_ref):
-        out_ref[...] = (x_ref[0:4, :] & 15) | (x_ref[4:8, :] << 4)
-
-    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((4, 128), I32))(x)
 
 
 @equals(
@@ -146,18 +103,6 @@ def saturating_sum_of_bytes(x, y):
         out_ref[...] = jnp.minimum(total, 255).astype(jnp.uint8)
 
     return pl.pallas_call(kernel, out_shape=x)(x, y)
-
-
-@equals(lambda x: np.bitwise_count(x).astype(np.int32), WORDS)
-def number_of_set_bits(x):
-    def kernel(x_ref, out_ref):
-        v = x_ref[...]
-        v = v - ((v >> 1) & 0x55555555)
-        v = (v & 0x33333333) + ((v >> 2) & 0x33333333)
-        v = (v + (v >> 4)) & 0x0F0F0F0F
-        out_ref[...] = ((v * U32(0x01010101)) >> 24).astype(I32)
-
-    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((16, 128), I32))(x)
 
 
 @equals(_checksum, WORDS.view(np.int32))

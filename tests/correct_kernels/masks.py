@@ -10,25 +10,11 @@ from jax.experimental.pallas import tpu as pltpu
 from .record import equals, normal, table
 
 F32, I32 = jnp.float32, jnp.int32
-ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
 
 def _softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
-
-
-@equals(lambda x: _softmax(np.where(np.tril(np.ones_like(x)) > 0, x, -np.inf)), normal(128, 128))
-def causal_softmax(x):
-    def kernel(x_ref, out_ref):
-        row = lax.broadcasted_iota(I32, (16, 128), 0) + pl.program_id(0) * 16
-        column = lax.broadcasted_iota(I32, (16, 128), 1)
-        scores = jnp.where(row >= column, x_ref[...], -jnp.inf)
-        weights = jnp.exp(scores - scores.max(1, keepdims=True))
-        out_ref[...] = weights / weights.sum(1, keepdims=True)
-
-    rows = pl.BlockSpec((16, 128), lambda i: (i, 0))
-    return pl.pallas_call(kernel, out_shape=x, grid=(8,), in_specs=[rows], out_specs=rows)(x)
 
 
 def _attention(q, k, v):
@@ -79,24 +65,6 @@ def causal_flash_attention(q, k, v):
     )(q, k, v)
 
 
-@equals(lambda x: x.max(0, keepdims=True), normal(32, 128))
-def running_maximum_from_minus_infinity(x):
-    def kernel(x_ref, out_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            out_ref[...] = jnp.full_like(out_ref, -jnp.inf)
-
-        out_ref[...] = jnp.maximum(out_ref[...], x_ref[...].max(0, keepdims=True))
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((1, 128), F32),
-        grid=(4,),
-        in_specs=[ROWS],
-        out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
-    )(x)
-
-
 def _log_sum_exp(lengths, x):
     with np.errstate(divide="ignore"):
         masked = np.where(np.arange(128) < lengths[:, None], np.exp(x), 0)
@@ -130,27 +98,6 @@ def three_largest(x):
             left = jnp.where(left == largest, -jnp.inf, left)
 
     return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((8, 3), F32))(x)
-
-
-@equals(lambda x: x.sum(0, keepdims=True), normal(20, 128))
-def sum_with_a_masked_last_block(x):
-    def kernel(x_ref, out_ref):
-        i = pl.program_id(0)
-
-        @pl.when(i == 0)
-        def _():
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        row = lax.broadcasted_iota(I32, (8, 128), 0) + i * 8
-        out_ref[...] += jnp.where(row < 20, x_ref[...], 0.0).sum(0, keepdims=True)
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((1, 128), F32),
-        grid=(3,),
-        in_specs=[ROWS],
-        out_specs=pl.BlockSpec((1, 128), lambda i: (0, 0)),
-    )(x)
 
 
 @equals(np.exp, normal(20, 200))
@@ -189,48 +136,6 @@ def product_with_a_masked_contraction(x, y):
         ],
         out_specs=pl.BlockSpec((16, 128), lambda k: (0, 0)),
     )(x, y)
-
-
-def _means(lengths, x):
-    return np.stack([b[:n].mean(0) for n, b in zip(lengths, x.reshape(3, 8, 128), strict=True)])
-
-
-@equals(_means, table(8, 3, 1), normal(24, 128))
-def means_of_sequences(lengths, x):
-    def kernel(lengths_ref, x_ref, out_ref):
-        length = lengths_ref[pl.program_id(0)]
-        row = lax.broadcasted_iota(I32, (8, 128), 0)
-        total = jnp.where(row < length, x_ref[...], 0.0).sum(0, keepdims=True)
-        out_ref[...] = total / length.astype(F32)
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(3,),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, lengths: (i, 0))],
-        out_specs=pl.BlockSpec((None, 1, 128), lambda i, lengths: (i, 0, 0)),
-    )
-    out = jax.ShapeDtypeStruct((3, 1, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(lengths, x)[:, 0]
-
-
-def _windowed(x):
-    row, column = np.indices((128, 128))
-    return _softmax(np.where((row >= column) & (row - column < 16), x, np.float32(-1e30)))
-
-
-@equals(_windowed, normal(128, 128))
-def softmax_of_a_sliding_window(x):
-    """With a large finite number in place of an infinity."""
-
-    def kernel(x_ref, out_ref):
-        row = lax.broadcasted_iota(I32, (128, 128), 0)
-        column = lax.broadcasted_iota(I32, (128, 128), 1)
-        seen = (row >= column) & (row - column < 16)
-        scores = jnp.where(seen, x_ref[...], -1e30)
-        weights = jnp.exp(scores - scores.max(1, keepdims=True))
-        out_ref[...] = weights / weights.sum(1, keepdims=True)
-
-    return pl.pallas_call(kernel, out_shape=x)(x)
 
 
 @equals(lambda x: np.where(x > 0, np.log(np.maximum(x, 1e-30)), 0), normal(8, 128))

@@ -6,7 +6,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from .record import equals, normal, table
+from .record import equals, normal
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -30,25 +30,6 @@ def one_static_layer_of_stacked_weights(x, weights):
     )(x, weights)
 
 
-@equals(
-    lambda layer, x, w: _product(x, w[layer[0]]), table(2), normal(16, 128), normal(4, 128, 128)
-)
-def one_dynamic_layer_of_stacked_weights(layer, x, weights):
-    def kernel(_, x_ref, w_ref, out_ref):
-        out_ref[...] = jnp.dot(x_ref[...], w_ref[...], precision="highest")
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(2,),
-        in_specs=[
-            pl.BlockSpec((8, 128), lambda i, layer: (i, 0)),
-            pl.BlockSpec((None, 128, 128), lambda i, layer: (layer[0], 0, 0)),
-        ],
-        out_specs=pl.BlockSpec((8, 128), lambda i, layer: (i, 0)),
-    )
-    return pl.pallas_call(kernel, out_shape=x, grid_spec=grid_spec)(layer, x, weights)
-
-
 @equals(lambda x: x[:16] * 2, normal(64, 128))
 def head_of_an_array(x):
     def kernel(x_ref, out_ref):
@@ -68,20 +49,6 @@ def every_other_block(x):
         out_shape=jax.ShapeDtypeStruct((32, 128), F32),
         grid=(4,),
         in_specs=[pl.BlockSpec((8, 128), lambda i: (2 * i, 0))],
-        out_specs=ROWS,
-    )(x)
-
-
-@equals(lambda x: x[:, 256:] * np.float32(0.5), normal(16, 384))
-def values_of_packed_queries_keys_and_values(x):
-    def kernel(qkv_ref, out_ref):
-        out_ref[...] = qkv_ref[:, 256:384] * 0.5
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-        grid=(2,),
-        in_specs=[pl.BlockSpec((8, 384), lambda i: (i, 0))],
         out_specs=ROWS,
     )(x)
 
@@ -135,19 +102,6 @@ def first_column_of_a_wide_output(x):
 
     sums = pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[ROWS], out_specs=ROWS)(x)
     return sums[:, :1]
-
-
-@equals(lambda x: x[:8, 128:256], normal(32, 384))
-def copy_of_a_corner(x):
-    def kernel(x_ref, out_ref, sem):
-        pltpu.async_copy(x_ref.at[pl.ds(0, 8), pl.ds(128, 128)], out_ref, sem).wait()
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
-        scratch_shapes=[pltpu.SemaphoreType.DMA],
-    )(x)
 
 
 @equals(lambda x: x[:8] + x[16:24], normal(32, 128))

@@ -15,34 +15,6 @@ SLOTS = pltpu.VMEM((2, 8, 128), F32)
 TWO_SEMAPHORES = pltpu.SemaphoreType.DMA((2,))
 
 
-@equals(lambda x: x.reshape(6, 8, 128).sum(0), normal(48, 128))
-def double_buffered_sum(x):
-    def kernel(x_ref, out_ref, slots_ref, sems):
-        def copy(i):
-            rows = x_ref.at[pl.ds(i * 8, 8)]
-            return pltpu.make_async_copy(rows, slots_ref.at[i % 2], sems.at[i % 2])
-
-        copy(0).start()
-        out_ref[...] = jnp.zeros_like(out_ref)
-
-        def step(i, _):
-            @pl.when(i + 1 < 6)
-            def _():
-                copy(i + 1).start()
-
-            copy(i).wait()
-            out_ref[...] += slots_ref[i % 2]
-
-        lax.fori_loop(0, 6, step, None)
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-        in_specs=[ANY],
-        scratch_shapes=[SLOTS, TWO_SEMAPHORES],
-    )(x)
-
-
 @equals(lambda x: x * 2, normal(32, 128))
 def prefetch_of_the_next_block(x):
     """Each grid point starts the copy for the next one."""
@@ -139,20 +111,6 @@ def ring_of_three_slots(x):
         in_specs=[ANY],
         scratch_shapes=[pltpu.VMEM((3, 8, 128), F32), pltpu.SemaphoreType.DMA((3,))],
     )(x)
-
-
-@equals(lambda x, y: x + y, normal(32, 256), normal(32, 256))
-def sum_by_emit_pipeline(x, y):
-    def kernel(x_ref, y_ref, out_ref):
-        def add(x_ref, y_ref, out_ref):
-            out_ref[...] = x_ref[...] + y_ref[...]
-
-        block = pl.BlockSpec((8, 128), lambda i, j: (i, j))
-        pltpu.emit_pipeline(add, grid=(4, 2), in_specs=[block, block], out_specs=[block])(
-            x_ref, y_ref, out_ref
-        )
-
-    return pl.pallas_call(kernel, out_shape=x, in_specs=[ANY, ANY], out_specs=ANY)(x, y)
 
 
 @equals(lambda x, y: jnp.dot(x, y, precision="highest"), normal(16, 256), normal(256, 256))

@@ -63,43 +63,6 @@ def _onto(target, index, rows):
     return target
 
 
-def _added(index, rows):
-    out = np.zeros((8, 128), np.int32)
-    np.add.at(out, index, rows)
-    return out
-
-
-@equals(_added, table(3, 1, 3, 6, 1, 0), integers(-50, 50, 6, 128))
-def scatter_add(index, rows):
-    def kernel(index_ref, rows_ref, out_ref):
-        out_ref[...] = jnp.zeros_like(out_ref)
-
-        def add(i, _):
-            out_ref[pl.ds(index_ref[i], 1), :] += rows_ref[pl.ds(i, 1), :]
-
-        lax.fori_loop(0, 6, add, None)
-
-    out = jax.ShapeDtypeStruct((8, 128), I32)
-    return pl.pallas_call(kernel, out_shape=out, in_specs=[SMEM, VMEM])(index, rows)
-
-
-@equals(lambda index, x: x[index], table(4, 0, 4, 2), normal(6, 8, 128))
-def embedding_lookup(index, x):
-    """By an index map, with a row that is looked up twice and others that are not."""
-
-    def kernel(_, row_ref, out_ref):
-        out_ref[...] = row_ref[...]
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(4,),
-        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, index: (index[i], 0, 0))],
-        out_specs=pl.BlockSpec((1, 8, 128), lambda i, index: (i, 0, 0)),
-    )
-    out = jax.ShapeDtypeStruct((4, 8, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(index, x)
-
-
 @equals(lambda index, x: x[index], table(7, 2, 2, 5), normal(9, 8, 128))
 def gather_by_copies(index, x):
     """All copies are under way at once."""
@@ -131,20 +94,6 @@ def gather_by_one_hot_product(index, x):
 
     out = jax.ShapeDtypeStruct((8, 128), F32)
     return pl.pallas_call(kernel, out_shape=out)(index, x)
-
-
-@equals(lambda order, x: x[np.argsort(order)], table(2, 0, 3, 1), normal(4, 8, 128))
-def permute_blocks(order, x):
-    def kernel(_, x_ref, out_ref):
-        out_ref[...] = x_ref[...]
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(4,),
-        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, order: (i, 0, 0))],
-        out_specs=pl.BlockSpec((1, 8, 128), lambda i, order: (order[i], 0, 0)),
-    )
-    return pl.pallas_call(kernel, out_shape=x, grid_spec=grid_spec)(order, x)
 
 
 def _compacted(x):

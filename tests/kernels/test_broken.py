@@ -1,7 +1,6 @@
 """Records of the broken kernels: names, faulty lines, lookups, refusals."""
 
 import dataclasses
-import inspect
 from pathlib import Path
 
 import broken_kernels
@@ -14,7 +13,6 @@ from broken_kernels import (
     ALL,
     BROKEN,
     BUNDLED,
-    FOR_MACHINE,
     BrokenKernel,
     broken,
 )
@@ -117,19 +115,6 @@ def test_every_marker_belongs_to_one_record() -> None:
         if line.endswith("  # FAULT")
     }
     assert marked == {(kernel.file, kernel.line) for kernel in ALL}
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    [k for k in ALL if k.machine is not None or k in FOR_MACHINE],
-    ids=lambda kernel: kernel.name,
-)
-def test_what_the_machine_reports_is_recorded(kernel: BrokenKernel) -> None:
-    assert kernel.machine is not None
-    assert "machine" in Fault(kernel.machine.fault or kernel.fault).engines
-    lines, _ = inspect.getsourcelines(kernel.function)
-    if kernel.machine.other is not None:
-        assert any(kernel.machine.other in line for line in lines)
 
 
 def test_fixed_values() -> None:

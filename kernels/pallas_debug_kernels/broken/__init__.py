@@ -5,7 +5,6 @@
 
 from . import bounds, dma, initialization, memory, numerics
 from .record import BrokenKernel as BrokenKernel
-from .record import MachineFinding as MachineFinding
 from .record import Refusal as Refusal
 from .record import find as find
 

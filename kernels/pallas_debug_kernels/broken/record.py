@@ -46,27 +46,6 @@ class Refusal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineFinding:
-    """Finding that the kernel machine must report for a broken kernel, at the faulty line.
-
-    Attributes:
-      operand: name of the operand, semaphore or value.
-      grid_point: grid point of the first sighting; None if the fault belongs to no grid point.
-      loop: iterations of the loops around the line, outermost first.
-      fault: kind of the fault, if it differs from `BrokenKernel.fault`.
-      other: text in the line of the other side, for a fault with two sides: `acc_ref[...] = `.
-      values: values of the witness, by name; the witness may have more.
-    """
-
-    operand: str | None
-    grid_point: tuple[int, ...] | None
-    loop: tuple[int, ...] = ()
-    fault: str | None = None
-    other: str | None = None
-    values: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class BrokenKernel:
     """A kernel with one deliberate fault, and a fixed version.
 
@@ -82,7 +61,6 @@ class BrokenKernel:
       refused: how jax or libtpu refuses `function`; the first that holds counts.
       targets: targets to compile for.
       x64: whether to call it within `jax.enable_x64(True)`.
-      machine: findings of the kernel machine in `function`; None if they are not recorded.
       hint: kind of the hint that `verify` gives without a reference, if the fault is one of intent:
         a comparison with `reference` then reports `fault`, a `ValueMismatch`.
     """
@@ -97,7 +75,6 @@ class BrokenKernel:
     targets: tuple[str, ...] = ("v5e",)
     values: Mapping[int, object] = field(default_factory=dict, hash=False)
     x64: bool = False
-    machine: MachineFinding | None = None
     hint: str | None = None
 
     @property
