@@ -29,7 +29,6 @@ def dump_format() -> str:
         f"      {layout.SCHEDULE + '/':21}the VLIW schedule, with `--stages bundles`",
         f"      {layout.LOG:21}the compiler's output",
         f"  {layout.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
-        f"  {layout.SWEEPS + '/<sweep>/':25}results of a sweep, a file for each setting",
     ]
     parts = [
         "A dump directory consists of plain files: it can be searched with `grep`, copied, and "

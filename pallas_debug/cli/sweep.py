@@ -52,7 +52,7 @@ class SweepOptions(shared.FunctionOptions):
 )
 @shared.directory(
     "directory",
-    "The dump directory, which also keeps the results: an interrupted sweep continues.",
+    "The dump directory, from which an interrupted sweep continues.",
     Path(defaults.DIRECTORY),
 )
 @shared.targets(defaults.TARGETS)
@@ -108,8 +108,8 @@ def run(options: SweepOptions) -> int:
     The table is sorted by estimated cycles, best first; settings that do not compile come last,
     with the reason. Nothing is run, unless --check verifies the best setting.
 
-    Results are saved in the dump directory: if you run the same sweep again, it continues where it
-    stopped and compiles only what has changed. The directory may be in an object store.
+    Kernels are stored in the dump directory: if you run the same sweep again, it compiles only what
+    is missing or has changed. The directory may be in an object store.
 
     The exit code is 1 if no setting compiled for a target or --check found something, and 3 if a
     setting has no result because of a problem with the machine.

@@ -76,9 +76,6 @@ class Disk:
             for _ in threads.map(self.flush, waiting):
                 pass
 
-    def made(self, path: Path) -> None:
-        """Called after a folder was created elsewhere; a no-op here."""
-
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file or folder; a file, or an empty folder, at `new` is replaced."""
         old.rename(new)

@@ -135,22 +135,6 @@ def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
     return _read(_opened(path, root, limit), path, limit)
 
 
-def head(path: Path, root: Path, size: int) -> bytes:
-    """Return the first `size` bytes of a file in `root`.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-      DumpFormatError: it is refused, or cannot be read.
-    """
-    fd = _opened(path, root, MAX_TEXT)
-    try:
-        return os.read(fd, size)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    finally:
-        os.close(fd)
-
-
 def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
     """Yield the content of a file in pieces; `root` as in `DumpFile`.
 

@@ -4,7 +4,6 @@ dumps/<kernel>-<8 hex>/               KERNEL, JAXPR, SOURCE, PROGRAM, BLOCKS
 dumps/<kernel>-<8 hex>/<target>/      COMPILATION, STABLEHLO, MOSAIC, LOG
 dumps/<kernel>-<8 hex>/<target>/      PASSES/NN-name.mlir, LLO/NN-name.txt, SCHEDULE/…
 dumps/RUNS/<run>/<test or script>.json
-dumps/SWEEPS/<sweep>/<setting>.json
 dumps/TMP, dumps/LOCKS                what writers need while they run
 """
 
@@ -54,12 +53,6 @@ SparseCore's files."""
 
 RUNS = "runs"
 """Folder for records of the kernels that tests and scripts used."""
-
-SWEEPS = "sweeps"
-"""Folder for the results of sweeps: a folder for each sweep, a file for each setting."""
-
-NO_KERNELS = frozenset({RUNS, SWEEPS})
-"""Folders that do not belong to kernels."""
 
 RAW_TARGET = "raw"
 """Target name for raw dumps, whose files do not say for which chip they were made."""

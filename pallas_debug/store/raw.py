@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,19 +81,23 @@ class RawCompile:
 
 
 def compiles(paths: Iterable[Path]) -> list[RawCompile]:
-    """Return the compiles among `paths`, oldest first; other names are skipped."""
-    folders: dict[Path, list[str]] = {}
-    for path in paths:
-        folders.setdefault(path.parent, []).append(path.name)
-    found = [this for folder, names in folders.items() for this in compiles_in(folder, names)]
-    return sorted(found, key=lambda c: c.stamp)
+    """Return the compiles among `paths`, files of one folder; see `compiles_in`."""
+    listed = list(paths)
+    return compiles_in(listed[0].parent, (path.name for path in listed)) if listed else []
 
 
 def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
-    """Like `compiles`, for the names of files in one folder, possibly 100,000s of them."""
+    """Return the compiles among the files of a folder, possibly 100,000s of them, oldest first.
+
+    Other names are skipped.
+    """
     found: list[RawCompile] = []
     early: dict[str, RawCompile] = {}
-    for stamp, written, group in sorted(_by_kernel(_by_stamp(names)), key=lambda item: item[:2]):
+    for stamp, group in sorted(_by_stamp(names).items()):
+        group.sort()  # in pass order
+        written = _kernel(group)
+        if written is None:
+            continue
         kernel = _name(written, folder, group[0])
         this = RawCompile(
             kernel=kernel, stamp=stamp, written=written, folder=folder, files=tuple(group)
@@ -170,32 +174,19 @@ def describe(passes: Sequence[RawPass]) -> list[Pass]:
     Raises:
       OSError, DumpFormatError: a file has gone, or is refused.
     """
-    described: list[Pass] = []
-    before: str | None = None
-    began: int | None = None
-    for raw in passes:
-        hashed, size = hashlib.sha256(), 0
-        for piece in files.pieces(raw.path, raw.path.parent):
-            hashed.update(piece)
-            size += len(piece)
-        digest = hashed.hexdigest()
-        changed = digest != before or raw.failed
-        ended = raw.path.stat().st_mtime_ns
-        seconds = None if began is None else max(0.0, round((ended - began) / 1e9, 6))
-        before, began = digest, ended
-        described.append(
-            Pass(
-                number=raw.number,
-                name=raw.name,
-                size=size,
-                sha256=digest,
-                seconds=seconds,
-                changed=changed,
-                failed=raw.failed,
-                file=raw.path.name if changed else None,
-            )
+    return [
+        dataclasses.replace(
+            outlined, sha256=_digest(raw.path), file=outlined.file if outlined.changed else None
         )
-    return described
+        for raw, outlined in zip(passes, outline(passes), strict=True)
+    ]
+
+
+def _digest(path: Path) -> str:
+    hashed = hashlib.sha256()
+    for piece in files.pieces(path, path.parent):
+        hashed.update(piece)
+    return hashed.hexdigest()
 
 
 def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
@@ -211,74 +202,35 @@ def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
     )
 
 
-def _by_stamp(names: Iterable[str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
+def _by_stamp(names: Iterable[str]) -> dict[int, list[str]]:
+    groups: dict[int, list[str]] = {}
     for name in names:
-        groups.setdefault(name.partition("-")[0], []).append(name)
+        stamp, _, rest = name.partition("-")
+        if stamp.isdecimal() and "-mosaic-dump-" in rest and rest.endswith(".txt"):
+            groups.setdefault(int(stamp), []).append(name)
     return groups
 
 
-def _by_kernel(groups: dict[str, list[str]]) -> Iterator[tuple[int, str, list[str]]]:
-    """Group the files of each stamp by kernel, sorted by name and hence in pass order."""
-    for stamp, group in groups.items():
-        group.sort()
-        only = _only_kernel(stamp, group)
-        if only is not None:
-            yield int(stamp), only, group
-            continue
-        matches = [(name, _FILE.fullmatch(name)) for name in group]
-        words = [(name, match["words"]) for name, match in matches if match]
-        by_kernel: dict[str, list[str]] = {}
-        for (name, _), kernel in zip(words, _kernels([w for _, w in words]), strict=True):
-            by_kernel.setdefault(kernel, []).append(name)
-        yield from ((int(stamp), kernel, names) for kernel, names in by_kernel.items())
+def _kernel(names: Sequence[str]) -> str | None:
+    """Return the kernel's name in the files that share one stamp; None if none of them is a pass.
 
-
-def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
-    """Fast path: the kernel of all files of a stamp, if they clearly share one."""
-    endings = filter(None, (_FILE.fullmatch(name) for name in names if name.endswith(_FILES)))
-    certain = {_certain_kernel(match["words"]) for match in endings}
-    if len(certain) != 1:
-        return None
-    begin, start = f"-mosaic-dump-{min(certain)}-", len(stamp) + 5
-    alike = all(name.startswith(begin, start) and name.endswith(".txt") for name in names)
-    return min(certain) if alike else None
-
-
-def _kernels(words: Sequence[str]) -> list[str]:
-    """Return the kernel in each `<kernel>-<pass>` of the files that share one stamp.
-
-    Either part may contain `-post-` or `-original`. Two passes have suffixes that no other pass
-    has, and thereby give the kernel's name; without them it is the name that fits every file.
+    A kernel's name may contain `-post-`, and so may that of a pass. The first two passes have
+    suffixes that no other pass has, and thereby give the kernel's name.
     """
-    certain = {_certain_kernel(w) for w in words if w.endswith(_CERTAIN)}
-    others = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in certain)]
-    shared = set[str]().union(*others).intersection(*others)
-    kernels = []
-    for w in words:
-        own = [k for k in certain if w.startswith(f"{k}-")] or list(shared) or list(_candidates(w))
-        # `k-post-post-canon-optimization` is a pass of `k`, not of `k-post`.
-        kernels.append(max(own, key=lambda k: (k in certain or not k.endswith("-post"), len(k))))
-    return kernels
-
-
-_CERTAIN = ("-original", "-post-deserialization")
-_FILES = tuple(f"{end}{failed}.txt" for end in _CERTAIN for failed in ("", "-failed"))
-
-
-def _certain_kernel(words: str) -> str:
-    return words[: -max(len(end) for end in _CERTAIN if words.endswith(end))]
-
-
-def _candidates(words: str) -> set[str]:
-    return {words[: m.start()] for m in re.finditer(r"(?<=.)(?=-post-.|-original$)", words, re.S)}
+    matches = [match for match in map(_FILE.fullmatch, names[:2]) if match]
+    matches = matches or [match for match in map(_FILE.fullmatch, names) if match]
+    for words in (match["words"] for match in matches):
+        for end in ("-original", "-post-deserialization"):
+            if words.endswith(end):
+                return str(words.removesuffix(end))
+    return matches[0]["words"].partition("-post-")[0] if matches else None
 
 
 def _name(kernel: str, folder: Path, file: str) -> str:
     if kernel != ANONYMOUS:
         return kernel
     try:
-        head = files.head(folder / file, folder, _HEAD).decode(errors="replace")
+        head = next(files.pieces(folder / file, folder), b"")[:_HEAD].decode(errors="replace")
     except (OSError, DumpFormatError):  # reported when the pass itself is read
         return kernel
     return function_name(head) or kernel

@@ -18,7 +18,6 @@ from pallas_debug.store import files, layout, raw, schema, texts
 from pallas_debug.store.layout import (
     DOCUMENT,
     KERNEL,
-    NO_KERNELS,
     RAW_TARGET,
     RUNS,
     by_generation,
@@ -187,7 +186,7 @@ def _scanned(root: Path) -> tuple[list[str], list[str]]:
     for name, is_folder in files.listed(root, root):
         if not is_folder:
             names.append(name)
-        elif name not in NO_KERNELS and not name.startswith("."):
+        elif name != RUNS and not name.startswith("."):
             folders.append(name)
     return sorted(folders), names
 

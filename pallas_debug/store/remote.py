@@ -213,7 +213,7 @@ def _of_dump(key: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     def is_of_dump(name: str, top: str, *rest: str) -> bool:
         if any(not part or part[0] == "." or "\0" in part for part in (top, *rest)):
             return False
-        if top in layout.NO_KERNELS:
+        if top == layout.RUNS:
             return len(rest) == 2 and name.endswith(layout.DOCUMENT)
         return bool(heads & {"", top}) or (not rest and "-mosaic-dump-" in top)
 

@@ -7,15 +7,16 @@ dataclass when it is read. A mismatch raises a `DumpFormatError` that names the 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine
+from pallas_debug.model import Compilation, Kernel, RunRecord
 from pallas_debug.profile.blocks import MAX_GRID_DIMENSIONS, BlockMap, OperandBlocks
 from pallas_debug.render import one_line
 
@@ -103,7 +104,7 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
             f"{where} is not a valid {expected} document: {one_line(str(error))}. "
             "Delete its folder and dump again."
         ) from error
-    wrong = next(_wrong(found), None)
+    wrong = next(itertools.chain(_wrong_numbers(document), _wrong(found)), None)
     if wrong is not None:
         raise DumpFormatError(
             f"{where} is not a valid {expected} document: {wrong}. It was edited or damaged: "
@@ -121,44 +122,42 @@ def _quoted(value: object) -> str:
     return one_line(text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}…")
 
 
+_COUNTS = frozenset(
+    {"line", "number", "size", "count", "num_devices", "grid", "shape", "block_shape", "mesh"}
+    | {"bits", "buffers", "bound", "padding"}
+)
+_SIZES = frozenset({"generated_code", "arguments", "outputs", "temporaries"})
+"""Fields with integers of at most 64 bits; the counts are not negative."""
+
+
+def _wrong_numbers(value: Any, field: str = "", path: str = "") -> Iterator[str]:
+    """Yield a phrase for each integer in a document that no writer produces."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            known = field if field == "mesh" else name  # its keys are names of axes
+            yield from _wrong_numbers(inner, known, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _wrong_numbers(inner, field, f"{path}[{number}]")
+    elif isinstance(value, int) and field in _COUNTS | _SIZES:
+        least = 0 if field in _COUNTS else -MAX_NUMBER
+        if not least <= value <= MAX_NUMBER:
+            where = one_line(path)
+            yield f"`{where}` is {value}, which is not between {least} and {MAX_NUMBER}"
+
+
 @functools.singledispatch
 def _wrong(document: object) -> Iterator[str]:
-    """Yield a phrase for each value that has the right type but that no writer produces."""
+    """Yield a phrase for each size that has the right type but that no writer produces."""
     return iter(())
 
 
 @_wrong.register
 def _(kernel: Kernel) -> Iterator[str]:
-    yield from _wrong_lines("source", [kernel.source])
     yield from _wrong_sizes("grid", kernel.grid)
     for number, operand in enumerate(kernel.operands):
         yield from _wrong_sizes(f"operands[{number}].shape", operand.shape)
         yield from _wrong_sizes(f"operands[{number}].block_shape", operand.block_shape or ())
-    yield from _wrong_numbers("mesh", kernel.mesh.values())
-
-
-@_wrong.register
-def _(compilation: Compilation) -> Iterator[str]:
-    if compilation.failure is not None:
-        yield from _wrong_lines("failure.source", [compilation.failure.source])
-    yield from _wrong_numbers("passes[].number", (p.number for p in compilation.passes))
-    yield from _wrong_numbers("passes[].size", (p.size for p in compilation.passes))
-    yield from _wrong_numbers("files[].size", (f.size for f in compilation.files.values()))
-    yield from _wrong_numbers("num_devices", [compilation.num_devices])
-    memory = compilation.memory
-    if memory is not None:
-        sizes = (memory.generated_code, memory.arguments, memory.outputs, memory.temporaries)
-        yield from _wrong_numbers("memory", map(abs, sizes))
-
-
-@_wrong.register
-def _(run: RunRecord) -> Iterator[str]:
-    yield from _wrong_lines("findings[].witness.source", (f.source for f in run.findings))
-    yield from _wrong_lines("findings[].witness.other", (f.other for f in run.findings))
-    yield from _wrong_lines("hints[].source", (h.source for h in run.hints))
-    yield from _wrong_lines("hints[].other", (h.other for h in run.hints))
-    yield from _wrong_lines("prints[].source", (p.source for p in run.prints))
-    yield from _wrong_numbers("findings[].count", (f.count for f in run.findings))
 
 
 @_wrong.register
@@ -174,15 +173,12 @@ def _(blocks: BlockMap) -> Iterator[str]:
 
 def _wrong_blocks(what: str, operand: OperandBlocks, grid: tuple[int, ...]) -> Iterator[str]:
     yield from _wrong_sizes(f"{what}.shape", operand.shape)
-    yield from _wrong_numbers(f"{what}.bits", [operand.bits])
-    yield from _wrong_numbers(f"{what}.buffers", [operand.buffers])
     dimensions = operand.dimensions
     if dimensions and len(dimensions) != len(operand.shape):
         yield f"`{what}` has {len(dimensions)} dimensions, and its shape {len(operand.shape)}"
     yield from _wrong_sizes(f"{what}.dimensions[].size", tuple(d.size for d in dimensions))
     yield from _wrong_sizes(f"{what}.dimensions[].bound", tuple(d.bound for d in dimensions))
     for dimension in dimensions:
-        yield from _wrong_numbers(f"{what}.dimensions[].padding", dimension.padding)
         strides, axes = dimension.strides, dimension.axes
         if strides is not None and len(strides) != len(grid):
             yield f"`{what}.dimensions[].strides` has {len(strides)} entries for {len(grid)}"
@@ -201,19 +197,8 @@ def _wrong_blocks(what: str, operand: OperandBlocks, grid: tuple[int, ...]) -> I
             yield f"`{what}.dimensions[].values` has {found} for {expected:,} grid points"
 
 
-def _wrong_lines(what: str, lines: Iterable[SourceLine | None]) -> Iterator[str]:
-    yield from _wrong_numbers(f"{what}.line", (line.line for line in lines if line is not None))
-
-
 def _wrong_sizes(what: str, sizes: tuple[int | None, ...]) -> Iterator[str]:
     if len(sizes) > MAX_DIMENSIONS:
         yield f"`{what}` has {len(sizes):,} dimensions, more than {MAX_DIMENSIONS}"
-    yield from _wrong_numbers(what, (size for size in sizes if size is not None))
     if math.prod(size or 1 for size in sizes) > MAX_NUMBER:
         yield f"`{what}` has more than {MAX_NUMBER} elements"
-
-
-def _wrong_numbers(what: str, numbers: Iterable[int]) -> Iterator[str]:
-    for number in numbers:
-        if not 0 <= number <= MAX_NUMBER:
-            yield f"`{what}` is {number}, which is not between 0 and {MAX_NUMBER}"

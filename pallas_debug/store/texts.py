@@ -308,7 +308,7 @@ def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]
         return
     entries = sorted(files.listed(root, root))
     for name, is_folder in entries:
-        is_kernel = is_folder and name not in layout.NO_KERNELS and not name.startswith(".")
+        is_kernel = is_folder and name != layout.RUNS and not name.startswith(".")
         if is_kernel and wanted.takes_kernel(name):
             yield from texts_of_folder(root / name, root, name, wanted, warn)
     if wanted.takes_target(layout.RAW_TARGET):

@@ -195,8 +195,9 @@ class Store:
         An existing folder keeps its compilations.
 
         Args:
-          program, blocks: as for `put_program` and `put_blocks`. In a new folder, they are written
-            together with the rest, which takes a fraction of the time.
+          program: the kernel as a standalone program.
+          blocks: as for `put_blocks`. In a new folder, both are written together with the rest,
+            which takes a fraction of the time.
         """
         folder = self.folder(kernel)
         files = {layout.JAXPR: jaxpr.encode(errors="replace")}
@@ -211,17 +212,11 @@ class Store:
         if not is_new:
             self._put_files(folder, files)
             if program is not None:
-                self.put_program(kernel, program)
+                self._put_files(folder, {layout.PROGRAM: program.encode(errors="replace")})
             if blocks is not None:
                 self.put_blocks(kernel, blocks)
         self._kept.add(folder)
         return folder
-
-    def put_program(self, kernel: Kernel, program: str) -> Path:
-        """Write a kernel as a standalone program, and return the file."""
-        folder = self.folder(kernel)
-        self._put_files(folder, {layout.PROGRAM: program.encode(errors="replace")})
-        return folder / layout.PROGRAM
 
     def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
         """Write a kernel's block map, and return the file.
@@ -237,13 +232,9 @@ class Store:
     def put_run(self, record: RunRecord) -> Path:
         """Write the record of a test or script under `runs/<run>/`."""
         name = f"{layout.RUNS}/{layout.clean(record.run)}/{layout.run_file(record.name)}"
-        return self.put_document(name, schema.encode(record))
-
-    def put_document(self, name: str, content: bytes) -> Path:
-        """Write a file by its path below the directory, replacing it in one step."""
         path = self.root / name
         with self._explaining():
-            self._replace_file(path, content)
+            self._replace_file(path, schema.encode(record))
         return path
 
     # Compilations.
@@ -364,7 +355,6 @@ class Store:
                 self._disk.make_folder(tmp)
             made = scratch.Scratch(tmp)
         try:
-            self._disk.made(made.path)
             with self._explaining():
                 yield made.path
         finally:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,9 +69,3 @@ def text_of(value: Any) -> str:
         return value.__name__
     name = getattr(value, "name", None)  # of a dtype
     return name if isinstance(name, str) else repr(value)
-
-
-def fingerprint(*parts: Any) -> str:
-    """Return a digest of texts, lists and dictionaries of them."""
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,10 +23,9 @@ from pallas_debug.store.writer import open_store
 from pallas_debug.sweeps import predict as predicting
 from pallas_debug.sweeps import task as tasks
 from pallas_debug.sweeps.grid import Setting, settings
-from pallas_debug.sweeps.journal import Journal
 from pallas_debug.sweeps.predict import Prediction
 from pallas_debug.sweeps.result import SettingFailure, SettingResult, SweepResult, ranked
-from pallas_debug.sweeps.task import KnownResult, SweepTask
+from pallas_debug.sweeps.task import SweepTask
 from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
 
 _TICK = 0.1
@@ -63,7 +62,7 @@ def sweep(
         print(found)
         found.best().setting
 
-    Each setting is traced and compiled by a worker; none is run. Results are saved in the dump
+    Each setting is traced and compiled by a worker; none is run. Kernels are stored in the dump
     directory: a sweep that was stopped can be continued, and a repeated sweep compiles only what
     has changed. Ctrl+c ends a sweep and returns the results so far: settings without a result are
     then in `unfinished`, and `is_stopped` is set.
@@ -107,14 +106,8 @@ def sweep(
         wanted = predicting.best(wanted, predictions, predict)
     reference = tasks.named(function)
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-    identity = {
-        "function": name,
-        "arguments": [_described(args), _described(dict(kwargs or {}))],
-        "options": [list(names), list(chosen), list(kept)],
-    }
-    journal = Journal(store, identity)
     began = time.monotonic()
-    run = _Run(journal=journal, wanted=wanted, targets=names, timeout=timeout)
+    run = _Run(wanted=wanted, targets=names, timeout=timeout)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(store))
         todo = [
@@ -129,14 +122,13 @@ def sweep(
                 timeout=timeout,
                 switches=chosen,
                 stages=kept,
-                known=journal.known(setting),
             )
             for number, setting in enumerate(wanted)
         ]
         if executor is None:
             limit = timeout + defaults.SETTING_MARGIN
             workers = LocalWorkers(min(jobs or default_jobs(), len(todo)), limit)
-            stack.enter_context(_ended(workers))
+            stack.callback(workers.shutdown, cancel_futures=True)
             run.follow(workers, todo, progress)
         else:
             run.follow(executor, todo, progress)
@@ -145,22 +137,10 @@ def sweep(
     return found
 
 
-@contextlib.contextmanager
-def _ended(workers: LocalWorkers) -> Iterator[None]:
-    """End worker processes; after an exception, even in the middle of their tasks."""
-    try:
-        yield
-    except BaseException:
-        workers.shutdown(cancel_futures=True)
-        raise
-    workers.shutdown(cancel_futures=True)
-
-
 @dataclass(kw_only=True)
 class _Run:
     """State of a running sweep: settings with results, and problems."""
 
-    journal: Journal
     wanted: list[Setting]
     targets: tuple[str, ...]
     timeout: float
@@ -170,7 +150,7 @@ class _Run:
 
     def follow(self, executor: Executor, todo: list[SweepTask], progress: Progress | None) -> None:
         """Submit tasks, and collect their outcomes until all have arrived or are lost."""
-        futures: dict[Future[tuple[KnownResult, ...]], SweepTask] = {}
+        futures: dict[Future[tuple[SettingResult, ...]], SweepTask] = {}
         patience = self.timeout + defaults.SETTING_MARGIN
         try:
             for task in todo:
@@ -206,7 +186,7 @@ class _Run:
             for future in futures:
                 future.cancel()
 
-    def _take(self, task: SweepTask, future: Future[tuple[KnownResult, ...]]) -> None:
+    def _take(self, task: SweepTask, future: Future[tuple[SettingResult, ...]]) -> None:
         error = future.exception()
         if isinstance(error, DumpDirectoryError):
             raise error
@@ -216,9 +196,7 @@ class _Run:
         if error is not None:
             self._failed(task, error)
             return
-        results = future.result()
-        self.journal.put(task.setting, results)
-        self.results[task.number] = tuple(known.result for known in results)
+        self.results[task.number] = future.result()
 
     def _has_problem(self, sentence: str) -> None:
         if sentence not in self.problems:
@@ -287,15 +265,3 @@ def _targets(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _described(value: Any) -> Any:
-    """Describe arguments for the identity of a sweep: arrays by type and shape."""
-    if isinstance(value, Mapping):
-        return {str(name): _described(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_described(one) for one in value]
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None:
-        return f"{dtype}{list(shape)}"
-    return repr(value)

@@ -14,19 +14,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
 from pallas_debug.explain import explain
-from pallas_debug.hooks import hookimpl
-from pallas_debug.model import Compilation, Dump, Failure, Kernel, Target
+from pallas_debug.model import Dump, Failure, Kernel
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.stats import Profile
 from pallas_debug.session import Options
-from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
+from pallas_debug.store import StoredCompilation, open_dumps
 from pallas_debug.store.profiles import read_profile
 from pallas_debug.sweeps.grid import Setting
 from pallas_debug.sweeps.result import SettingFailure, SettingResult
@@ -79,7 +78,6 @@ class SweepTask:
     Attributes:
       args, kwargs: arguments of the function, besides the setting.
       where: the dump directory; a worker that does not see it keeps no files.
-      known: results of an earlier run, by target.
     """
 
     number: int
@@ -92,59 +90,22 @@ class SweepTask:
     timeout: float
     switches: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
-    known: Mapping[str, KnownResult] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownResult:
-    """A result with the keys that it depends on.
-
-    Attributes:
-      keys: keys of the compilations, which identify kernels, options and versions.
-    """
-
-    result: SettingResult
-    keys: tuple[str, ...]
-
-
-def run(task: SweepTask) -> tuple[KnownResult, ...]:
+def run(task: SweepTask) -> tuple[SettingResult, ...]:
     """Run a setting, and return a result for each target; errors become its failure."""
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
         began = time.monotonic()
-        root, plugins = Path(task.where), list[object]()
+        root = Path(task.where)
         if not root.is_dir():  # the directory of another machine
             folder = tempfile.TemporaryDirectory(prefix="pallas-debug-sweep-")
-            root, plugins = Path(stack.enter_context(folder)), [_Known(task)]
-        results = _results(task, root, plugins)
+            root = Path(stack.enter_context(folder))
+        results = _results(task, root)
         seconds = round(time.monotonic() - began, 3)
-        return tuple(replace(k, result=replace(k.result, seconds=seconds)) for k in results)
+        return tuple(replace(result, seconds=seconds) for result in results)
 
 
-class _Known:
-    """Plugin that lets a worker without the dump directory skip earlier compilations."""
-
-    def __init__(self, task: SweepTask) -> None:
-        self._keys = {key for known in task.known.values() for key in known.keys}
-        self._stages = task.stages
-
-    @hookimpl
-    def pallas_debug_find_compilation(
-        self, kernel: Kernel, target: Target, key: str
-    ) -> Compilation | None:
-        if key not in self._keys:
-            return None
-        return Compilation(
-            kernel=kernel.name,
-            target=target.name,
-            status="ok",
-            key=key,
-            passes=(),
-            stages=self._stages,
-            cached=True,
-        )
-
-
-def _results(task: SweepTask, root: Path, plugins: list[object]) -> list[KnownResult]:
+def _results(task: SweepTask, root: Path) -> list[SettingResult]:
     options = Options(
         dumps=root,
         targets=task.targets,
@@ -158,13 +119,12 @@ def _results(task: SweepTask, root: Path, plugins: list[object]) -> list[KnownRe
         function = task.function
         loaded = function.load() if isinstance(function, FunctionName) else function
         kwargs = {**task.kwargs, **task.setting.values}
-        dumps = dump_function(loaded, task.args, kwargs, options, *plugins).dumps
+        dumps = dump_function(loaded, task.args, kwargs, options).dumps
     except DumpDirectoryError:
         raise
     except PallasDebugError as error:
-        stage = "setup" if isinstance(error, CannotRunError) else "tracing"
         failure = SettingFailure(
-            stage="setup" if stage == "setup" else "tracing",
+            stage="setup" if isinstance(error, CannotRunError) else "tracing",
             type=type(error).__name__,
             message=str(error),
         )
@@ -187,46 +147,38 @@ def traced(error: Exception) -> SettingFailure:
     )
 
 
-def _all_failed(task: SweepTask, failure: SettingFailure) -> list[KnownResult]:
+def _all_failed(task: SweepTask, failure: SettingFailure) -> list[SettingResult]:
     return [
-        KnownResult(
-            result=SettingResult(setting=task.setting.texts, target=target, failure=failure),
-            keys=(),
-        )
+        SettingResult(setting=task.setting.texts, target=target, failure=failure)
         for target in task.targets
     ]
 
 
-def _of_target(task: SweepTask, root: Path, dumps: tuple[Dump, ...], target: str) -> KnownResult:
+def _of_target(task: SweepTask, root: Path, dumps: tuple[Dump, ...], target: str) -> SettingResult:
     made = [(dump, c) for dump in dumps for c in dump.compilations if c.target == target]
-    keys = tuple(sorted(c.key for _, c in made))
-    is_cached = bool(made) and all(c.cached for _, c in made)
-    known = task.known.get(target)
-    if known is not None and known.keys == keys and is_cached:
-        return replace(known, result=replace(known.result, is_cached=True))
     result = SettingResult(
         setting=task.setting.texts,
         target=target,
         kernels=tuple(dump.folder.name for dump, _ in made),
-        is_cached=is_cached,
+        is_cached=bool(made) and all(c.cached for _, c in made),
     )
     failed = next(((d.kernel, c.failure) for d, c in made if c.failure is not None), None)
     if failed is not None:
-        return KnownResult(result=replace(result, failure=_of_kernel(*failed)), keys=keys)
+        return replace(result, failure=_of_kernel(*failed))
     if not made:
         lost = SettingFailure(
             stage="setup",
             type="NotCompiled",
             message=f"its kernels were not compiled for {target}: the code queried another chip",
         )
-        return KnownResult(result=replace(result, failure=lost), keys=())
+        return replace(result, failure=lost)
     profiled = [_profiled(root / dump.folder.name, c.target) for dump, c in made]
     figures = _figures([one for one, _ in profiled])
     left_out: dict[str, int] = {}
     for (dump, _), (_, untouched) in zip(made, profiled, strict=True):
         kernel = f"{dump.name}: " if len(made) > 1 else ""
         left_out |= {f"{kernel}{name}": count for name, count in untouched.items()}
-    return KnownResult(result=replace(result, left_out=left_out, **figures), keys=keys)
+    return replace(result, left_out=left_out, **figures)
 
 
 def _plain(text: str) -> str:
@@ -250,10 +202,11 @@ def _profiled(folder: Path, target: str) -> tuple[dict[str, Figure], dict[str, i
     """Return the figures of one kernel, and what its blocks leave out, read from the dump."""
     (kernel,) = open_dumps(folder).kernels()
     stored: StoredCompilation = kernel.target(target)
-    found = read_profile(_checked(kernel), stored)
+    if kernel.problem:
+        raise DumpDirectoryError(kernel.problem)
+    found = read_profile(kernel, stored)
     if found is None:
-        why = _missing(stored)
-        gone = missing(why or "the compiler wrote no schedule")
+        gone = missing(_missing(stored) or "the compiler wrote no schedule")
         return dict.fromkeys(_SUMS + _MAXIMA, gone), {}
     profile = found.profile  # not its `stats`: lines, units and advice take longer than the rest
     figures = {
@@ -291,12 +244,6 @@ def _missing(stored: StoredCompilation) -> str:
     return "; ".join(f"{m.file}: {m.message}" for m in absent)
 
 
-def _checked(kernel: StoredKernel) -> StoredKernel:
-    if kernel.problem:
-        raise DumpDirectoryError(kernel.problem)
-    return kernel
-
-
 _SUMS = ("cycles", "compiler_cycles", "bundles", "spills", "fills")
 _MAXIMA = ("vmem", "vmem_capacity")
 
@@ -305,8 +252,7 @@ def _figures(kernels: list[dict[str, Figure]]) -> dict[str, Any]:
     """Return the figures of a setting: sums over its kernels, and the largest VMEM size."""
     if len(kernels) == 1:
         return dict(kernels[0])
-    found = {name: _total(name, [k[name] for k in kernels]) for name in _SUMS + _MAXIMA}
-    return dict(found)
+    return {name: _total(name, [k[name] for k in kernels]) for name in _SUMS + _MAXIMA}
 
 
 def _total(name: str, figures: list[Figure]) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from pallas_debug.errors import CannotRunError, LockTimeoutError, WorkerError
+from pallas_debug.errors import CannotRunError, WorkerError
 from pallas_debug.model import Kernel
 from pallas_debug.store import Store, locks
 from pallas_debug.store.locks import Waiting
@@ -62,24 +61,6 @@ def test_the_user_is_told_who_holds_a_lock(
     )
     with store.claim(kernel, "v6e"):
         pass
-
-
-@pytest.mark.parametrize(
-    "content, name",
-    [(b"", "another process"), (b"\x1b[2J\xff", "?[2J\ufffd"), (b"x" * 5000, "x" * 500)],
-)
-def test_what_a_lock_file_says_is_made_printable(
-    tmp_path: Path, kernel: Kernel, content: bytes, name: str
-) -> None:
-    lock = tmp_path / ".locks" / "012-v5e.lock"
-    lock.parent.mkdir()
-    lock.write_bytes(content)
-    store = Store(tmp_path, waiting=Waiting(timeout=0))
-    with lock.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(LockTimeoutError) as error, store.claim(kernel, "v5e"):
-            pass
-    assert f" was not attempted: {name} holds the lock {lock}, and " in str(error.value)
 
 
 def test_waiting_is_stopped_at_once(

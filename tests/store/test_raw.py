@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,17 +32,6 @@ def test_compiled(data: Path, version: str) -> None:
     assert "infer-vector-layout" in names
     assert ("post-canon-optimization" in names) == (version == "libtpu-0.0.50")
     assert not any(p.failed for p in found.passes)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_deserialization_just_before_the_passes_is_theirs(data: Path, version: str) -> None:
-    (found,) = raw.compiles((data / version / "add").iterdir())
-    first, second, *_ = found.passes
-    files = sorted(p.name for p in (data / version / "add").iterdir())
-    assert sum("post-deserialization" in name for name in files) == 3
-    assert first.path.name == files[2]
-    assert int(files[2].partition("-")[0]) < found.stamp
-    assert second.path.name.startswith(f"{found.stamp}-")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -97,55 +84,14 @@ def test_read(data: Path, version: str, name: str, stage: str | None, message: s
         before = text
 
 
-# A directory of one's own, made as a TPU job makes it.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["add", "misaligned"])
-def test_own_directory(
-    data: Path, tmp_path: Path, run_python: Callable[..., object], name: str
-) -> None:
-    dumps = tmp_path / "raw"
-    dumps.mkdir()
-    run_python(
-        str(data / "make.py"),
-        name,
-        LIBTPU_INIT_ARGS=f"--xla_mosaic_dump_to={dumps} --xla_mosaic_enable_dump_debug_info=true",
-        TPU_SKIP_MDS_QUERY="1",
-        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-        TMPDIR=str(tmp_path),  # libtpu leaves logs there
-    )
-    assert list(dumps.iterdir()), "libtpu wrote nothing"
-    (stored,) = open_dumps(dumps).kernels()
-    assert stored.name == name
-    compilation = stored.target(None).compilation
-    assert compilation is not None
-    assert compilation.ok == (name == "add")
-    text = stored.target(None).text(compilation.passes[1])
-    assert f"func.func @{name}" in text
-    assert 'make.py":' in text
-
-
 # Odd names.
 
 
 @pytest.mark.parametrize(
     "kernel",
     [
-        "add",
-        "a-post-b",
-        "a-post-original-b",
-        "post-original",
-        "original",
-        "x-original",
-        "x-post",
-        "post-post",
-        "x-failed",
-        "mosaic-dump-x",
-        "0001-mosaic-dump-x",
-        "größe",
-        "a b\nc",
-        "x-post-deserialization",
+        *("add", "a-post-b", "x-original", "x-post", "x-failed", "0001-mosaic-dump-x"),
+        *("größe", "a b\nc", "x-post-deserialization"),
     ],
 )
 def test_kernel_names(data: Path, tmp_path: Path, kernel: str) -> None:
@@ -204,7 +150,6 @@ def test_foreign_files_are_passed_over(data: Path, tmp_path: Path) -> None:
     copy(data / "libtpu-0.0.50" / "add", tmp_path)
     alone = raw.compiles(tmp_path.iterdir())
     for name in (
-        "README.md",
         "notes.txt",
         ".hidden",
         "1795185118477198487-0001-mosaic-dump-add-original.mlirbc",
@@ -213,8 +158,6 @@ def test_foreign_files_are_passed_over(data: Path, tmp_path: Path) -> None:
         "1795185118477198487-0001-mosaic-dump-add-post-.txt",
         "12-0001-mosaic-dump-add-original.txt",
         "x-0001-mosaic-dump-add-original.txt",
-        "1795185118477198487-0001-mosaic-dump-add-original.txt~",
-        "1795185118477198487-0001-mosaic-dump-add-original.txt.gz",
         "module_0001.jit_add.hlo.txt",
     ):
         (tmp_path / name).write_bytes(b"\x00foreign")
@@ -236,17 +179,6 @@ def test_several_compiles_of_one_kernel(data: Path, tmp_path: Path) -> None:
     reader = open_dumps(tmp_path)
     assert [k.name for k in reader.kernels()] == ["add", "add#2", "add#3"]
     assert reader.find("add#2").name == "add#2"
-
-
-def test_the_order_of_the_files_does_not_matter(data: Path, tmp_path: Path) -> None:
-    for kernel in ("add", "misaligned"):  # both files say `anonymous`
-        copy(data / "libtpu-0.0.42" / kernel, tmp_path)
-    files = list(tmp_path.iterdir())
-    expected = raw.compiles(files)
-    assert [c.kernel for c in expected] == ["add", "misaligned"]
-    for seed in range(3):
-        random.Random(seed).shuffle(files)
-        assert raw.compiles(files) == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -276,17 +208,6 @@ def test_died_before_its_first_pass(data: Path, tmp_path: Path, version: str) ->
     assert failure is not None
     assert failure.stage == "crash"
     assert failure.message == "the last pass that libtpu wrote is deserialization" + DIED
-
-
-def test_empty_and_binary_files(data: Path, tmp_path: Path) -> None:
-    copy(data / "libtpu-0.0.50" / "add", tmp_path)
-    files = sorted(tmp_path.glob("*-00*-mosaic*"))
-    files[-1].write_bytes(b"")
-    files[-2].write_bytes(bytes(range(256)))
-    (stored,) = open_dumps(tmp_path).kernels()
-    target = stored.target(None)
-    assert target.text(target.find_pass("finalize-llo")) == ""
-    assert "\ufffd" in target.text(target.find_pass("eliminate-llo-extensions"))
 
 
 def copy(source: Path, to: Path, later: int = 0) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pallas_debug import store as store_package
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Kernel, Pass, RunRecord
-from pallas_debug.store import DumpReader, Store, StoredCompilation, open_dumps
+from pallas_debug.store import DumpReader, Store, open_dumps
 from pallas_debug.store.texts import find_text, texts_beside
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
@@ -79,13 +79,6 @@ def test_no_directory(tmp_path: Path, root: str, message: str) -> None:
     assert str(error.value) == message.format(tmp_path / root)
 
 
-def test_it_goes_after_it_was_opened(folder: Path) -> None:
-    reader = open_dumps(folder.parent)
-    folder.parent.rename(folder.parent.with_name("moved"))
-    with pytest.raises(DumpDirectoryError, match="no such directory: "):
-        reader.kernels()
-
-
 # Damage. The rest of the directory stays readable.
 
 
@@ -93,15 +86,7 @@ def test_it_goes_after_it_was_opened(folder: Path) -> None:
     "content, problem",
     [
         (b"", "{path} is empty: its writer was stopped. Delete its folder and dump again."),
-        (
-            b'{"tool": "pallas-debug", "kind": "kernel", "schema": 99}',
-            "{path} has schema 99, newer than the 1 that this pallas-debug reads. "
-            "Upgrade pallas-debug.",
-        ),
-        (
-            None,
-            "{folder} holds no kernel.json: it is not a kernel's folder, or is incomplete.",
-        ),
+        (None, "{folder} holds no kernel.json: it is not a kernel's folder, or is incomplete."),
     ],
 )
 def test_damaged_kernel(folder: Path, kernel: Kernel, content: bytes | None, problem: str) -> None:
@@ -197,14 +182,6 @@ def test_a_pass_of_no_text(folder: Path) -> None:
     assert str(error.value) == f"{folder / 'v5e'} keeps no text of the pass 'idle'"
 
 
-def test_runs_that_cannot_be_read_are_left_out(folder: Path) -> None:
-    store = Store(folder.parent)
-    good = RunRecord(run="r", name="good")
-    store.put_run(good)
-    store.put_run(RunRecord(run="r", name="bad")).write_bytes(b"{")
-    assert open_dumps(folder.parent).runs() == [good]
-
-
 # Finding.
 
 
@@ -218,22 +195,19 @@ def several(tmp_path: Path) -> DumpReader:
     return open_dumps(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "wanted, name",
-    [
-        ("add-11111111", "add-11111111"),
-        ("add-1", "add-11111111"),
-        ("add_one", "add_one-33333333"),
-        ("add_", "add_one-33333333"),
-        ("mul", "mul-44444444"),
-        ("m", "mul-44444444"),
-        ("a/b", "a_b-55555555"),
-        ("a/", "a_b-55555555"),
-        ("a_b", "a_b-55555555"),
-    ],
-)
-def test_find(several: DumpReader, wanted: str, name: str) -> None:
-    assert several.find(wanted).name == name
+def test_find(several: DumpReader) -> None:
+    for wanted, name in {
+        "add-11111111": "add-11111111",
+        "add-1": "add-11111111",
+        "add_one": "add_one-33333333",
+        "add_": "add_one-33333333",
+        "mul": "mul-44444444",
+        "m": "mul-44444444",
+        "a/b": "a_b-55555555",
+        "a/": "a_b-55555555",
+        "a_b": "a_b-55555555",
+    }.items():
+        assert several.find(wanted).name == name
 
 
 @pytest.mark.parametrize(
@@ -255,17 +229,6 @@ def test_find_not_one(several: DumpReader, wanted: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         several.find(wanted)
     assert str(error.value) == message.format(several.root)
-
-
-def test_find_none_of_many(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"; there are: none$"):
-        open_dumps(tmp_path).find("x")
-    store = Store(tmp_path)
-    for i in range(23):
-        kernel = Kernel(name=f"k{i:02d}", digest="0" * 64, primitive="p")
-        store.put_kernel(kernel, jaxpr="j", source=None)
-    with pytest.raises(UsageError, match=r"k19-00000000, and 3 more$"):
-        open_dumps(tmp_path).find("x")
 
 
 def test_target(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
@@ -300,49 +263,26 @@ def test_a_stage_that_was_not_dumped(folder: Path) -> None:
 # Passes.
 
 
-@pytest.mark.parametrize(
-    "wanted, name",
-    [
-        ("0", "original"),
-        ("00", "original"),
-        ("0000", "original"),
-        ("2", "finalize-llo"),
-        ("finalize-llo", "finalize-llo"),
-        ("final", "finalize-llo"),
-        ("idle", "idle"),
-        ("rig", "original"),
-    ],
-)
-def test_find_pass(folder: Path, wanted: str, name: str) -> None:
+def test_find_pass(folder: Path) -> None:
     v5e = open_dumps(folder).kernels()[0].target("v5e")
-    assert v5e.find_pass(wanted).name == name
+    for wanted, name in {
+        **dict.fromkeys(("0", "00", "0000", "rig"), "original"),
+        **dict.fromkeys(("2", "finalize-llo", "final"), "finalize-llo"),
+        "idle": "idle",
+    }.items():
+        assert v5e.find_pass(wanted).name == name
 
 
-@pytest.mark.parametrize(
-    "wanted, answer",
-    [
-        ("3", ": 00 original, 01 idle, 02 finalize-llo"),
-        ("relayout", ": 00 original, 01 idle, 02 finalize-llo"),
-        ("al", "; several match: 00 original, 02 finalize-llo"),
-        ("", "; several match: 00 original, 01 idle, 02 finalize-llo"),
-        ("²", ": 00 original, 01 idle, 02 finalize-llo"),
-    ],
-)
-def test_find_no_pass(folder: Path, wanted: str, answer: str) -> None:
+def test_find_no_pass(folder: Path) -> None:
     v5e = open_dumps(folder).kernels()[0].target("v5e")
-    with pytest.raises(UsageError) as error:
-        v5e.find_pass(wanted)
-    assert str(error.value) == f"no pass {wanted!r} for v5e{answer}"
-
-
-def test_a_whole_name_comes_before_a_part_of_one(tmp_path: Path) -> None:
-    passes = tuple(
-        replace(one_pass(), number=i, name=name)
-        for i, name in enumerate(("canonicalize", "canonicalize-simplify"))
-    )
-    compilation = Compilation(kernel="k", target="v5e", status="ok", key="", passes=passes)
-    stored = StoredCompilation(folder=tmp_path, target="v5e", compilation=compilation)
-    assert stored.find_pass("canonicalize").number == 0
+    for wanted, answer in {
+        **dict.fromkeys(("3", "relayout", "²"), ": 00 original, 01 idle, 02 finalize-llo"),
+        "al": "; several match: 00 original, 02 finalize-llo",
+        "": "; several match: 00 original, 01 idle, 02 finalize-llo",
+    }.items():
+        with pytest.raises(UsageError) as error:
+            v5e.find_pass(wanted)
+        assert str(error.value) == f"no pass {wanted!r} for v5e{answer}"
 
 
 def test_an_unchanged_pass_has_the_text_of_the_one_before(folder: Path) -> None:
@@ -374,16 +314,6 @@ def test_names_are_listed_without_a_look_into_folders(folder: Path, data: Path) 
     )
     assert reader.read("add").compilations[0].target == "raw"
     assert reader.read("gone").problem == "gone is no longer in this directory"
-
-
-def test_raw_dumps_that_go_are_a_problem(data: Path, tmp_path: Path) -> None:
-    for path in (data / "libtpu-0.0.50" / "add").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    reader = open_dumps(tmp_path)
-    assert reader.names() == ["add"]
-    gone = sorted(tmp_path.iterdir())[-1]
-    gone.unlink()
-    assert reader.read("add").problem == f"{gone} cannot be read: No such file or directory."
 
 
 def test_texts_are_found_by_their_names(folder: Path, data: Path) -> None:
@@ -423,7 +353,7 @@ def test_files_beside_the_passes(folder: Path) -> None:
     assert texts_beside(kernel, v6e) == []
 
 
-def test_runs_are_read_one_by_one(folder: Path) -> None:
+def test_runs_are_read_one_by_one_without_those_that_cannot_be(folder: Path) -> None:
     store = Store(folder.parent)
     paths = [store.put_run(RunRecord(run="r", name=name)) for name in ("a", "b", "c")]
     runs = open_dumps(folder.parent).iter_runs()

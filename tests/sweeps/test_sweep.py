@@ -131,15 +131,13 @@ def test_settings_that_do_not_compile_say_why(found: SweepResult) -> None:
 
 
 def test_repetition_compiles_nothing(found: SweepResult, swept_module: Any, dumps: Path) -> None:
-    here = Here()
-    again = pallas_debug.sweep(swept_module.scale, over=OVER, args=(X,), to=dumps, executor=here)
+    again = pallas_debug.sweep(swept_module.scale, over=OVER, args=(X,), to=dumps, executor=Here())
     assert [(r.label, r.cycles, r.failure) for r in again.results] == [
         (r.label, r.cycles, r.failure) for r in found.results
     ]
     assert {r.label for r in again.results if r.is_cached} == {
         *("block=8, mode='ok'", "block=64, mode='ok'", "block=12, mode='ok'")
     }
-    assert all(task.known for task in here.tasks if task.setting.values["mode"] == "ok")
 
 
 def test_changed_source_is_compiled_again(
@@ -162,17 +160,6 @@ def test_changed_source_is_compiled_again(
     (result,) = changed.results
     assert not result.is_cached
     assert result.kernels != found.results[0].kernels
-
-
-def test_damaged_results_are_made_again(found: SweepResult, swept_module: Any, dumps: Path) -> None:
-    records = sorted(dumps.glob("sweeps/*/*.json"))
-    assert len(records) >= 6
-    damage = [b"", b"{", b"[]", b'{"tool": "pallas-debug", "kind": "setting", "schema": 99}']
-    wrong = {"tool": "pallas-debug", "kind": "setting", "schema": 1, "results": [{"result": 5}]}
-    for path, data in zip(records, [*damage, json.dumps(wrong).encode(), b"\xff"], strict=False):
-        path.write_bytes(data)
-    again = pallas_debug.sweep(swept_module.scale, over=OVER, args=(X,), to=dumps, executor=Here())
-    assert again.results[0].cycles == found.results[0].cycles
 
 
 def test_ctrl_c_keeps_what_is_finished(swept_module: Any, dumps: Path, found: SweepResult) -> None:
@@ -208,20 +195,12 @@ def test_worker_without_the_directory_returns_figures(
     over = {"block": [64], "mode": ["ok"]}
     elsewhere = Here(lambda task: replace(task, where=str(tmp_path / "none")))
     dumps = tmp_path / "dumps"
-
-    def run() -> SweepResult:
-        return pallas_debug.sweep(
-            swept_module.scale, over=over, args=(X,), to=dumps, executor=elsewhere
-        )
-
-    (first,) = run().results
-    assert first.cycles == found.results[0].cycles
-    assert not first.is_cached
+    (result,) = pallas_debug.sweep(
+        swept_module.scale, over=over, args=(X,), to=dumps, executor=elsewhere
+    ).results
+    assert result.cycles == found.results[0].cycles
     assert pallas_debug.open_dumps(dumps).kernels() == []
     assert not (tmp_path / "none").exists()
-    (again,) = run().results
-    assert again.is_cached
-    assert again.cycles == first.cycles
 
 
 @pytest.mark.slow
