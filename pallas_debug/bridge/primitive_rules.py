@@ -5,7 +5,6 @@ On arrays they broadcast; on scalars they are faster.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -92,23 +91,3 @@ def clamped_scalar(low: Any, x: Any, high: Any) -> Any:
 
 def itself(x: Any, *_: Any) -> Any:
     return x
-
-
-# Exact results, of wider integers
-
-
-def divided_exactly(x: Any, y: Any) -> Any:
-    """Towards zero; a division by zero is another fault."""
-    divisor = np.where(y == 0, 1, y)
-    magnitude = np.abs(x) // np.abs(divisor)
-    return np.where((x < 0) == (divisor < 0), magnitude, -magnitude)
-
-
-def terms(eqn: Any) -> int:
-    """Number of terms in each element of a sum."""
-    shape = eqn.invars[0].aval.shape
-    if eqn.primitive.name == "dot_general":
-        axes = eqn.params["dimension_numbers"][0][0]
-    else:
-        axes = eqn.params["axes"] if "axes" in eqn.params else (eqn.params["axis"],)
-    return math.prod(shape[axis] for axis in axes)

@@ -40,9 +40,6 @@ Kind = Literal[
     "subcore",  # cooperation of the subcores of a SparseCore
 ]
 
-Role = Literal["mixes", "selects", "packs", "carries", "keeps"]
-"""Effect on integers used as bit patterns; see `programs/arithmetic/wrapping.py`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Primitive:
@@ -53,9 +50,7 @@ class Primitive:
       is_plain: whether a function of `lax` of that name takes only the operands.
       arrays: on numpy arrays of any shape, as XLA computes it.
       scalar: on numpy's integer and boolean scalars.
-      wraps: whether a result may exceed its dtype; `scalar` of wider integers is exact.
       makes: a NaN, or an infinity, that may arise from numbers.
-      roles: what it does to bits.
       unpack: its normal form, from the equation and values of its operands.
     """
 
@@ -65,9 +60,7 @@ class Primitive:
     is_plain: bool = False
     arrays: Callable[..., Any] | None = None
     scalar: Callable[..., Any] | None = None
-    wraps: bool = False
     makes: frozenset[str] = frozenset()
-    roles: frozenset[str] = frozenset()
     unpack: Callable[[Any, Sequence[Any]], forms.Form] | None = None
 
     @property
@@ -80,15 +73,13 @@ _CASTS = ("convert_element_type", "reduce_precision", "optimization_barrier")
 
 
 def _row(name: str, kind: Kind, words: str = "", **columns: Any) -> Primitive:
-    """Row with flags as words: `plain`, `wraps`, `nan`, `infinity`, and roles of bits."""
+    """Row with flags as words: `plain`, `nan`, `infinity`."""
     given = frozenset(words.split())
     return Primitive(
         name=name,
         kind=kind,
         is_plain="plain" in given,
-        wraps="wraps" in given,
         makes=given & {"nan", "infinity"},
-        roles=given - {"plain", "wraps", "nan", "infinity"},
         **columns,
     )
 
@@ -109,22 +100,22 @@ def _number(
 
 
 def _rows() -> Iterator[Primitive]:
-    numbers = "plain wraps nan infinity carries keeps"
+    numbers = "plain nan infinity"
     yield _number("add", numbers, np.add, operator.add, "+")
     yield _number("sub", numbers, np.subtract, operator.sub, "-")
     yield _number("mul", numbers, np.multiply, operator.mul, "*")
-    yield _number("neg", "plain wraps carries keeps", np.negative, operator.neg, "-")
+    yield _number("neg", "plain", np.negative, operator.neg, "-")
     yield _number("div", "plain nan infinity", rules.divided, rules.divided_scalar, "/")
-    yield _number("rem", "plain nan carries", rules.remainder, rules.remainder_scalar)
+    yield _number("rem", "plain nan", rules.remainder, rules.remainder_scalar)
     yield _number("max", "plain", np.maximum, rules.larger_scalar)
     yield _number("min", "plain", np.minimum, rules.smaller_scalar)
-    yield _number("abs", "plain wraps", np.abs, operator.abs)
+    yield _number("abs", "plain", np.abs, operator.abs)
     yield _number("sign", "plain", np.sign, np.sign)
     yield _number("floor", "plain", np.floor)
     yield _number("ceil", "plain", np.ceil)
     yield _number("square", "plain nan infinity", np.square)
     yield _number("clamp", "plain", rules.clamped, rules.clamped_scalar)
-    yield _row("add_any", "elementwise", "wraps nan infinity", scalar=operator.add)
+    yield _row("add_any", "elementwise", "nan infinity", scalar=operator.add)
     yield from _of_kind("elementwise", "integer_pow", "nan infinity")
     yield from _of_kind("elementwise", "round mulhi")
     yield from _of_kind("elementwise", "is_finite", "plain")
@@ -139,22 +130,21 @@ def _rows() -> Iterator[Primitive]:
         yield _number(name, "plain", function, getattr(operator, name), sign, "comparison")
     for name, sign in (("eq_to", "=="), ("le_to", "<="), ("lt_to", "<")):
         yield _row(name, "comparison", sign=sign)
-    selects = "plain carries keeps"
-    yield _number("select_n", selects, rules.selected, rules.selected_scalar, kind="selection")
+    yield _number("select_n", "plain", rules.selected, rules.selected_scalar, kind="selection")
     # Bits
-    yield _number("and", "mixes selects packs", np.bitwise_and, operator.and_, "&")
-    yield _number("or", "selects packs keeps", np.bitwise_or, operator.or_, "|")
-    yield _number("xor", "mixes selects packs keeps", np.bitwise_xor, operator.xor, "^")
-    yield _number("not", "mixes selects packs keeps", rules.inverted, operator.invert, "~")
-    yield _number("shift_left", "plain carries keeps", np.left_shift, operator.lshift)
-    yield _number("shift_right_arithmetic", "plain packs", np.right_shift, rules.shifted_right)
+    yield _number("and", "", np.bitwise_and, operator.and_, "&")
+    yield _number("or", "", np.bitwise_or, operator.or_, "|")
+    yield _number("xor", "", np.bitwise_xor, operator.xor, "^")
+    yield _number("not", "", rules.inverted, operator.invert, "~")
+    yield _number("shift_left", "plain", np.left_shift, operator.lshift)
+    yield _number("shift_right_arithmetic", "plain", np.right_shift, rules.shifted_right)
     yield _number(
         "shift_right_logical",
-        "plain mixes selects packs keeps",
+        "plain",
         rules.logically_shifted,
         rules.logically_shifted_scalar,
     )
-    yield from _of_kind("elementwise", "population_count clz", "plain mixes packs")
+    yield from _of_kind("elementwise", "population_count clz", "plain")
     # Functions of floats
     yield from _of_kind("elementwise", "log log1p pow rsqrt tan", "plain nan infinity")
     yield from _of_kind("elementwise", "reciprocal log2", "nan infinity")
@@ -174,18 +164,18 @@ def _rows() -> Iterator[Primitive]:
     )
     # Forms
     kept: dict[str, Any] = {"arrays": rules.itself}
-    moved = "carries keeps"
-    yield from _of_kind("form", "broadcast_in_dim reshape squeeze", moved, **kept)
-    yield from _of_kind("form", "transpose slice concatenate", moved)
-    yield from _of_kind("form", "expand_dims copy add_dependency", **kept)
-    yield _row("convert_element_type", "form", "infinity carries keeps", **kept)
+    yield from _of_kind(
+        "form", "broadcast_in_dim reshape squeeze expand_dims copy add_dependency", **kept
+    )
+    yield _row("convert_element_type", "form", "infinity", **kept)
     yield _row("stop_gradient", "form", scalar=rules.itself, **kept)
-    yield from _of_kind("form", "bitcast_convert_type bitcast", "nan mixes packs keeps")
+    yield from _of_kind("form", "bitcast_convert_type bitcast", "nan")
     yield from _of_kind(
         "form",
         """
-        broadcast_to optimization_barrier reduce_precision roll tile stack unstack reshard
-        einshape_lo scatter tie with_memory_space_constraint approx_top_k name device_put dce_sink
+        transpose slice concatenate broadcast_to optimization_barrier reduce_precision roll tile
+        stack unstack reshard einshape_lo scatter tie with_memory_space_constraint approx_top_k name
+        device_put dce_sink
         to_edtype from_edtype sharding_constraint layout_constraint rev dynamic_slice pad split
         gather dynamic_update_slice sort top_k
         """,

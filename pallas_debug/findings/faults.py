@@ -74,7 +74,6 @@ _order = _row(Severity.ORDER, "machine")
 _undefined = _row(Severity.UNDEFINED, "machine")
 _unwritten = _row(Severity.UNDEFINED, "static", "machine")
 _value = _row(Severity.VALUES, "machine", "checks")
-_integer = _row(Severity.VALUES, "machine")
 _claim = _row(Severity.VALUES, "machine", "checks", "compile")
 _minor = _row(Severity.MINOR, "machine")
 _result = _row(Severity.VALUES, "reference")
@@ -171,10 +170,6 @@ class Fault(StrEnum):
         "InfinityProduced", "an operation produces an infinity from finite operands"
     )
     DIVISION_BY_ZERO = _value("DivisionByZero", "a division by zero")
-    INTEGER_OVERFLOW = _integer(
-        "IntegerOverflow", "integer arithmetic exceeds its dtype and wraps around"
-    )
-    NARROWING_LOSS = _integer("NarrowingLoss", "a cast to a dtype that cannot hold the value")
     CHECK_FAILED = _value("CheckFailed", "a check in the kernel is false")
     FALSE_HINT = _claim("FalseHint", "`pl.multiple_of` makes a false claim")
     INTERPRET_ERROR = _minor("InterpretError", "the kernel takes longer than a run may take")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pallas_debug.findings.case import Case, Test, has
 from pallas_debug.findings.facts import text_of
@@ -49,23 +47,6 @@ class FloatOperation:
         return self.divides_by_zero or (is_singular and list(self.values) == [0])
 
 
-class Range(NamedTuple):
-    """Smallest and largest number of an integer dtype."""
-
-    low: int
-    high: int
-
-    def __str__(self) -> str:
-        return f"{self.low:,} to {self.high:,}"
-
-    @classmethod
-    def of(cls, dtype: str) -> Range:
-        bits = int(dtype.lstrip("uint"))
-        if dtype.startswith("u"):
-            return cls(0, 2**bits - 1)
-        return cls(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
 # Cases
 
 _GUARD = (
@@ -82,13 +63,6 @@ _INFINITY = "`{operation.name}` produced an infinity {operation}"
 def _is_of(*names: str) -> Test:
     return lambda facts: facts.operation.name in names
 
-
-_REACHES = "{reaches:; an index, a size, a condition or a semaphore depends on it%}"
-_OVERFLOW = (
-    "`{operation}`{values: of %}{terms: over % terms} overflows {dtype}{element: at %}: the exact "
-    "result is {exact}, the actual one {result}" + _REACHES
-)
-_NARROWS = "the cast from {old} to {new} changes {value}{element: at %} to {result}" + _REACHES
 
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.NAN_PRODUCED: [
@@ -122,29 +96,12 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         Case(_INFINITY, "the operand is zero here", _GUARD, lambda f: f.operation.is_of_zero),
         Case(_INFINITY, "the result is larger than its dtype can hold"),
     ],
-    Fault.INTEGER_OVERFLOW: [
-        Case(
-            _OVERFLOW,
-            "{dtype} holds {range}, and values outside this range wrap around",
-            "keep the numbers small: index by row and column rather than by a flat offset; if "
-            "wrapping is intended, as in a hash, compute in uint32",
-        ),
-    ],
     Fault.DIVISION_BY_ZERO: [
         Case(
             "{dtype} {operation}{dividend: of %} by zero{element: at %}; divisor {divisor}",
             "the divisor is zero{is_integer:; the result is undefined and differs between chips%}",
             _GUARD,
         )
-    ],
-    Fault.NARROWING_LOSS: [
-        Case(
-            _NARROWS,
-            "integers have no NaN",
-            "find where the NaN comes from, or replace it",
-            lambda f: math.isnan(f.value),
-        ),
-        Case(_NARROWS, "{new} holds {range}"),
     ],
     Fault.LOW_PRECISION_PRODUCT: [
         Case(

@@ -1,4 +1,4 @@
-"""Arithmetic that leaves the range of its type, or loses too much of a sum."""
+"""Arithmetic on numbers of a table."""
 
 import jax
 import jax.numpy as jnp
@@ -8,42 +8,6 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BrokenKernel
 
 F32, I32 = jnp.float32, jnp.int32
-PAGE_BYTES = 1 << 16
-
-
-def bytes_of_a_late_page(pages: jax.Array, limit: jax.Array, x: jax.Array) -> jax.Array:
-    def masked(pages_ref: jax.Ref, limit_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        # Page 40,000 begins at byte 2,621,440,000, and int32 ends at 2,147,483,647.
-        start = pages_ref[pl.program_id(0)] * PAGE_BYTES  # FAULT
-        out_ref[...] = jnp.where(start < limit_ref[0], x_ref[...], 0.0)
-
-    return _masked(masked, pages, limit, x)
-
-
-def bytes_of_a_late_page_repaired(pages: jax.Array, limit: jax.Array, x: jax.Array) -> jax.Array:
-    def masked(pages_ref: jax.Ref, limit_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        is_inside = pages_ref[pl.program_id(0)] < pl.cdiv(limit_ref[0], PAGE_BYTES)
-        out_ref[...] = jnp.where(is_inside, x_ref[...], 0.0)
-
-    return _masked(masked, pages, limit, x)
-
-
-def _masked(kernel: object, pages: jax.Array, limit: jax.Array, x: jax.Array) -> jax.Array:
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((24, 128), F32),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2,
-            grid=(3,),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, *_: (i, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, *_: (i, 0)),
-        ),
-    )(pages, limit, x)
-
-
-def masked_reference(pages: jax.Array, limit: jax.Array, x: jax.Array) -> jax.Array:
-    is_inside = jnp.repeat(pages < limit[0] // PAGE_BYTES, 8)
-    return jnp.where(is_inside[:, None], x, 0.0)
 
 
 def _share(kernel: object, sizes: jax.Array, x: jax.Array) -> jax.Array:
@@ -101,16 +65,6 @@ def search_reference(ends: jax.Array, x: jax.Array) -> jax.Array:
 
 X = jax.ShapeDtypeStruct((24, 128), F32)
 KERNELS = (
-    BrokenKernel(
-        fault="ValueMismatch",
-        summary="The first byte of a late page of a table is beyond int32.",
-        function=bytes_of_a_late_page,
-        repaired=bytes_of_a_late_page_repaired,
-        reference=masked_reference,
-        args=(jax.ShapeDtypeStruct((3,), I32), jax.ShapeDtypeStruct((1,), I32), X),
-        values={0: [3, 40_000, 900], 1: [1000 * PAGE_BYTES]},
-        hint="wrapped integer",
-    ),
     BrokenKernel(
         fault="EndlessLoop",
         summary="A binary search keeps its lower end, for some entries of the table.",

@@ -8,19 +8,13 @@ from jax.experimental import pallas as pl
 
 from .record import equals, integers
 
-I32, U32 = jnp.int32, jnp.uint32
+I32 = jnp.int32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 WORDS = integers(0, 2**32, 16, 128, dtype=np.uint32)
 
 
 def _elementwise(kernel, x):
     return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[ROWS], out_specs=ROWS)(x)
-
-
-def _lcg(x):
-    for _ in range(4):
-        x = x * np.int32(1664525) + np.int32(1013904223)
-    return x
 
 
 def _xorshift_signed(x):
@@ -39,32 +33,6 @@ def xorshift_of_signed_integers(x):
         out_ref[...] = state
 
     return _elementwise(kernel, x)
-
-
-def _fnv(x):
-    hashes = np.full((1, 128), 2166136261, np.uint32)
-    for row in x:
-        hashes = (hashes ^ row) * np.uint32(16777619)
-    return hashes
-
-
-@equals(_fnv, WORDS & np.uint32(255))
-def hash_of_columns(x):
-    """FNV-1a."""
-
-    def kernel(x_ref, out_ref):
-        def mix(i, hashes):
-            return (hashes ^ x_ref[pl.ds(i, 1), :]) * U32(16777619)
-
-        out_ref[...] = lax.fori_loop(0, 16, mix, jnp.full((1, 128), 2166136261, U32))
-
-    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((1, 128), U32))(x)
-
-
-def _checksum(x):
-    return np.array(
-        [x.sum(dtype=np.int32), (x * np.arange(128, dtype=np.int32)).sum(dtype=np.int32)]
-    )
 
 
 @equals(
@@ -103,48 +71,3 @@ def saturating_sum_of_bytes(x, y):
         out_ref[...] = jnp.minimum(total, 255).astype(jnp.uint8)
 
     return pl.pallas_call(kernel, out_shape=x)(x, y)
-
-
-@equals(_checksum, WORDS.view(np.int32))
-def checksum(x):
-    """A sum and a weighted sum, modulo 2**32, over all blocks."""
-
-    def kernel(x_ref, out_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        lane = lax.broadcasted_iota(I32, (8, 128), 1)
-        out_ref[0:1, :] += x_ref[...].sum(0, keepdims=True)
-        out_ref[1:2, :] += (x_ref[...] * lane).sum(0, keepdims=True)
-
-    out = pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((2, 128), I32),
-        grid=(2,),
-        in_specs=[ROWS],
-        out_specs=pl.BlockSpec((2, 128), lambda i: (0, 0)),
-    )(x)
-    return out.sum(1)
-
-
-@equals(_lcg, WORDS.view(np.int32))
-def linear_congruential_generator(x):
-    def kernel(x_ref, out_ref):
-        def step(_, state):
-            return state * 1664525 + 1013904223
-
-        out_ref[...] = lax.fori_loop(0, 4, step, x_ref[...])
-
-    return _elementwise(kernel, x)
-
-
-@equals(lambda x: x.astype(np.int8), WORDS.view(np.int32))
-def low_byte_of_each_word(x):
-    """A cast that keeps the low byte on purpose."""
-
-    def kernel(x_ref, out_ref):
-        out_ref[...] = x_ref[...].astype(jnp.int8)
-
-    out = jax.ShapeDtypeStruct((16, 128), jnp.int8)
-    return pl.pallas_call(kernel, out_shape=out)(x)

@@ -214,9 +214,9 @@ def test_every_fault_has_a_severity_an_engine_and_a_summary(fault: Fault) -> Non
 
 def test_results_that_differ_come_after_what_may_have_changed_them() -> None:
     wrong = finding("ValueMismatch", "reference", 9, advice="compare the scales")
-    late, lossy = finding("OverwrittenRead", "machine"), finding("NarrowingLoss", "machine", None)
+    late, lossy = finding("OverwrittenRead", "machine"), finding("CheckFailed", "machine", None)
     *causes, last = merged([wrong, lossy, late])
-    assert [cause.kind for cause in causes] == ["OverwrittenRead", "NarrowingLoss"]
+    assert [cause.kind for cause in causes] == ["OverwrittenRead", "CheckFailed"]
     assert last == wrong
     elsewhere = finding("OverwrittenRead", "machine", kernel="columns")
     assert merged([wrong, elsewhere]) == (elsewhere, wrong)

@@ -42,8 +42,6 @@ WITHOUT_A_KERNEL = {
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
     Fault.ZERO_SIZE_OPERAND: "tests/analysis",
     Fault.UNSEEDED_RANDOM_BITS: "tests/machine/sanitizer/test_random_bits.py",
-    Fault.INTEGER_OVERFLOW: "tests/machine/sanitizer/test_numbers.py",
-    Fault.NARROWING_LOSS: "tests/machine/sanitizer/test_numbers.py",
     Fault.UNSUPPORTED_LAYOUT: "tests/explain",
     Fault.TRACE_ERROR: "what has no kind of its own",
     Fault.LOWERING_ERROR: "what has no kind of its own",

@@ -44,8 +44,7 @@ BELONGS_TO_US = {
     # A function made there.
     ("bridge/lowering/executable.py", "program"),
     # Units of equations are objects of ours.
-    ("bridge/programs/arithmetic/numerics.py", "unit"),
-    ("bridge/programs/arithmetic/wrapping.py", "unit"),
+    ("bridge/programs/numerics.py", "unit"),
     # A primitive of ours, and its rules.
     ("bridge/jaxprs/marker.py", "breakpoint_p"),
     ("bridge/jaxprs/marker.py", "ad"),

@@ -39,22 +39,17 @@ class SharedPrograms(Generic[Made]):
         invars: Sequence[Any],
         outvars: Sequence[Any],
         make: Callable[[], Made],
-        *more: Hashable,
     ) -> Made:
-        """Return the cached program for such equations, or create it.
-
-        Args:
-          more: additional part of the key.
-        """
+        """Return the cached program for such equations, or create it."""
         key = key_of(eqns, invars, outvars)
         if key is None:
             return make()
         with self._lock:
-            if (key, more) not in self._made:
-                self._made[key, more] = make()
+            if key not in self._made:
+                self._made[key] = make()
                 if len(self._made) > MAX_SHARED:
                     self._made.popitem(last=False)
-            return self._made[key, more]
+            return self._made[key]
 
 
 class _Incomparable(Exception):

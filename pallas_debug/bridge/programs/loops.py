@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_debug.bridge.programs import numerics
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.arithmetic import numerics
 from pallas_debug.bridge.programs.units import Unit
 
 CHUNK = 4096
@@ -324,7 +324,7 @@ class LoopRun:
             case ir.Compute():
                 values = [registers[reg.number] for reg in step.inputs]
                 if self._is_tested:
-                    results, flags = numerics.instrumented(step.unit).traced(*values)
+                    results, flags = numerics.WatchedUnit(step.unit).traced(*values)
                     self.reject_if(flags)
                 else:
                     results = step.unit.traced(*values)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pallas_debug.bridge import primitive_rules as rules
 from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import jax_core
 
@@ -24,13 +23,13 @@ class ScalarOperation:
     """An equation on scalars: a function from some slots to another slot.
 
     Attributes:
-      test: returns whether the arithmetic went wrong, given operands and result; None if it cannot.
+      divides: whether the second argument is a divisor.
     """
 
     function: Callable[..., Any]
     arguments: tuple[int, ...]
     result: int
-    test: Callable[..., bool] | None
+    divides: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,12 @@ class ScalarUnit:
         return [known[slot] for slot in self.outputs]
 
     def watched(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
-        """Return the outputs, and numbers of the equations that went wrong."""
+        """Return the outputs, and numbers of the equations that divided by zero."""
         known, wrong = self._known(values), []
         for i, operation in enumerate(self.operations):
             given = [known[a] for a in operation.arguments]
-            result = operation.function(*given)
-            known[operation.result] = result
-            if operation.test is not None and operation.test(result, *given):
+            known[operation.result] = operation.function(*given)
+            if operation.divides and given[1] == 0:
                 wrong.append(i)
         return [known[slot] for slot in self.outputs], wrong
 
@@ -69,27 +67,6 @@ class ScalarUnit:
         for slot, value in zip(self.inputs, values, strict=True):
             known[slot] = value if isinstance(value, np.generic) else np.asarray(value)[()]
         return known
-
-
-_IS_WRONG: dict[str, Callable[..., bool]] = {
-    "div": lambda result, x, y: y == 0 or (y == -1 and -int(x) != int(result)),
-    "rem": lambda result, x, y: bool(y == 0),
-    "shift_left": lambda result, x, y: x > 0 and rules.logically_shifted_scalar(result, y) != x,
-    "convert_element_type": lambda result, x: int(x) != int(result),
-}
-"""Tests of whether integer scalars wrapped, or were divided by zero."""
-
-
-def _scalar_test(eqn: Any) -> Callable[..., bool] | None:
-    """The test of an equation; none for unsigned integers, which wrap on purpose."""
-    name, dtypes = eqn.primitive.name, [atom.aval.dtype for atom in (*eqn.outvars, *eqn.invars)]
-    if name not in ("div", "rem") and any(dtype.kind != "i" for dtype in dtypes):
-        return None
-    row = primitives.TABLE[name]
-    exact = row.scalar
-    if not row.wraps or exact is None:
-        return _IS_WRONG.get(name)
-    return lambda result, *given: bool(exact(*map(int, given)) != int(result))
 
 
 def on_scalars(unit: Unit) -> ScalarUnit | None:
@@ -122,7 +99,8 @@ def on_scalars(unit: Unit) -> ScalarUnit | None:
                 return None
             function = row.scalar
         args = tuple(number(atom) for atom in eqn.invars)
-        code.append(ScalarOperation(function, args, number(eqn.outvars[0]), _scalar_test(eqn)))
+        divides = name in ("div", "rem")
+        code.append(ScalarOperation(function, args, number(eqn.outvars[0]), divides))
     first = tuple(number(v) for v in unit.invars)
     last = tuple(number(v) for v in unit.outvars)
     return ScalarUnit(tuple(code), template, first, last)

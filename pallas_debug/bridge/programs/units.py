@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,6 @@ class Unit:
       invars: variables of the inputs.
       outvars: variables of the outputs.
       sites: places of the equations.
-      bits: variables of inputs that are random bits, not numbers.
       watched: the unit with tests of its arithmetic, cached by `numerics.watch`.
     """
 
@@ -48,7 +47,6 @@ class Unit:
     invars: list[Any]
     outvars: list[Any]
     sites: list[ir.StepSite]
-    bits: Collection[Any] = field(default=(), init=False)
     watched: Any = field(default=None, init=False)
 
     def __call__(self, *values: Any) -> Sequence[Any]:

@@ -1,41 +1,36 @@
-"""Faults in arithmetic: NaNs, infinities, integer overflow, lossy casts.
+"""Faults in arithmetic: NaNs, infinities, integers divided by zero.
 
-Units are evaluated together with cheap tests (`bridge.programs.arithmetic`). A test that fires is
-only a suspicion, and `numeric_faults.explain` decides. That is slow, so a unit whose suspicions are
-never confirmed is explained less and less often. A NaN that a kernel masks is no fault: the facts
-about it are held until a result contains it. A wrapped integer is one if the kernel, run again with
-the saturated number, takes other branches, accesses other elements, or changes a semaphore by
-another amount.
+Units are evaluated together with cheap tests (`bridge.programs.numerics`). A test that fires is
+only a suspicion, and `numeric_faults` decides. That is slow, so a unit whose suspicions are never
+confirmed is explained less and less often. A NaN that a kernel masks is no fault: the facts about
+it are held until a result contains it.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge.programs import numeric_faults, numerics
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.arithmetic import numeric_faults, numerics, wrapping
-from pallas_debug.bridge.programs.arithmetic.numeric_faults import NumericFault
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.numeric_faults import NumericFault
 from pallas_debug.findings.facts import number
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.hints import HintKind
-from pallas_debug.findings.numbers import FloatOperation, Range
+from pallas_debug.findings.numbers import FloatOperation
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.shadow.tracking import ControlTrace
 from pallas_debug.machine.sightings import sighting
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, Hint
+from pallas_debug.model import Finding
 
 MAX_VALUES = 128
 """Maximum number of values in registers that are followed per thread, the latest first."""
@@ -177,9 +172,6 @@ class NanTrail:
         entries.append((buffer, index, facts))
 
 
-Rerun = Callable[[MachineObserver], Any]
-"""Runs the kernel again with an observer."""
-
 ALWAYS_EXPLAINED = 8
 """Number of a unit's suspicions to explain; of later ones, each whose number is a power of two."""
 
@@ -211,59 +203,30 @@ class ArithmeticReport:
 
     Attributes:
       number: number of the event in the run.
-      unit: unit of the operation.
     """
 
     number: int
     seen: Sighting
     fault: NumericFault
-    unit: Any
     count: int = 1
 
-    @property
-    def wraps(self) -> bool:
-        """True if it is a fault only where more than values depend on it."""
-        return self.fault.trouble in ("overflow", "narrowing")
-
-    def finding(self, *, reaches: bool = True) -> Finding:
-        """Create the finding; `reaches` if more than values depend on a wrapped number."""
+    def finding(self) -> Finding:
         fault, seen = self.fault, replace(self.seen, count=self.count)
         facts = {"element": str(list(fault.element))} if fault.element else {}
         ranges = (f"{number(least)} to {number(greatest)}" for least, greatest in fault.ranges)
         operands = map(number, fault.values) if fault.values else ranges
         facts |= {f"operand {i}": value for i, value in enumerate(operands)}
         seen = seen.at(shape=fault.result_type).with_values(facts)
-        if fault.trouble in ("nan", "infinity"):
+        if fault.trouble != "division":
             return _not_finite(seen, fault)
-        common: dict[str, Any] = {"element": facts.get("element"), "result": fault.result}
-        dtype = fault.result_type.partition("[")[0]
-        if fault.trouble == "division":
-            return seen.of(
-                Fault.DIVISION_BY_ZERO,
-                **common,
-                dtype="integer",
-                is_integer=True,
-                operation="remainder" if fault.operation == "rem" else "division",
-                dividend=fault.values[0] if fault.values else None,
-                divisor=fault.operands[1],
-            )
-        common |= {"range": Range.of(dtype), "reaches": reaches}
-        if fault.trouble == "overflow":
-            return seen.of(
-                Fault.INTEGER_OVERFLOW,
-                **common,
-                operation=fault.operation,
-                dtype=dtype,
-                values=list(fault.values),
-                exact=fault.exact,
-                terms=fault.terms,
-            )
         return seen.of(
-            Fault.NARROWING_LOSS,
-            **common,
-            old=fault.operands[0].partition("[")[0],
-            new=dtype,
-            value=fault.values[0],
+            Fault.DIVISION_BY_ZERO,
+            element=facts.get("element"),
+            dtype="integer",
+            is_integer=True,
+            operation="remainder" if fault.operation == "rem" else "division",
+            dividend=fault.values[0] if fault.values else None,
+            divisor=fault.operands[1],
         )
 
 
@@ -306,22 +269,15 @@ class NumbersObserver(MachineObserver):
     def follows_loops(self) -> bool:  # type: ignore[override]
         return self._trail.is_active
 
-    def __init__(
-        self, launch: Launch, *, rerun: Rerun | None = None, infinities: bool = False
-    ) -> None:
+    def __init__(self, launch: Launch, *, infinities: bool = False) -> None:
         """Set up.
 
         Args:
-          rerun: runs the kernel again with an observer; without it, integers that wrap around are
-            hints, whatever depends on them.
           infinities: whether infinities in the results are findings, also without a NaN.
         """
         self._launch = launch
-        self._rerun = rerun
         self._infinities = infinities
         self._trail = NanTrail()
-        for program in launch.body.all():
-            wrapping.find_bits(program)
         self._records: dict[int, _UnitRecord] = {}
         self._found: list[ArithmeticReport] = []
         self._count = 0
@@ -332,31 +288,7 @@ class NumbersObserver(MachineObserver):
         for made in sorted(self._trail.results(infinities=self._infinities), key=min):
             self._confirm(made)
         reports = sorted(self._found, key=lambda r: r.number)
-        return [one.finding() for one in reports if not one.wraps or one in self._reaching]
-
-    def hints(self) -> list[Hint]:
-        """Return the integers that wrap around, and on which only values depend."""
-        left = (one for one in self._found if one.wraps and one not in self._reaching)
-        return [
-            Hint(
-                kind=HintKind.WRAPPED_INTEGER,
-                kernel=finding.kernel,
-                message=finding.message,
-                source=finding.source,
-                operand=finding.operand,
-                grid_point=finding.grid_point,
-            )
-            for finding in (one.finding(reaches=False) for one in left)
-        ]
-
-    @cached_property
-    def _reaching(self) -> list[ArithmeticReport]:
-        """Reports of wrapped integers that reach an index, a size, a condition or a semaphore."""
-        wrapped = [report for report in self._found if report.wraps]
-        if self._rerun is None or not wrapped:
-            return []
-        found = reaching(self._rerun, [(one.unit, one.fault.equation) for one in wrapped])
-        return [one for one in wrapped if (one.unit, one.fault.equation) in found]
+        return [one.finding() for one in reports]
 
     def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
         if step.unit is None:
@@ -406,7 +338,7 @@ class NumbersObserver(MachineObserver):
         self._held -= size
 
     def _check(self, occasion: _Occasion, equations: Sequence[int]) -> None:
-        """Report faults of integers and of casts to them."""
+        """Report divisions of integers by zero."""
         record = self._record(occasion.step)
         known = {record.reports[n] for n in equations if n in record.reports}
         for report in known:
@@ -414,9 +346,7 @@ class NumbersObserver(MachineObserver):
         new = [n for n in equations if n not in record.reports]
         if not new or not record.is_due():
             return
-        fault = numeric_faults.explain(
-            occasion.step.unit, occasion.values, kind="integers", but=record.reports
-        )
+        fault = numeric_faults.division_by_zero(occasion.step.unit, occasion.values, record.reports)
         if fault is not None:
             self._report(occasion, fault)
 
@@ -425,7 +355,7 @@ class NumbersObserver(MachineObserver):
         for occasion in sorted(made):
             if not self._record(occasion.step).is_due():
                 continue
-            fault = numeric_faults.explain(occasion.step.unit, occasion.values, kind="nans")
+            fault = numeric_faults.not_finite(occasion.step.unit, occasion.values)
             if fault is not None and (self._infinities or fault.makes_nan):
                 self._report(occasion, fault)
                 return
@@ -435,7 +365,7 @@ class NumbersObserver(MachineObserver):
         if fault.equation not in record.reports:
             unit = occasion.step.unit
             seen = occasion.seen.at(source=unit.sites[fault.equation].line)
-            report = ArithmeticReport(occasion.number, seen, fault, unit)
+            report = ArithmeticReport(occasion.number, seen, fault)
             record.reports[fault.equation] = report
             self._found.append(report)
 
@@ -482,51 +412,3 @@ class RepeatedArithmetic(MachineObserver):
         if step.unit is None:
             return step.evaluate(*values)
         return numerics.watch(step).run(values)[0]
-
-
-MAX_RUNS = 8
-"""Maximum number of operations for which a kernel is run again."""
-
-Equation = tuple[Any, int]
-"""A unit, and the number of an equation in it."""
-
-
-class _Saturated(ControlTrace):
-    """A run in which an equation saturates.
-
-    Args:
-      units: identities of units that are evaluated equation by equation, whether changed or not, so
-        that their rounding is the same.
-    """
-
-    evaluates = True
-
-    def __init__(self, units: Collection[int], changed: Equation | None = None) -> None:
-        super().__init__()
-        self._units = units
-        self._changed = changed
-
-    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
-        if step.unit is None:
-            return step.evaluate(*values)
-        if id(step.unit) not in self._units:
-            return numerics.watch(step).run(values)[0]
-        unit, equation = self._changed or (None, None)
-        return numeric_faults.saturated(step.unit, values, equation if unit is step.unit else None)
-
-
-def reaching(
-    rerun: Callable[[MachineObserver], Any], equations: Sequence[Equation]
-) -> list[Equation]:
-    """Return the equations whose wrapped results decide about more than values."""
-    known = equations[:MAX_RUNS]
-    units = {id(unit) for unit, _ in known}
-    before, found = _Saturated(units), []
-    if known:
-        rerun(before)
-    for equation in known:
-        after = _Saturated(units, equation)
-        rerun(after)
-        if before.trace != after.trace:
-            found.append(equation)
-    return found

@@ -63,7 +63,7 @@ def observers(
         ClaimsObserver(launch),
         RandomBitsObserver(launch),
         *([UndefinedElements(launch, call)] if launch.is_gpu else []),
-        NumbersObserver(launch, rerun=call.run, infinities=infinities),
+        NumbersObserver(launch, infinities=infinities),
     ]
 
 

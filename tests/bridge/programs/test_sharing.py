@@ -18,9 +18,8 @@ from machine_runs import decoded
 
 from pallas_debug.bridge.jaxcompat import opened
 from pallas_debug.bridge.jaxprs import likeness
+from pallas_debug.bridge.programs import numerics, units
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import units
-from pallas_debug.bridge.programs.arithmetic import numerics
 from pallas_debug.machine import run
 
 F32, I32 = jnp.float32, jnp.int32

@@ -20,15 +20,14 @@ from pallas_debug.errors import KernelFault
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.again import KernelCall
-from pallas_debug.model import Finding, Hint
+from pallas_debug.model import Finding
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
 INF, NAN = float("inf"), float("nan")
 
 
-class Sanitized(list[Hint]):
-    """Checks the numbers of the kernels that a function runs; holds the hints of the last call."""
+class Sanitized:
+    """Checks the numbers of the kernels that a function runs."""
 
     infinities = False
 
@@ -45,28 +44,24 @@ def sanitized(monkeypatch: pytest.MonkeyPatch) -> Sanitized:
     class _Sanitized(Sanitized):
         def __call__(self, function: Callable[..., Any], *args: Any) -> list[Finding]:
             found.clear()
-            self.clear()
             is_stopped = contextlib.suppress(jax.errors.JaxRuntimeError, KernelFault)
             is_done = False
             with pallas_debug.interpret("machine,sanitize"), is_stopped:
                 jax.block_until_ready(jax.jit(function)(*args))
                 is_done = True
-            stops = ("EndlessLoop", "OutOfBoundsRead")
-            assert is_done == (not any(one.kind in stops for one in found))
+            assert is_done == (not any(one.kind == "EndlessLoop" for one in found))
             return list(found)
 
     sanitizer = _Sanitized()
 
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
         options.pop("observers", None)
-        again = KernelCall(launch, arrays).run
         observers: list[MachineObserver] = [
             ClaimsObserver(launch),
-            NumbersObserver(launch, rerun=again, infinities=sanitizer.infinities),
+            NumbersObserver(launch, infinities=sanitizer.infinities),
         ]
         ran = run(launch, arrays, **{**options, "observers": observers})
         found.extend(ran.findings)
-        sanitizer.extend(ran.hints)
         return ran
 
     monkeypatch.setattr(machine_run, "run", observed)
@@ -118,22 +113,6 @@ def test_an_operation_that_jax_can_only_compile_is_explained(sanitized: Sanitize
     sanitized.infinities = True
     (finding,) = sanitized(lambda x: call(recast, x), SIGNED)
     assert finding.kind == "InfinityProduced"
-
-
-@pytest.mark.slow
-def test_bits_that_a_cast_drops(sanitized: Sanitized) -> None:
-    def packed(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) & 255
-
-    def lost(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = x_ref[...].astype(jnp.int8).astype(I32) + 255
-
-    x = np.full((8, 128), 300, "int32")
-    assert sanitized(lambda x: call(packed, x), x) == []
-    assert sanitized(lambda x: call(lost, x), x) == []
-    (hint,) = sanitized
-    assert hint.kind == "wrapped integer"
-    assert hint.message.startswith("the cast from int32 to int8 changes 300")
 
 
 @pytest.mark.slow
@@ -246,111 +225,6 @@ def test_the_line_is_that_inside_calls_loops_and_branches(sanitized: Sanitized) 
         assert (finding.kind, finding.loop) == ("NanProduced", loop)
         assert finding.source is not None
         assert line in (finding.source.text or "")
-
-
-# Integers
-
-
-@pytest.mark.slow
-def test_hashes_and_random_bits_may_wrap(sanitized: Sanitized) -> None:
-    def hashed(x_ref: Any, out_ref: Any) -> None:
-        def mix(_: Any, x: Any) -> Any:
-            return (x ^ lax.shift_right_logical(x, jnp.full_like(x, 15))) * 0x7FEB352D
-
-        out_ref[...] = lax.fori_loop(0, 4, mix, x_ref[...])
-
-    def random(x_ref: Any, out_ref: Any) -> None:
-        pltpu.prng_seed(7)
-        bits = pltpu.prng_random_bits((8, 128)).astype(I32)
-        out_ref[...] = x_ref[...] + bits * 5
-
-    def recast(x_ref: Any, out_ref: Any) -> None:
-        pltpu.prng_seed(7)
-        bits = pltpu.bitcast(pltpu.prng_random_bits((8, 128)), jnp.uint32)
-        out_ref[...] = x_ref[...] + pltpu.bitcast(bits, I32) * 5
-
-    x = np.arange(1024, dtype="int32").reshape(8, 128)
-    assert sanitized(lambda x: call(hashed, x), x) == []
-    assert sanitized(lambda x: call(random, x), x) == []
-    assert sanitized(lambda x: call(recast, x), x) == []
-
-
-@pytest.mark.slow
-def test_digits_placed_by_position_may_wrap(sanitized: Sanitized) -> None:
-    """Products of bytes, each shifted to its place in a word modulo 2**32."""
-
-    def recombined(x_ref: Any, out_ref: Any) -> None:
-        places = lax.broadcasted_iota(I32, (4, 8, 128), 0) * 8
-        digits = jnp.stack([x_ref[...] + i for i in range(4)]) << places
-        out_ref[...] = digits[0] + digits[1] + digits[2] + digits[3]
-
-    def scaled(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = (x_ref[...] << jnp.full_like(x_ref[...], 16)) + 1
-
-    x = np.arange(1024, dtype="int32").reshape(8, 128) + 100_000
-    assert sanitized(lambda x: call(recombined, x), x) == []
-    assert not sanitized
-    assert sanitized(lambda x: call(scaled, x), x) == []
-    assert [hint.kind for hint in sanitized] == ["wrapped integer"]
-
-
-def _index(x_ref: Any, out_ref: Any) -> None:
-    start = x_ref[0, 0] * 2**20 // 2**20  # FAULT
-    out_ref[...] = x_ref[pl.ds(start, 1), :] + jnp.zeros((8, 128), I32)
-
-
-def _branch(x_ref: Any, out_ref: Any) -> None:
-    out_ref[...] = x_ref[...] * 2**20  # FAULT
-
-    @pl.when(out_ref[0, 0] > 0)
-    def _() -> None:
-        out_ref[...] = x_ref[...]
-
-
-def _loop(x_ref: Any, out_ref: Any) -> None:
-    def body(i: Any, n: Any) -> Any:
-        return n * 2**8  # FAULT
-
-    count = lax.fori_loop(0, 4, body, x_ref[0, 0])
-    out_ref[...] = lax.fori_loop(0, count % 4 + 1, lambda i, x: x + 1, x_ref[...])
-
-
-@pytest.mark.parametrize("body", [_index, _branch, _loop])
-def test_a_wrapped_number_that_decides_more_than_values(body: Any, sanitized: Sanitized) -> None:
-    finding, *stopped = sanitized(lambda x: call(body, x), np.full((8, 128), 3000, "int32"))
-    assert [one.kind for one in stopped] == ["OutOfBoundsRead"] * (body is _index)
-    assert finding.kind == "IntegerOverflow"
-    assert finding.source is not None
-    assert (finding.source.text or "").endswith("# FAULT")
-    assert "an index, a size, a condition or a semaphore depends on it" in finding.message
-    assert not sanitized
-
-
-def test_a_generator_of_random_numbers_may_wrap(sanitized: Sanitized) -> None:
-    def generated(x_ref: Any, out_ref: Any) -> None:
-        def step(_: Any, x: Any) -> Any:
-            return x * 1103515245 + 12345
-
-        out_ref[...] = lax.fori_loop(0, 3, step, x_ref[...])
-
-    assert sanitized(lambda x: call(generated, x), np.full((8, 128), 7, "int32")) == []
-    assert {hint.kind for hint in sanitized} == {"wrapped integer"}
-
-
-def test_a_second_wrapped_number_of_a_unit_is_found(sanitized: Sanitized) -> None:
-    def body(x_ref: Any, out_ref: Any) -> None:
-        doubled = x_ref[...] * 2
-        out_ref[...] = doubled + 2**30 * pl.program_id(0)
-
-    def run(x: Any) -> Any:
-        block = pl.BlockSpec((8, 128), lambda i: (0, 0))
-        return pl.pallas_call(body, out_shape=x, grid=(4,), in_specs=[block], out_specs=block)(x)
-
-    x = np.full((8, 128), 2**30 + 3, "int32")
-    assert sanitized(run, x) == []
-    product, total = sanitized  # one for each line
-    assert (product.grid_point, product.message[:5]) == ((0,), "`mul`")
-    assert (total.grid_point, total.message[:24]) == ((2,), "`mul` of 1,073,741,824 a")
 
 
 # Loops
