@@ -244,11 +244,11 @@ def copies(made: Path, passes: list[Path]) -> None:
 
 def first_screen(table: Table, what: str, path: Path, pattern: str) -> None:
     def once() -> float:
-        with Terminal("browse", path, "--no-resume") as terminal:
+        with Terminal("browse", path) as terminal:
             return terminal.wait(pattern) - terminal.began
 
     def answering() -> float:
-        with Terminal("browse", path, "--no-resume") as terminal:
+        with Terminal("browse", path) as terminal:
             return terminal.wait(READY) - terminal.began
 
     found = sorted(once() for _ in range(TIMES))
@@ -263,7 +263,7 @@ def first_screen(table: Table, what: str, path: Path, pattern: str) -> None:
 
 def keys(table: Table, root: Path) -> None:
     """Time from a key to the next kernel's name in the title, idle and with busy workers."""
-    with Terminal("browse", root, "--no-resume") as terminal:
+    with Terminal("browse", root) as terminal:
         terminal.wait(READY)
         terminal.drain(1.5)
         moves(table, "a key, at rest", terminal)
@@ -273,7 +273,7 @@ def keys(table: Table, root: Path) -> None:
         moves(table, "a key, while 10,000 kernels are read", terminal)
         terminal.drain(0.3)
         terminal.wait(r"read \d[\d,]+/10,000")  # still reading
-    with Terminal("browse", root, "--no-resume") as terminal:
+    with Terminal("browse", root) as terminal:
         terminal.wait(READY)
         terminal.drain(1.5)
         terminal.send("\x07")
@@ -316,7 +316,7 @@ def opening(table: Table, root: Path) -> tuple[Path, Path]:
     lines, kernel, before_label, label, old, new = longest
     times = []
     for _ in range(TIMES):
-        options = ("--kernel", kernel, "--pass", before_label, "--no-resume")
+        options = ("--kernel", kernel, "--pass", before_label)
         with Terminal("browse", root, *options) as terminal:
             terminal.wait(rf"\x1b\[1;\d+H[^\n]*{before_label}")
             terminal.drain(1.5)
@@ -331,7 +331,7 @@ def opening(table: Table, root: Path) -> tuple[Path, Path]:
 def comparing(table: Table, old: Path, new: Path) -> None:
     def ours(ignore: Collection[Noise]) -> Callable[[], object]:
         def run() -> int:
-            a, b = (Document.open(path).lines(0, 1 << 40) for path in (old, new))
+            a, b = (Document(path).whole() for path in (old, new))
             return sum(1 for _ in diff(a, b, ignore=ignore).unified("a", "b"))
 
         return run
@@ -364,7 +364,7 @@ def searching(table: Table, root: Path) -> None:
 
 def memory(table: Table, path: Path) -> None:
     """Memory for a text of 200 MB, shown from its first line to its last and searched."""
-    with Terminal("browse", path, "--no-resume") as terminal:
+    with Terminal("browse", path) as terminal:
         terminal.wait(READY)
         terminal.drain(1.0)
         terminal.send("G")
@@ -375,7 +375,7 @@ def memory(table: Table, path: Path) -> None:
 
 
 def kernels_memory(table: Table, root: Path) -> None:
-    with Terminal("browse", root, "--no-resume") as terminal:
+    with Terminal("browse", root) as terminal:
         terminal.wait(READY)
         terminal.send("!")
         terminal.drain(1.0)

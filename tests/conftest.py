@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,11 +19,6 @@ from forked import Forks
 # Several devices for what runs under shard_map; read when jax's CPU backend starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-# The state of `browse`; each process of a run has its own.
-STATE = tempfile.TemporaryDirectory(prefix="pallas-debug-tests-")
-os.environ["XDG_STATE_HOME"] = STATE.name
-atexit.register(STATE.cleanup)  # else its finalizer warns
 
 # A shell that starts the suite in the background makes it ignore SIGINT. The processes that it
 # starts would inherit that, and what ctrl+c does to them could not be tested.

@@ -19,9 +19,6 @@ VARIABLES = {
     "VISUAL": "The editor in which `browse` opens sources and texts, before `EDITOR`. It is split "
     "into arguments like a shell command, and run without a shell.",
     "EDITOR": "The editor of `browse`, if `VISUAL` is unset; it is run in the same way.",
-    "PAGER": "The pager of `browse` (key `|`); `less -R` if unset.",
-    "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, and its crash "
-    "reports; `~/.local/state` if unset.",
     "PALLAS_MAX_MEMORY": "Maximum memory in GiB of a process that runs kernels on the kernel "
     "machine, which stops a kernel at that limit; 80 % of the computer's memory if unset.",
     "PALLAS_TRACEBACK": "If set and not empty, a command that ends in an internal error "

@@ -12,7 +12,6 @@ import click
 
 from pallas_debug import defaults
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
 
@@ -24,9 +23,7 @@ class BrowseOptions:
     target: str | None
     step: str | None
     line: int | None
-    values: Path | None
     theme: str | None
-    no_resume: bool
 
 
 @click.argument("where", type=shared.PLACE, nargs=-1)
@@ -34,18 +31,7 @@ class BrowseOptions:
 @click.option("-t", "--target", help="Open at this target.")
 @click.option("-p", "--pass", "step", help="Open at this stage or pass, by number or name.")
 @click.option("-n", "--line", type=click.IntRange(1), help="Open at this line of the text.")
-@click.option(
-    "--values",
-    type=click.Path(path_type=Path),
-    metavar="RECORDING",
-    help="Show recorded values beside the lines; `step WHAT --record RECORDING` records them.",
-)
 @click.option("--theme", help="Colour theme; the palette lists them.")
-@click.option(
-    "--no-resume",
-    is_flag=True,
-    help="Neither restore the last position nor save this one.",
-)
 def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 
@@ -58,26 +44,18 @@ def run(options: BrowseOptions) -> int:
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotRunError(_without_a_terminal(where))
-    from pallas_debug.tui import terminal
+    from pallas_debug.tui.run import browse  # importing Textual takes a while
 
-    with terminal.type_ahead() as settings:  # importing Textual takes a while
-        from pallas_debug.tui.run import browse
-
-        roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
-        ended = browse(
-            roots,
-            kernel=options.kernel or of_path.get("kernel"),
-            target=options.target or of_path.get("target"),
-            step=options.step,
-            line=options.line,
-            theme=options.theme,
-            resume=not options.no_resume,
-            settings=settings,
-            values=options.values,
-        )
-    if ended.message:
-        output.message(ended.message)
-    return Exit.CANNOT_RUN if ended.failed else Exit.OK
+    roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
+    is_left = browse(
+        roots,
+        kernel=options.kernel or of_path.get("kernel"),
+        target=options.target or of_path.get("target"),
+        step=options.step,
+        line=options.line,
+        theme=options.theme,
+    )
+    return Exit.OK if is_left else Exit.CANNOT_RUN
 
 
 command = shared.make("browse", BrowseOptions, run)

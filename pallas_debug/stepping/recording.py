@@ -13,7 +13,6 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -110,30 +109,12 @@ class RecordedOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedBlock:
-    """A block of an output as it was written back at the end of a grid point.
-
-    Attributes:
-      name: of the operand.
-      array: digest of its content.
-    """
-
-    name: str
-    point: tuple[int, ...]
-    device: int
-    thread: int
-    array: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recording:
     """The recorded part of a run.
 
     Attributes:
       own_axes: axes of the grid that the kernel counts.
       sources: lines of each file.
-      complete: whether every line of every grid point was recorded.
-      every_line: whether every line of the recorded grid points was recorded.
       fault: why the run ended early.
       writers: places of the stores that wrote the outputs.
     """
@@ -143,13 +124,10 @@ class Recording:
     own_axes: tuple[int, ...]
     stops: tuple[RecordedStop, ...]
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    complete: bool = True
-    every_line: bool = False
     fault: str | None = None
     ledger: tuple[LedgerEntry, ...] = ()
     writers: tuple[StepPlace, ...] = ()
     outputs: tuple[RecordedOutput, ...] = ()
-    blocks: tuple[RecordedBlock, ...] = ()
 
 
 def encode(recording: Recording) -> bytes:
@@ -224,6 +202,7 @@ class RecordedRun:
         self.recording = recording
         self.interrupted = False
         self._at = 0
+        self._read: dict[str, Array] = {}
 
     @property
     def _stop(self) -> RecordedStop:
@@ -344,10 +323,6 @@ class RecordedRun:
     def ledger(self) -> Sequence[LedgerEntry]:
         """Semaphores and DMAs, up to this place."""
         return [entry for entry in self.recording.ledger if entry.place.tick < self.place.tick]
-
-    @cached_property
-    def _read(self) -> dict[str, Array]:
-        return {}
 
     def array(self, digest: str) -> Array:
         """Return a recorded array.

@@ -3,15 +3,15 @@
 It reads dumps through `store/` and `ir/`, and never writes to them. From top to bottom, each part
 imports only from those below it:
 
-    run         a session from start to end: state, app, crash reports
+    run         a session from start to end
     app         `BrowseApp`: the workspace with all of its actions
     commands/   actions, as mixins: moving, viewing, output
     workspace   the main screen: its panes, what they show, how they are arranged
     shell       generic app: prompt, title and status line, signals
     panes/      kernels, steps, text, diff, trail and source, failure; modal screens
     widgets/    views of lines: drawing, searching, highlighting, folding
-    model/      dumps as rows and texts; search over many texts; remembered state
+    model/      dumps as rows and texts; search over many texts; the place to open
     keys        registry of actions
-    terminal    colours, hang-up, clipboard, editor and pager
+    terminal    colours, hang-up, clipboard, editor
     _textual    workarounds that need private parts of Textual
 """

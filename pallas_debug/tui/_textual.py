@@ -128,13 +128,6 @@ async def run_bindings(app: App[None], key: str) -> None:
         await app._check_bindings(key)
 
 
-def restore_settings(app: App[None], settings: list[Any]) -> None:
-    """Make the driver restore these terminal settings instead of those it found."""
-    driver: Any = app._driver
-    if hasattr(driver, "attrs_before"):
-        driver.attrs_before = settings
-
-
 def stop_process(app: App[None]) -> None:
     """Stop this process until the shell continues it in the foreground.
 
@@ -156,5 +149,5 @@ def stop_process(app: App[None]) -> None:
 
 
 def discard_traceback(app: App[None]) -> None:
-    """Keep Textual from printing a traceback at exit, as we write it to a file."""
+    """Keep Textual from printing a traceback at exit, as the command reports the error."""
     app._exit_renderables.clear()

@@ -27,10 +27,9 @@ HEADINGS: dict[str, str] = {
     "text": "The text",
     "diff": "Comparing",
     "source": "The Python source",
-    "values": "Recorded values",
     "copy": "Copying",
     "output": "Files and programs",
-    "runs": "Runs and findings",
+    "runs": "Findings",
     "program": "The program",
 }
 """Headings for groups of actions, in the order of the help."""

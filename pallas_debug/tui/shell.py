@@ -1,7 +1,7 @@
 """Generic app shell: actions, prompt, status line, signals. Knows nothing about kernels.
 
 Keys come from the action registry. Programs can take over the terminal.
-The app ends when the terminal is gone, and after an internal error, which is kept for a report.
+The app ends when the terminal is gone, and after an internal error, which is kept for the caller.
 """
 
 from __future__ import annotations
@@ -109,13 +109,9 @@ class Shell(App[None], inherit_bindings=False):
         self._priority_actions = {found.method for found in registry().values() if found.priority}
         self.fault: Exception | None = None
         """Internal error that ended the app."""
-        self.ending = False
+        self._is_ending = False
         self.interrupted = False
         """Whether a signal or a hang-up ended the app."""
-        self.settings_before: terminal.Settings | None = None
-        """Terminal settings to restore, if they differ from those at the start of the app."""
-        self.chosen_theme: str | None = None
-        """Theme that was chosen in this session."""
         self._scratch: Scratch | None = None
         self._message = ""
         self._status = ""
@@ -129,19 +125,21 @@ class Shell(App[None], inherit_bindings=False):
         return [NoColor()] if self.no_color else super().get_line_filters()
 
     def watch_terminal(self) -> None:
-        """Restore the terminal's settings on exit, and exit cleanly when the terminal is gone.
+        """Exit cleanly when the terminal is gone.
 
         Also redraw the screen after ctrl+z and `fg`: Textual only does so after a resize.
         """
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if self.is_headless:
             return
-        if self.settings_before is not None:
-            _textual.restore_settings(self, self.settings_before)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGHUP, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
         terminal.watch(lambda: loop.call_soon_threadsafe(self._interrupt))
+
+    def exit(self, *arguments: Any, **options: Any) -> None:
+        self._is_ending = True
+        super().exit(*arguments, **options)
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -163,8 +161,8 @@ class Shell(App[None], inherit_bindings=False):
             return "there is no terminal to run it in"
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep an error for the report instead of printing a traceback."""
-        if self.ending and isinstance(error, NoMatches):
+        """Keep an error for the caller instead of printing a traceback."""
+        if self._is_ending and isinstance(error, NoMatches):
             return  # a message to a pane that is already gone
         self.fault = self.fault or error
         super()._handle_exception(error)

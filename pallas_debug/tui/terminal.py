@@ -1,6 +1,6 @@
-"""Terminal access: colours, early keys, hang-up, clipboard, and programs run in the terminal.
+"""Terminal access: colours, hang-up, clipboard, and the editor.
 
-Editor and pager run without a shell. The file to edit may have been named by an untrusted dump, so
+The editor runs without a shell. The file to edit may have been named by an untrusted dump, so
 it is passed as an absolute path, which is neither an option nor a command (Vim would execute
 `+!touch X`). Does not import Textual.
 """
@@ -8,27 +8,22 @@ it is passed as an absolute path, which is neither an option nor a command (Vim 
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import select
 import shlex
 import signal
 import subprocess
 import sys
-import termios
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from pallas_debug.errors import UsageError
 
-# Colours, keys and hang-up.
+# Colours and hang-up.
 
 GRACE = 5.0
 """Seconds that the app has to exit after its terminal is gone."""
-
-_IFLAG, _LFLAG = 0, 3
 
 MIN_COLORS = 8
 """Minimum number of colours; terminals with fewer count as monochrome."""
@@ -45,34 +40,6 @@ def has_colors(environment: Mapping[str, str]) -> bool:
     except (curses.error, OSError, ValueError):  # unknown to terminfo
         return environment.get("TERM", "dumb") != "dumb"
     return curses.tigetnum("colors") >= MIN_COLORS
-
-
-Settings = list[Any]
-"""Settings of a terminal, in the format of `termios`."""
-
-
-@contextlib.contextmanager
-def type_ahead() -> Iterator[Settings | None]:
-    """Keep keys that are typed while the app is being imported, so that the app receives them.
-
-    Otherwise the terminal would print them, and turn enter into ctrl+j. Yields the previous
-    settings, which are restored at the end; None if standard input is not a terminal.
-    """
-    fileno = sys.__stdin__.fileno()  # type: ignore[union-attr]
-    try:
-        before = termios.tcgetattr(fileno)
-    except termios.error:
-        yield None
-        return
-    now = termios.tcgetattr(fileno)
-    now[_IFLAG] &= ~termios.ICRNL
-    now[_LFLAG] &= ~(termios.ECHO | termios.ICANON)  # ctrl+c still interrupts
-    termios.tcsetattr(fileno, termios.TCSANOW, now)
-    try:
-        yield before
-    finally:
-        with contextlib.suppress(termios.error):  # it is gone
-            termios.tcsetattr(fileno, termios.TCSANOW, before)
 
 
 def watch(gone: Callable[[], object]) -> None:
@@ -140,7 +107,7 @@ def fitting(lines: list[str]) -> tuple[str, int]:
     return "\n".join(lines), len(lines)
 
 
-# Editor and pager.
+# The editor.
 
 PLUS_LINE = frozenset(
     {
@@ -167,8 +134,6 @@ VIM = frozenset({"vim", "nvim", "gvim", "mvim"})
 
 UNTRUSTED = ("--cmd", "set nomodeline noexrc")
 
-PAGER = "less -R"
-
 
 def editor(environment: Mapping[str, str]) -> list[str]:
     """Return the words of `$VISUAL` or `$EDITOR`.
@@ -180,15 +145,6 @@ def editor(environment: Mapping[str, str]) -> list[str]:
         if environment.get(name, "").strip():
             return _words(name, environment[name])
     raise UsageError("neither $VISUAL nor $EDITOR is set; set one to the editor of your choice")
-
-
-def pager(environment: Mapping[str, str]) -> list[str]:
-    """Return the words of `$PAGER`, or `less -R`.
-
-    Raises:
-      UsageError: its quotes do not match.
-    """
-    return _words("PAGER", environment.get("PAGER", "").strip() or PAGER)
 
 
 def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
@@ -234,22 +190,6 @@ def run(words: Sequence[str], where: Path | None = None) -> str | None:
     except OSError as error:
         return f"{words[0]} cannot be run: {error.strerror}"
     return _exit_message(words[0], code)
-
-
-def pipe(words: Sequence[str], pieces: Iterable[bytes]) -> str | None:
-    """Run a program with this standard input; return what went wrong, if anything."""
-    try:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE)
-    except OSError as error:
-        return f"{words[0]} cannot be run: {error.strerror}"
-    assert process.stdin is not None
-    try:
-        with process.stdin:
-            for piece in pieces:
-                process.stdin.write(piece)
-    except OSError:  # it exited before reading everything
-        pass
-    return _exit_message(words[0], process.wait())
 
 
 def _exit_message(name: str, code: int) -> str | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -27,7 +26,6 @@ from pallas_debug.tui.model.browser import (
     KernelStep,
     SingleFile,
     TextPlace,
-    kernel_name,
 )
 from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.search import DumpSearch
@@ -41,9 +39,8 @@ from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lineview import LineView
 
-if TYPE_CHECKING:
-    # Imports numpy, which is slow.
-    from pallas_debug.stepping.computed import ComputedValues, Line
+Line = tuple[str, int]
+"""File and number of a Python line."""
 
 THREE_PANES, TWO_PANES = 120, 72
 """Minimum number of columns for three panes side by side, and for two panes."""
@@ -78,15 +75,8 @@ class Workspace(Shell):
     noise: reactive[bool] = reactive(False, init=False)
     sourcing: reactive[bool] = reactive(False, init=False)
     trailing: reactive[bool] = reactive(False, init=False)
-    following: reactive[bool] = reactive(False, init=False)
 
-    def __init__(
-        self,
-        browser: Browser,
-        *,
-        colors: bool = True,
-        recorded: ComputedValues | None = None,
-    ) -> None:
+    def __init__(self, browser: Browser, *, colors: bool = True) -> None:
         super().__init__(colors=colors)
         self.browser = browser
         # Attributes, not queries: a key reads them more than a hundred times.
@@ -97,9 +87,6 @@ class Workspace(Shell):
         self.diff = DiffPane(id="diff")
         self.trail = TrailPane(id="trail")
         self.source = SourcePane(id="source")
-        self.recorded = recorded
-        self.point: tuple[int, ...] | None = recorded.points[0] if recorded else None
-        """Grid point whose recorded values are shown; None to show no values."""
         self._document: Document | None = None
         self._shown_place: TextPlace | None = None
         self._sourced: Entry | None = None
@@ -161,12 +148,6 @@ class Workspace(Shell):
         if self.entry is None or self.steps.current is None:
             return None
         return TextPlace(entry=self.entry, target=self.target, step=self.steps.current)
-
-    @property
-    def has_values(self) -> bool:
-        """True if there is a recording of the shown kernel."""
-        entry, recorded = self.entry, self.recorded
-        return bool(recorded and entry and kernel_name(entry.name) == recorded.kernel)
 
     @property
     def base(self) -> TextPlace | None:
@@ -245,7 +226,7 @@ class Workspace(Shell):
         if place.step.stage == "source":
             is_file = self.browser.source_file(place.entry) == line[0]
             return [line[1] - 1] if is_file and line[1] <= self.text.count else []
-        return self.text.module.from_source.get(line, []) if self.text.module.lines else []
+        return self.text.origins.get(line, [])
 
     def show_step(self) -> None:
         """Show the text of the current step, or its diff."""
@@ -296,7 +277,7 @@ class Workspace(Shell):
             return ["computing…"]
         try:
             file = self.browser.file(place)
-            self._document = Document.open(file.path, file.open)
+            self._document = Document(file.path, file.open)
         except (PallasDebugError, OSError) as error:
             return str(error).split("\n")
         return self._document
@@ -318,10 +299,6 @@ class Workspace(Shell):
     def watch_noise(self) -> None:
         if self.is_composed:
             self.diff.ignore = () if self.noise else NOISE
-            self.update_status()
-
-    def watch_following(self) -> None:
-        if self.is_composed:
             self.update_status()
 
     def watch_trailing(self) -> None:
@@ -348,8 +325,7 @@ class Workspace(Shell):
         if not self.sourcing or self.entry is None:
             return
         file = self.browser.source_file(self.entry)
-        origins = self.text.module.from_source if self.text.module.lines else {}
-        counts = {line: len(at) for (name, line), at in origins.items() if name == file}
+        counts = {n: len(at) for (name, n), at in self.text.origins.items() if name == file}
         self.source.show(self.browser.source_lines(self.entry), counts)
         if self._sourced != self.entry:
             self._sourced = self.entry
@@ -364,18 +340,13 @@ class Workspace(Shell):
         if lines and not keeps:
             self.source.cursor = lines[0] - 1
 
-    def made_from(self, line: int) -> Sequence[int]:
-        """Return the lines of the text, from 0, that come from a line of the source, from 1."""
-        file = self.browser.source_file(self.entry) if self.entry else None
-        origins = self.text.module.from_source if self.text.module.lines else {}
-        return origins.get((file or "", line), [])
-
     @on(LineView.Moved, "#source")
     def _mark_origin(self) -> None:
         """Mark the lines of the text that come from the source's line."""
         if not self.is_composed or not self.sourcing or self.entry is None:
             return
-        at = self.made_from(self.source.cursor + 1)
+        place = self.browser.source_file(self.entry) or "", self.source.cursor + 1
+        at = self.text.origins.get(place, [])
         self.text.mark_origin(at)
         if at and self.focused is self.source:
             self.text.cursor = next((i for i in at if i >= self.text.cursor), at[0])
@@ -408,8 +379,6 @@ class Workspace(Shell):
                 f"{shown.cursor + 1:,}/{shown.count:,}",
                 shown.where or self.search.status,
                 f"{len(shown.selected):,} selected" if shown.selected else "",
-                "following" if self.following else "",
-                f"values at {self.point}" if self.has_values and self.point is not None else "",
                 shown.problem,
                 self.diff.state if shown is self.diff else self.text.origin_text,
                 "" if shown is self.diff else self.text.state,

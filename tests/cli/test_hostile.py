@@ -206,7 +206,7 @@ def test_a_hostile_folder_in_a_real_terminal(dumps: Path) -> None:
     shutil.copytree(dumps / DOUBLE, work / folder / "k\x1b[2J-1")
     shutil.copytree(dumps / DOUBLE, work / folder / DOUBLE)
     tool = Path(sys.executable).with_name("pallas-debug")
-    environment = ("-e", "EDITOR=vim -u NONE", "-e", f"XDG_STATE_HOME={work}")
+    environment = ("-e", "EDITOR=vim -u NONE")
     with Tmux("-c", str(work), *environment, program="sh", columns=200, rows=50) as tmux:
         tmux.send(f"{tool} show '{folder}' x", "Enter")
         tmux.wait_for("k\\x1b[2J-1")

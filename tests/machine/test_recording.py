@@ -22,7 +22,6 @@ from pallas_debug.cli import cli as commands
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.stepping import recording
-from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.stepping.conditions import ConditionFailed
 from pallas_debug.stepping.plain import interact
 from pallas_debug.stepping.prompt import CommandPrompt
@@ -104,10 +103,6 @@ def test_values_have_the_dtype_of_the_kernel(folder: Path) -> None:
         ):
             *_, last = CommandPrompt(session).execute(command)
             assert last.startswith(f"{kind}: "), (command, last)
-    run = recording.read(folder)
-    computed = ComputedValues(run)
-    texts = [computed.text(found) for found in computed.at((1,)).values()]
-    assert any("o_ref bf16[8,128] " in text for text in texts), texts
 
 
 def test_stops_expressions_and_who_wrote_what(folder: Path) -> None:
@@ -163,7 +158,6 @@ def test_chosen_lines_and_points_and_what_is_refused(tmp_path: Path) -> None:
     session = StepSession(live())
     made = stepper.record_session(session, tmp_path / "some", lines=[LINE], points=[(1,)])
     assert [stop.place.point for stop in made.stops] == [(1,), (1,)]  # and the end
-    assert not made.complete
     with pytest.raises(UsageError, match="exists: name a new folder"):
         stepper.record_session(session, tmp_path / "some")
     with pytest.raises(UsageError, match="nothing was executed on these lines"):

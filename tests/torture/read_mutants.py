@@ -287,9 +287,9 @@ KEYS = (
         "R",
         "escape",
     ),
-    *("M", "w", "L", "minus", "u", "escape", "ctrl+g", "v", "e", "enter", "escape", "colon", "9"),
-    *("enter", "question_mark", "escape", "y", "Y", "E", "e", "t", "j", "H", "x", "X", "ctrl+p"),
-    *("g", "o", "escape", "F", "exclamation_mark", "right_parenthesis", "f", "o", "enter", "D"),
+    *("w", "L", "minus", "u", "escape", "ctrl+g", "v", "e", "enter", "escape", "colon", "9"),
+    *("enter", "question_mark", "escape", "y", "E", "e", "t", "j", "x", "X", "ctrl+p"),
+    *("g", "o", "escape", "f", "o", "enter", "D"),
 )
 
 
@@ -364,7 +364,7 @@ def judged(
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         (where / "cwd").mkdir()
         os.chdir(where / "cwd")
-        os.environ["HOME"] = os.environ["XDG_STATE_HOME"] = str(where / "cwd")
+        os.environ["HOME"] = str(where / "cwd")
         os.environ.pop("VISUAL", None)
         tempfile.tempdir = str(where / "cwd")  # copies for an editor
         try:

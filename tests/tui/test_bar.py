@@ -10,7 +10,7 @@ from textual import events
 from textual.app import App, ComposeResult
 
 from pallas_debug.tui.panes.text import TextPane
-from pallas_debug.tui.widgets.lineview import THUMB, TRACK, bar_thumb, bar_top
+from pallas_debug.tui.widgets.lineview import THUMB, TRACK, bar_thumb
 
 
 def test_there_is_none_where_all_is_seen() -> None:
@@ -37,15 +37,6 @@ def test_it_stands_at_an_end_only_where_that_is_seen(rows: int, room: int) -> No
         assert all(t.start > 0 and t.stop < room for t in between)
 
 
-def test_holding_it_shows_what_stands_there() -> None:
-    assert bar_top(1000, 10, 0) == 0
-    assert bar_top(1000, 10, 9) == 990
-    assert bar_top(1000, 10, -5) == 0  # the mouse left the pane
-    assert bar_top(1000, 10, 50) == 990
-    assert bar_top(5, 10, 3) == 0
-    assert bar_top(1000, 1, 0) == 0
-
-
 class Alone(App[None]):
     def compose(self) -> ComposeResult:
         yield TextPane(id="text")
@@ -58,7 +49,7 @@ def _mouse(kind: type[events.MouseEvent], pane: TextPane, x: int, y: int) -> eve
     return kind(pane, x, y, 0, 0, 1, False, False, False, screen_x=x, screen_y=y)
 
 
-def test_the_mouse_on_the_bar_and_its_wheel_move_what_is_seen_and_not_the_cursor() -> None:
+def test_the_wheel_of_the_mouse_moves_what_is_seen_and_a_click_the_cursor() -> None:
     async def run() -> None:
         app = Alone()
         async with app.run_test(size=(40, 10)) as pilot:
@@ -66,18 +57,6 @@ def test_the_mouse_on_the_bar_and_its_wheel_move_what_is_seen_and_not_the_cursor
             pane.show([f"line {n}" for n in range(100)])
             await pilot.pause()
             assert app.column(39) == THUMB + TRACK * 9
-            await pilot.mouse_down(pane, offset=(39, 9))
-            await pilot.pause()
-            assert pane.scroll_offset.y == 90
-            assert app.column(39) == TRACK * 9 + THUMB
-            await pilot.hover(pane, offset=(20, 4))  # held, it is followed wherever the mouse is
-            await pilot.pause()
-            assert pane.scroll_offset.y == bar_top(100, 10, 4)
-            await pilot.mouse_up(pane, offset=(20, 4))
-            await pilot.hover(pane, offset=(20, 0))
-            await pilot.pause()
-            assert pane.scroll_offset.y == bar_top(100, 10, 4)
-            assert pane.cursor == 0
             before = pane.scroll_offset.y
             pane.post_message(_mouse(events.MouseScrollDown, pane, 5, 5))
             await pilot.pause()

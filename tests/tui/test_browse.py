@@ -85,10 +85,6 @@ async def test_brackets_go_to_what_changed_and_braces_to_any_pass(raw: Path) -> 
         at = app.steps.cursor
         await press(pilot, "right_curly_bracket")
         assert app.steps.cursor == at + 1
-        await press(pilot, "H")
-        assert all(step.changed for step in app.steps.steps)
-        await press(pilot, "H")
-        assert not all(step.changed for step in app.steps.steps)
 
 
 @pytest.mark.slow
@@ -127,29 +123,6 @@ async def test_keys_that_are_typed_ahead_are_for_what_those_before_them_lead_to(
         place = app.place
         assert place is not None
         assert app.text.line(3) == app.browser.lines(place)[3]
-
-
-@pytest.mark.slow
-@drive
-async def test_only_the_lines_that_have_something_are_shown_until_esc(raw: Path) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await press(pilot, "ampersand", *"vector", "full_stop", *"load", "enter")
-        hits = list(app.text.hits)
-        around = {n for hit in hits for n in range(hit - 2, hit + 3) if 0 <= n < app.text.count}
-        assert app.text.narrowed
-        assert app.text.rows == len(around) < app.text.count
-        assert app.text.cursor == hits[0]
-        await press(pilot, "escape")
-        assert app.text.rows == app.text.count
-        assert app.text.where  # what is searched for stays
-        await press(pilot, "escape")
-        assert app.text.where == ""
-        await press(pilot, "right_curly_bracket", "d")
-        assert app.shown is app.diff
-        await press(pilot, "ampersand")
-        assert "a diff only shows changes" in status(app)
-        assert not app.prompt.asking
 
 
 @drive
@@ -429,9 +402,30 @@ async def test_the_statistics_begin_with_the_bottleneck(dumps: Path, tmp_path: P
         await until_idle(app, pilot)
         assert app.text.line(0) == "vector_add on v5e, libtpu 0.0.42.1"
         assert app.text.line(1).startswith("  100 % computing, 0 % waiting for copies, of 1 cycles")
-        assert app.place is not None
-        command = app.browser.command(app.place)
-    assert command == f"pallas-debug stats {root} --kernel {folder.name} --target v5e"
+
+
+@pytest.mark.slow
+@drive
+async def test_the_cursor_stays_on_its_python_line_from_stage_to_stage(dumps: Path) -> None:
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(160, 48)) as pilot:
+        steps = {step.label: step for step in app.steps.all_steps}
+
+        async def go(label: str) -> str:
+            app.go_to_step(steps[label])
+            await until_idle(app, pilot)
+            return app.text.line(app.text.cursor)
+
+        await go("source")
+        line = next(n for n in range(app.text.count) if "x_ref[...] + y_ref" in app.text.line(n))
+        app.text.go_to(line)
+        await until_idle(app, pilot)
+        assert f"kernel.py:{line + 1}:" in await go("jaxpr")
+        await go("stablehlo")  # has no Python lines: the place is kept
+        for label in ("mosaic", next(label for label in reversed(steps) if steps[label].pass_)):
+            await go(label)
+            assert {s.line for s in app.text.origin} == {line + 1}
+        assert "x_ref[...] + y_ref[...]" in await go("source")
 
 
 @pytest.mark.slow

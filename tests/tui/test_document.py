@@ -32,7 +32,12 @@ HOSTILE = {
 def document_of(folder: Path, data: bytes) -> Document:
     path = folder / "text"
     path.write_bytes(data)
-    return Document.open(path)
+    return Document(path)
+
+
+def lines_of(document: Document) -> list[str]:
+    document.index(EVERYTHING)
+    return [document.text(line, 0, EVERYTHING) for line in range(document.count)]
 
 
 def expected(data: bytes) -> list[str]:
@@ -45,11 +50,8 @@ def test_lines_are_those_between_newlines(tmp_path: Path, name: str) -> None:
     data = HOSTILE[name]
     path = tmp_path / "text"
     path.write_bytes(data)
-    with Document.open(path) as document:
-        lines = document.lines(0, 10**9)
-        assert lines == expected(data)
-        assert document.line_count == len(lines)
-        assert document.complete
+    with Document(path) as document:
+        assert lines_of(document) == document.whole() == expected(data)
 
 
 def test_any_window_at_random(tmp_path: Path) -> None:
@@ -58,99 +60,72 @@ def test_any_window_at_random(tmp_path: Path) -> None:
         sizes = [rng.choice((0, 1, 10, 500, BLOCK // 3)) for _ in range(rng.randrange(60))]
         data = b"\n".join(b"z" * size for size in sizes) + rng.choice((b"", b"\n"))
         document, whole = document_of(tmp_path, data), expected(data)
-        for _ in range(20):
-            start, stop = rng.randrange(70), rng.randrange(70)
-            assert document.lines(start, stop) == whole[start:stop]
-        offset = 0
-        for number, line in enumerate(whole):
-            assert document.offset(number) == offset
-            assert document.line_size(number) == len(line)
-            offset += len(line) + 1
+        for _ in range(20 * bool(whole)):
+            line, start, stop = rng.randrange(len(whole)), rng.randrange(600), rng.randrange(600)
+            assert document.window(line, start, stop) == (whole[line][start:stop], len(whole[line]))
+        assert lines_of(document) == whole
 
 
 def test_the_index_grows_as_it_is_asked_to(tmp_path: Path) -> None:
     document = document_of(tmp_path, b"line\n" * 200_000)
-    assert (document.line_count, document.complete) == (0, False)
-    document.index(BLOCK)
-    assert 0 < document.line_count < 20_000
-    assert document.lines(5, 7) == ["line", "line"]
-    assert not document.complete
-    document.index(EVERYTHING)
-    assert document.line_count == 200_000
+    assert document.count == 0
+    assert not document.index(BLOCK)
+    assert 0 < document.count < 20_000
+    assert document.text(5) == "line"
+    assert document.index(EVERYTHING)
+    assert document.count == 200_000
 
 
 def test_a_long_line_is_cut_and_read_by_parts(tmp_path: Path) -> None:
     document = document_of(tmp_path, b"short\n" + b"0123456789" * 1_000_000 + b"\nlast")
-    assert document.lines(0, 3, limit=12) == ["short", "012345678901", "last"]
-    assert document.line_size(1) == 10_000_000
-    assert document.line_slice(1, 9_999_995, 10_000_100) == "56789"
-
-
-def test_chunks_end_with_lines(tmp_path: Path) -> None:
-    data = b"one\ntwo\nthree\n" + b"x" * 1000 + b"\nend"
-    document = document_of(tmp_path, data)
-    assert document.chunk(0, 5, 100) == b"one\n"
-    assert document.chunk(0, 9, 100) == b"one\ntwo\n"
-    assert document.chunk(8, 2, 100) == b"three\n"
-    assert document.chunk(14, 10, 100) == b"x" * 100
-    assert document.chunk(14, 10, 5000) == data[14:]
-    assert document.chunk(1015, 10, 100) == b"end"
-    assert document.chunk(len(data), 10, 100) == b""
-
-
-def test_lines_that_are_not_there(tmp_path: Path) -> None:
-    document = document_of(tmp_path, b"a\nb\n")
-    assert document.lines(5, 9) == []
-    assert document.lines(1, 0) == []
-    assert document.lines(-3, 1) == ["a"]
+    assert [document.text(line, 0, 12) for line in range(3)] == ["short", "012345678901", "last"]
+    assert document.window(1, 9_999_995, 10_000_100) == ("56789", 10_000_000)
 
 
 def test_a_file_that_grows(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"one\ntw")
-    with Document.open(path) as document:
-        assert document.lines(0, 9) == ["one", "tw"]
+    with Document(path) as document:
+        assert lines_of(document) == ["one", "tw"]
         assert document.grow() == "same"
         with path.open("ab") as file:
             file.write(b"o\nthree\n" + b"more\n" * BLOCK)
         assert document.grow() == "grown"
-        assert document.lines(0, 4) == ["one", "two", "three", "more"]
-        document.index(EVERYTHING)
-        assert document.line_count == 3 + BLOCK
+        assert lines_of(document) == ["one", "two", "three", *["more"] * BLOCK]
 
 
 def test_a_file_that_is_replaced_cut_short_or_gone(tmp_path: Path) -> None:
     path, other = tmp_path / "text", tmp_path / "other"
     path.write_bytes(b"one\ntwo\n")
-    with Document.open(path) as document:
-        assert document.lines(0, 9) == ["one", "two"]
+    with Document(path) as document:
+        assert lines_of(document) == ["one", "two"]
         other.write_bytes(b"new\n")
         other.replace(path)
         assert document.grow() == "replaced"
-        assert document.lines(0, 9) == ["new"]
+        assert lines_of(document) == ["new"]
         os.truncate(path, 1)
         assert document.grow() == "replaced"
-        assert document.lines(0, 9) == ["n"]
+        assert lines_of(document) == ["n"]
         path.unlink()
         assert document.grow() == "gone"
-        assert document.lines(0, 9) == ["n"]
+        assert lines_of(document) == ["n"]
 
 
 def test_a_file_that_is_cut_short_between_two_looks(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"line\n" * 100_000)
-    with Document.open(path) as document:
+    with Document(path) as document:
         document.index(EVERYTHING)
         os.truncate(path, 12)
-        assert document.lines(90_000, 90_002) in ([], ["", ""], [""])
-        assert document.lines(0, 2) == ["line", "line"]
+        assert document.text(90_000) == ""
+        assert document.text(1) == "line"
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
         with pytest.raises(OSError, match=r"."):
-            Document.open(path)
+            Document(path)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
@@ -159,10 +134,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         for _ in range(30):
             file.write(b"\n" * 1_000_000)
     tracemalloc.start()
-    with Document.open(path) as document:
+    with Document(path) as document:
         document.index(EVERYTHING)
-        assert document.lines(29_999_998, 30_000_000) == ["", ""]
+        assert document.text(29_999_998) == ""
         _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert document.line_count == 30_000_000
+    assert document.count == 30_000_000
     assert peak < 8_000_000

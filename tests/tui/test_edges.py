@@ -97,10 +97,6 @@ async def test_the_first_directory_is_the_old_one_from_whichever_side(
             changes = [line for line in app._lines() if line[:1] in "-+"][2:]
             assert {line[0] for line in changes} == {"-", "+"}
             assert all(line[1:] in texts[line[0]] for line in changes)
-            assert app.place is not None
-            words = app._command(app.place).split()
-            assert words[:3] == ["pallas-debug", "diff", str(old)]
-            assert words[-1].startswith(str(new))
             await press(pilot, "greater_than_sign")
             assert app.diff.place[side] == app.line
             await press(pilot, "B")
@@ -142,7 +138,7 @@ def loaded() -> None:
 
 async def press_many(pilot: Pilot[None]) -> None:
     await press(pilot, "j", "k", "tab", "j", "d", "d", "u", "escape", "e", "o", "o", "tab")
-    await press(pilot, "tab", "exclamation_mark", "exclamation_mark", "R", "escape")
+    await press(pilot, "tab", "R", "escape")
 
 
 @pytest.fixture

@@ -151,20 +151,6 @@ async def test_keys_are_answered_while_kernels_are_read(
 
 @pytest.mark.slow
 @drive
-async def test_kernels_that_failed_are_gone_to(many: Path) -> None:
-    app = BrowseApp(Browser(many))
-    async with app.run_test(size=(80, 10)) as pilot:
-        await press(pilot, "right_parenthesis")
-        await until(pilot, lambda: kernel(app) == "kernel_00099")
-        await press(pilot, "right_parenthesis")
-        await until(pilot, lambda: kernel(app) == "kernel_00199")
-        await press(pilot, "left_parenthesis")
-        await until(pilot, lambda: kernel(app) == "kernel_00099")
-        assert app.kernels.list.read < 400
-
-
-@pytest.mark.slow
-@drive
 async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -182,29 +168,6 @@ async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> 
         assert (app.kernels.count, app.entry) == (0, None)
         await press(pilot, "j", "escape")
         assert (app.kernels.count, app.kernels.note) == (3, "")
-        await press(pilot, "f", *"test", "colon", *"test_double", "enter")
-        await until(pilot, lambda: kernel(app) == "double")
-        assert app.kernels.count == 1
-
-
-@drive
-async def test_what_failed_comes_first_and_the_cursor_stays_on_its_kernel() -> None:
-    app = BrowseApp(Browser(LISTED))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_idle(pilot, app)
-        assert kernel(app) == "double"
-        await press(pilot, "exclamation_mark")
-        assert [line.name.partition("-")[0] for line in app.kernels.list.shown] == [
-            "running",
-            "unaligned",
-            "double",
-        ]
-        assert (kernel(app), app.kernels.cursor) == ("double", 2)
-        assert app.kernels.note == "failed first: 2"
-        await press(pilot, "escape")
-        assert (kernel(app), app.kernels.cursor) == ("double", 0)
-        await press(pilot, "f", *"double", "enter", "right_parenthesis")
-        await until(pilot, lambda: app.kernels.note == "no kernel failed")
 
 
 @pytest.mark.slow
@@ -262,7 +225,7 @@ async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         await until_idle(pilot, app)
         shutil.rmtree(root)
-        await press(pilot, "j", "j", "k", "tab", "j", "G", "right_parenthesis", "R", "escape")
+        await press(pilot, "j", "j", "k", "tab", "j", "G", "R", "escape")
         await press(pilot, "ctrl+f", *"add", "escape", "escape", "escape")
         assert app.is_running
 
@@ -322,7 +285,7 @@ async def test_where_there_is_little_room_it_says_so_in_short() -> None:
 
 @pytest.mark.slow
 @drive
-async def test_passes_are_filtered_and_hidden() -> None:
+async def test_passes_are_filtered() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(160, 48)) as pilot:
         await until_idle(pilot, app)
@@ -333,10 +296,7 @@ async def test_passes_are_filtered_and_hidden() -> None:
         assert all("layout" in step.label for step in app.steps.steps)
         assert app.steps.note == f"{app.steps.count}/{whole} layout"
         shown = app.steps.current
-        await press(pilot, "H")
-        assert app.steps.note.endswith("layout only changes")
-        assert all(step.changed for step in app.steps.steps)
-        await press(pilot, "escape", "H")
+        await press(pilot, "escape")
         assert app.steps.count == whole
         assert app.steps.note == ""
         assert app.steps.current == shown
@@ -365,9 +325,7 @@ async def test_a_failure_is_told_above_its_operation(golden: Golden, size: tuple
         assert app.failure.report is not None
         assert " ".join([*app.failure.report.explanation, "INTERNAL: Mosaic failed"]) in message
         golden(app, f"failure-{size[0]}x{size[1]}")
-        await press(pilot, "M")
-        assert app.failure.size.height == 1
-        await press(pilot, "M", "shift+tab")
+        await press(pilot, "shift+tab")
         assert app.failure.has_focus
         await press(pilot, "G")
         assert app.failure.cursor == app.failure.count - 1
@@ -456,32 +414,6 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         await press(pilot, "escape")
         assert not app.search.active
         assert "text--hit" not in {kind for _, kind in app.text.cells(app.text.cursor)}
-
-
-@pytest.mark.slow
-@drive
-async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pallas_debug.tui.model.search.AHEAD", 6)
-    app = BrowseApp(Browser(LISTED))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_idle(pilot, app)
-        await press(pilot, "ctrl+g", *"vector")
-        await until(pilot, lambda: app.search.count and not app.search.running)
-        await until(pilot, lambda: "the first 6 listed" in message(app))
-        await press(pilot, *["down"] * 5)
-        await until(pilot, lambda: len(app.search.hits) == 12)
-        await until(pilot, lambda: "the first 12 listed" in message(app))
-        await press(pilot, "enter")
-        for at in range(6, 20):
-            await until(pilot, lambda at=at: len(app.search.hits) > at)
-            await press(pilot, "n")
-            assert app.search.at == at
-            assert app.text.cursor == app.search.hits[at].line
-        app.search.at = len(app.search.hits) - 1
-        monkeypatch.setattr(app.search, "near_end", lambda: None)  # none has come yet
-        await press(pilot, "n")
-        assert app.search.at == len(app.search.hits) - 1
-        assert "the next hits are being listed" in str(app.query_one("#status", Static).render())
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +17,6 @@ from pallas_debug.tui.model.browser import (
     TextPlace,
     kernel_name,
 )
-
-COMMAND = Path(sys.executable).with_name("pallas-debug")
 
 
 def at(browser: Browser, entry: Entry, name: str, target: str | None = None) -> TextPlace:
@@ -84,31 +80,3 @@ def test_a_kernel_that_several_could_be_the_twin_of_has_none(two: Browser) -> No
     shutil.copytree(folder, folder.with_name("vector_add-11111111"))
     assert two.take(two.listed())
     assert two.counterpart(next(e for e in two.entries if e.dump == 0)) is None
-
-
-@pytest.mark.slow
-def test_the_command_prints_what_is_shown(two: Browser) -> None:
-    first, second = sorted(two.entries, key=lambda e: e.dump)
-    place = at(two, first, "apply-vector-layout", "v5e")
-    assert printed(two.command(place)) == two.text(place)
-    for against in (
-        BEFORE,
-        Against(target="v6e"),
-        Against(other_dump=True),
-        Against(step="mosaic"),
-    ):
-        base = two.base(place, against)
-        assert base is not None
-        lines = printed(two.command(place, base)).splitlines()
-        expected = two.change(base, place, noise=True)
-        if expected[0].startswith("---"):
-            assert lines[2:] == expected[2:], against
-        else:
-            assert not lines, against
-    assert printed(two.command(at(two, second, "jaxpr"))).startswith("{ lambda")
-
-
-def printed(command: str) -> str:
-    assert command.startswith("pallas-debug ")
-    run = [COMMAND, *command.split()[1:]]
-    return subprocess.run(run, check=True, capture_output=True, text=True).stdout

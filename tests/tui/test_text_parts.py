@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from pallas_debug.ir.operations import Module, Region
 from pallas_debug.ir.patterns import Query
-from pallas_debug.tui.model.document import Document
+from pallas_debug.tui.model.document import MAX_PIECE, OVERLAP, Document, Lines
 from pallas_debug.tui.widgets.cells import (
     Mark,
     cells,
@@ -26,7 +26,7 @@ from pallas_debug.tui.widgets.cells import (
     without_tabs,
 )
 from pallas_debug.tui.widgets.find import search_pieces
-from pallas_debug.tui.widgets.lines import MAX_PIECE, OVERLAP, DocumentLines, Folds, Lines
+from pallas_debug.tui.widgets.folds import Folds
 
 LLO = [
     "$region0: #{add.1}",
@@ -185,8 +185,8 @@ def test_pieces_are_all_lines_from_one_on(tmp_path: Path, size: int) -> None:
     lines = [f"line {n} ü" for n in range(50)]
     path = tmp_path / "text"
     path.write_text("\n".join(lines) + "\n")
-    with Document.open(path) as document:
-        sources: list[Lines] = [DocumentLines(document), Lines(lines)]
+    with Document(path) as document:
+        sources: list[Lines] = [document, Lines(lines)]
         for source in sources:
             pieces = list(source.pieces(20, size))
             assert b"".join(pieces).decode() == "\n".join(lines[20:]) + "\n"
@@ -203,7 +203,7 @@ def test_a_huge_line_comes_in_parts(tmp_path: Path) -> None:
     text = b"a\n" + bytes(range(97, 123)) * (MAX_PIECE // 12) + b"\nb\n"
     path = tmp_path / "text"
     path.write_bytes(text)
-    first, *parts, last = DocumentLines(Document.open(path)).pieces(0, 100)
+    first, *parts, last = Document(path).pieces(0, 100)
     assert first == b"a\n"
     assert last.endswith(b"z\nb\n")
     parts.append(last)
@@ -220,7 +220,7 @@ def test_what_lies_across_two_parts_of_a_line_is_found(tmp_path: Path, end: byte
     for before in range(7):
         line = b"x" * (MAX_PIECE - before) + b"needle" + b"x" * MAX_PIECE
         path.write_bytes(b"a\nb\n" + line + end)
-        source = DocumentLines(Document.open(path))
+        source = Document(path)
         hits = array("Q")
         for _ in search_pieces(source, Query(text="needle"), hits, 0):
             pass
@@ -230,10 +230,9 @@ def test_what_lies_across_two_parts_of_a_line_is_found(tmp_path: Path, end: byte
 def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("one\ntwo\n")
-    document = Document.open(path)
-    source = DocumentLines(document)
+    source = Document(path)
     source.index()
-    document.close()
+    source.close()
     assert (source.text(0), source.length(1), list(source.whole())) == ("", 0, [])
     assert source.index()
     assert list(source.pieces(0, 10)) == []

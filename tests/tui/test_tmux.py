@@ -15,11 +15,11 @@ COMMAND = Path(sys.executable).with_name("pallas-debug")
 
 
 @pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Tmux]:
+def tmux() -> Iterator[Tmux]:
     if shutil.which("tmux") is None or shutil.which("bash") is None:
         pytest.skip("there is no tmux, or no bash")
     # The shell's prompt is what tells that it waits for a command.
-    shell = f"XDG_STATE_HOME={shlex.quote(str(tmp_path))} PS1='ready: ' bash --norc --noprofile -i"
+    shell = "PS1='ready: ' bash --norc --noprofile -i"
     with Tmux(program=shell) as session:
         session.wait_for("ready:")
         yield session

@@ -79,7 +79,6 @@ class _Recorder:
         self.writers: dict[StepPlace, int] = {}
         self.shadows: dict[MemoryBuffer, np.ndarray[Any, Any]] = {}
         self.started: set[int] = set()
-        self.blocks: dict[tuple[str, tuple[int, ...], int, int], form.RecordedBlock] = {}
         self._digests: dict[str, None] = {}
         self._sources: dict[str, tuple[str, ...]] = {}
 
@@ -108,13 +107,10 @@ class _Recorder:
             own_axes=launch.axes,
             stops=tuple(self.stops),
             sources=self._sources,
-            complete=not self.lines and not self.points,
-            every_line=not self.lines,
             fault=run.fault,
             ledger=tuple(self.ledger),
             writers=tuple(self.writers),
             outputs=tuple(outputs),
-            blocks=tuple(self.blocks.values()),
         )
 
     def _stop(self, place: StepPlace, always: bool = False) -> bool:
@@ -166,23 +162,6 @@ class _Recorder:
                 self._enter("finished", text, before, number=copy.nbytes)
             if write.how != "count":
                 self._shade(write, before)
-            if write.how == "write-back":
-                self._keep_block(write, before)
-
-    def _keep_block(self, write: MemoryWrite, place: StepPlace) -> None:
-        """Record a block at the end of its grid point: the next stop may see another one."""
-        if self.points and place.point not in self.points:
-            return
-        assert write.window is not None
-        outer, _ = write.window.bounds(write.block)
-        name = write.window.operand.name
-        self.blocks[name, place.point, place.device, place.thread] = form.RecordedBlock(
-            name=name,
-            point=place.point,
-            device=place.device,
-            thread=place.thread,
-            array=self._keep(write.window.array.content[outer]),
-        )
 
     def _start(
         self, number: int, source: str, destination: str, nbytes: int, place: StepPlace

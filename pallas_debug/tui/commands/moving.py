@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from textual import on
 
 from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import Entry, KernelStep, TextPlace
+from pallas_debug.tui.model.browser import KernelStep, TextPlace
 from pallas_debug.tui.model.runs import RunEvent
-from pallas_debug.tui.model.state import matching
+from pallas_debug.tui.model.spot import matching
 from pallas_debug.tui.panes.text import TextPane
-from pallas_debug.tui.workspace import Workspace
-
-if TYPE_CHECKING:
-    from pallas_debug.stepping.computed import Line
+from pallas_debug.tui.workspace import Line, Workspace
 
 _SOURCE = re.compile(r"(?P<file>.*[^:\s]):(?P<line>\d+)")
 _PASS = re.compile(r"p(?P<number>\d+)")
@@ -70,39 +66,6 @@ class MovingActions(Workspace):
         elif typed:
             self._go_to_named_step(typed)
 
-    @action("go.kernel", "", "go to a kernel, by its name")
-    def action_go_to_kernel(self) -> None:
-        several = len(self.browser.roots) > 1
-
-        def label(entry: Entry) -> str:
-            return f"{entry.name}  in {self.browser.roots[entry.dump]}" if several else entry.name
-
-        def chosen(entry: Entry | None) -> None:
-            if entry is not None:
-                self.go_to_kernel(entry)
-
-        entries = self.browser.entries
-        at = entries.index(self.entry) if self.entry in entries else 0
-        self.choose("go to kernel", [(label(e), e) for e in entries], chosen, at=at)
-
-    @action("go.pass", "", "go to a stage or pass, by its name")
-    def action_go_to_pass(self) -> None:
-        self._choose_step(self.steps.all_steps)
-
-    @action("go.target", "", "go to a target, by its name")
-    def action_go_to_target(self) -> None:
-        if self.entry is None:
-            return
-
-        def chosen(name: str | None) -> None:
-            if name is not None:
-                self.wanted_target = name
-                self.show_kernel()
-
-        names = [c.target for c in self.browser.stored(self.entry).compilations]
-        at = names.index(self.target) if self.target in names else 0
-        self.choose("go to target", [(name, name) for name in names], chosen, at=at)
-
     def _go_to_named_step(self, typed: str) -> None:
         number = _PASS.fullmatch(typed)
         found = matching(self.steps.all_steps, number["number"] if number else typed)
@@ -123,7 +86,7 @@ class MovingActions(Workspace):
 
     def _go_to_source(self, file: str, line: int) -> None:
         """Show a line of the Python source, and mark the operations that come from it."""
-        origins = self.text.module.from_source if self.text.module.lines else {}
+        origins = self.text.origins
         files = sorted({name for name, _ in origins if _is_path(name, file)})
         own = self.browser.source_file(self.entry) if self.entry else None
         if own is not None and _is_path(own, file):
@@ -151,24 +114,9 @@ class MovingActions(Workspace):
         self.back_to = pane
         self.ask(pane.filter_hint, value=pane.filter_text, typed=pane.filter)
 
-    @action(
-        "kernels.previous_failed", "left_parenthesis", "previous kernel that failed", arguments="-1"
-    )
-    @action("kernels.next_failed", "right_parenthesis", "next kernel that failed", arguments="1")
-    def action_move_failed(self, direction: int) -> None:
-        self.kernels.next_failed(direction)
-
-    @action("kernels.failed_first", "exclamation_mark", "list failed kernels first")
-    def action_failed_first(self) -> None:
-        self.kernels.failed_first(not self.kernels.list.failed_first)
-
     @action("kernels.other_dump", "B", "the kernel in the other directory")
     def action_other_dump(self) -> None:
         self.kernels.side = 1 - self.kernels.side
-
-    @action("kernels.message", "M", "fold the failure's message")
-    def action_fold_message(self) -> None:
-        self.failure.folded = not self.failure.folded
 
     # Passes and targets.
 
@@ -191,11 +139,6 @@ class MovingActions(Workspace):
     @action("pass.next", "right_curly_bracket", "next pass", arguments="1")
     def action_move_pass(self, direction: int) -> None:
         self.steps.cursor += direction
-
-    @action("pass.hide_same", "H", "hide passes that changed nothing")
-    def action_hide_same(self) -> None:
-        self.steps.only_changed = not self.steps.only_changed
-        self.show_step()
 
     @action("target.previous", "T", "previous target", arguments="-1")
     @action("target.next", "t", "next target", arguments="1")

@@ -1,24 +1,21 @@
-"""Actions that pass the shown text on: to the clipboard, a file, an editor, or a pager."""
+"""Actions that pass the shown text on: to the clipboard, a file, or an editor."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 from textual import work
 
 from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
-from pallas_debug.ir.patterns import Query
 from pallas_debug.render import plural
 from pallas_debug.store import files
 from pallas_debug.store.files import DumpFile
 from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import TextPlace, step_argument
 from pallas_debug.tui.widgets.cells import plain, visible
 from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.workspace import Workspace
@@ -30,7 +27,7 @@ _TRUNCATED = "the limit of terminals; press S to save all"
 
 
 class OutputActions(Workspace):
-    """Mixin with actions that copy, save, edit and page."""
+    """Mixin with actions that copy, save and edit."""
 
     @action("copy.select", "v", "select lines, for y and S; esc cancels")
     def action_select_lines(self) -> None:
@@ -56,27 +53,6 @@ class OutputActions(Workspace):
             self._copy([plain(pane.cells(pane.cursor)).strip()])
         elif self.shown.count:
             self._copy([self._line(self.shown.cursor)])
-
-    @action("copy.text", "Y", "copy the whole text")
-    def action_copy_text(self) -> None:
-        if not self.shown.count:
-            return
-        lines: list[str] = []
-        left = terminal.MAX_COPY
-        rest = self._lines()
-        for line in rest:
-            lines.append(line)
-            left -= len(line) + 1
-            if left < 0:
-                break
-        more = sum(1 for _ in rest) if self.diffing else self.text.count - len(lines)
-        self._copy(lines, of=len(lines) + more)
-
-    @action("copy.command", "", "copy the command that prints what is shown")
-    def action_copy_command(self) -> None:
-        if self.place is not None:
-            command = self._command(self.place)
-            self._copy([command], what=command)
 
     @action("output.save", "S", "save the text, or the selected lines, to a file")
     def action_save(self) -> None:
@@ -126,48 +102,9 @@ class OutputActions(Workspace):
         if file is not None:
             self._edit(file.path, self.shown.cursor + 1, "")
         elif self.shown.count:
-            try:
-                copy = self.temporary_file(self._file_name(), b"".join(self._pieces()))
-            except CannotRunError as error:
-                self.show_message(str(error))
-            else:
-                self._edit(copy, self.shown.cursor + 1, "")
-
-    @action("output.pager", "vertical_line", "read the text in $PAGER, or less")
-    def action_page_text(self) -> None:
-        if not self.shown.count:
-            return
-        try:
-            words = terminal.pager(os.environ)
-        except UsageError as error:
-            self.show_message(str(error))
-            return
-        self._run(lambda: terminal.pipe(words, map(_harmless, self._pieces())))
+            self.show_message("there is no file of this text; press S to save it")
 
     # The shown text.
-
-    def _command(self, place: TextPlace) -> str:
-        """Return the command that prints the source, the search, the diff or the text."""
-        if self.is_file:
-            return self.browser.command(place)
-        where = [str(self.browser.roots[place.entry.dump])]
-        options = ["--kernel", place.entry.name]
-        options += ["--target", place.target] if place.target else []
-        step = ["--pass", step_argument(place.step)]
-        sought = self.text.sought
-        if self.focused is self.source:
-            line = self.source.cursor + 1
-            step += ["--line", str(line)] if self.made_from(line) else ["--all"]
-            return shlex.join(["pallas-debug", "source", *where, *options, *step])
-        if self.search.active and sought is None:
-            only = options[:2] if self.search.scope == "kernel" else []
-            query = Query(text=self.search.text, ignore_case=None)
-            return shlex.join(["pallas-debug", "grep", *_grep_arguments(query), *where, *only])
-        if sought is not None and self.shown is self.text:
-            arguments = [*_grep_arguments(sought), *where, *options, *step]
-            return shlex.join(["pallas-debug", "grep", *arguments])
-        old, new = self.compared or (None, place)
-        return self.browser.command(new, old)
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines of the text, or of the diff as `diff -u` prints it."""
@@ -200,16 +137,6 @@ class OutputActions(Workspace):
         label = self.place.step.label if self.place else "text"
         return label.replace(" ", "-").replace("/", "-") + ".diff"
 
-    def _pieces(self) -> Iterator[bytes]:
-        """Yield the text in pieces of whole lines."""
-        file = self._file()
-        if file is not None:
-            with os.fdopen(file.open(), "rb") as opened:
-                yield from opened
-            return
-        for line in self._lines():
-            yield line.encode(errors="replace") + b"\n"
-
     def _source_as_dumped(self, file: str, own: str | None) -> tuple[Path | None, str]:
         """Return a Python file with its content at the time of the dump, and a message."""
         disk = Path(file)
@@ -237,16 +164,13 @@ class OutputActions(Workspace):
 
     # Destinations.
 
-    def _copy(self, lines: list[str], *, of: int | None = None, what: str | None = None) -> None:
+    def _copy(self, lines: list[str], *, of: int = 1) -> None:
         # Replace control characters, as the text may be pasted into a shell.
         text, count = terminal.fitting([_without_controls(line) for line in lines])
         for sequence in terminal.copy_sequences(text, os.environ):
             _textual.write(self, sequence)
-        of = len(lines) if of is None else of
         size = f"{len(text.encode(errors='replace')):,} bytes"
-        if what is not None:
-            self.show_message(f"copied: {what}")
-        elif count < of:
+        if count < of:
             self.show_message(f"copied {count:,} of {of:,} lines, {_TRUNCATED}")
         elif lines and len(text) < len(lines[0]):
             self.show_message(f"copied the first {size} of the line, {_TRUNCATED}")
@@ -258,15 +182,13 @@ class OutputActions(Workspace):
         lines = self.shown.selected
         self.shown.selected_from = None
         source = None if lines else self._file()
-        pieces: list[bytes] = []
-        if lines:
-            pieces = [self._line(n).encode(errors="replace") + b"\n" for n in lines]
-        elif source is None:
-            pieces = list(self._pieces())
+        texts: list[str] = []
+        if source is None:
+            texts = [self._line(n) for n in lines] if lines else list(self._lines())
 
         def write() -> None:
             if source is None:
-                file.write_bytes(b"".join(pieces))
+                file.write_bytes("".join(f"{text}\n" for text in texts).encode(errors="replace"))
                 return
             if file.exists() and source.path.samefile(file):
                 raise shutil.SameFileError
@@ -295,25 +217,9 @@ class OutputActions(Workspace):
             message = "; ".join(filter(None, [message, unknown]))
         command = terminal.edit_command(words, file, line)
         where = terminal.edit_directory(self.browser.roots)
-        self._run(lambda: terminal.run(command, where), message)
-
-    def _run(self, run: Callable[[], str | None], message: str = "") -> None:
-        message = self.run_in_terminal(run) or message
+        message = self.run_in_terminal(lambda: terminal.run(command, where)) or message
         if message:
             self.show_message(message)
-
-
-def _grep_arguments(query: Query) -> list[str]:
-    """Return the options and pattern of `pallas-debug grep`."""
-    flags = ["--fixed"] if query.literal else []
-    flags += ["--ignore-case"] if query.folds else []
-    return [*flags, *(["--"] if query.text.startswith("-") else []), query.text]
-
-
-def _harmless(line: bytes) -> bytes:
-    """Replace control characters in a line, for any pager."""
-    text = line.decode(errors="replace").removesuffix("\n")
-    return (_without_controls(text) + "\n").encode()
 
 
 def _without_controls(line: str) -> str:

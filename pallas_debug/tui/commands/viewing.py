@@ -1,22 +1,16 @@
-"""Actions that search and compare texts, change how they are shown, and show values beside them."""
+"""Actions that search and compare texts, and change how they are shown."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from textual import on, work
+from textual import work
 from textual.worker import get_current_worker
 
-from pallas_debug.errors import DumpFormatError
 from pallas_debug.ir.operations import Module
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import BEFORE, Against, TextPlace
 from pallas_debug.tui.model.search import Job, Scope, TextHit, query_of, step_of
-from pallas_debug.tui.panes.text import MAX_LINKED, TextPane
+from pallas_debug.tui.panes.text import MAX_LINKED
 from pallas_debug.tui.workspace import Workspace
-
-if TYPE_CHECKING:
-    from pallas_debug.stepping.computed import LineValues
 
 
 class ViewingActions(Workspace):
@@ -30,19 +24,6 @@ class ViewingActions(Workspace):
 
         self.ask("regular expression", typed=typed)
 
-    @action("search.only", "ampersand", "only matching lines, with context")
-    def action_search_only(self) -> None:
-        if self.shown is not self.text:
-            self.show_message("a diff only shows changes")
-            return
-
-        def typed(value: str) -> None:
-            self.text.search(value)
-            self.text.narrow(bool(value))
-            self.update_status()
-
-        self.ask("only lines that match: regular expression", typed=typed)
-
     @action("search.previous", "N", "previous hit", arguments="-1")
     @action("search.next", "n", "next hit", arguments="1")
     def action_move_hit(self, direction: int) -> None:
@@ -51,11 +32,8 @@ class ViewingActions(Workspace):
             self.shown.next_hit(direction)
             self.update_status()
             return
-        self._list_more()
         if found := self.search.next(direction):
             self._open_hit(found)
-        elif self.search.hits:
-            self.show_message("the next hits are being listed; press the key again")
 
     @action("search.all", "ctrl+g", "search all kernels", arguments="'all'")
     @action("search.kernel", "ctrl+f", "search all passes of the kernel", arguments="'kernel'")
@@ -77,7 +55,6 @@ class ViewingActions(Workspace):
             self.search,
             f"search in {where}",
             begin=begin,
-            more=self._list_more,
             opened=self._open_hit,
         )
         self.push_screen(screen)
@@ -86,16 +63,6 @@ class ViewingActions(Workspace):
     def _run_search(self, job: Job) -> None:
         worker = get_current_worker()
         job(lambda: worker.is_cancelled)
-
-    @work(thread=True, exclusive=True, group="list")
-    def _run_listing(self, job: Job) -> None:
-        worker = get_current_worker()
-        job(lambda: worker.is_cancelled)
-
-    def _list_more(self) -> None:
-        """List more hits, if the current hit is near the last listed one."""
-        if job := self.search.near_end():
-            self._run_listing(job)
 
     def _open_hit(self, found: TextHit) -> None:
         """Show a hit of a search over many texts."""
@@ -172,21 +139,6 @@ class ViewingActions(Workspace):
         self.arrange()
         self.focus_on(self.trail)
 
-    @action("search.regex", "ctrl+r", "regular expression, or literal text")
-    def action_toggle_regex(self) -> None:
-        self.shown.toggle_regex()
-        self.show_message("regular expression" if self.shown.regex else "literal text")
-
-    @action("search.case", "ctrl+t", "smart case, ignore case, or match case")
-    def action_next_case(self) -> None:
-        self.shown.next_case()
-        messages = {
-            "smart": "smart case: capitals match exactly",
-            "ignored": "case is ignored",
-            "kept": "case must match",
-        }
-        self.show_message(messages[self.shown.case])
-
     @action("text.use", "x", "next use of the line's value")
     def action_next_use(self) -> None:
         if not self.text.next_use():
@@ -260,74 +212,3 @@ class ViewingActions(Workspace):
         if self.focused is self.source:
             self.focus_pane(-1)
         self.sourcing = not self.sourcing
-
-    # Recorded values.
-
-    @action("values.show", "V", "recorded values beside the lines")
-    def action_show_values(self) -> None:
-        if self._can_show_values() and self.recorded is not None:
-            self.point = None if self.point is not None else self.recorded.points[0]
-            self._show_point()
-
-    @action("values.previous", "P", "values at the previous grid point", arguments="-1")
-    @action("values.next", "p", "values at the next grid point", arguments="1")
-    def action_move_point(self, direction: int) -> None:
-        if not self._can_show_values() or self.recorded is None:
-            return
-        points = self.recorded.points
-        at = points.index(self.point) + direction if self.point is not None else 0
-        if not 0 <= at < len(points):
-            self.show_message(f"{self.point} is the {'first' if direction < 0 else 'last'} one")
-            return
-        self.point = points[at]
-        self._show_point()
-
-    @action("values.point", "", "values at a grid point, from a list")
-    def action_choose_point(self) -> None:
-        def chosen(point: tuple[int, ...] | None) -> None:
-            if point is not None:
-                self.point = point
-                self._show_point()
-
-        if self._can_show_values() and self.recorded is not None:
-            points = self.recorded.points
-            at = points.index(self.point) if self.point is not None else 0
-            self.choose("values at grid point", [(str(p), p) for p in points], chosen, at=at)
-
-    def _show_point(self) -> None:
-        self.show_values()
-        self.update_status()
-
-    def _can_show_values(self) -> bool:
-        """Return whether there are values to show; if not, show a message with the reason."""
-        if self.recorded is None:
-            self.show_message(
-                "no recording: `pallas-debug step WHAT --record FOLDER` makes one, "
-                "`browse --values FOLDER` shows it"
-            )
-        elif not self.has_values:
-            self.show_message(f"the recording is of {self.recorded.kernel}, not of this kernel")
-        return self.has_values
-
-    @on(TextPane.TextChanged)
-    def show_values(self) -> None:
-        """Show the values that each line computed at the grid point, beside the line."""
-        if not self.is_composed:
-            return
-        texts: dict[int, str] = {}
-        shown = self.place
-        if self.has_values and self.recorded and self.point is not None and shown is not None:
-            for line, found in self.recorded.at(self.point).items():
-                lines = self.lines_from(line, shown)
-                text = self._recorded_text(found) if lines else ""
-                if text:
-                    at = max(lines)
-                    texts[at] = f"{texts[at]}; {text}" if at in texts else text
-        self.text.put_beside(texts)
-
-    def _recorded_text(self, found: LineValues) -> str:
-        assert self.recorded is not None
-        try:
-            return self.recorded.text(found)
-        except DumpFormatError as error:
-            return str(error)

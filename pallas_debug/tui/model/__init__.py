@@ -1,7 +1,7 @@
 """Model of a dump directory: rows and texts for the panes. Imports no Textual.
 
 `browser` reads kernels, passes and texts; `kernels`, `runs`, `search` and `watch` turn them into
-lists for one pane each; `state` is what one session remembers for the next.
+lists for one pane each; `spot` is the place that the command line asks for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ SLICE = 0.003
 
 HOLD = 0.12
 """Seconds after a key during which workers leave the interpreter to the UI thread."""
+
+MAX_LISTED = 10_000
+"""Maximum number of hits, findings and prints to list; all are counted."""
 
 DEBOUNCE = 0.1
 """Seconds that the cursor rests on a kernel before workers read more about it."""

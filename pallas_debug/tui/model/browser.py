@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -410,30 +409,6 @@ class Browser:
         except PallasDebugError as error:
             return [str(error)]
 
-    # The command line.
-
-    def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
-        """Return the command that prints a text, or its diff from `base`."""
-        first = base or place
-        if first.step.file is not None and first.target is None:
-            return shlex.join(["cat", str(first.step.file)])
-        root = str(self.roots[first.entry.dump])
-        words = [root, step_argument(first.step)]
-        options = ["--kernel", first.entry.name]
-        options += ["--target", first.target] if first.target else []
-        if place.step.label == STATS:
-            return shlex.join(["pallas-debug", "stats", root, *options])
-        if base is None:
-            return shlex.join(["pallas-debug", "show", *words, *options])
-        if base.entry == place.entry and base.target == place.target:
-            words.append(step_argument(place.step))
-        elif base.entry == place.entry:
-            options += ["--against", place.target or ""]
-        else:
-            other = self.roots[place.entry.dump] / place.entry.name
-            options += ["--against", str(other / place.target if place.target else other)]
-        return shlex.join(["pallas-debug", "diff", *words, *options])
-
 
 IGNORING_NOISE = " except for value numbers, locations and the order of attributes"
 
@@ -469,16 +444,8 @@ class SingleFile(Browser):
     def file(self, place: TextPlace) -> DumpFile:
         return DumpFile(path=self._file, root=None)  # named by the user, so follow links
 
-    def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
-        return shlex.join(["pallas-debug", "browse", str(self._file)])
-
 
 def kernel_name(folder: str) -> str:
     """Return `softmax` for the folder `softmax-1f2e3d4c`."""
     name, dash, digest = folder.rpartition("-")
     return name if dash and len(digest) == 8 else folder
-
-
-def step_argument(step: KernelStep) -> str:
-    """Return a step as a command line argument."""
-    return f"{step.pass_.number}" if step.pass_ is not None else step.label

@@ -1,9 +1,10 @@
-"""Line access to texts and files of any size.
+"""Lines of texts, in memory or in files of any size.
 
-The index holds one number per 64 KB of the file: the number of newlines up to its end. For 200 MB
-it takes 25 KB, even if the file is a single line or consists of newlines, and the caller chooses
-the step size. Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not
-mapped: if a mapped file is truncated while it is shown, SIGBUS ends the process.
+A pane requests only the lines on the screen. The index of a file holds one number per 64 KB: the
+number of newlines up to there. For 200 MB it takes 25 KB, even if the file is a single line or
+consists of newlines, and is made in steps, so that keys are handled in between. Bytes are decoded
+lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not mapped: if a mapped file is truncated
+while it is shown, SIGBUS ends the process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import bisect
 import os
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -23,163 +25,180 @@ from pallas_debug.ir.search import open_regular
 BLOCK = 1 << 16
 """Number of bytes per entry of the index."""
 
-STEP = 1 << 22
-"""Default number of bytes that a call of `index` reads: about 2 ms."""
+STEP = 1 << 21
+"""Number of bytes that a call of `index` reads: about 1 ms."""
+
+MAX_LINE = 10_000
+"""Maximum part of a line to read at a time: bytes in a file, characters in memory."""
+
+MAX_PIECE = 1 << 22
+"""Maximum number of bytes of a long line to search at a time."""
+
+OVERLAP = 1 << 12
+"""Bytes by which two parts of a line overlap, as a match may span both."""
 
 _CACHED_BLOCKS = 8
 
 Growth = Literal["same", "grown", "replaced", "gone"]
 
 
-class Document:
-    """Lines of a file, indexed as far as needed.
+class Lines:
+    """Lines in memory. Line numbers start at 0.
 
-    Only a newline ends a line; carriage returns and form feeds are part of it. Line numbers count
-    from 0.
+    Attributes:
+      unit: unit that `text` and `length` count.
+      size: total bytes.
     """
 
-    def __init__(self, source: _File) -> None:
-        self._source = source
-        self._ends = array("Q")  # cumulative newline counts per block
-        self._indexed = 0
-        self._size = source.size()
-        self._cache: OrderedDict[int, array[int]] = OrderedDict()
-        self._count: int | None = None  # number of lines, once everything is indexed
+    unit = "characters"
 
-    @classmethod
-    def open(cls, path: str | Path, opened: Callable[[], int] | None = None) -> Document:
-        """Open a file as a document.
-
-        Args:
-          opened: opens the file, and reopens it after it was replaced; returns a descriptor, or
-            raises `OSError` or `PallasDebugError`.
-
-        Raises:
-          OSError, PallasDebugError: the file cannot be opened.
-        """
-        path = Path(path)
-        opened = opened or partial(open_regular, path)
-        return cls(_File(path, opened))
+    def __init__(self, lines: Sequence[str] = ()) -> None:
+        self._lines = lines
+        self.size = sum(map(len, lines)) + len(lines)
 
     @property
-    def size(self) -> int:
-        """Size in bytes, as of the last `grow`."""
-        return self._size
+    def count(self) -> int:
+        """Number of lines found so far."""
+        return len(self._lines)
 
     @property
     def indexed(self) -> int:
-        """Number of bytes indexed so far."""
-        return self._indexed
+        """Number of bytes whose lines have been found; equals `size` at the end."""
+        return self.size
 
-    @property
-    def complete(self) -> bool:
-        return self._indexed >= self._size
+    def window(self, line: int, start: int, stop: int) -> tuple[str, int]:
+        """Return part of a line, and the length of the line."""
+        whole = self._lines[line]
+        return whole[start:stop], len(whole)
 
-    @property
-    def line_count(self) -> int:
-        """Number of known lines; a last line without a newline counts once all is indexed."""
-        if self._count is None:
-            if not self.complete:
-                return self._newlines
-            self._count = self._newlines + (self._size > 0 and self._last_end != self._size)
-        return self._count
+    def text(self, line: int, start: int = 0, stop: int = MAX_LINE) -> str:
+        """Return part of a line."""
+        return self.window(line, start, stop)[0]
+
+    def length(self, line: int) -> int:
+        return self.window(line, 0, 0)[1]
 
     def index(self, budget: int = STEP) -> bool:
-        """Index up to `budget` more bytes; return whether everything is indexed."""
-        goal = min(self._size, self._indexed + max(budget, BLOCK))
-        newlines = self._newlines
-        while self._indexed < goal:
-            block = self._source.read(self._indexed, BLOCK)
-            if not block:  # truncated meanwhile; `grow` reports it
-                self._size = self._indexed
-                break
-            newlines += block.count(b"\n")
-            self._ends.append(newlines)
-            self._indexed += len(block)
-            # A short block is the end; bytes written since the last `grow` count too.
-            self._size = self._indexed if len(block) < BLOCK else max(self._size, self._indexed)
-        return self.complete
+        """Find the lines in about `budget` more bytes; return whether all have been found."""
+        return True
 
-    def lines(self, start: int, stop: int, *, limit: int | None = None) -> list[str]:
-        """Return the existing lines from `start` to before `stop`, without newlines.
+    def grow(self) -> Growth:
+        """Return how the text has changed since the last call."""
+        return "same"
 
-        Args:
-          start: number of the first line, from 0.
-          stop: the index is extended as needed to reach it.
-          limit: maximum bytes of a line; the rest is cut, see `line_size`.
+    def whole(self) -> Sequence[str]:
+        """Return all lines of a small text."""
+        return self._lines
+
+    def pieces(self, line: int, size: int) -> Iterator[bytes]:
+        """Yield all lines from `line` on in pieces of about `size` bytes that end with a line.
+
+        A line longer than `MAX_PIECE` is split into several parts that overlap by `OVERLAP` bytes.
         """
-        start = max(start, 0)
-        self._index_to(stop)
-        stop = min(stop, self.line_count)
-        if start >= stop:
-            return []
-        begin, end = self.offset(start), self.offset(stop)
-        if limit is None or end - begin <= limit:
-            data = self._source.read(begin, end - begin)
-            return data.removesuffix(b"\n").decode(errors="replace").split("\n")
-        return [self.line_slice(number, 0, limit) for number in range(start, stop)]
+        while line < len(self._lines):
+            step = max(size * len(self._lines) // max(self.size, 1), 1)
+            part = self._lines[line : line + step]
+            yield ("\n".join(part) + "\n").encode(errors="replace")
+            line += step
 
-    def line_size(self, number: int) -> int:
-        """Bytes of a line without its newline."""
-        begin, end = self._span(number)
-        return end - begin
 
-    def line_slice(self, number: int, start: int, stop: int) -> str:
-        """Decode bytes `start` to `stop` of a line, e.g. a window on a huge line."""
-        return self.line_window(number, start, stop)[0]
+class Document(Lines):
+    """Lines of a file, indexed as far as needed; empty once it can no longer be read.
 
-    def line_window(self, number: int, start: int, stop: int) -> tuple[str, int]:
-        """Return the results of `line_slice` and `line_size` together."""
-        begin, end = self._span(number)
-        first, last = begin + max(start, 0), min(end, begin + stop)
-        text = self._source.read(first, max(last - first, 0)).decode(errors="replace")
-        return text, end - begin
+    Only a newline ends a line; carriage returns and form feeds are part of it.
 
-    def offset(self, number: int) -> int:
-        """Offset of a line's first byte; the document's end for the line after the last."""
-        self._index_to(number)
-        if number <= 0:
-            return 0
-        if number > self._newlines:
-            return self._size
-        block = bisect.bisect_left(self._ends, number)
-        before = self._ends[block - 1] if block else 0
-        return block * BLOCK + self._newlines_of(block)[number - before - 1] + 1
+    Args:
+      opened: opens the file, and reopens it after it was replaced; returns a descriptor.
 
-    def chunk(self, offset: int, size: int, longest: int) -> bytes:
-        """Read about `size` bytes of whole lines, starting at a line; empty at the end.
+    Raises:
+      OSError, PallasDebugError: the file cannot be opened.
+    """
 
-        Args:
-          longest: maximum bytes of a line; longer ones come in parts.
-        """
-        while True:
-            data = self._source.read(offset, size)
-            if len(data) < size:
-                return data
-            end = data.rfind(b"\n") + 1
-            if end or size >= longest:
-                return data[:end] if end else data
-            size = min(4 * size, longest)
+    unit = "bytes"
+
+    def __init__(self, path: Path, opened: Callable[[], int] | None = None) -> None:
+        super().__init__()
+        self._fd = -1
+        self._path = path
+        self._opened = opened or partial(open_regular, path)
+        self._fd = self._opened()
+        self.size = os.fstat(self._fd).st_size
+        self._ends = array("Q")  # cumulative newline counts per block
+        self._indexed = 0
+        self._cache: OrderedDict[int, array[int]] = OrderedDict()
+        self._count: int | None = None  # number of lines, once everything is indexed
+
+    @property
+    def count(self) -> int:
+        """Number of known lines; a last line without a newline counts once all is indexed."""
+        if self._count is None:
+            if self._indexed < self.size:
+                return self._newlines
+            is_open = self.size > 0 and self._offset(self._newlines) != self.size
+            self._count = self._newlines + is_open
+        return self._count
+
+    @property
+    def indexed(self) -> int:
+        return self._indexed
+
+    def index(self, budget: int = STEP) -> bool:
+        with suppress(OSError):
+            self._index(budget)
+            return self._indexed >= self.size
+        return True
+
+    def window(self, line: int, start: int, stop: int) -> tuple[str, int]:
+        with suppress(OSError):
+            begin, end = self._offset(line), self._offset(line + 1)
+            end -= end > begin and line < self._newlines
+            first, last = begin + max(start, 0), min(end, begin + stop)
+            text = self._read(first, max(last - first, 0)).decode(errors="replace")
+            return text, end - begin
+        return "", 0
+
+    def whole(self) -> Sequence[str]:
+        with suppress(OSError):
+            data = self._read(0, self.size)
+            return data.removesuffix(b"\n").decode(errors="replace").split("\n") if data else []
+        return []
+
+    def pieces(self, line: int, size: int) -> Iterator[bytes]:
+        with suppress(OSError):
+            offset = self._offset(line)
+            while data := self._piece(offset, size):
+                offset += len(data)
+                if not data.endswith(b"\n") and offset < self.size:
+                    offset -= min(OVERLAP, len(data) // 2)
+                yield data
 
     def grow(self) -> Growth:
         """Check the file for changes. Keeps the index unless the file was replaced or truncated.
 
         A deleted file can still be read.
+
+        Raises:
+          OSError: the file cannot be read any more.
         """
-        state = self._source.refresh()
-        size = self._source.size()
-        if state == "replaced" or size < self._size:
+        state = self._reopen()
+        size = os.fstat(self._fd).st_size
+        if state == "replaced" or size < self.size:
             self._forget(0)
-            self._size = size
+            self.size = size
             return "replaced"
-        if state == "gone" or size == self._size:
-            return "gone" if state == "gone" else "same"
+        if state == "gone" or size == self.size:
+            return state
         self._forget(self._indexed // BLOCK)  # the last block may have been incomplete
-        self._size = size
+        self.size = size
         return "grown"
 
     def close(self) -> None:
-        self._source.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Document:
         return self
@@ -187,29 +206,43 @@ class Document:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # The index.
+
     @property
     def _newlines(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @property
-    def _last_end(self) -> int:
-        """End of the last complete line."""
-        return self.offset(self._newlines)
+    def _index(self, budget: int) -> None:
+        goal = min(self.size, self._indexed + max(budget, BLOCK))
+        newlines = self._newlines
+        while self._indexed < goal:
+            block = self._read(self._indexed, BLOCK)
+            if not block:  # truncated meanwhile; `grow` reports it
+                self.size = self._indexed
+                break
+            newlines += block.count(b"\n")
+            self._ends.append(newlines)
+            self._indexed += len(block)
+            # A short block is the end; bytes written since the last `grow` count too.
+            self.size = self._indexed if len(block) < BLOCK else max(self.size, self._indexed)
 
-    def _index_to(self, number: int) -> None:
-        while self._newlines < number and not self.index():
-            pass
-
-    def _span(self, number: int) -> tuple[int, int]:
-        begin, end = self.offset(number), self.offset(number + 1)
-        ended = end > begin and (number < self._newlines)
-        return begin, end - ended
+    def _offset(self, line: int) -> int:
+        """Offset of a line's first byte; the document's end for the line after the last."""
+        while self._newlines < line and self._indexed < self.size:
+            self._index(STEP)
+        if line <= 0:
+            return 0
+        if line > self._newlines:
+            return self.size
+        block = bisect.bisect_left(self._ends, line)
+        before = self._ends[block - 1] if block else 0
+        return block * BLOCK + self._newlines_of(block)[line - before - 1] + 1
 
     def _newlines_of(self, block: int) -> array[int]:
         """Positions of the newlines in a block; the most recent blocks are cached."""
         known = self._cache.get(block)
         if known is None:
-            data = self._source.read(block * BLOCK, BLOCK)
+            data = self._read(block * BLOCK, BLOCK)
             known = array("I", _positions(data))
             # A file that was truncated meanwhile has fewer newlines than counted: pad with its end.
             before = self._ends[block - 1] if block else 0
@@ -227,37 +260,31 @@ class Document:
         self._cache.clear()
         self._count = None
 
+    # The file.
 
-def _positions(data: bytes) -> list[int]:
-    found = []
-    position = data.find(b"\n")
-    while position >= 0:
-        found.append(position)
-        position = data.find(b"\n", position + 1)
-    return found
+    def _piece(self, offset: int, size: int) -> bytes:
+        """Read about `size` bytes of whole lines, starting at a line; empty at the end."""
+        while True:
+            data = self._read(offset, size)
+            if len(data) < size:
+                return data
+            end = data.rfind(b"\n") + 1
+            if end or size >= MAX_PIECE:
+                return data[:end] if end else data
+            size = min(4 * size, MAX_PIECE)
 
-
-class _File:
-    def __init__(self, path: Path, opened: Callable[[], int]) -> None:
-        self._fd = -1
-        self._path = path
-        self._opened = opened
-        self._fd = opened()
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
-
-    def read(self, offset: int, count: int) -> bytes:
-        chunks = []
+    def _read(self, offset: int, count: int) -> bytes:
+        parts = []
         while count > 0:
-            chunk = os.pread(self._fd, count, offset)  # at most 2 GB at a time
-            if not chunk:
+            part = os.pread(self._fd, count, offset)  # at most 2 GB at a time
+            if not part:
                 break
-            chunks.append(chunk)
-            offset, count = offset + len(chunk), count - len(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            parts.append(part)
+            offset, count = offset + len(part), count - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def refresh(self) -> Literal["same", "replaced", "gone"]:
+    def _reopen(self) -> Literal["same", "replaced", "gone"]:
+        """Open the file at the path, if it is another one."""
         try:
             there, ours = self._path.stat(), os.fstat(self._fd)
             if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
@@ -269,10 +296,11 @@ class _File:
         self._fd = fd
         return "replaced"
 
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
-    def __del__(self) -> None:
-        self.close()
+def _positions(data: bytes) -> list[int]:
+    found = []
+    position = data.find(b"\n")
+    while position >= 0:
+        found.append(position)
+        position = data.find(b"\n", position + 1)
+    return found

@@ -8,7 +8,7 @@ documents behind them do not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -49,9 +49,6 @@ class KernelRow:
         return UNKNOWN if self.problem or UNKNOWN in marks or not marks else OK
 
     @property
-    def failed(self) -> bool:
-        return self.mark == FAILED
-
     def status(self) -> Status:
         return _STATUSES[self.mark]
 
@@ -94,23 +91,21 @@ class KernelFilter:
       words: parts of the kernel's name, in lower case.
       target: part of a target's name.
       status: prefix of the status for such a target.
-      test: part of the name of a test or script that ran the kernel.
     """
 
     text: str = ""
     words: tuple[str, ...] = ()
     target: str | None = None
     status: str | None = None
-    test: str | None = None
 
     @classmethod
     def of(cls, text: str) -> KernelFilter:
-        """Parse `soft target:v5e status:failed test:grad`; other words are parts of the name."""
+        """Parse `soft target:v5e status:failed`; other words are parts of the name."""
         pairs: dict[str, str] = {}
         words = []
         for word in text.lower().split():
             key, colon, value = word.partition(":")
-            if colon and key in ("target", "status", "test"):
+            if colon and key in ("target", "status"):
                 if value:
                     pairs[key] = value
             else:
@@ -138,11 +133,8 @@ class KernelFilter:
         if self.status is None:
             return bool(statuses)
         if not row.targets and self.target is None:
-            statuses = [row.status()]
+            statuses = [row.status]
         return any(status.startswith(self.status) for status in statuses)
-
-    def takes_tests(self, tests: Collection[str]) -> bool:
-        return self.test is None or any(self.test in test.lower() for test in tests)
 
 
 class KernelLine(NamedTuple):
@@ -168,17 +160,12 @@ class KernelList:
       shown: kernels that pass the filter, in order.
       shared: number of kernels in `A`, in `B` and in `AB`, for two directories.
       wanted: current filter.
-      failed_first: whether failed kernels come first.
-      tests: for each kernel's folder, the tests that ran it. Set by the caller.
     """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._rows: dict[Entry, KernelRow] = {}
-        self._failed: set[Entry] = set()
         self.wanted = KernelFilter()
-        self.failed_first = False
-        self.tests: Mapping[str, Collection[str]] = {}
         self.shown: list[KernelLine] = []
         self.shared: Counter[str] = Counter()
         self.reload()
@@ -193,7 +180,6 @@ class KernelList:
         if self._rows:
             known = {entry for line in self.lines for entry in line.entries}
             self._rows = {entry: row for entry, row in self._rows.items() if entry in known}
-            self._failed &= known
         self.arrange()
 
     def arrange(self) -> None:
@@ -211,8 +197,6 @@ class KernelList:
         if wanted.text:
             takes = self._takes()
             self.shown = [line for line in self.shown if any(map(takes, line.entries))]
-        if self.failed_first:
-            self.shown.sort(key=lambda line: not self.failed(line))
 
     def _takes(self) -> Callable[[Entry], bool]:
         """Return the filter as a function that caches results, as many rows are equal."""
@@ -223,10 +207,6 @@ class KernelList:
             # With two directories, the words may match two different names.
             if len(wanted.words) > 1 and not wanted.takes_name(entry.name):
                 return False
-            if wanted.test is not None:
-                tests = self.tests.get(entry.name)
-                if not tests or not wanted.takes_tests(tests):
-                    return False
             if not wanted.reads:
                 return True
             row = rows.get(entry)
@@ -250,19 +230,12 @@ class KernelList:
         row = self._rows.get(entry)
         if row is None:
             row = self._rows[entry] = row_of(self._browser.glance(entry))
-            if row.failed:
-                self._failed.add(entry)
         return row
 
     def learn_again(self, entry: Entry) -> None:
         """Read the row of a kernel again, if it has been read."""
-        self._failed.discard(entry)
         if self._rows.pop(entry, None) is not None:
             self.learn(entry)
-
-    def failed(self, line: KernelLine) -> bool:
-        """Return whether a kernel is known to have failed, in either directory."""
-        return not self._failed.isdisjoint(line.entries)
 
     @property
     def read(self) -> int:
@@ -277,7 +250,7 @@ class KernelList:
     @property
     def failures(self) -> int:
         """Number of kernels known to have failed."""
-        return len(self._failed)
+        return sum(row.mark == FAILED for row in self._rows.values())
 
     def read_all(self, stopped: Callable[[], bool]) -> None:
         """Read all rows until `stopped()`. Runs in a worker."""
@@ -289,25 +262,6 @@ class KernelList:
                 if entry not in self._rows:
                     self.learn(entry)
                     throttle.rest()
-
-    def find_failed(self, start: int, direction: int, stopped: Callable[[], bool]) -> int | None:
-        """Return the position of the next or previous failed kernel, wrapping around.
-
-        Reads the rows on the way. Runs in a worker.
-        """
-        throttle = Throttle()
-        shown = self.shown
-        for step in range(1, len(shown) + 1):
-            at = (start + direction * step) % len(shown)
-            if stopped():
-                return None
-            for entry in shown[at].entries:
-                if entry not in self._rows:
-                    self.learn(entry)
-                    throttle.rest()
-            if self.failed(shown[at]):
-                return at
-        return None
 
 
 def _paired(browser: Browser) -> Iterator[KernelLine]:

@@ -11,13 +11,10 @@ from typing import Literal
 from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
-from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.model import MAX_LISTED, Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
 Result = Finding | Hint | Gap | PrintRecord
-
-MAX_LISTED = 10_000
-"""Maximum number of findings, gaps and prints to list; all are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +53,6 @@ class Runs:
       results: the first `MAX_LISTED` events; within a run, findings come first, then hints.
       count: number of findings, hints, gaps and prints.
       records: number of tests and scripts.
-      tests: for each kernel's folder, the tests and scripts that ran it.
       flags: for each kernel's folder, the number of findings.
       whole: whether all records have been read.
     """
@@ -70,7 +66,6 @@ class Runs:
         self.results: list[RunEvent] = []
         self.count = 0
         self.records = 0
-        self.tests: dict[str, set[str]] = {}
         self.flags: dict[str, int] = {}
         self.whole = False
         self._stamp = self._times()
@@ -100,8 +95,6 @@ class Runs:
 
     def _add(self, dump: int, record: RunRecord) -> None:
         self.records += 1
-        for folder in record.kernels:
-            self.tests.setdefault(folder, set()).add(record.name)
         results: list[Result] = [
             *record.findings,
             *record.hints,

@@ -1,14 +1,12 @@
 """Search over many texts: the passes of a kernel, or all kernels.
 
 The search runs in a worker thread and can be stopped at any time. Hits are kept after their list is
-closed, for `n` and `N`. All hits are counted; the first ones are listed, and more are listed as the
-user approaches the last.
+closed, for `n` and `N`. All hits are counted; the first ones are listed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -16,14 +14,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pallas_debug.errors import PatternError
 from pallas_debug.ir.patterns import Query
 from pallas_debug.store import StoredText
-from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.model import MAX_LISTED, Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, KernelStep
 
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit
-
-AHEAD = 1000
-"""Number of hits to list at first, and to add at a time."""
 
 Scope = Literal["kernel", "all"]
 
@@ -59,14 +54,6 @@ class TextHit(NamedTuple):
         return self.hit.parts
 
 
-class _Unlisted(NamedTuple):
-    """Text with hits after `line` that are not listed."""
-
-    entry: Entry
-    text: StoredText
-    line: int = 0
-
-
 class DumpSearch:
     """The latest search over many texts.
 
@@ -82,7 +69,6 @@ class DumpSearch:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._lock = threading.Lock()
-        self._query = Query(text="")
         self.scope: Scope = "all"
         self.entry: Entry | None = None
         self.clear()
@@ -90,8 +76,6 @@ class DumpSearch:
     def clear(self) -> None:
         """Stop the search and drop its hits."""
         self._token: object = None
-        self._listing: object = None
-        self._unlisted: deque[_Unlisted] = deque()
         self.hits: list[TextHit] = []
         self.count = self.texts = self.searched = self.problems = 0
         self.at = -1
@@ -130,7 +114,7 @@ class DumpSearch:
         self.text, self.scope, self.entry = text, scope, entry
         if not text:
             return lambda stopped: None
-        query = self._query = query_of(text)
+        query = query_of(text)
         token = self._token = object()
         self.running = True
         return lambda stopped: self._run(
@@ -146,7 +130,7 @@ class DumpSearch:
         texts = self._texts(entry, stopped)
 
         def listed() -> Iterator[Path]:
-            while len(self.hits) < AHEAD and (found := next(texts, None)):
+            while len(self.hits) < MAX_LISTED and (found := next(texts, None)):
                 known.clear()  # the engine asks for a text once it is done with the previous one
                 known[found[1].path] = found
                 yield found[1].path
@@ -180,9 +164,7 @@ class DumpSearch:
             with self._lock:
                 if stopped():
                     return
-                here = known.pop(path)
-                if count:
-                    self._unlisted.append(_Unlisted(*here))
+                del known[path]
                 self.count += count
                 self.texts += count > 0
                 self.searched += 1
@@ -195,55 +177,8 @@ class DumpSearch:
     def _take(self, hits: list[Hit], entry: Entry, text: StoredText, is_new: bool) -> None:
         self.count += len(hits)
         self.texts += is_new
-        kept = hits[: max(AHEAD - len(self.hits), 0)]
-        self._list(kept, entry, text)
-        if len(kept) < len(hits) and not self._unlisted:
-            self._unlisted.append(_Unlisted(entry, text, self.hits[-1].hit.line))
-
-    def _list(self, hits: list[Hit], entry: Entry, text: StoredText) -> None:
-        self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in hits]
-
-    def near_end(self) -> Job | None:
-        """Return a job that lists more hits, if the current hit is near the last listed one."""
-        if self._listing or not self._unlisted or self.at < len(self.hits) - AHEAD // 2:
-            return None
-        token = self._listing = object()
-        unlisted = self._unlisted
-
-        def run(stopped: Callable[[], bool]) -> None:
-            try:
-                self._list_more(unlisted, lambda: stopped() or self._listing is not token)
-            finally:
-                if self._listing is token:
-                    self._listing = None
-
-        return run
-
-    def _list_more(self, unlisted: deque[_Unlisted], stopped: Callable[[], bool]) -> None:
-        from pallas_debug.ir import search
-
-        throttle = Throttle()
-        wanted = len(self.hits) + AHEAD
-        while unlisted and len(self.hits) < wanted:
-            entry, text, line = unlisted[0]
-            found: list[Hit] = []
-            for event in search.search([text.path], self._query, opened=_opener(text)):
-                if isinstance(event, search.Hit):
-                    if event.line > line:
-                        found.append(event)
-                    continue
-                with self._lock:
-                    if stopped():
-                        return
-                    kept = found[: wanted - len(self.hits)]
-                    self._list(kept, entry, text)
-                    if len(kept) < len(found):
-                        unlisted[0] = _Unlisted(entry, text, self.hits[-1].hit.line)
-                        break
-                    found = []
-                    if event.done:
-                        unlisted.popleft()
-                throttle.rest()
+        kept = hits[: max(MAX_LISTED - len(self.hits), 0)]
+        self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in kept]
 
     def _texts(
         self, entry: Entry | None, stopped: Callable[[], bool]
@@ -277,8 +212,8 @@ class DumpSearch:
         )
 
     def next(self, direction: int) -> TextHit | None:
-        """Go to the next or previous hit, wrapping around; None if the next is not listed yet."""
-        if not self.hits or (direction > 0 and self.at == len(self.hits) - 1 and self._unlisted):
+        """Go to the next or previous listed hit, wrapping around; None if there is none."""
+        if not self.hits:
             return None
         if self.at < 0:
             self.at = 0 if direction > 0 else len(self.hits) - 1
@@ -309,7 +244,3 @@ def step_of(browser: Browser, found: TextHit) -> tuple[str | None, KernelStep | 
         if step.stage == found.stage:
             return target, step
     return target, None
-
-
-def _opener(text: StoredText) -> Callable[[Path], int]:
-    return lambda _: text.open()

@@ -28,71 +28,32 @@ class DumpChange:
 
     Attributes:
       entries: the new list of kernels; None if it may not have changed.
-      new: previously unknown kernels, oldest first.
       is_changed: whether the folder of the displayed kernel changed.
     """
 
     entries: list[Entry] | None
-    new: list[Entry]
     is_changed: bool
 
 
 class Watch:
-    """Checks the directories for changes.
-
-    Attributes:
-      new: kernels added since the start, or since `clear`.
-    """
+    """Checks the directories for changes."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._known = set(browser.entries)
-        self._roots = self._times(browser.roots)
+        self._roots = _times(browser.roots)
         self._shown: Entry | None = None
         self._below: tuple[float, ...] = ()
-        self._is_looking = False
-        self.new: list[Entry] = []
-
-    def begin(self) -> bool:
-        """Start a check, unless another one is running; return whether it started."""
-        was_looking, self._is_looking = self._is_looking, True
-        return not was_looking
 
     def look(self, entry: Entry | None, folder: Path | None) -> DumpChange:
         """Check the directories, and the folder of the displayed kernel. Runs in a worker.
 
         The first check of a kernel finds no change.
         """
-        entries, new = None, []
-        times = self._times(self._browser.roots)
-        if times != self._roots:
-            self._roots = times
-            entries = self._browser.listed()
-            new = sorted(set(entries) - self._known, key=self._age)
-        before, self._below = self._below, self._times(self._folders(folder))
+        roots, self._roots = self._roots, _times(self._browser.roots)
+        entries = self._browser.listed() if roots != self._roots else None
+        before, self._below = self._below, _times(self._folders(folder))
         was, self._shown = self._shown, entry
-        return DumpChange(
-            entries=entries, new=new, is_changed=was == entry and before != self._below
-        )
-
-    def take(self, found: DumpChange) -> bool:
-        """End a check, and pass the new list to the browser; return whether the list changed."""
-        self._is_looking = False
-        if found.entries is None or not self._browser.take(found.entries):
-            return False
-        self._known = set(found.entries)
-        self.new = [e for e in self.new if e in self._known] + found.new
-        return True
-
-    def clear(self) -> None:
-        """Stop reporting the new kernels found so far."""
-        self.new = []
-
-    def _age(self, entry: Entry) -> float:
-        return _time(self._browser.roots[entry.dump] / entry.name)
-
-    def _times(self, paths: Iterable[Path]) -> tuple[float, ...]:
-        return tuple(map(_time, paths))
+        return DumpChange(entries=entries, is_changed=was == entry and before != self._below)
 
     def _folders(self, folder: Path | None) -> Iterator[Path]:
         """Yield a kernel's folder and its subfolders; for raw dumps, only the common folder."""
@@ -101,6 +62,10 @@ class Watch:
         is_root = folder in self._browser.roots
         is_raw = is_root and not is_file(folder / KERNEL)
         yield from _folders(folder, 0 if is_raw else MAX_DEPTH)
+
+
+def _times(paths: Iterable[Path]) -> tuple[float, ...]:
+    return tuple(map(_time, paths))
 
 
 def _time(path: Path) -> float:

@@ -22,6 +22,7 @@ from textual.strip import Strip
 
 from pallas_debug.ir.operations import NOISE, Noise
 from pallas_debug.tui.model.browser import IGNORING_NOISE
+from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import (
     KINDS,
     Cells,
@@ -32,7 +33,6 @@ from pallas_debug.tui.widgets.cells import (
     without_locations,
 )
 from pallas_debug.tui.widgets.find import FindView
-from pallas_debug.tui.widgets.lines import MAX_LINE, Lines
 from pallas_debug.tui.widgets.lineview import ViewMessage
 
 if TYPE_CHECKING:

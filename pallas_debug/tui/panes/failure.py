@@ -11,7 +11,6 @@ from typing import ClassVar
 from textual import work
 from textual.events import Resize
 from textual.message import Message
-from textual.reactive import reactive
 from textual.widget import Widget
 
 from pallas_debug.errors import PallasDebugError
@@ -57,7 +56,7 @@ class FailureReport:
 
 
 class FailurePane(LineView):
-    """Place and reason of a failure; one line if folded, else at most a third of the height."""
+    """Place and reason of a failure, in at most a third of the height."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--head", "failure--place", "failure--help"}
     DEFAULT_CSS = """
@@ -68,8 +67,6 @@ class FailurePane(LineView):
         & .failure--help { color: $text-success; }
     }
     """
-
-    folded: reactive[bool] = reactive(False)
 
     class LineFound(Message):
         """Message: the line at which the kernel failed was found."""
@@ -86,7 +83,7 @@ class FailurePane(LineView):
 
     @property
     def count(self) -> int:
-        return min(len(self._report_rows), 1) if self.folded else len(self._report_rows)
+        return len(self._report_rows)
 
     def show(self, browser: Browser, entry: Entry | None, target: str | None) -> None:
         """Show why a kernel failed for a target; hide the banner if it did not."""
@@ -125,10 +122,6 @@ class FailurePane(LineView):
 
     # Height.
 
-    def watch_folded(self) -> None:
-        self._fit()
-        self.changed(keep=0)
-
     def on_resize(self, event: Resize | None = None) -> None:
         before = self._report_rows
         self._fit()
@@ -142,7 +135,7 @@ class FailurePane(LineView):
         width = self.parent.size.width if isinstance(self.parent, Widget) else 0
         width = max((width or self.app.size.width) - 1, MARGIN + 1)
         self._report_rows = list(_wrapped_rows(self.report, width)) if self.report else []
-        limit = 1 if self.folded else max((self.app.size.height - 2) // 3, 1)
+        limit = max((self.app.size.height - 2) // 3, 1)
         self.styles.height = max(min(len(self._report_rows), limit), 1)
 
     # Drawing.

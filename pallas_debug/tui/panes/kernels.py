@@ -68,7 +68,7 @@ class KernelPane(ListPane):
     }
     """
 
-    filter_hint = "part of the name, target:v5e, status:failed, test:NAME"
+    filter_hint = "part of the name, target:v5e, status:failed"
 
     side: reactive[int] = reactive(0)
     """Index of the directory from which to show a kernel that is in both."""
@@ -81,13 +81,11 @@ class KernelPane(ListPane):
         self._draw_until = 0.0
         self._unread: list[Entry] = []
         self._reading = False
-        self._seeking = False
 
     def on_mount(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         if self.list.total <= FEW:
             self.call_after_refresh(self.read_all)
-        self.list.tests = self.runs.tests
         self.call_after_refresh(self._read_runs)
         self._update_note()
 
@@ -138,7 +136,6 @@ class KernelPane(ListPane):
         self._show(*before)
         if self.runs.stale():
             self.runs.forget()
-            self.list.tests = self.runs.tests
             self._read_runs()
 
     def rearrange(self) -> None:
@@ -174,47 +171,6 @@ class KernelPane(ListPane):
             self.read_all()
         self.rearrange()
 
-    def dismiss(self) -> bool:
-        if self._seeking:
-            self._seeking = False
-            self.workers.cancel_group(self, "seek")
-            self._update_note()
-            return True
-        if super().dismiss():
-            return True
-        if self.list.failed_first:
-            self.failed_first(False)
-            return True
-        return False
-
-    def failed_first(self, wanted: bool) -> None:
-        """Sort failed kernels first, or sort all by name."""
-        self.list.failed_first = wanted
-        if wanted:
-            self.read_all()
-        self.rearrange()
-
-    def next_failed(self, direction: int) -> None:
-        """Move the cursor to the next or previous failed kernel, once it is found."""
-        if self.count:
-            self._seeking = True
-            self._seek(direction)
-
-    @work(thread=True, exclusive=True, group="seek")
-    def _seek(self, direction: int) -> None:
-        worker = get_current_worker()
-        at = self.list.find_failed(self.cursor, direction, lambda: worker.is_cancelled)
-        if not worker.is_cancelled:
-            self.call_later(self._found, at)
-
-    def _found(self, at: int | None) -> None:
-        self._seeking = False
-        self._update_note()
-        if at is None:
-            self.note = "no kernel failed"
-        elif at < self.count:
-            self.cursor = at
-
     # Reading in the background.
 
     def read_all(self) -> None:
@@ -240,7 +196,7 @@ class KernelPane(ListPane):
             self.call_later(self._all_rows_read)
 
     def _rows_read(self) -> None:
-        if self.list.wanted.reads or self.list.failed_first:
+        if self.list.wanted.reads:
             self.rearrange()
         self._update_note()
 
@@ -253,7 +209,7 @@ class KernelPane(ListPane):
     def _read_runs(self) -> None:
         worker = get_current_worker()
         self.runs.read(lambda: worker.is_cancelled)
-        self.call_later(self.rearrange if self.list.wanted.test else self.refresh)
+        self.call_later(self.refresh)
 
     @work(thread=True, group="screen")
     def _read_unread(self) -> None:
@@ -268,17 +224,13 @@ class KernelPane(ListPane):
         parts = []
         if listed.wanted.text:
             parts.append(f"{self.count:,}/{len(listed.lines):,} {listed.wanted.text}")
-        if listed.failed_first:
-            parts.append(f"failed first: {listed.failures:,}")
         if self._reading and not listed.whole:
             parts.append(f"read {listed.read:,}/{listed.total:,}")
-        elif self._seeking:
-            parts.append("looking for one that failed")
         if len(self._browser.roots) > 1:
             parts.append(_shared(listed.shared))
         elif not parts and self.count > self.size.height > 0:
-            failed = f", {listed.failures:,} failed" if listed.failures and listed.whole else ""
-            parts.append(f"{self.count:,} kernels{failed}")
+            failures = listed.failures if listed.whole else 0
+            parts.append(f"{self.count:,} kernels" + (f", {failures:,} failed" if failures else ""))
         self.note = "  ".join(parts)
 
     # Drawing.

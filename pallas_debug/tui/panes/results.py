@@ -14,8 +14,9 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, Static
 
+from pallas_debug.tui.model import MAX_LISTED
 from pallas_debug.tui.model.browser import kernel_name
-from pallas_debug.tui.model.runs import MAX_LISTED, RunEvent, Runs
+from pallas_debug.tui.model.runs import RunEvent, Runs
 from pallas_debug.tui.model.search import DumpSearch, TextHit
 from pallas_debug.tui.widgets.cells import Cells, fitted, visible
 from pallas_debug.tui.widgets.lineview import LineView
@@ -154,7 +155,6 @@ class SearchScreen(ResultScreen):
 
     Args:
       begin: starts a search.
-      more: lists more hits, if the cursor is near the last.
       opened: goes to a hit.
     """
 
@@ -164,13 +164,11 @@ class SearchScreen(ResultScreen):
         title: str,
         *,
         begin: Callable[[str], None],
-        more: Callable[[], None],
         opened: Callable[[TextHit], None],
     ) -> None:
         super().__init__(title, hint="regular expression", value=search.text)
         self._search = search
         self._begin = begin
-        self._more = more
         self._opened = opened
         self._timer: Timer | None = None
 
@@ -202,7 +200,6 @@ class SearchScreen(ResultScreen):
         if len(search.hits) != self.listed.count:
             self.listed.grow(len(search.hits))
         search.at = self.listed.cursor if search.hits else -1
-        self._more()
         self.show_summary(search.status or "type to search; enter opens a hit, then n and N")
 
     def draw(self, line: int, width: int) -> Cells:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual import work
-from textual.reactive import reactive
 from textual.timer import Timer
 from textual.worker import get_current_worker
 
@@ -124,7 +123,7 @@ def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> 
 
 
 class StepPane(ListPane):
-    """Pane with a kernel's stages and passes. Passes without changes are dimmed or hidden.
+    """Pane with a kernel's stages and passes. Passes without changes are dimmed.
 
     As far as there is room, each pass shows the number of operations added and removed, their
     total, the size of the text, and the time taken.
@@ -144,8 +143,6 @@ class StepPane(ListPane):
         & .steps--failed { color: $text-error; text-style: bold; }
     }
     """
-
-    only_changed: reactive[bool] = reactive(False)
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -182,7 +179,6 @@ class StepPane(ListPane):
             return False
         if not self._takes(found):
             self._wanted = ""
-            self.set_reactive(StepPane.only_changed, False)
         self._filter(found)
         return True
 
@@ -199,24 +195,15 @@ class StepPane(ListPane):
         if self.current != before:
             self.post_message(self.Moved(self))
 
-    def watch_only_changed(self) -> None:
-        self._filter(self.current)
-
     def _takes(self, step: KernelStep) -> bool:
-        if not all(word in step.label.lower() for word in self._wanted.split()):
-            return False
-        return step.changed or step.failed or not self.only_changed
+        return all(word in step.label.lower() for word in self._wanted.split())
 
     def _filter(self, at: KernelStep | None) -> None:
         self.steps = [step for step in self.all_steps if self._takes(step)]
         labels = [step.label for step in self.steps]
         keep = labels.index(at.label) if at is not None and at.label in labels else 0
-        parts = []
-        if self._wanted or self.only_changed:
-            parts.append(f"{len(self.steps)}/{len(self.all_steps)}")
-            parts += [self._wanted] if self._wanted else []
-            parts += ["only changes"] if self.only_changed else []
-        self.note = " ".join(parts)
+        counts = f"{len(self.steps)}/{len(self.all_steps)}"
+        self.note = f"{counts} {self._wanted}" if self._wanted else ""
         self.changed(keep=keep)
 
     def next_changed(self, direction: int) -> None:

@@ -19,10 +19,10 @@ from textual.strip import Strip
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Module, guess_kind, read_line
 from pallas_debug.model import SourceLine
-from pallas_debug.tui.model.document import Document
+from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import KINDS, Cells, Mark, marked, spans, without_locations
 from pallas_debug.tui.widgets.find import FindView
-from pallas_debug.tui.widgets.lines import MAX_LINE, DocumentLines, Folds, HitLines, Lines
+from pallas_debug.tui.widgets.folds import Folds
 from pallas_debug.tui.widgets.lineview import ViewMessage, breathe
 
 MAX_LINKED = 4_000_000
@@ -56,7 +56,6 @@ class TextPane(FindView):
         "text--folded",
         "text--region",
         "text--notice",
-        "text--recorded",
         *(f"text--{kind}" for kind in KINDS),
     }
     DEFAULT_CSS = """
@@ -69,7 +68,6 @@ class TextPane(FindView):
         & .text--folded { color: $text-warning; text-style: italic; }
         & .text--region { color: $text-accent; text-style: bold; }
         & .text--notice { background: $warning; color: $background; }
-        & .text--recorded { color: $text-success; text-style: italic; }
         & .text--comment { text-style: dim italic; }
         & .text--location { text-style: dim; }
         & .text--string { color: $text-success; }
@@ -98,13 +96,10 @@ class TextPane(FindView):
         self._kind = self.module.kind
         self.is_diff = False
         self._folds = Folds()
-        self._only: HitLines | None = None
         self._values: dict[str, int | None] = {}
         self._origin: frozenset[int] = frozenset()
         self._ends: tuple[int, ...] = ()
         self._wanted: int | None = None
-        self.beside: Mapping[int, str] = {}
-        """Remarks to show at the end of lines, by line from 0."""
 
     def on_mount(self) -> None:
         self.set_interval(WATCH_EVERY, self.look)
@@ -116,9 +111,7 @@ class TextPane(FindView):
     def count(self) -> int:
         return self.source.count
 
-    def show(
-        self, lines: Sequence[str] | Document | Lines, *, is_diff: bool = False, keep: int = 0
-    ) -> None:
+    def show(self, lines: Sequence[str] | Lines, *, is_diff: bool = False, keep: int = 0) -> None:
         """Show lines, with the cursor on line `keep`.
 
         The caller closes a document once another text is shown.
@@ -126,9 +119,7 @@ class TextPane(FindView):
         Args:
           is_diff: whether the lines are a diff instead of a stage, and are not parsed.
         """
-        if isinstance(lines, Document):
-            lines = DocumentLines(lines)
-        self.source = Lines(lines) if isinstance(lines, Sequence) else lines
+        self.source = lines if isinstance(lines, Lines) else Lines(lines)
         self.notice = ""
         self.is_diff = is_diff
         self.set_reactive(TextPane.panned, 0)
@@ -166,9 +157,8 @@ class TextPane(FindView):
     def _begin(self, keep: int = 0) -> None:
         """Show the source from the start, and discard data about the previous text."""
         self.module = Module([])
-        self._folds, self._only = Folds(), None
+        self._folds = Folds()
         self._values, self._origin = {}, frozenset()
-        self.beside = {}
         self._wanted = keep
         if self.is_running:
             self.workers.cancel_group(self, "index")
@@ -204,8 +194,6 @@ class TextPane(FindView):
         if wanted is not None and wanted < 0:
             wanted = self.count - 1
         before = self.cursor
-        if wanted is not None:
-            self._widen_to(wanted)
         self.changed(keep=wanted)
         self._mark_values()
         if self.cursor != before:
@@ -288,13 +276,13 @@ class TextPane(FindView):
 
     @property
     def rows(self) -> int:
-        return (self._only or self._folds).rows(self.count)
+        return self._folds.rows(self.count)
 
     def row_of(self, line: int) -> int:
-        return (self._only or self._folds).row_of(line)
+        return self._folds.row_of(line)
 
     def line_of(self, row: int) -> int:
-        return (self._only or self._folds).line_of(row)
+        return self._folds.line_of(row)
 
     def toggle_fold(self) -> None:
         """Fold or unfold the innermost region around the cursor."""
@@ -314,34 +302,6 @@ class TextPane(FindView):
         self._folds.unfold_all()
         self.changed()
 
-    # Only lines with hits.
-
-    @property
-    def narrowed(self) -> bool:
-        """True if only lines with hits and their context are shown."""
-        return self._only is not None
-
-    def narrow(self, wanted: bool) -> None:
-        """Show only lines with hits and their context, or all lines."""
-        self._only = HitLines() if wanted and self.sought is not None else None
-        self.hits_changed()
-        self.changed()
-
-    def _widen_to(self, line: int) -> None:
-        """Show all lines if this line is hidden, unless it may still turn out to be a hit."""
-        if self._only is not None and line not in self._only and not self.searching:
-            self.narrow(False)
-
-    def hits_changed(self) -> None:
-        if self._only is None:
-            return
-        if not (self.hits or self.searching):
-            self.problem = self.problem or "no line matches: showing all lines"
-            self.narrow(False)
-            return
-        self._only.extend(self.hits)
-        self.changed()
-
     # Drawing.
 
     def left_out(self, line: int) -> int:
@@ -357,8 +317,6 @@ class TextPane(FindView):
             mark, style = "▌", "text--origin"
         elif self._folds.hidden(line):
             mark, style = "▸", "text--folded"
-        elif self._only is not None and self._only.opens(line):
-            mark, style = "┄", "text--folded"
         elif line in self._ends:
             mark, style = "╭╰"[line == self._ends[1]], "text--region"
         return [(number, "text--number"), (mark, style)]
@@ -384,15 +342,7 @@ class TextPane(FindView):
             cells.append((f" … {rest:,} more {self.source.unit}", "text--comment"))
         if hidden := self._folds.hidden(line):
             cells.append((f" … {hidden:,} lines", "text--folded"))
-        if line in self.beside:
-            cells.append((f"  ◂ {self.beside[line]}", "text--recorded"))
         return cells
-
-    def put_beside(self, texts: Mapping[int, str]) -> None:
-        """Show texts at the end of lines."""
-        if texts != self.beside:
-            self.beside = texts
-            self.changed()
 
     def _value_marks(self, line: int, text: str) -> list[Mark]:
         """Mark the values of the cursor's line, and in a jaxpr all values."""
@@ -425,7 +375,6 @@ class TextPane(FindView):
     # Values, and origins of lines.
 
     def watch_cursor(self, before: int, after: int) -> None:
-        self._widen_to(after)
         if self._folds.reveal(after):
             self.changed()
         self._wanted = None
@@ -466,6 +415,11 @@ class TextPane(FindView):
                     self.cursor = line
                     return True
         return False
+
+    @property
+    def origins(self) -> Mapping[tuple[str, int], Sequence[int]]:
+        """Lines of the text, from 0, that come from each Python line."""
+        return self.module.from_source if self.linked else {}
 
     def mark_origin(self, lines: Sequence[int]) -> None:
         """Mark the lines that come from a Python line."""

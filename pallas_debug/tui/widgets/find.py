@@ -10,7 +10,6 @@ import itertools
 import time
 from array import array
 from collections.abc import Iterator
-from typing import Literal
 
 from textual import work
 from textual.worker import Worker
@@ -18,8 +17,8 @@ from textual.worker import Worker
 from pallas_debug.errors import PatternError
 from pallas_debug.ir.patterns import Pattern, Query, spans_of
 from pallas_debug.ir.search import finder
+from pallas_debug.tui.model.document import Lines
 from pallas_debug.tui.widgets.cells import Mark
-from pallas_debug.tui.widgets.lines import Lines
 from pallas_debug.tui.widgets.lineview import LineView, ViewMessage, breathe
 
 PIECE = 1 << 19
@@ -30,9 +29,6 @@ AT_ONCE = 2
 
 _REPORT_EVERY = 0.3
 """Seconds between progress reports."""
-
-Case = Literal["smart", "ignored", "kept"]
-_CASES: dict[Case, bool | None] = {"smart": None, "ignored": True, "kept": False}
 
 
 def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> Iterator[int]:
@@ -64,8 +60,6 @@ class FindView(LineView):
         self.sought: Query | None = None
         self.problem = ""
         """Reason why the search text is not used as a regular expression."""
-        self.regex = True
-        self.case: Case = "smart"
         self.hits = array("Q")
         """Known lines with a hit, in order."""
         self._pattern: Pattern | None = None
@@ -86,29 +80,18 @@ class FindView(LineView):
         self.problem = ""
         self.sought = None
         if text:
-            self.sought = Query(text=text, literal=not self.regex, ignore_case=_CASES[self.case])
+            self.sought = Query(text=text, ignore_case=None)
             try:
                 self.sought.compiled()
             except PatternError as error:
                 self.problem = (
                     f"not a regular expression: {error.reason}; searching for the literal text"
                 )
-                self.sought = Query(text=text, literal=True, ignore_case=_CASES[self.case])
+                self.sought = Query(text=text, literal=True, ignore_case=None)
         self._pattern = self.sought.compiled() if self.sought else None
         self._landed = self.cursor
         self._is_hit_wanted = self.sought is not None
         self._search_again()
-
-    def toggle_regex(self) -> None:
-        """Switch between regular expressions and literal text."""
-        self.regex = not self.regex
-        self.search(self.sought.text if self.sought else None)
-
-    def next_case(self) -> None:
-        """Switch between smart case, ignored case and exact case."""
-        order = list(_CASES)
-        self.case = order[(order.index(self.case) + 1) % len(order)]
-        self.search(self.sought.text if self.sought else None)
 
     def next_hit(self, direction: int) -> None:
         """Move the cursor to the next line with a hit, or the previous one, wrapping around."""
@@ -145,9 +128,6 @@ class FindView(LineView):
         return [(start, stop, "hit") for start, stop in spans_of(self._pattern, text)]
 
     # For subclasses.
-
-    def hits_changed(self) -> None:
-        """Called when more hits were found, or the search ended."""
 
     def go_to_hit(self, line: int) -> None:
         """Move the cursor to a line with a hit."""
@@ -186,7 +166,6 @@ class FindView(LineView):
             self._go_if_wanted()
             if time.monotonic() - reported > _REPORT_EVERY:
                 reported = time.monotonic()
-                self.hits_changed()
                 self.post_message(self.Found(self))
             await breathe()
         self._go_if_wanted()
@@ -198,7 +177,6 @@ class FindView(LineView):
             self._move_to(found)
 
     def _finish(self) -> None:
-        self.hits_changed()
         if self._is_hit_wanted:
             self._move_to(self.hits[0] if self.hits else self._from)
         self.refresh()

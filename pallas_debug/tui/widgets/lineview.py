@@ -73,11 +73,6 @@ def bar_thumb(rows: int, room: int, top: int) -> range:
     return range(start, start + size)
 
 
-def bar_top(rows: int, room: int, cell: int) -> int:
-    """Return the first visible row when the scroll bar is dragged to a cell."""
-    return round(max(0, min(cell, room - 1)) / max(room - 1, 1) * max(rows - room, 0))
-
-
 class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_bindings=False):  # type: ignore[misc]
     """Scrollable view of lines with a cursor.
 
@@ -139,7 +134,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         # A strip caches what Textual renders from it, so redrawing the same strip is much cheaper.
         self._drawn: LRUCache[tuple[object, ...], list[Strip]] = LRUCache(_CACHED)
         self._edged: LRUCache[tuple[int, Segment], tuple[Strip, Strip]] = LRUCache(_CACHED)
-        self._is_drawing = self._is_dragged = False
+        self._is_drawing = False
 
     # For subclasses.
 
@@ -450,22 +445,6 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         line = self.line_at(y)
         if line is not None and x < self.columns:
             self.cursor = line
-
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        if event.x - self.gutter.left >= self.columns and self.rows > self.room:
-            self._is_dragged = True
-            self.capture_mouse()
-            self.on_mouse_move(event)
-
-    def on_mouse_move(self, event: events.MouseEvent) -> None:
-        if self._is_dragged:
-            top = bar_top(self.rows, self.room, event.y - self.gutter.top)
-            self.scroll_to(y=top, animate=False, force=True)
-
-    def on_mouse_up(self) -> None:
-        if self._is_dragged:
-            self._is_dragged = False
-            self.release_mouse()
 
     def on_resize(self) -> None:
         self._fit_lines()  # Textual redraws the view anyway
