@@ -9,8 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.bridge.lowering import calls, hook
@@ -81,26 +79,6 @@ def sanitized(call: Launch, arrays: Arrays) -> tuple[tuple[Finding, ...], Memory
 def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
     """What the sanitizer of memory finds in the only kernel that a function calls."""
     return sanitized(*passed(function, args))[0]
-
-
-def call_with_table(kernel: Any, table: jax.Array, x: jax.Array) -> jax.Array:
-    """A kernel over rows of three blocks, with an output block and a sum in scratch for each row.
-
-    Args:
-      kernel: takes a table with an entry for each row, a block, the row's output, and scratch.
-    """
-    rows = len(table)
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(rows, 3),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, k, _: (i, k))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, k, _: (i, 0)),
-            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
-        ),
-        out_shape=jax.ShapeDtypeStruct((8 * rows, 128), jnp.float32),
-    )(table, x)
 
 
 def require_close(got: Any, want: Any, units: float = UNITS) -> None:

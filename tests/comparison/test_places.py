@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compared import BF16, F32, X, at_block, blocks, copy_twice, double, one
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 
@@ -35,26 +33,6 @@ def test_a_block_that_no_grid_point_visits() -> None:
     assert finding.values["pattern"] == "within [8:16, 0:256]; each is NaN"
     assert str(finding.cause).startswith("no step of the kernel writes [8, 0]: it holds whatever")
     assert str(finding.advice).startswith("does a grid point visit this block?")
-
-
-@pytest.mark.slow
-def test_an_index_map_with_scalar_prefetch() -> None:
-    def swapped(order: jax.Array, x: jax.Array) -> Any:
-        return pl.pallas_call(
-            lambda order_ref, x_ref, o_ref: copy_twice(x_ref, o_ref),
-            out_shape=x,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=(2,),
-                in_specs=[pl.BlockSpec((8, 256), lambda i, order: (i, 0))],
-                out_specs=pl.BlockSpec((8, 256), lambda i, order: (order[i], 0)),
-            ),
-        )(order, x)
-
-    finding = one(swapped, lambda order, x: 2 * x, jnp.array([1, 0], jnp.int32), X)
-    assert finding.grid_point == (0,)
-    assert "first, in block [8:16, 0:256] of grid point (0,): [8, 0] is" in finding.message
-    assert finding.values["pattern"] == "within [0:16, 0:256]"
 
 
 @pytest.mark.slow

@@ -114,19 +114,6 @@ def _scratch_over_the_tile(x):
     return pl.kernel(kernel, out_type=jax.typeof(x), mesh=mesh, scratch_types=scratch)(x)
 
 
-def scratch_of_all_cores(x):
-    """TPU interpret mode alone refuses it."""
-
-    def kernel(x_ref, o_ref):
-        def copy(tile_ref):
-            tile_ref[...] = x_ref[...]
-            o_ref[...] = tile_ref[...]
-
-        pl.run_scoped(copy, pltpu.VMEM((8, 128), x.dtype), collective_axes="core")
-
-    return calling(kernel)(x)
-
-
 LARGE = pl.BlockSpec((1024, 2048), lambda i: (i, 0))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pallas_debug import explain
 from pallas_debug.explain import memory
 from pallas_debug.model import Kernel, Operand
 
@@ -51,9 +50,3 @@ def test_the_compiler_counts_scalar_prefetch_among_the_inputs() -> None:
     operands = (operand("table_ref", "scalar_prefetch", "smem"), *ROWS)
     named = Kernel(name="k", digest="", primitive="pallas_call", operands=operands)
     assert memory.overflow(text, named)[1] == "  x_ref: 32 MiB, f32[2048,4096]"
-
-
-def test_an_explanation_holds_the_sums() -> None:
-    found = explain.explain(message("scoped-vmem-overflow", "size 40.00M"))
-    assert found is not None
-    assert found.details == ("needed: 40 MiB of VMEM; limit: 16 MiB",)

@@ -27,17 +27,6 @@ def test_a_signal_orders_what_was_before_it() -> None:
     assert two.follows(NEVER)
 
 
-def test_order_passes_through_a_third_task() -> None:
-    tasks, first, second = Tasks(), SemaphoreClock(), SemaphoreClock()
-    one, two, three = tasks.new(), tasks.new(), tasks.new()
-    epoch = one.epoch
-    first.release(one, 1)
-    first.take(two, 1)
-    second.release(two, 1)
-    second.take(three, 1)
-    assert three.follows(epoch)
-
-
 def test_grid_points_that_run_in_parallel_do_not_follow_each_other() -> None:
     tasks = Tasks()
     core = tasks.new()
@@ -60,17 +49,6 @@ def dma(tasks: Tasks, core: Task, semaphore: SemaphoreClock, amount: int) -> int
     return epoch
 
 
-def test_a_dma_is_over_only_after_its_wait() -> None:
-    tasks, semaphore = Tasks(), SemaphoreClock()
-    core = tasks.new()
-    before = core.epoch
-    epoch = dma(tasks, core, semaphore, 4096)
-    assert core.follows(before)
-    assert not core.follows(epoch)
-    assert semaphore.take(core, 4096) == ()
-    assert core.follows(epoch)
-
-
 def test_a_wait_for_one_of_two_equal_dmas_is_over_neither() -> None:
     tasks, semaphore = Tasks(), SemaphoreClock()
     core, other = tasks.new(), tasks.new()
@@ -81,15 +59,6 @@ def test_a_wait_for_one_of_two_equal_dmas_is_over_neither() -> None:
     assert core.follows(before)
     assert semaphore.take(core, 8) == ()
     assert all(map(core.follows, epochs))
-
-
-def test_a_wait_for_more_than_the_others_bring_follows_the_large_one() -> None:
-    tasks, semaphore = Tasks(), SemaphoreClock()
-    core = tasks.new()
-    small, large = (dma(tasks, core, semaphore, amount) for amount in (8, 32))
-    semaphore.take(core, 32)
-    assert core.follows(large)
-    assert not core.follows(small)
 
 
 def test_a_remote_dma_has_read_its_source_before_it_writes() -> None:
@@ -130,17 +99,6 @@ def test_many_dmas_need_few_numbers() -> None:
         assert not core.follows(epochs[-1])
     assert len(core.clock) == 3
     assert len(set(epochs)) == len(epochs)
-
-
-def test_dmas_that_are_never_awaited_keep_their_numbers() -> None:
-    tasks, lost, semaphore = Tasks(), SemaphoreClock(), SemaphoreClock()
-    core = tasks.new()
-    never = [dma(tasks, core, lost, 8) for _ in range(40)]
-    for _ in range(200):
-        dma(tasks, core, semaphore, 8)
-        semaphore.take(core, 8)
-    assert not any(map(core.follows, never))
-    assert len(core.clock) < 10
 
 
 def test_of_many_dmas_that_are_awaited_one_by_one_none_is_certain_before_the_last() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas.ops.tpu.all_gather import all_gather as all_gather_of_jax
 from jax.sharding import AxisType, PartitionSpec
 from machine_runs import ran
 from pallas_debug_kernels import all_gather, operation
@@ -40,14 +39,6 @@ def test_the_bundled_collective(axes: dict[str, int]) -> None:
     np.testing.assert_array_equal(out, expected)
     for shard in out.addressable_shards:  # also where the result is replicated
         np.testing.assert_array_equal(shard.data, expected[shard.index])
-
-
-def test_the_collective_of_jax() -> None:
-    x = jnp.arange(32 * 128, dtype=jnp.float32).reshape(32, 128)
-    out = ran(lambda x: all_gather_of_jax(x, mesh=mesh(x=4), axis_name="x"), x)
-    for shard in out.addressable_shards:
-        np.testing.assert_array_equal(shard.data, x[shard.index])
-    assert out.shape == x.shape
 
 
 def test_devices_that_do_not_communicate_need_not_meet() -> None:

@@ -13,7 +13,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from machine_runs import passed, ran
 
-import pallas_debug
 from pallas_debug.bridge.programs import triton as triton_rules
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import run
@@ -306,20 +305,6 @@ def test_the_last_grid_point_may_read_what_the_others_wrote() -> None:
 
 
 # Operations
-
-
-@pytest.mark.slow
-def test_equal_elements_of_an_atomic_update_all_count() -> None:
-    def kernel(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
-        numbers = x_ref[part()]
-        plt.atomic_add(o_ref, (numbers,), jnp.ones_like(numbers))
-
-    function = lambda x: total(kernel, x, jax.ShapeDtypeStruct((4,), jnp.int32))  # noqa: E731
-    expected = np.bincount(NUMBERS).tolist()
-    assert ran(function, NUMBERS).tolist() == expected
-    assert sanitized(function, NUMBERS) == ()
-    with pallas_debug.interpret("auto"):  # HLO interpret mode counts only one of several
-        assert function(NUMBERS).tolist() == expected
 
 
 @pytest.mark.parametrize(

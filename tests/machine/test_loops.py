@@ -165,16 +165,6 @@ def test_the_sanitizer_finds_the_same_in_compiled_loops(
     assert facts(one) == facts(other)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
-def test_results_are_those_of_a_run_step_by_step(
-    kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = (ran(kernel, monkeypatch, compiled=c) for c in (True, False))
-    assert not one.findings
-    np.testing.assert_array_equal(one.results[0][0], other.results[0][0])
-
-
 def test_a_fault_is_reported_as_in_a_run_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (ran(past_the_end, monkeypatch, compiled=c) for c in (True, False))
     assert facts(one) == facts(other)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from correct_kernels import CORRECT, CorrectKernel
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import called, passed, require_close
@@ -45,13 +44,6 @@ def of_rows(kernel: Callable[..., None], *scratch: Any, rows: int = 80) -> Progr
     return function, (ROWS[:rows],)
 
 
-def ragged() -> Program:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + 1
-
-    return of_rows(kernel, rows=77)
-
-
 def sum_of_padding() -> Program:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.broadcast_to(x_ref[...].sum(0, keepdims=True), o_ref.shape)
@@ -84,18 +76,6 @@ def carried_in_scratch() -> Program:
     return of_rows(kernel, pltpu.VMEM((8, 256), jnp.bfloat16), pltpu.SMEM((1,), jnp.int32))
 
 
-def inner_loops() -> Program:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        def add(j: Any, total: Any) -> Any:
-            o_ref[pl.ds(j, 1), :] = x_ref[pl.ds(j, 1), :] + total
-            return total + 1.0
-
-        total = lax.fori_loop(0, 8, add, 0.0)
-        lax.fori_loop(0, pl.program_id(0) % 8, add, total)
-
-    return of_rows(kernel)
-
-
 def written_inputs() -> Program:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         x_ref[...] = x_ref[...] * 2
@@ -111,29 +91,6 @@ def written_inputs() -> Program:
         )(x)
 
     return function, (ROWS,)
-
-
-def accumulated_in_a_block() -> Program:
-    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
-        @pl.when(pl.program_id(2) == 0)
-        def _() -> None:
-            o_ref[...] = jnp.zeros_like(o_ref)
-
-        o_ref[...] += jnp.dot(x_ref[...], y_ref[0], preferred_element_type=F32)
-
-    def function(x: jax.Array, y: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((40, 256), F32),
-            grid=(5, 2, 2),
-            in_specs=[
-                pl.BlockSpec((8, 128), lambda i, j, k: (i, k)),
-                pl.BlockSpec((1, 128, 128), lambda i, j, k: (0, k, j)),
-            ],
-            out_specs=pl.BlockSpec((8, 128), lambda i, j, k: (i, j)),
-        )(x, y)
-
-    return function, (ROWS[:40] / 251, ROWS.reshape(-1, 256)[:80].repeat(4, 0)[None, :256] / 251)
 
 
 def by_table(table: np.ndarray, kernel: Callable[..., None] | None = None) -> Program:
@@ -176,8 +133,7 @@ def elements() -> Program:
 
 
 PROGRAMS = [
-    *(ragged, sum_of_padding, partly_written, carried_in_scratch, inner_loops, written_inputs),
-    *(accumulated_in_a_block, elements),
+    *(sum_of_padding, partly_written, carried_in_scratch, written_inputs, elements),
     lambda: by_table(TABLE),
 ]
 

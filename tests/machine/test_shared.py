@@ -152,26 +152,3 @@ def test_counts_go_from_kernel_to_kernel() -> None:
         "that returned it, add up to less than the waits\n  try: start a copy of the same slices, "
         "or signal it once, for every wait, in one of these kernels"
     ) in str(error.value)
-
-
-@pytest.mark.slow
-def test_keys_of_the_tpu() -> None:
-    """One and several; equal keys give equal numbers."""
-
-    def kernel(key_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jax.random.uniform(key_ref[...], (8, 128))
-
-    def call(key: Any) -> Any:
-        return pl.pallas_call(kernel, in_specs=[SMEM], out_shape=S((8, 128), F32))(key)
-
-    def many(keys: Any) -> Any:
-        keys = pltpu.to_pallas_key(keys)
-        return call(keys[1]), jax.vmap(call)(keys)
-
-    keys = jax.random.split(jax.random.key(0), 3)
-    (one, three), session = sanitized(many, keys)
-    assert ((three >= 0) & (three < 1)).all()
-    np.testing.assert_array_equal(three[1], one)
-    assert (three[0] != three[1]).mean() > 0.9
-    assert (three[1] != three[2]).mean() > 0.9
-    assert session.observer.findings == ()

@@ -87,16 +87,6 @@ def test_the_whole_text(verdict: Verdict) -> None:
     )
 
 
-def test_two_answers_to_one_cell_show_the_worse() -> None:
-    outcomes = [
-        Outcome(kernel="rows", engine="static", status="found"),
-        Outcome(kernel="rows", engine="static", status="ok"),
-    ]
-    for order in (outcomes, outcomes[::-1]):
-        text = str(Verdict(name="f", kernels=("rows",), outcomes=tuple(order)))
-        assert "rows    FOUND" in text
-
-
 def test_a_long_name_has_a_line_of_its_own() -> None:
     names = ("rows", "r" * 41)
     outcomes = tuple(Outcome(kernel=name, engine="static", status="ok") for name in names)

@@ -38,18 +38,6 @@ def only(verdict: Verdict) -> Finding:
     return finding
 
 
-def test_a_table_that_points_past_the_array() -> None:
-    verdict = judged(gather, TABLE, POOL)
-    finding = only(verdict)
-    assert finding.grid_point == (2,)
-    assert finding.source is not None
-    assert finding.source.line == PAGES.line
-    assert (
-        "returns block 9 along dimension 0 of float32[4, 8, 128], which has 4 blocks"
-    ) in finding.message
-    assert not_judged(verdict) == ()
-
-
 def made_up(table: Any, pool: Any) -> Any:
     return gather(jnp.cumsum(table) - jnp.arange(3), pool)
 

@@ -11,7 +11,6 @@ from jax.experimental import pallas as pl
 
 import pallas_debug
 from pallas_debug.errors import KernelFault
-from pallas_debug.verdict import verify
 
 
 def has_no_room(x: jax.Array, rows: int = 1024) -> jax.Array:
@@ -21,18 +20,6 @@ def has_no_room(x: jax.Array, rows: int = 1024) -> jax.Array:
     spec = pl.BlockSpec((rows, 4096), lambda i: (i, 0))
     grid = (x.shape[0] // rows,)
     return pl.pallas_call(has_no_room, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
-
-
-def test_verify_reports_it_for_each_target_that_it_does_not_fit() -> None:
-    small = jax.ShapeDtypeStruct((640, 4096), jnp.float32)
-    verdict = verify(has_no_room, small, 320, targets="v5e,v6e")
-    assert [(f.kind, f.targets) for f in verdict.findings] == [("VmemOverflow", ("v5e",))]
-    assert {o.column: o.status for o in verdict.outcomes if o.kernel} == {
-        "static": "found",
-        "v5e": "found",
-        "v6e": "ok",
-        "machine": "ok",
-    }
 
 
 def test_check_stops_before_it_runs() -> None:

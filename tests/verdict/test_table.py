@@ -103,12 +103,6 @@ def len_of(one: Verdict) -> str:
     return "1 kernel" if len(one.kernels) == 1 else f"{len(one.kernels)} kernels"
 
 
-def test_a_cell_without_an_answer_says_so() -> None:
-    (one,) = filled([], engines=("machine",))
-    assert (one.kernel, one.engine, one.status) == ("rows", "machine", "unjudged")
-    assert one.reason == "the engine ended without an answer (please report it)"
-
-
 def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
     full = cell("unjudged", "compile", target="v6e", reason="the disk is full. Free some space.")
     rest = [cell("ok"), cell("ok", "machine")]

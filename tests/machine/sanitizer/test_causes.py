@@ -17,7 +17,6 @@ from pallas_debug.findings.faults import Fault
 
 F32, I32 = jnp.float32, jnp.int32
 BINS = 128
-TILE = pltpu.VMEM((8, 128), F32)
 X = np.random.default_rng(0).standard_normal((56, 128)).astype(np.float32)
 
 
@@ -87,36 +86,6 @@ def test_scratch_may_hold_the_number_that_a_flag_is_compared_with(first: int) ->
     assert not found(lambda x: flagged(x, sets=True, first=first), X)
     (unwritten,) = found(lambda x: flagged(x, sets=False, first=first), X)
     assert (unwritten.kind, unwritten.operand) == (Fault.UNINITIALIZED_READ, "flag_ref")
-
-
-@pytest.mark.slow
-def test_padding_that_is_masked_beside_many_reads_of_unwritten_memory() -> None:
-    """More of these than there are runs to check each alone."""
-
-    def sums(x):
-        def kernel(x_ref, out_ref, acc_ref):
-            j, i = pl.program_id(0), pl.program_id(1)
-
-            @pl.when((i == 0) & (j == 0))
-            def _start() -> None:
-                out_ref[...] = jnp.zeros_like(out_ref)
-                acc_ref[...] = jnp.zeros_like(acc_ref)
-
-            rows = i * 8 + lax.broadcasted_iota(I32, (8, 128), 0)
-            for part in range(14):
-                acc_ref[part] += jnp.where(rows < 20, x_ref[...], 0.0)
-            out_ref[...] += acc_ref[0] + acc_ref[13]
-
-        return pl.pallas_call(
-            kernel, grid=(2, 3), in_specs=[pl.BlockSpec((8, 128), lambda j, i: (i, j))],
-            out_specs=pl.BlockSpec((8, 128), lambda j, i: (0, j)),
-            out_shape=jax.ShapeDtypeStruct((8, 256), F32),
-            scratch_shapes=[pltpu.VMEM((14, 8, 128), F32)],
-        )(x)  # fmt: skip
-
-    reads = found(sums, np.ones((20, 256), np.float32))
-    assert reads
-    assert Fault.PADDING_READ not in {one.kind for one in reads}
 
 
 def sums_of_lanes(x: jax.Array, *, slots: int) -> jax.Array:

@@ -31,25 +31,6 @@ def kinds(findings: tuple[Finding, ...]) -> list[str]:
     return [str(finding.kind) for finding in findings]
 
 
-@pytest.mark.slow
-def test_a_nan_made_of_data_that_a_race_brought() -> None:
-    """The copy has not arrived: the data are read too early, and their logarithm is a NaN."""
-
-    def kernel(x_ref: Any, o_ref: Any, tile: Any, sem: Any) -> None:
-        copy = pltpu.make_async_copy(x_ref, tile, sem)
-        tile[...] = -jnp.ones_like(tile)
-        copy.start()
-        read = tile[...]
-        copy.wait()
-        o_ref[...] = jnp.log(read)
-
-    (race,) = found(
-        kernel, pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA, x=-X, in_specs=[HBM]
-    )
-    assert race.kind is Fault.DATA_RACE
-    assert kinds(race.consequences) == [Fault.NAN_PRODUCED]
-
-
 def test_an_index_that_was_never_written() -> None:
     def kernel(x_ref: Any, o_ref: Any, index: Any) -> None:
         start = index[0]

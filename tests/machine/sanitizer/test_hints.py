@@ -7,18 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
-from broken_kernels import ALL
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import triton as plt
 from machine_runs import passed
 
 from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.model import Hint
-
-STATIC = ("unread input", "no effect")
 
 
 def hints(function: Callable[..., Any], *args: Any) -> Sequence[Hint]:
@@ -27,37 +22,6 @@ def hints(function: Callable[..., Any], *args: Any) -> Sequence[Hint]:
     ran = run.run(call, arrays, observers=areas.observers(call, arrays))
     assert not ran.findings
     return ran.hints
-
-
-INTENT = [kernel for kernel in ALL if kernel.hint is not None and kernel.hint not in STATIC]
-
-
-def of_cores(x: Any, *, equal: bool) -> jax.Array:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + (0 if equal else pl.program_id(0))
-
-    rows = pl.BlockSpec((8, 128), lambda i: (0, 0))
-    params = pltpu.CompilerParams(dimension_semantics=("parallel",))
-    return pl.pallas_call(
-        kernel, x, grid=(2,), in_specs=[rows], out_specs=rows, compiler_params=params
-    )(x)
-
-
-def of_a_gpu(x: Any, *, equal: bool) -> jax.Array:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        value = plt.load(x_ref.at[pl.ds(0, 8)])
-        plt.store(o_ref.at[pl.ds(0, 8)], value + (0 if equal else pl.program_id(0)))
-
-    return pl.pallas_call(kernel, x, grid=(2,), compiler_params=plt.CompilerParams(num_warps=1))(x)
-
-
-@pytest.mark.parametrize("equal", [True, False])
-@pytest.mark.parametrize("function", [of_cores, of_a_gpu])
-def test_programs_that_store_to_one_place(function: Callable[..., Any], equal: bool) -> None:
-    x = np.ones((8, 128), "float32")
-    call, arrays = passed(lambda x: function(x, equal=equal), (x,))
-    ran = run.run(call, arrays, observers=areas.observers(call, arrays))
-    assert [finding.kind for finding in ran.findings] == ["DataRace"] * (not equal)
 
 
 def test_an_output_block_that_is_written_again_after_another_one() -> None:

@@ -165,52 +165,6 @@ def test_what_a_device_leaves_unwritten_names_the_device() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_neighbour_sends_is_never_awaited() -> None:
-    """Slots are read early, the copies are left over, on every device: that is one fault."""
-    (finding,) = sanitized(ring(arrives=False))
-    assert finding.kind is Fault.DATA_RACE
-
-
-@pytest.mark.slow
-def test_copies_of_one_line_that_are_passed_on_too_early_are_one_race() -> None:
-    """Halves go round in both directions, and what a neighbour sends is passed on at once."""
-
-    def body(x_ref: Any, o_ref: Any, own: Any, sent: Any, arrived: Any) -> None:
-        me, barrier = lax.axis_index("x"), pltpu.get_barrier_semaphore()
-        for place in (left_of(me), right_of(me)):
-            pl.semaphore_signal(barrier, 1, device_id={"x": place})
-        pl.semaphore_wait(barrier, 2)
-        pltpu.async_copy(x_ref, o_ref.at[me], own).wait()
-
-        def hop(step: int, way: int) -> Any:
-            first = lax.rem(me + (N - step if way == 0 else step), N)
-            part = o_ref.at[first, pl.ds(way * 8, 8)]
-            to = {"x": right_of(me) if way == 0 else left_of(me)}
-            semaphores = sent.at[way, step], arrived.at[way, step]
-            return pltpu.make_async_remote_copy(part, part, *semaphores, device_id=to)
-
-        for step in range(N - 1):
-            for way in (0, 1):
-                hop(step, way).start()
-            for way in (0, 1):
-                hop(step, way).wait_send()
-
-    def on_each(x: jax.Array) -> jax.Array:
-        hbm = pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(
-            body, out_shape=jax.ShapeDtypeStruct((N, *x.shape), x.dtype), in_specs=[hbm],
-            out_specs=hbm, scratch_shapes=[DMA, DMA((2, N - 1)), DMA((2, N - 1))],
-            compiler_params=pltpu.CompilerParams(collective_id=0),
-        )(x)  # fmt: skip
-
-    mesh, spec = Mesh(np.array(jax.devices()[:N]), ("x",)), PartitionSpec("x")
-    shards = jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    (finding,) = sanitized(lambda x: shards(jnp.concatenate([x, x])))
-    assert finding.kind is Fault.DATA_RACE
-    assert finding.values["other semaphore"].startswith("arrived")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant, message",
     [

@@ -37,27 +37,6 @@ def with_two_tiles(kernel: Any, x: jax.Array) -> jax.Array:
     )(x)
 
 
-def test_a_fetch_of_what_comes_after_the_last_block() -> None:
-    def copied(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
-            def fetch(step: Any) -> Any:
-                slot = step % 2
-                return pltpu.make_async_copy(x_ref.at[step], tiles.at[slot], sems.at[slot])
-
-            fetch(0).start()
-
-            @pl.loop(0, 4)
-            def _(step: Any) -> None:
-                fetch(step + 1).start()
-                fetch(step).wait()
-                out_ref[step] = tiles[step % 2]
-
-        return with_two_tiles(kernel, x)
-
-    with pytest.raises(KernelFault, match="keep the index between 0 and 3"):
-        sanitized(copied, X)
-
-
 def reads_too_early(x: jax.Array, *, mismatched: bool) -> jax.Array:
     """Reads a tile before its copy has ended, and waits for what never comes."""
 

@@ -272,19 +272,6 @@ def test_a_copy_that_writes_its_own_source(rows: int, to: int, overlap: str) -> 
         assert finding.source.text == "copy.start()"
 
 
-def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
-    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
-        half = pl.ds(0, 8)
-        pltpu.make_async_copy(x_ref.at[half], o_ref.at[half], sem).start()
-        pltpu.make_async_copy(x_ref, o_ref, sem).wait()
-
-    findings = sanitize(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
-    assert kinds(findings) == ["WaitSizeMismatch"]
-    assert kinds(findings[0].consequences) == ["Deadlock"]
-    assert findings[0].witness.values["copied bytes"] == "4096"
-    assert findings[0].witness.values["awaited bytes"] == "16384"
-
-
 def test_a_wait_for_several_copies_may_name_more_rows_than_there_are() -> None:
     def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
         rows = pl.program_id(0) * 4 + 4  # of four copies; not a constant, as in a ragged batch
@@ -305,22 +292,6 @@ def test_a_wait_for_several_copies_may_name_more_rows_than_there_are() -> None:
     tiles = [pltpu.VMEM((2, 2, 8, 128), F32), DMA]
     rows = X.reshape(4, 8, 128)
     assert sanitize(in_turn, rows, grid=(1,), in_specs=[HBM], scratch_shapes=tiles) == ()
-
-
-@pytest.mark.parametrize("second, races", [((1, 2), False), ((0, 2), True), ((4, 1), True)])
-def test_strided_accesses_overlap_only_where_elements_do(
-    second: tuple[int, int], races: bool
-) -> None:
-    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
-        tile_ref[...] = x_ref[...]
-        even = pl.ds(0, 16, 2)
-        copy = pltpu.make_async_copy(tile_ref.at[even], o_ref.at[pl.ds(0, 16)], sem)
-        copy.start()
-        tile_ref[pl.ds(second[0], 4, second[1])] = jnp.zeros((4, 128))
-        copy.wait()
-
-    findings = sanitize(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
-    assert kinds(findings) == ["DataRace"] * races
 
 
 @pytest.mark.parametrize("rows", [8, 12])
@@ -421,82 +392,6 @@ def test_a_device_reads_a_semaphore_until_another_device_signals(backwards: bool
     assert not sanitizer.compared(halves, results)
 
 
-def test_a_copy_to_the_wrong_device_is_not_taken_for_one_that_is_still_to_come() -> None:
-    def kernel(x_ref: Any, o_ref: Any, send: Any, recv: Any, ready: Any) -> None:
-        other = 1 - jax.lax.axis_index("x")
-        for _ in range(2):
-            copy = pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, {"x": jnp.int32(1)})
-            copy.start()
-            copy.wait()
-            pl.semaphore_signal(ready, 1, device_id={"x": other})
-            pl.semaphore_wait(ready, 1)
-
-    def on_each(x: jax.Array) -> jax.Array:
-        scratch = [DMA, DMA, pltpu.SemaphoreType.REGULAR]
-        return pl.pallas_call(kernel, out_shape=x, scratch_shapes=scratch)(x)
-
-    launch = on_two_devices(on_each)
-    sanitizer = OrderSanitizer(launch)
-    ran = machine_run.run(launch, [[X[:16]], [X[16:]]], observers=[sanitizer])
-    (finding,) = [f for f in ran.findings if f.kind == "Deadlock"]
-    assert finding.operand == "recv"
-    assert finding.cause == "no copy has been started on it before this wait"
-
-
-@pytest.mark.parametrize("waits", [0, 1, 2])
-def test_a_race_with_a_copy_that_nothing_waits_for_is_one_finding(waits: int) -> None:
-    def kernel(x_ref: Any, o_ref: Any, tiles_ref: Any, sem: Any) -> None:
-        copies = [
-            pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], tiles_ref.at[i], sem) for i in range(2)
-        ]
-        for copy in copies:
-            copy.start()
-        for copy in copies[:waits]:
-            copy.wait()
-        o_ref[...] = tiles_ref[0] + tiles_ref[1]
-
-    findings = sanitize(
-        kernel, X[:16], in_specs=[HBM], out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-        scratch_shapes=[pltpu.VMEM((2, 8, 128), F32), DMA],
-    )  # fmt: skip
-    if waits == 2:
-        assert not findings
-        return
-    assert kinds(findings) == ["DataRace"]
-
-
-@pytest.mark.parametrize("starts_each", [False, True])
-def test_a_copy_that_each_core_would_start_for_itself(starts_each: bool) -> None:
-    """A flag in scratch tells whether a core has started; one core runs both halves here."""
-
-    def kernel(x_ref: Any, o_ref: Any, flag_ref: Any, tile_ref: Any, sem: Any) -> None:
-        core, i = pl.program_id(0), pl.program_id(1)
-        copy = pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], tile_ref, sem)
-
-        @pl.when(i == 0 if starts_each else (flag_ref[0] != 7) & (i == 0))
-        def _start() -> None:
-            flag_ref[0] = 7
-            copy.start()
-
-        @pl.when(i == 0)
-        def _wait() -> None:
-            copy.wait()
-
-        o_ref[...] = tile_ref[...] + core
-
-    findings = sanitize(
-        kernel, X, grid=(2, 2), in_specs=[HBM], parallel=(True, False),
-        out_specs=pl.BlockSpec((8, 128), lambda c, i: (2 * c + i, 0)),
-        scratch_shapes=[pltpu.SMEM((1,), jnp.int32), TILE, DMA],
-    )  # fmt: skip
-    if starts_each:
-        assert not findings
-        return
-    (finding,) = findings
-    assert (finding.kind, finding.grid_point) == ("Deadlock", (1, 0))
-    assert (finding.cause or "").startswith("its copies transfer less than its waits take")
-
-
 def test_all_races_with_one_copy_lack_the_same_wait() -> None:
     """A load before the copy is over, another copy to the same place, and no wait at the end."""
 
@@ -514,16 +409,3 @@ def test_all_races_with_one_copy_lack_the_same_wait() -> None:
     assert (finding.kind, finding.operand) == ("DataRace", "tile_ref")
     assert finding.message.startswith("tile_ref[0:8, 0:128], float32[8, 128] in VMEM, is read")
     assert finding.count == 3
-
-
-def test_what_a_copy_within_a_device_reads_and_what_it_writes_lack_one_wait() -> None:
-    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, other_ref: Any, sem: Any) -> None:
-        copy = pltpu.make_async_copy(tile_ref, other_ref, sem)
-        tile_ref[...] = x_ref[pl.ds(0, 8), :]
-        copy.start()
-        o_ref[pl.ds(0, 8), :] = other_ref[...]
-        tile_ref[...] = x_ref[pl.ds(8, 8), :]
-        copy.wait()
-
-    (finding,) = sanitize(kernel, X, scratch_shapes=[TILE, TILE, DMA])
-    assert (str(finding.kind), finding.operand, finding.count) == ("DataRace", "other_ref", 2)

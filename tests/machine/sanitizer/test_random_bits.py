@@ -160,18 +160,3 @@ def test_a_seed_for_all_iterations() -> None:
 
     (hint,) = hints(lambda x: pl.pallas_call(kernel, out_shape=jax.typeof(x))(x))
     assert hint.message.endswith("the seed is 7 each time")
-
-
-def test_a_generator_that_goes_on_is_right() -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _() -> None:
-            pltpu.prng_seed(7)
-
-        def body(i: Any, total: Any) -> Any:
-            return total + pltpu.prng_random_bits((8, 128))
-
-        bits = lax.fori_loop(0, 3, body, jnp.zeros((8, 128), jnp.int32))
-        out_ref[...] = jnp.where(bits > 0, x_ref[...], 0.0)
-
-    assert findings(kernel) == []

@@ -16,9 +16,7 @@ from pallas_debug.machine.order.history import (
     AccessHistory,
     Box,
     MemoryAccess,
-    box_text,
     boxes,
-    boxes_text,
     covers,
     masked,
     meet,
@@ -82,39 +80,6 @@ def test_the_order_of_gathers_of_pairs_is_not_checked() -> None:
     assert boxes(region) == ()
 
 
-ALL = slice(0, 3, 1)
-
-
-@pytest.mark.parametrize(
-    "chain",
-    [
-        [(0, ALL, slice(0, 4, 1)), (ALL, np.array([1, 3]))],
-        [(slice(0, 2, 1), 1, slice(1, 4, 1)), (slice(1, 2, 1), np.array([[2], [0]]))],
-        [(slice(0, 2, 1), ALL, 3), (slice(0, 2, 1), np.array([2, 0]))],
-        [(slice(0, 2, 1), ALL, 3), (np.array([1, 1, 0]), slice(0, 3, 2))],
-        [(0, ALL, np.array([1, 3]))],
-        [(slice(0, 2, 1), np.array([2, 0]), slice(0, 4, 2))],
-    ],
-)
-def test_dimensions_of_an_array_as_an_index_are_where_each_indexer_has_them(
-    chain: list[tuple[Any, ...]],
-) -> None:
-    """Indexers that are composed into one select what they select one after another."""
-    content = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
-    type_ = ir.RefType(content.shape, np.dtype(np.int32), "vmem")
-    memory = MemoryBuffer(0, content, "x_ref", "scratch", type_)
-    expected = content
-    for index in chain:
-        expected = expected[index]
-    region = resolve(Ref(memory, tuple(map(Indexed, chain))), (), [])
-    assert region.shape == expected.shape
-    np.testing.assert_array_equal(region.read(), expected)
-    assert region.nbytes == expected.nbytes
-    np.testing.assert_array_equal(region.sums(np.ones_like(expected)).shape, expected.shape)
-    region.write(-expected)
-    np.testing.assert_array_equal(region.read(), -expected)
-
-
 def test_masks_that_are_a_product_of_ranges_narrow_a_region() -> None:
     memory = buffer()
     region = resolve(Ref(memory, (Indexed((slice(2, 10, 2), 3)),)), (), [])
@@ -127,15 +92,6 @@ def test_masks_that_are_a_product_of_ranges_narrow_a_region() -> None:
     assert masked(everything, rows) == ((range(5), range(9)),)
     assert masked(everything, rows & (np.arange(9) > 6)) == ((range(5), range(7, 9)),)
     assert masked(everything, rows ^ (np.arange(9) > 6)) == ()
-
-
-def test_text() -> None:
-    assert box_text("x_ref", (range(3, 4), range(8))) == "x_ref[3, 0:8]"
-    assert box_text("x_ref", (range(0, 12, 4), range(9))) == "x_ref[0:9:4, 0:9]"
-    assert box_text("sem", ()) == "sem"
-    assert boxes_text("x_ref", [(range(12), range(9))], SHAPE) == "x_ref"
-    pair = [(range(2), range(9)), (range(4, 6), range(9))]
-    assert boxes_text("x_ref", pair, SHAPE) == "x_ref[0:2, 0:9] and x_ref[4:6, 0:9]"
 
 
 @pytest.mark.parametrize("few", [0, 1000])
