@@ -8,13 +8,12 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -32,20 +31,17 @@ from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
 from pallas_debug_pytest import failures, marks, run
 from pallas_debug_pytest import settings as settings_
+from pallas_debug_pytest.performance import Performance
 from pallas_debug_pytest.watcher import Running, Watcher
 
-if TYPE_CHECKING:
-    from pallas_debug.profile.stats import Stats
-    from pallas_debug_pytest.performance import Performance
 
-
-class Pallas:
+class Pallas(Performance):
     """The Pallas kernels of one test."""
 
     def __init__(self, watcher: Watcher, running: Running, request: pytest.FixtureRequest) -> None:
+        super().__init__(request, updates_baselines=watcher.settings.update_baselines)
         self._watcher = watcher
         self._running = running
-        self._request = request
         self._compiled: list[Dump] = []
 
     @property
@@ -108,79 +104,6 @@ class Pallas:
         )
         self._compiled += made
         return made
-
-    def stats(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        targets: str | Iterable[str] | None = None,
-        **kwargs: Any,
-    ) -> tuple[Stats, ...]:
-        """Compile the kernels that a function would call, and return their costs.
-
-        A kernel that does not compile fails the test.
-
-        Args:
-          targets: names; by default those of the marker, or else those of the run.
-
-        Returns:
-          For each kernel and target: bundles, estimated cycles, spills, memory, cost by line.
-        """
-        __tracebackhide__ = True
-        check_function("pallas.stats", function)
-        own = inspect.signature(self.stats).parameters
-        check_arguments("pallas.stats", function, args, kwargs, own)
-        return self._performance.stats(function, args, kwargs, targets)
-
-    def assert_no_spills(self, *stats: Stats) -> None:
-        """Fail the test if a kernel runs out of registers and keeps values in memory.
-
-        Args:
-          *stats: of `pallas.stats`; by default all that this test has asked for.
-        """
-        __tracebackhide__ = True
-        self._performance.assert_no_spills(stats)
-
-    @naming_keywords("pallas")
-    def assert_fits(self, targets: str | Iterable[str] | None = None) -> None:
-        """Fail the test if a profiled kernel does not compile for a target.
-
-        Args:
-          targets: names of targets; by default those of the marker, or else those of the run.
-        """
-        __tracebackhide__ = True
-        self._performance.assert_fits(targets)
-
-    @naming_keywords("pallas")
-    def assert_cycles_within(
-        self, baseline: str | Path, margin: str | float = "5%", *stats: Stats
-    ) -> None:
-        """Fail the test if a kernel takes more cycles than its baseline allows.
-
-        A baseline contains the estimated cycles of each kernel, target and version of libtpu;
-        cycles of other versions are not compared. `pytest -o pallas_update_baselines=on` records
-        baselines.
-
-        Args:
-          baseline: name of a file in the folder `baselines` beside the test's file, or a path to
-            a `.json` file, relative to the test's file.
-          margin: allowed increase, such as `"5%"` or 0.05.
-          *stats: of `pallas.stats`; by default all that this test has asked for.
-
-        Raises:
-          BaselineError: the file cannot be read.
-          UsageError: the margin is invalid.
-        """
-        __tracebackhide__ = True
-        self._performance.assert_cycles_within(baseline, margin, stats)
-
-    @functools.cached_property
-    def _performance(self) -> Performance:
-        from pallas_debug_pytest.performance import Performance  # only a few tests need it
-
-        update = self._watcher.settings.update_baselines
-        return Performance(self._request, self.compile, update)
 
     def compare(
         self,

@@ -36,19 +36,6 @@ MAX_SHOWN = 10
 EXIT = pytest.ExitCode.INTERNAL_ERROR
 """Exit status of a run without failures, but with a missing judgement: 3, as for the command."""
 
-NOTHING: Mapping[str, Any] = {
-    "problems": [],
-    "notices": [],
-    "unchecked": [],
-    "unjudged": [],
-    "undone": [],
-    "found": {},
-    "outcomes": [],
-    "checked": {},
-    "performance": [],
-}
-"""A watcher's output for a run in which nothing happened."""
-
 
 class Listener:
     """Prints the header and the summary of the run."""
@@ -63,13 +50,12 @@ class Listener:
         self._received: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
         self.unjudged: list[Gap] = []
-        self._undone: list[str] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
             return None
         header = f"{NAME} {pallas_debug.__version__}"
-        if self._undone or self.unjudged:  # before any test: the session could not be opened
+        if self.unjudged:  # before any test: the session could not be opened
             return f"{header}: not started, as the end of the run says; the tests run without it"
         with guarded("summary", "writing the header of the run", self.add_problem):
             header += f": {'; '.join(self._doing())}"
@@ -118,7 +104,7 @@ class Listener:
 
     def receive(self, output: Mapping[str, Any]) -> None:
         self._received.append(output)
-        self._found.update(output["found"])
+        self._found.update(output.get("found", {}))
 
     # Before other plugins, whose reports include the exit status.
     @pytest.hookimpl(tryfirst=True)
@@ -128,7 +114,7 @@ class Listener:
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output[OUTPUT] = self._together()
-        elif exitstatus == pytest.ExitCode.OK and (self._unjudged() or self._all_undone()):
+        elif exitstatus == pytest.ExitCode.OK and self._unjudged():
             session.exitstatus = EXIT
 
     def _finish(self, exitstatus: int) -> None:
@@ -157,28 +143,23 @@ class Listener:
 
     def not_started(self, problem: PallasDebugError) -> None:
         """Record that tests run without what the options or their markers request."""
-        if self._settings.judges:
-            self.lose(problem)
-        else:
-            self._undone.append(str(problem))
-
-    def _all_undone(self) -> list[str]:
-        """Return why a part of the run could not start, in any process."""
-        found = [*self._undone, *(why for output in self._received for why in output["undone"])]
-        return list(dict.fromkeys(found))
+        reason = (
+            f"{problem} The tests ran as without pallas-debug: some may have passed or been "
+            "skipped only for that reason"
+        )
+        self.unjudged.append(Gap(kernel="the whole run", engine="", reason=reason))
 
     def _together(self) -> dict[str, Any]:
         """Return the output for the controller: everything received here, and problems."""
-        output: dict[str, Any] = dict(self._received[-1]) if self._received else dict(NOTHING)
-        output["problems"] = [*output["problems"], *self.problems]
-        output["unjudged"] = [*output["unjudged"], *map(asdict, self.unjudged)]
-        output["undone"] = self._undone
+        output: dict[str, Any] = dict(self._received[-1]) if self._received else {}
+        output["problems"] = [*output.get("problems", ()), *self.problems]
+        output["unjudged"] = [*output.get("unjudged", ()), *map(asdict, self.unjudged)]
         return output
 
     def _unjudged(self) -> list[Gap]:
         """Return judgements that were not made in any process, without duplicates."""
         found = [*self.unjudged]
-        found += [Gap(**one) for output in self._received for one in output["unjudged"]]
+        found += [Gap(**one) for one in self._all("unjudged")]
         found += [
             outcome.all_gaps[0] for outcome in self._outcomes() if outcome.status == "unjudged"
         ]
@@ -186,7 +167,7 @@ class Listener:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         parts: list[Callable[[], list[str]]] = [
-            lambda: self._all("notices"),
+            lambda: list(dict.fromkeys(self._all("notices"))),
             self._verdicts,
             self._findings,
             self._performance,
@@ -210,11 +191,9 @@ class Listener:
 
     def _missing(self) -> list[str]:
         """Requested judgements that were not made: they must not pass for the absence of faults."""
-        unchecked = dict.fromkeys(
-            Gap(**gap) for output in self._received for gap in output["unchecked"]
-        )
+        unchecked = dict.fromkeys(Gap(**gap) for gap in self._all("unchecked"))
         lines = [f"NOT CHECKED: {text.gap_text(gap)}" for gap in unchecked]
-        unjudged, undone = self._unjudged(), self._all_undone()
+        unjudged = self._unjudged()
         known = {(gap.kernel, gap.reason) for gap in unchecked}
         for gap in unjudged:
             if (gap.kernel, gap.reason) not in known:
@@ -224,23 +203,17 @@ class Listener:
             count = text.plural(len(unjudged), "requested judgement")
             was = "was" if len(unjudged) == 1 else "were"
             lines.append(f"{count} {was} not made: the absence of findings there proves nothing")
-        lines += [f"NOT DONE: {why}" for why in undone]
-        if undone:
-            lines.append(
-                "tests ran as without pallas-debug: some may have passed or been skipped only for "
-                "that reason"
-            )
         return lines
 
-    def _all(self, kind: str) -> list[str]:
-        return list(dict.fromkeys(line for output in self._received for line in output[kind]))
+    def _all(self, kind: str) -> list[Any]:
+        """Return everything of one kind that any process put out."""
+        return [one for output in self._received for one in output.get(kind, ())]
 
     def _outcomes(self) -> tuple[Outcome, ...]:
         """Return the cells of `--pallas-verify`, merged over all processes."""
         found = [
             Outcome(**{**o, "gaps": tuple(Gap(**gap) for gap in o["gaps"])})
-            for output in self._received
-            for o in output["outcomes"]
+            for o in self._all("outcomes")
         ]
         # If one worker saw a kernel run to completion, it is not a gap in another.
         judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
@@ -269,7 +242,7 @@ class Listener:
         return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
 
     def _performance(self) -> list[str]:
-        rows = [row for output in self._received for row in output["performance"]]
+        rows = self._all("performance")
         if not rows:
             return []
         from pallas_debug_pytest import performance
@@ -280,7 +253,7 @@ class Listener:
         """Return the kernels to be checked, and whether any process ran them to their end."""
         found: dict[str, bool] = {}
         for output in self._received:
-            for kernel, ran in output["checked"].items():
+            for kernel, ran in output.get("checked", {}).items():
                 found[kernel] = found.get(kernel, False) or ran
         return found
 

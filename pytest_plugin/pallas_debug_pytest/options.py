@@ -54,7 +54,7 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """How it is given on the command line: `--pallas-dump`, `-o pallas_hang`."""
+        """How it is given on the command line: `--pallas-dump`, `-o pallas_stages`."""
         return f"-o {self.ini}" if self.is_setting else f"--pallas-{self.name}"
 
     @property
@@ -220,22 +220,6 @@ OPTIONS = (
         help="let jax's devices answer as this chip (default: the first target), for code that "
         "queries jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') "
         "before it calls a kernel; programs still run on the CPU, kernels in an interpret mode",
-        is_setting=True,
-    ),
-    Option(
-        name="hints",
-        metavar="off",
-        parse=_switch,
-        help="whether to show hints below a failed test whose kernels ran on the machine or were "
-        "analysed: what looks unintended in them, but fails nothing (default: on)",
-        is_setting=True,
-    ),
-    Option(
-        name="hang",
-        metavar="SECONDS",
-        parse=_seconds,
-        help="seconds that a device waits for the others of its mesh on the kernel machine "
-        "(default: 30)",
         is_setting=True,
     ),
     Option(

@@ -1,7 +1,5 @@
 """Assertions about the costs of kernels, without a TPU: spills, memory, cycles and baselines.
 
-Imported when a test uses one of them.
-
 PYTEST_DONT_REWRITE
 """
 
@@ -9,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import inspect
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from pallas_debug import render
 from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.guards import check_arguments, check_function, naming_keywords
 from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.changes import baselines
 from pallas_debug.profile.changes.baselines import Baseline, BaselineRow
@@ -34,48 +36,59 @@ FOLDER = "baselines"
 ROWS = pytest.StashKey[list[BaselineRow]]()
 """Rows of the run's summary."""
 
-RECORDED = pytest.StashKey[dict[tuple[Path, str, str, str], tuple[BaselineRow, str]]]()
-"""Recorded costs and the tests that recorded them, by file, kernel, target and libtpu."""
-
-Compile = Callable[..., tuple[Dump, ...]]
-
 
 class Performance:
-    """Costs of the kernels of one test.
+    """The part of the fixture `pallas` that is about costs; a kernel counts once per target."""
 
-    Args:
-      compile: the fixture's `compile`, which also accepts `stages`.
-      update: whether to write baselines instead of comparing with them.
-    """
-
-    def __init__(self, request: pytest.FixtureRequest, compile: Compile, update: bool) -> None:
+    def __init__(self, request: pytest.FixtureRequest, *, updates_baselines: bool) -> None:
         self._request = request
-        self._compile = compile
-        self._update = update
-        self._calls: list[Callable[..., tuple[Dump, ...]]] = []
-        """Each compiles the kernels of a call again, for other targets."""
-        self._stats: dict[tuple[str, str], Stats] = {}
-        """Costs by the kernel's digest and the target: a kernel counts once."""
+        self._updates_baselines = updates_baselines
+        self._calls: list[Callable[..., tuple[Dump, ...]]] = []  # compile them for other targets
+        self._stats: dict[tuple[str, str], Stats] = {}  # by the kernel's digest and the target
+
+    @abstractmethod
+    def compile(
+        self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> tuple[Dump, ...]: ...
 
     def stats(
         self,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        targets: str | Iterable[str] | None,
+        /,
+        *args: Any,
+        targets: str | Iterable[str] | None = None,
+        **kwargs: Any,
     ) -> tuple[Stats, ...]:
+        """Compile the kernels that a function would call, and return their costs.
+
+        A kernel that does not compile fails the test.
+
+        Args:
+          targets: names; by default those of the marker, or else those of the run.
+
+        Returns:
+          For each kernel and target: bundles, estimated cycles, spills, memory, cost by line.
+        """
         __tracebackhide__ = True
-        dumps = self._compile(function, *args, targets=targets, stages="bundles", **kwargs)
-        self._calls.append(lambda **options: self._compile(function, *args, **options, **kwargs))
+        check_function("pallas.stats", function)
+        own = inspect.signature(self.stats).parameters
+        check_arguments("pallas.stats", function, args, kwargs, own)
+        call = functools.partial(self.compile, function, *args, **kwargs)
         found = {
             (dump.kernel.digest, made.target): _profiled(dump, made)
-            for dump in dumps
+            for dump in call(targets=targets, stages="bundles")
             for made in dump.compilations
         }
+        self._calls.append(call)
         self._stats |= found
         return tuple(found.values())
 
-    def assert_no_spills(self, stats: Sequence[Stats]) -> None:
+    def assert_no_spills(self, *stats: Stats) -> None:
+        """Fail the test if a kernel runs out of registers and keeps values in memory.
+
+        Args:
+          *stats: of `pallas.stats`; by default all that this test has asked for.
+        """
         __tracebackhide__ = True
         wrong = []
         for this in self._chosen("assert_no_spills", stats):
@@ -90,7 +103,13 @@ class Performance:
             )
             pytest.fail("\n".join([*wrong, advice]), pytrace=False)
 
-    def assert_fits(self, targets: str | Iterable[str] | None) -> None:
+    @naming_keywords("pallas")
+    def assert_fits(self, targets: str | Iterable[str] | None = None) -> None:
+        """Fail the test if a profiled kernel does not compile for a target.
+
+        Args:
+          targets: names of targets; by default those of the marker, or else those of the run.
+        """
         __tracebackhide__ = True
         self._require_calls()
         if targets is not None and not isinstance(targets, str):
@@ -106,9 +125,26 @@ class Performance:
         if refused:
             pytest.fail("\n".join(_refusal(*one) for one in refused), pytrace=False)
 
+    @naming_keywords("pallas")
     def assert_cycles_within(
-        self, baseline: str | Path, margin: str | float, stats: Sequence[Stats]
+        self, baseline: str | Path, margin: str | float = "5%", *stats: Stats
     ) -> None:
+        """Fail the test if a kernel takes more cycles than its baseline allows.
+
+        A baseline contains the estimated cycles of each kernel, target and version of libtpu;
+        cycles of other versions are not compared. `pytest -o pallas_update_baselines=on` records
+        baselines.
+
+        Args:
+          baseline: name of a file in the folder `baselines` beside the test's file, or a path to
+            a `.json` file, relative to the test's file.
+          margin: allowed increase, such as `"5%"` or 0.05.
+          *stats: of `pallas.stats`; by default all that this test has asked for.
+
+        Raises:
+          BaselineError: the file cannot be read.
+          UsageError: the margin is invalid.
+        """
         __tracebackhide__ = True
         if not isinstance(baseline, str | Path):
             raise UsageError(
@@ -121,39 +157,20 @@ class Performance:
         if path.suffix != ".json":
             path = Path(FOLDER) / path.parent / f"{path.name}.json"
         file, root = self._request.path.parent / path, self._request.config.rootpath
-        name = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
-        if self._update:
+        if self._updates_baselines:
             with _locked(file):
                 known = _read(file)
                 rows = baselines.recorded(baselines.compare(chosen, known, allowed))
-                self._keep_earlier(file, name, rows)
                 new = known.with_costs(rows)
                 if new != known:
                     write_whole(file, baselines.encode(new).encode())
         else:
             rows = baselines.compare(chosen, _read(file), allowed)
         self._request.config.stash.setdefault(ROWS, []).extend(rows)
+        name = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
         wrong = [baselines.sentence(row, name) for row in rows if row.fails]
         if wrong:
             pytest.fail("\n".join(wrong), pytrace=False)
-
-    def _keep_earlier(self, file: Path, name: str, rows: Sequence[BaselineRow]) -> None:
-        """Fail if this process has recorded other costs for one of the kernels.
-
-        The second recording would overwrite the first, and one of the tests would then always fail.
-        """
-        __tracebackhide__ = True
-        test = self._request.node.nodeid
-        known = self._request.config.stash.setdefault(RECORDED, {})
-        for row in rows:
-            first, by = known.setdefault((file, row.kernel, row.target, row.libtpu), (row, test))
-            if first.cost != row.cost:
-                pytest.fail(
-                    f"{row.kernel} on {row.target}: {by} has recorded other costs in {name}, and "
-                    f"{test} would overwrite them. Give each test, shape and setting a baseline "
-                    f'of its own, such as "{file.stem}-2".',
-                    pytrace=False,
-                )
 
     def _chosen(self, name: str, stats: Sequence[Stats]) -> Sequence[Stats]:
         """Return the stats given to an assertion; without any, all of this test.

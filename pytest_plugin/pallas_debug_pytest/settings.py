@@ -31,8 +31,6 @@ class Settings:
     checks: tuple[str, ...]
     verify: tuple[str, ...]
     sanitize: bool
-    hints: bool
-    hang: float
     stop_after: float | None
     switches: tuple[str, ...]
     update_baselines: bool
@@ -98,8 +96,6 @@ def _resolve(config: pytest.Config) -> Settings:
         checks=() if judges_all else found["check"] or (),
         verify=verify,
         sanitize=bool(found["sanitize"]),
-        hints=found["hints"] is not False,
-        hang=found["hang"] or defaults.HANG_AFTER,
         stop_after=found["stop-after"],
         switches=found["switch"] or (),
         update_baselines=bool(found["update-baselines"]),

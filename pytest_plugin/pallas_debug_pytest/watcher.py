@@ -214,9 +214,8 @@ class Watcher:
                 stages=settings.stages,
                 switches=settings.switches,
                 timeout=settings.timeout,
-                hang_after=settings.hang,
                 stop_after=settings.stop_after,
-                keeps_calls=settings.hints,
+                keeps_calls=True,
             ),
             self,
             runs=True,
@@ -444,9 +443,8 @@ class Watcher:
         if rest := [finding for finding in findings if finding not in running.shown]:
             room = max(1, failures.MAX_FINDINGS - running.lines)
             parts.append(failures.text(rest, running.callers, room))
-        if self.settings.hints:
-            running.session.collect_hints(running.used)
-            parts.append(failures.hints(self._hints(running), running.used))
+        running.session.collect_hints(running.used)
+        parts.append(failures.hints(self._hints(running), running.used))
         dumped = [store.folder(kernel) for kernel in used] if store else []
         has_run = not running.session.launched.isdisjoint(running.used)
         if any(parts) or dumped or findings or has_run:
@@ -478,7 +476,6 @@ class Watcher:
             "notices": self.notices,
             "unchecked": [asdict(gap) for gap in self.unchecked],
             "unjudged": [asdict(missing) for missing in self.unjudged],
-            "undone": [],
             "found": self._found,
             "outcomes": outcomes,
             "checked": self._checked,

@@ -299,9 +299,7 @@ def test_expected(pallas):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "option", ["--pallas-check", pytest.param("--pallas-verify=v5e", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("option", ["--pallas-check", "--pallas-verify=v5e"])
 def test_an_unused_output_fails_only_tests_that_use_it(
     pytester: pytest.Pytester, run_pytest: Child, option: str
 ) -> None:

@@ -114,52 +114,28 @@ def test_wrong(pallas):
     report = pallas.compare(log, twice, GOOD * 3)
     assert not report.ok
 
-def test_expected(pallas):
+def test_expected_in_its_mode(pallas):
     with pallas.expect("ValueMismatch", kernel="log", match="is 1.098612, expected 2.197225"):
         pallas.compare(log, twice, GOOD * 3)
-    assert pallas.compare(log, twice, GOOD * 3, rtol=1.0).ok
-
-def test_in_its_mode(pallas):
     with pallas.interpret("tpu"):
-        assert pallas.compare(log, jnp.log, GOOD).ok
-    assert pallas.compare(twice, twice, GOOD).notes == (
-        "twice called no Pallas kernel: only values were compared",
-    )
+        assert pallas.compare(log, twice, GOOD * 3, rtol=1.0).ok
 
 def test_nan_of_the_reference(pallas):
     pallas.compare(log, lambda x: jnp.log(-x), GOOD)
 
-def test_reference_that_raises(pallas):
-    pallas.compare(log, lambda x: x @ x, GOOD)
-
-def offsets(x):
-    def sums(x_ref, o_ref):
-        ones = jnp.tril(jnp.ones((8, 8)))
-        o_ref[...] = jnp.dot(ones, x_ref[...].astype(jnp.float32)).astype(jnp.int32)
-    return pl.pallas_call(sums, out_shape=x)(x)
-
-def test_only_a_tpu_rounds(pallas):
-    x = jnp.full((8, 128), 1001, jnp.int32)
-    assert (offsets(x) == jnp.cumsum(x, 0)).all()
-    assert pallas.findings == ()
-    pallas.compare(offsets, lambda x: jnp.cumsum(x, 0), x)
-    assert [kernel.name for kernel in pallas.kernels] == ["sums"]
 """
 
 
 @pytest.mark.slow
 def test_compare(child: Child) -> None:
     result = child(COMPARISONS, "--tb=short")
-    result.assert_outcomes(passed=3, failed=4)
+    result.assert_outcomes(passed=2, failed=2)
     text = result.stdout.str()
     assert "ValueMismatch in kernel `log`" in text
-    assert "LowPrecisionProduct in kernel `sums`" in text
     assert "output (o_ref), float32[8, 128]: 1,024 of 1,024 elements differ from `twice`" in text
     assert (
         "ValuesDiffer: not judged: output, float32[8, 128]: `<lambda>` is NaN at 1,024 of" in text
     )
-    assert "InvalidReference: the reference <lambda> raised TypeError at test_it.py:" in text
-    assert "2 findings in 2 tests: " in text
 
 
 @pytest.mark.slow
@@ -215,10 +191,3 @@ def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
     for result, (_, passed) in zip(results, cases, strict=True):
         result.assert_outcomes(passed=passed, skipped=1, errors=1)
         assert "unknown target 'v99'; the known ones are v4" in result.stdout.str()
-
-
-@pytest.mark.slow
-def test_the_words_of_help(child: Child) -> None:
-    text = child("", "--fixtures", "-q").stdout.str()
-    assert "The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`." in text
-    assert "The chip of this test, as an abstract target" in text

@@ -40,7 +40,7 @@ def runs(
 
 MACHINE = "kernels run on the kernel machine"
 SANITIZED = f"{MACHINE} (sanitize); faults of every kind fail the test"
-TPU = "tpu,detect_races,num_cores_per_device=2"
+TPU = "tpu,detect_races,random_seed=2"
 PRETENDS = f"{MACHINE}, as there is no accelerator; jax's devices answer as v6e"
 
 HEADERS: list[tuple[list[str], dict[str, str], str, str]] = [
@@ -54,14 +54,12 @@ HEADERS: list[tuple[list[str], dict[str, str], str, str]] = [
     (["--pallas-interpret"], {}, "", MACHINE),
     (["--pallas-interpret=hlo"], {}, "", "kernels run in jax's HLO interpret mode"),
     ([], {"PALLAS_INTERPRET": TPU}, "",
-     "kernels run in jax's TPU interpret mode (detect_races,num_cores_per_device=2)"),
+     "kernels run in jax's TPU interpret mode (detect_races,random_seed=2)"),
     ([], {}, "pallas_interpret = off", "kernels run in the mode that the code selects"),
     (["--pallas-check"], {}, "",
      "faults that fail the test: user, nan, index, div, hint, uninitialized"),
-    (["--pallas-check=nan,inf"], {}, "", "faults that fail the test: nan, inf"),
     ([], {"PALLAS_SANITIZE": "1"}, "", SANITIZED),
     ([], {}, "pallas_sanitize = true\npallas_interpret = auto", SANITIZED),
-    (["--pallas-sanitize", "--pallas-interpret=machine"], {}, "", SANITIZED),
     (["--pallas-verify=v5e,v6e"], {}, "", f"{MACHINE} (sanitize); kernels verified for v5e, v6e"),
     (["--override-ini=pallas_pretend=v6e"], {}, "", PRETENDS),
     (["--pallas-target=v6e,v4"], {"PALLAS_PRETEND": "on"}, "", PRETENDS),
@@ -86,23 +84,17 @@ CONTRADICTS = "contradicts --pallas-interpret=hlo: only the kernel machine obser
 MISTAKES: list[tuple[list[str], dict[str, str], str, str]] = [
     (["--pallas-target=v99", "--pallas-dump"], {}, "", KNOWN),
     (["--pallas-target=v99"], {}, "", KNOWN),
-    (["--pallas-verify=v99"], {}, "", KNOWN),
     (["--override-ini=pallas_pretend=v99"], {}, "", KNOWN),
     (["--override-ini=pallas_pretend=v6e,v5e"], {}, "", "'v6e,v5e' is not a single target"),
     (["--pallas-target=v5e,,v6e"], {}, "", "--pallas-target: 'v5e,,v6e' is not a list of targets"),
     (["--pallas-interpret=fast"], {}, "", f"--pallas-interpret: 'fast' {MODE}"),
     ([], {}, "pallas_interpret = fast", f"the ini option pallas_interpret: 'fast' {MODE}"),
-    ([], {"PALLAS_INTERPRET": "fast"}, "", "the environment variable PALLAS_INTERPRET: 'fast' is"),
     (["--pallas-interpret=hlo,detect_races"], {}, "", "the interpret mode 'hlo' takes no parameters"),
-    (["--pallas-interpret=hlo,tpu"], {}, "", "'hlo' and 'tpu' are two interpret modes"),
     (["--pallas-interpret=tpu,detect_race"], {}, "",
-     "has no parameter 'detect_race' (did you mean detect_races?)"),
-    (["--pallas-interpret=tpu,num_cores=two"], {}, "", "must be a whole number, not 'two'"),
+     "has no parameter 'detect_race' (did you mean 'detect_races'?)"),
     (["--pallas-check=nan,idnex"], {}, "", CHECK),
     ([], {"PALLAS_CHECK": "nan,idnex"}, "", CHECK),
-    ([], {}, "pallas_check = nan,idnex", CHECK),
     (["--pallas-check", "--pallas-interpret=hlo"], {}, "", f"--pallas-check {CONTRADICTS}"),
-    (["--pallas-sanitize", "--pallas-interpret=hlo"], {}, "", f"--pallas-sanitize {CONTRADICTS}"),
     (["--pallas-timeout=soon", "--pallas-dump"], {}, "",
      "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
     (["--pallas-timeout=3"], {}, "", "--pallas-timeout has no effect by itself"),
@@ -113,7 +105,7 @@ MISTAKES: list[tuple[list[str], dict[str, str], str, str]] = [
     (["--pallas-dump", "-opallas_stages=llo:a b"], {}, "",
      "the ini option pallas_stages: 'llo:a b' is not an LLO pass"),
     (["--pallas-dump", "--pallas-switch=magic"], {}, "", "--pallas-switch: unknown switch 'magic'"),
-    ([], {}, "pallas_hints = perhaps", "the ini option pallas_hints: 'perhaps' is neither on nor"),
+    ([], {}, "pallas_sanitize = perhaps", "the ini option pallas_sanitize: 'perhaps' is neither"),
 ]  # fmt: skip
 
 

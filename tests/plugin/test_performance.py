@@ -12,11 +12,8 @@ from typing import Any, cast
 import jax
 import pytest
 from pallas_debug_pytest.fixtures import Pallas
-from pallas_debug_pytest.performance import Performance
 
 from pallas_debug.errors import UsageError
-from pallas_debug.profile.changes import baselines
-from pallas_debug.profile.changes.baselines import BaselineCost, BaselineRow
 from pallas_debug.profile.stats import Stats
 
 Child = Callable[..., pytest.RunResult]
@@ -158,120 +155,48 @@ UNPACKED = (
     "pass what pallas.stats(function, *args) returns, unpacked with *, or nothing for all kernels "
     "of this test"
 )
-SLIPS: list[tuple[Callable[[Any], object], str]] = [
-    (
-        lambda pallas: pallas.stats(scaled, 1.0, target="v5e"),
-        "pallas.stats has no argument 'target' (did you mean 'targets'?)",
+SLIPS: dict[str, Callable[[Any], object]] = {
+    "pallas.stats has no argument 'target' (did you mean 'targets'?)": (
+        lambda pallas: pallas.stats(scaled, 1.0, target="v5e")
     ),
-    (
-        lambda pallas: pallas.compile(scaled, 1.0, stage="llo"),
-        "pallas.compile has no argument 'stage' (did you mean 'stages'?)",
+    "pallas.compile has no argument 'stage' (did you mean 'stages'?)": (
+        lambda pallas: pallas.compile(scaled, 1.0, stage="llo")
     ),
-    (
-        lambda pallas: pallas.stats(scaled, 1.0, factors=3.0),
-        "pallas.stats cannot call scaled with these arguments: got an unexpected keyword argument "
-        "'factors'. Its signature: scaled(x: 'jax.Array', factor: 'float' = 2.0) -> 'jax.Array'",
+    "pallas.stats cannot call scaled with these arguments: got an unexpected keyword argument "
+    "'factors'. Its signature: scaled(x: 'jax.Array', factor: 'float' = 2.0) -> 'jax.Array'": (
+        lambda pallas: pallas.stats(scaled, 1.0, factors=3.0)
     ),
-    (
-        lambda pallas: pallas.stats(scaled(1.0)),
-        "pallas.stats takes a function, not 2.0",
+    "pallas.stats takes a function, not 2.0": lambda pallas: pallas.stats(scaled(1.0)),
+    "pallas.compile takes a function, not 2.0": lambda pallas: pallas.compile(scaled(1.0)),
+    "pallas.assert_fits has no argument 'target' (did you mean 'targets'?); its arguments are "
+    "targets": lambda pallas: pallas.assert_fits(target="v5e"),
+    "pallas.assert_cycles_within has no argument 'margins' (did you mean 'margin'?); its "
+    "arguments are baseline, margin, stats": (
+        lambda pallas: pallas.assert_cycles_within("a", margins="5%")
     ),
-    (
-        lambda pallas: pallas.compile(scaled(1.0)),
-        "pallas.compile takes a function, not 2.0",
+    "pallas.expect has no argument 'kernels' (did you mean 'kernel'?); its arguments are kind, "
+    "kernel, match": lambda pallas: pallas.expect("NanProduced", kernels="rows"),
+    "pallas.assert_fits takes names of targets, not a Stats: it compiles all calls that this "
+    "test has passed to pallas.stats": lambda pallas: pallas.assert_fits((STATS,)),
+    f"pallas.assert_no_spills takes Stats, not a tuple: {UNPACKED}": (
+        lambda pallas: pallas.assert_no_spills((STATS,))
     ),
-    (
-        lambda pallas: pallas.assert_fits(target="v5e"),
-        "pallas.assert_fits has no argument 'target' (did you mean 'targets'?); its arguments are "
-        "targets",
+    f"pallas.assert_cycles_within takes Stats, not a list: {UNPACKED}": (
+        lambda pallas: pallas.assert_cycles_within("a", "5%", [STATS])
     ),
-    (
-        lambda pallas: pallas.assert_cycles_within("a", margins="5%"),
-        "pallas.assert_cycles_within has no argument 'margins' (did you mean 'margin'?); its "
-        "arguments are baseline, margin, stats",
+    'pallas.assert_cycles_within takes the name of a baseline first, such as "attention", not '
+    "a Stats": lambda pallas: pallas.assert_cycles_within(STATS),
+    "a margin is written as '5%' or 0.05, not as (1,)": (
+        lambda pallas: pallas.assert_cycles_within("a", (1,))
     ),
-    (
-        lambda pallas: pallas.expect("NanProduced", kernels="rows"),
-        "pallas.expect has no argument 'kernels' (did you mean 'kernel'?); its arguments are kind, "
-        "kernel, match",
-    ),
-    (
-        lambda pallas: pallas.assert_fits((STATS,)),
-        "pallas.assert_fits takes names of targets, not a Stats: it compiles all calls that this "
-        "test has passed to pallas.stats",
-    ),
-    (
-        lambda pallas: pallas.assert_fits(STATS),
-        "pallas.assert_fits takes names of targets, not a Stats: it compiles all calls that this "
-        "test has passed to pallas.stats",
-    ),
-    (
-        lambda pallas: pallas.assert_no_spills((STATS,)),
-        f"pallas.assert_no_spills takes Stats, not a tuple: {UNPACKED}",
-    ),
-    (
-        lambda pallas: pallas.assert_no_spills(scaled, 1.0),
-        f"pallas.assert_no_spills takes Stats, not a function: {UNPACKED}",
-    ),
-    (
-        lambda pallas: pallas.assert_cycles_within("a", "5%", [STATS]),
-        f"pallas.assert_cycles_within takes Stats, not a list: {UNPACKED}",
-    ),
-    (
-        lambda pallas: pallas.assert_cycles_within(STATS),
-        'pallas.assert_cycles_within takes the name of a baseline first, such as "attention", not '
-        "a Stats",
-    ),
-    (
-        lambda pallas: pallas.assert_cycles_within("a", (1,)),
-        "a margin is written as '5%' or 0.05, not as (1,)",
-    ),
-]
+}
 
 
-@pytest.mark.parametrize("call, message", SLIPS)
-def test_wrong_arguments_are_named(call: Callable[[Any], object], message: str) -> None:
-    pallas = Pallas(*cast(Any, (None, None, None)))
-    performance = Performance(cast(Any, None), cast(Any, None), update=False)
-    performance._calls.append(cast(Any, None))
-    vars(pallas)["_performance"] = performance
+@pytest.mark.parametrize("message", SLIPS)
+def test_wrong_arguments_are_named(message: str) -> None:
+    watcher = SimpleNamespace(settings=SimpleNamespace(update_baselines=False))
+    pallas = Pallas(*cast(Any, (watcher, None, None)))
+    pallas._calls.append(cast(Any, None))
     with pytest.raises(UsageError) as raised:
-        call(pallas)
+        SLIPS[message](pallas)
     assert str(raised.value).endswith(message)
-
-
-def row(cycles: int) -> BaselineRow:
-    return BaselineRow(
-        kernel="log",
-        target="v5e",
-        libtpu="0.0.42.1",
-        status="missing",
-        cost=BaselineCost(cycles=cycles, bundles=9),
-        margin=0.05,
-    )
-
-
-def test_two_tests_do_not_overwrite_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As two shapes of one kernel would that are given the same baseline."""
-    config = SimpleNamespace(stash=pytest.Stash(), rootpath=tmp_path)
-
-    def record(test: str, cycles: int) -> None:
-        node, path = SimpleNamespace(nodeid=test), tmp_path / "test_a.py"
-        request = cast(Any, SimpleNamespace(config=config, node=node, path=path))
-        monkeypatch.setattr(baselines, "compare", lambda *_: [row(cycles)])
-        Performance(request, cast(Any, None), True).assert_cycles_within("log", "5%", [STATS])
-
-    record("test_a.py::test_small", 1000)
-    record("test_a.py::test_small_again", 1000)
-    with pytest.raises(pytest.fail.Exception) as failed:
-        record("test_a.py::test_large", 4000)
-    assert str(failed.value) == (
-        "log on v5e: test_a.py::test_small has recorded other costs in baselines/log.json, and "
-        "test_a.py::test_large would overwrite them. Give each test, shape and setting a baseline "
-        'of its own, such as "log-2".'
-    )
-    kept = json.loads((tmp_path / "baselines" / "log.json").read_text())
-    assert kept["kernels"]["log"]["v5e"]["0.0.42.1"]["cycles"] == 1000
-    assert [file.name for file in (tmp_path / "baselines").iterdir()] == ["log.json"]

@@ -146,31 +146,6 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
 
 
 @pytest.mark.slow
-def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_kernels="""
-        import jax.numpy as jnp
-        from jax.experimental import pallas as pl
-        from pallas_debug_kernels import vector_add
-        def roots_kernel(x_ref, o_ref):
-            o_ref[...] = jnp.sqrt(x_ref[...])
-        def test_wrong():
-            x = vector_add(jnp.ones(1024), jnp.full(1024, -3.0)).reshape(8, 128)
-            pl.pallas_call(roots_kernel, out_shape=x)(x)
-        """
-    )
-    result = run_pytest("--pallas-dump", "--pallas-check")
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
-        [
-            r"2 kernels used by this test: dumps/roots_kernel-\w+, dumps/vector_add-\w+",
-            r"next: pallas-debug step -x -k roots_kernel -m pytest test_kernels.py::test_wrong",
-        ],
-        consecutive=True,
-    )
-
-
-@pytest.mark.slow
 def test_a_failing_test_s_traceback_has_no_frames_of_ours(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
@@ -235,17 +210,10 @@ def test_a_run_without_our_options_is_as_if_we_were_not_there(
     assert plain(with_us) == plain(without_us)
 
 
-def test_a_run_with_our_options_and_no_kernels_is_silent_at_the_end(
-    run_pytest: Run, pytester: pytest.Pytester
-) -> None:
-    pytester.makepyfile(test_kernels="def test_nothing(): pass")
-    result = run_pytest("--pallas-dump")
-    assert result.stdout.str().count("pallas-debug") == 2  # the header's line and the plugins'
-
-
 def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
-    run_pytest: Run, pytester: pytest.Pytester
+    run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     pytester.makepyfile(
         test_kernels="""
         import jax
@@ -254,32 +222,4 @@ def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
             assert jax.device_count() == 3
         """
     )
-    import os
-
-    environment = os.environ.pop("XLA_FLAGS", None)
-    try:
-        run_pytest("--pallas-dump").assert_outcomes(passed=1)
-    finally:
-        if environment is not None:
-            os.environ["XLA_FLAGS"] = environment
-
-
-@pytest.mark.slow
-@with_and_without_xdist
-def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
-    run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
-) -> None:
-    pytester.makepyfile(
-        conftest="""
-        from pallas_debug.bridge.capture import capture
-        def crash(*args):
-            raise RuntimeError("a bug of ours")
-        capture.capture = crash
-        """
-    )
-    result = run_pytest("--pallas-dump", *workers)
-    result.assert_outcomes(passed=5)
-    assert result.ret == 3
-    result.stdout.fnmatch_lines(
-        ["NOT JUDGED: * capture: internal error in pallas-debug while capturing kernel *"]
-    )
+    run_pytest("--pallas-dump").assert_outcomes(passed=1)

@@ -81,13 +81,6 @@ def test_gates_open_for_the_run(run_pytest: Run, workers: list[str]) -> None:
     result.stdout.fnmatch_lines([HEADER])
 
 
-@pytest.mark.slow
-def test_without_the_option_only_the_marked_test_sees_a_tpu(run_pytest: Run) -> None:
-    result = run_pytest("-rs")
-    result.assert_outcomes(passed=3, skipped=2)
-    assert "answer as" not in result.stdout.str()
-
-
 def test_it_is_the_first_target_or_that_of_the_test(
     run_pytest: Run, pytester: pytest.Pytester
 ) -> None:

@@ -52,15 +52,6 @@ def test_prints_are_on_standard_output_in_order(
 
 
 @pytest.mark.slow
-def test_to_the_terminal(child: Child) -> None:
-    result = child("def test_it(): count(3)", "--pallas-interpret", "-s", "-q")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        [f"*kernels.py:27, loop iteration ({i},): i = {i}" for i in range(3)]
-    )
-
-
-@pytest.mark.slow
 def test_a_million_lines_are_cut_and_the_cut_is_said(
     child: Child, pytester: pytest.Pytester
 ) -> None:

@@ -112,14 +112,3 @@ def test_the_fixture_runs_the_test_for_each_chip(
     result = run_pytest("--pallas-verify=v5e,v4", "--pallas-dump", "--pallas-target=v5e,v4")
     result.assert_outcomes(passed=2)
     assert compiled(pytester.path / "dumps") == {("narrow", "v5e"), ("narrow", "v4")}
-
-
-def test_the_configuration_gives_the_fixture_to_every_test(
-    run_pytest: Run, pytester: pytest.Pytester
-) -> None:
-    pytester.makeini("[pytest]\nusefixtures = pallas_target\n")
-    result = run_pytest("--collect-only", "--pallas-target=v5e,v4", "-k", "plain")
-    collected = [
-        f"test_kernels.py::test_plain{s}[[]{c}]" for s in ("", "_again") for c in ("v5e", "v4")
-    ]
-    result.stdout.fnmatch_lines_random([f"*{name.rpartition('::')[2]}*" for name in collected])
