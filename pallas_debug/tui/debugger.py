@@ -14,7 +14,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from pallas_debug.errors import PallasDebugError
@@ -23,8 +22,11 @@ from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import DevicesTrack, FlyingCopy, NamedValue, StepPlace
 from pallas_debug.tui import _textual
+from pallas_debug.tui.panes.dialogs import HelpScreen
+from pallas_debug.tui.shell import Prompt
 from pallas_debug.tui.widgets.cells import Cells, visible
 from pallas_debug.tui.widgets.lineview import LineView
+from pallas_debug.tui.widgets.lists import LineList
 
 HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
 """Colours of the heat map, from the smallest value to the largest."""
@@ -47,8 +49,8 @@ class DebuggerView:
     device: int | None = None
 
 
-class Pane(LineView, inherit_bindings=False):
-    """Pane of lines in memory, with a border and a title."""
+class Pane(LineList, inherit_bindings=False):
+    """Pane of lines, with a border and a title."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         binding
@@ -78,41 +80,6 @@ class Pane(LineView, inherit_bindings=False):
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id)
         self.border_title = title
-        self.lines: Sequence[Cells] = ()
-
-    @property
-    def count(self) -> int:
-        return len(self.lines)
-
-    def cells(self, line: int) -> Cells:
-        return self.lines[line]
-
-    def show(self, lines: Sequence[Cells], cursor: int | None = None) -> None:
-        self.lines = lines
-        self.changed(keep=cursor)
-
-
-class DebuggerHelp(ModalScreen[None]):
-    """Help screen with all keys and commands."""
-
-    DEFAULT_CSS = """
-    DebuggerHelp { align: center middle; }
-    DebuggerHelp > Pane { width: 90%; height: 90%; background: $surface; }
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss")]
-
-    def __init__(self, rows: Sequence[str]) -> None:
-        super().__init__()
-        self._rows = rows
-
-    def compose(self) -> ComposeResult:
-        yield Pane(id="help", title="keys and commands")
-
-    def on_mount(self) -> None:
-        pane = self.query_one(Pane)
-        pane.show([[(row, "")] for row in self._rows])
-        pane.focus()
 
 
 _KEYS: Sequence[tuple[str, str, str, str]] = (
@@ -154,8 +121,6 @@ class DebuggerApp(App[None]):
     #right { width: 2fr; }
     #heat { height: 12; }
     #output { height: 7; }
-    #line { height: 1; border: none; padding: 0 1; display: none; }
-    #line.asking { display: block; }
     .narrow #right { display: none; }
     .narrow #output { height: 4; }
     .low #heat { height: 7; }
@@ -201,7 +166,7 @@ class DebuggerApp(App[None]):
                 yield Pane(id="values", title="values")
                 yield Static(id="heat")
         yield Pane(id="output", title="output")
-        yield Input(id="line", compact=True)
+        yield Prompt(id="line")
         yield Static(id="status")
 
     def on_mount(self) -> None:
@@ -388,22 +353,18 @@ class DebuggerApp(App[None]):
         name = self.shown.selected if self.shown is not None else None
         given = {"break": f"break {line} if ", "watch": f"watch {name or ''}"}
         given["who"] = f"who {name or ''}["
-        field = self.query_one("#line", Input)
-        field.value = given.get(what, "")
-        field.add_class("asking")
+        field = self.query_one(Prompt)
+        field.ask(
+            "command",
+            value=given.get(what, ""),
+            done=lambda text: self._run(lambda: [f"> {text}", *self.prompt.execute(text)]),
+        )
         field.focus()
-        field.cursor_position = len(field.value)
 
     @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        text = event.value
-        self._leave_line()
-        self._run(lambda: [f"> {text}", *self.prompt.execute(text)])
-
-    def _leave_line(self) -> None:
-        field = self.query_one("#line", Input)
-        field.remove_class("asking")
+    def _submitted(self) -> None:
         self.query_one("#source", Pane).focus()
+        self.query_one(Prompt).finish()
 
     def action_show_current(self) -> None:
         self._show_source()
@@ -411,8 +372,9 @@ class DebuggerApp(App[None]):
     def action_dismiss_top(self) -> None:
         if len(self.screen_stack) > 1:
             self.pop_screen()
-        elif self.query_one("#line", Input).has_class("asking"):
-            self._leave_line()
+        elif self.query_one(Prompt).asking:
+            self.query_one(Prompt).cancel()
+            self.query_one("#source", Pane).focus()
         elif self.running:
             self.session.interrupt()
 
@@ -420,10 +382,10 @@ class DebuggerApp(App[None]):
         _textual.stop_process(self)
 
     def action_help(self) -> None:
-        rows = [f"{a} {b}".ljust(10) + what for a, b, _, what in _KEYS]
-        rows += [keys.ljust(10) + what for keys, what in _OTHER]
-        rows += ["", "Commands, after `:`", *CommandPrompt(self.session).execute("help")]
-        self.push_screen(DebuggerHelp(rows))
+        keys = [(f"{ahead} {back}", what) for ahead, back, _, what in _KEYS]
+        commands = [(f"{', '.join(c.names)} {c.usage}", c.summary) for c in prompt.COMMANDS]
+        sections = {"Keys": [*keys, *_OTHER], "Commands, after `:`": commands}
+        self.push_screen(HelpScreen(sections))
 
 
 def open_debugger(session: StepSession, notes: Sequence[str] = ()) -> None:

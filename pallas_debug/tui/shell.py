@@ -244,9 +244,9 @@ class Shell(App[None], inherit_bindings=False):
         self.query_one("#title", Static).update(text, layout=False)
 
     def show_help(self) -> None:
-        from pallas_debug.tui.panes.dialogs import HelpScreen  # slows the start
+        from pallas_debug.tui.panes.dialogs import HelpScreen, help_sections  # slows the start
 
-        self.push_screen(HelpScreen(registry().values()))
+        self.push_screen(HelpScreen(help_sections(registry().values())))
 
     # Questions.
 

@@ -82,42 +82,20 @@ def test_a_long_line_is_cut_and_read_by_parts(tmp_path: Path) -> None:
     assert document.window(1, 9_999_995, 10_000_100) == ("56789", 10_000_000)
 
 
-def test_a_file_that_grows(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"one\ntw")
-    with Document(path) as document:
-        assert lines_of(document) == ["one", "tw"]
-        assert document.grow() == "same"
-        with path.open("ab") as file:
-            file.write(b"o\nthree\n" + b"more\n" * BLOCK)
-        assert document.grow() == "grown"
-        assert lines_of(document) == ["one", "two", "three", *["more"] * BLOCK]
-
-
-def test_a_file_that_is_replaced_cut_short_or_gone(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_opened_and_has_empty_lines_where_it_was_cut(
+    tmp_path: Path,
+) -> None:
     path, other = tmp_path / "text", tmp_path / "other"
-    path.write_bytes(b"one\ntwo\n")
-    with Document(path) as document:
-        assert lines_of(document) == ["one", "two"]
-        other.write_bytes(b"new\n")
-        other.replace(path)
-        assert document.grow() == "replaced"
-        assert lines_of(document) == ["new"]
-        os.truncate(path, 1)
-        assert document.grow() == "replaced"
-        assert lines_of(document) == ["n"]
-        path.unlink()
-        assert document.grow() == "gone"
-        assert lines_of(document) == ["n"]
-
-
-def test_a_file_that_is_cut_short_between_two_looks(tmp_path: Path) -> None:
-    path = tmp_path / "text"
     path.write_bytes(b"line\n" * 100_000)
+    other.write_bytes(b"new\n")
     with Document(path) as document:
         document.index(EVERYTHING)
         os.truncate(path, 12)
         assert document.text(90_000) == ""
+        assert document.text(1) == "line"
+        other.replace(path)
+        assert document.text(1) == "line"
+        path.unlink()
         assert document.text(1) == "line"
 
 

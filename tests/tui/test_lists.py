@@ -22,7 +22,7 @@ from pallas_debug.store import DumpReader
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser
 from pallas_debug.tui.panes import kernels as kernel_pane
-from pallas_debug.tui.panes.results import ResultScreen
+from pallas_debug.tui.panes.dialogs import ListScreen
 from pallas_debug.tui.panes.steps import OperationChange
 from pallas_debug.tui.widgets.cells import plain
 
@@ -379,7 +379,7 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
         assert "0 findings, hints, gaps and prints of 0 tests" in message(app)
         assert "--pallas-check to get some" in message(app)
         await press(pilot, "escape")
-        assert not isinstance(app.screen, ResultScreen)
+        assert not isinstance(app.screen, ListScreen)
 
 
 # Searching everywhere.
@@ -450,12 +450,12 @@ async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path)
         await press(pilot, "escape")
         assert not app.search.running
         assert message(app).strip().endswith("stopped")
-        assert isinstance(app.screen, ResultScreen)
+        assert isinstance(app.screen, ListScreen)
         count = app.search.count
         await pilot.pause(0.1)
         assert app.search.count == count
         await press(pilot, "escape")
-        assert not isinstance(app.screen, ResultScreen)
+        assert not isinstance(app.screen, ListScreen)
 
 
 @drive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -205,11 +204,6 @@ async def test_regions_fold_and_searches_unfold_what_they_land_in() -> None:
         app.pane.search("arith.mulf")
         await pilot.pause()
         assert function.start < app.pane.cursor <= function.stop
-        assert app.pane.rows == app.pane.count
-        app.pane.fold_all()
-        assert app.pane.rows < app.pane.count - hidden
-        assert app.pane.cursor == 0 or app.pane.line(app.pane.cursor).endswith("{")
-        app.pane.unfold_all()
         assert app.pane.rows == app.pane.count
 
 
@@ -416,66 +410,6 @@ async def test_tables_of_a_long_pass_are_made_in_a_thread() -> None:
 
 
 @drive
-async def test_files_that_grow_vanish_or_are_replaced(tmp_path: Path) -> None:
-    path, other = tmp_path / "text", tmp_path / "other"
-    path.write_bytes(b"one\ntwo\n")
-    app = Alone()
-    with Document(path) as document:
-        async with app.run_test(size=(80, 8)) as pilot:
-            pane = app.pane
-            pane.show(document, keep=1)
-            pane.search("e")
-            pane.cursor = 1
-            with path.open("ab") as file:
-                file.write(b"three\n")
-            pane.look()
-            await until(pilot, lambda: pane.count == 3)
-            await until(pilot, lambda: list(pane.hits) == [0, 2])
-            assert pane.cursor == 2
-            os.truncate(path, 4)
-            pane.look()
-            await pilot.pause()
-            assert pane.count == 1
-            assert "The file was replaced or truncated while it was shown" in app.rows()[-1]
-            other.write_bytes(b"new\nlines\n" * 10)
-            other.replace(path)
-            pane.look()
-            await until(pilot, lambda: pane.count == 20)
-            path.unlink()
-            pane.look()
-            await pilot.press("G")
-            await pilot.pause()
-            assert "The file was deleted; this is the text as it was." in app.rows()[-1]
-            assert app.rows()[-2].startswith("20")
-            assert pane.line(19) == "lines"
-            document.close()
-            pane.look()
-            assert pane.notice == "The file cannot be read any more: Bad file descriptor."
-            assert pane.line(0) == ""
-
-
-@drive
-async def test_what_is_folded_stays_so_while_the_file_grows(tmp_path: Path) -> None:
-    path = tmp_path / "pass.mlir"
-    path.write_text("module {\n  func.func @f() {\n    return\n  }\n  func.func @g() {\n")
-    app = Alone()
-    with Document(path) as document:
-        async with app.run_test(size=(60, 12)) as pilot:
-            pane = app.pane
-            pane.show(document)
-            await until(pilot, lambda: pane.linked)
-            pane.cursor = 1
-            pane.toggle_fold()
-            assert pane.rows == pane.count - 2
-            with path.open("a") as file:
-                file.write("    return\n  }\n}\n")
-            pane.look()
-            await until(pilot, lambda: pane.linked and pane.count == 8)
-            assert pane.rows == 6
-            assert "… 2 lines" in plain(pane.cells(1))
-
-
-@drive
 async def test_an_empty_text_and_odd_keys() -> None:
     app = Alone()
     async with app.run_test(size=(20, 3)) as pilot:
@@ -484,7 +418,6 @@ async def test_an_empty_text_and_odd_keys() -> None:
             app.pane.wrap = wrap
             await pilot.press("j", "G", "g", "l", "h", "space", "b")
             app.pane.toggle_fold()
-            app.pane.fold_all()
             app.pane.search("x")
             app.pane.next_hit(1)
             app.pane.next_hit(-1)

@@ -95,14 +95,6 @@ class ViewingActions(Workspace):
     def action_fold_region(self) -> None:
         self.text.toggle_fold()
 
-    @action("text.fold_all", "underscore", "fold all regions")
-    def action_fold_all(self) -> None:
-        self.text.fold_all()
-
-    @action("text.unfold_all", "plus", "unfold all regions")
-    def action_unfold_all(self) -> None:
-        self.text.unfold_all()
-
     @action("text.trail", "u", "history of the operation, pass by pass")
     def action_follow_operation(self) -> None:
         place, line = self.place, self.line
@@ -191,14 +183,6 @@ class ViewingActions(Workspace):
     @action("diff.noise", "i", "count noise as change: value numbers, locations, attribute order")
     def action_toggle_noise(self) -> None:
         self.noise = not self.noise
-
-    @action("diff.split", "s", "side by side, or unified")
-    def action_toggle_split(self) -> None:
-        self.diff.split = not self.diff.is_split
-
-    @action("diff.whole", "W", "all lines, or only changes with context")
-    def action_toggle_whole(self) -> None:
-        self.diff.whole = not self.diff.whole
 
     @action("diff.previous", "less_than_sign", "previous change", arguments="-1")
     @action("diff.next", "greater_than_sign", "next change", arguments="1")

@@ -3,8 +3,8 @@
 A pane requests only the lines on the screen. The index of a file holds one number per 64 KB: the
 number of newlines up to there. For 200 MB it takes 25 KB, even if the file is a single line or
 consists of newlines, and is made in steps, so that keys are handled in between. Bytes are decoded
-lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not mapped: if a mapped file is truncated
-while it is shown, SIGBUS ends the process.
+lazily, and invalid UTF-8 becomes U+FFFD. A file is shown as it was opened, even if it is deleted or
+replaced. It is read, not mapped: if a mapped file is truncated, SIGBUS ends the process.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
-from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.search import open_regular
 
 BLOCK = 1 << 16
@@ -38,8 +36,6 @@ OVERLAP = 1 << 12
 """Bytes by which two parts of a line overlap, as a match may span both."""
 
 _CACHED_BLOCKS = 8
-
-Growth = Literal["same", "grown", "replaced", "gone"]
 
 
 class Lines:
@@ -82,24 +78,19 @@ class Lines:
         """Find the lines in about `budget` more bytes; return whether all have been found."""
         return True
 
-    def grow(self) -> Growth:
-        """Return how the text has changed since the last call."""
-        return "same"
-
     def whole(self) -> Sequence[str]:
         """Return all lines of a small text."""
         return self._lines
 
-    def pieces(self, line: int, size: int) -> Iterator[bytes]:
-        """Yield all lines from `line` on in pieces of about `size` bytes that end with a line.
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Yield all lines in pieces of about `size` bytes that end with a line.
 
         A line longer than `MAX_PIECE` is split into several parts that overlap by `OVERLAP` bytes.
         """
-        while line < len(self._lines):
-            step = max(size * len(self._lines) // max(self.size, 1), 1)
+        step = max(size * len(self._lines) // max(self.size, 1), 1)
+        for line in range(0, len(self._lines), step):
             part = self._lines[line : line + step]
             yield ("\n".join(part) + "\n").encode(errors="replace")
-            line += step
 
 
 class Document(Lines):
@@ -108,7 +99,7 @@ class Document(Lines):
     Only a newline ends a line; carriage returns and form feeds are part of it.
 
     Args:
-      opened: opens the file, and reopens it after it was replaced; returns a descriptor.
+      opened: opens the file and returns a descriptor.
 
     Raises:
       OSError, PallasDebugError: the file cannot be opened.
@@ -119,9 +110,7 @@ class Document(Lines):
     def __init__(self, path: Path, opened: Callable[[], int] | None = None) -> None:
         super().__init__()
         self._fd = -1
-        self._path = path
-        self._opened = opened or partial(open_regular, path)
-        self._fd = self._opened()
+        self._fd = (opened or partial(open_regular, path))()
         self.size = os.fstat(self._fd).st_size
         self._ends = array("Q")  # cumulative newline counts per block
         self._indexed = 0
@@ -163,34 +152,14 @@ class Document(Lines):
             return data.removesuffix(b"\n").decode(errors="replace").split("\n") if data else []
         return []
 
-    def pieces(self, line: int, size: int) -> Iterator[bytes]:
+    def pieces(self, size: int) -> Iterator[bytes]:
+        offset = 0
         with suppress(OSError):
-            offset = self._offset(line)
             while data := self._piece(offset, size):
                 offset += len(data)
                 if not data.endswith(b"\n") and offset < self.size:
                     offset -= min(OVERLAP, len(data) // 2)
                 yield data
-
-    def grow(self) -> Growth:
-        """Check the file for changes. Keeps the index unless the file was replaced or truncated.
-
-        A deleted file can still be read.
-
-        Raises:
-          OSError: the file cannot be read any more.
-        """
-        state = self._reopen()
-        size = os.fstat(self._fd).st_size
-        if state == "replaced" or size < self.size:
-            self._forget(0)
-            self.size = size
-            return "replaced"
-        if state == "gone" or size == self.size:
-            return state
-        self._forget(self._indexed // BLOCK)  # the last block may have been incomplete
-        self.size = size
-        return "grown"
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -217,13 +186,13 @@ class Document(Lines):
         newlines = self._newlines
         while self._indexed < goal:
             block = self._read(self._indexed, BLOCK)
-            if not block:  # truncated meanwhile; `grow` reports it
+            if not block:  # truncated meanwhile
                 self.size = self._indexed
                 break
             newlines += block.count(b"\n")
             self._ends.append(newlines)
             self._indexed += len(block)
-            # A short block is the end; bytes written since the last `grow` count too.
+            # A short block is the end; bytes written since the file was opened count too.
             self.size = self._indexed if len(block) < BLOCK else max(self.size, self._indexed)
 
     def _offset(self, line: int) -> int:
@@ -253,13 +222,6 @@ class Document(Lines):
         self._cache.move_to_end(block)
         return known
 
-    def _forget(self, blocks: int) -> None:
-        """Drop the index after the first `blocks` blocks."""
-        del self._ends[blocks:]
-        self._indexed = min(self._indexed, blocks * BLOCK)
-        self._cache.clear()
-        self._count = None
-
     # The file.
 
     def _piece(self, offset: int, size: int) -> bytes:
@@ -282,19 +244,6 @@ class Document(Lines):
             parts.append(part)
             offset, count = offset + len(part), count - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _reopen(self) -> Literal["same", "replaced", "gone"]:
-        """Open the file at the path, if it is another one."""
-        try:
-            there, ours = self._path.stat(), os.fstat(self._fd)
-            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
-                return "same"
-            fd = self._opened()
-        except (OSError, PallasDebugError):
-            return "gone"
-        os.close(self._fd)
-        self._fd = fd
-        return "replaced"
 
 
 def _positions(data: bytes) -> list[int]:

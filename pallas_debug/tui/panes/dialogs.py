@@ -1,9 +1,9 @@
-"""Modal screens: the help, and a chooser."""
+"""Modal screens: lists to choose from, and the help."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from textual import events, on
@@ -15,8 +15,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from pallas_debug.tui.keys import HEADINGS, MOVING, Action, display_keys
-from pallas_debug.tui.widgets.cells import Cells
+from pallas_debug.tui.widgets.cells import Cells, visible
 from pallas_debug.tui.widgets.lineview import LineView
+from pallas_debug.tui.widgets.lists import LineList
 
 T = TypeVar("T")
 
@@ -27,95 +28,155 @@ _KEY_COLUMNS = 14
 """Number of columns for keys, if there is room."""
 
 
-class ChoiceList(LineView, can_focus=False):
-    """List of a `Chooser`, which handles the keys that move the cursor."""
+class ResultList(LineView, can_focus=False):
+    """List of a `ListScreen`, which handles the keys that move the cursor."""
 
-    class ChoiceClicked(Message):
-        """Message: a line was clicked."""
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"results--hit", "results--place", "results--bad"}
+    DEFAULT_CSS = """
+    ResultList {
+        & .results--hit { background: $warning; color: $background; text-style: bold; }
+        & .results--place { text-style: dim; }
+        & .results--bad { color: $text-error; text-style: bold; }
+        &:nocolor .results--hit { text-style: bold reverse; }
+    }
+    """
 
-    def __init__(self) -> None:
+    class ResultClicked(Message):
+        """Message: a line was double-clicked."""
+
+    def __init__(self, draw: Callable[[int, int], Cells]) -> None:
         super().__init__()
-        self.labels: list[str] = []
+        self._draw = draw
+        self._count = 0
 
     @property
     def count(self) -> int:
-        return len(self.labels)
+        return self._count
+
+    def grow(self, count: int, *, keep: int | None = None) -> None:
+        """Set the number of lines."""
+        self._count = count
+        self.changed(keep=keep)
 
     def cells(self, line: int) -> Cells:
-        return [(f" {'›' if line == self.cursor else ' '} ", ""), (self.labels[line], "")]
+        mark = "›" if line == self.cursor else " "
+        return [(f"{mark} ", ""), *self._draw(line, max(self.columns - 2, 1))]
 
     def on_click(self, event: events.Click) -> None:
         super().on_click(event)
-        self.post_message(self.ChoiceClicked())
+        if event.chain == 2:
+            self.post_message(self.ResultClicked())
 
 
-class Chooser(ModalScreen[T | None], Generic[T]):
-    """Modal list with a filter above it. Returns the chosen value, or None.
+class ListScreen(ModalScreen[T | None], Generic[T]):
+    """Modal screen with an input, a list below it, and a status line.
+
+    Args:
+      hint: placeholder of the input.
+      value: initial text of the input.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "stop", "stop, then close", show=False),
+        Binding("down,ctrl+n", "move(1)", "down", show=False),
+        Binding("up,ctrl+p", "move(-1)", "up", show=False),
+        Binding("pagedown", "page(1)", "next page", show=False),
+        Binding("pageup", "page(-1)", "previous page", show=False),
+    ]
+
+    CSS = """
+    ListScreen { align: center middle; }
+    #results { width: 100%; height: 100%; background: $surface; }
+    #results Static { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; }
+    #results Input { height: 1; border: none; padding: 0 1; }
+    #results ResultList { height: 1fr; }
+    """
+
+    def __init__(self, title: str, *, hint: str, value: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._hint = hint
+        self._value = value
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="results"):
+            yield Static(visible(self._title), markup=False)
+            yield Input(self._value, placeholder=self._hint, compact=True, select_on_focus=False)
+            yield ResultList(self.draw)
+            yield Static(id="summary", markup=False)
+
+    @property
+    def listed(self) -> ResultList:
+        return self.query_one(ResultList)
+
+    def show_summary(self, text: str) -> None:
+        self.query_one("#summary", Static).update(visible(text), layout=False)
+
+    def action_move(self, lines: int) -> None:
+        self.listed.action_move(lines)
+
+    def action_page(self, pages: float) -> None:
+        self.listed.action_page(pages)
+
+    def action_stop(self) -> None:
+        """Close the screen; subclasses first stop running work."""
+        self.dismiss()
+
+    @on(Input.Submitted)
+    @on(ResultList.ResultClicked)
+    def _open_current(self) -> None:
+        if self.listed.count:
+            self.open(self.listed.cursor)
+
+    # For subclasses.
+
+    def draw(self, line: int, width: int) -> Cells:
+        """Return the parts of a line."""
+        raise NotImplementedError
+
+    def open(self, line: int) -> None:
+        """Close the screen, and use a line."""
+        raise NotImplementedError
+
+
+class Chooser(ListScreen[T]):
+    """List of choices. Returns the chosen value, or None.
 
     Args:
       choices: labels and values.
       at: initial cursor position.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "dismiss", "close", show=False),
-        Binding("down,ctrl+n", "move(1)", "down", show=False),
-        Binding("up,ctrl+p", "move(-1)", "up", show=False),
-        Binding("pagedown", "move(10)", "page down", show=False),
-        Binding("pageup", "move(-10)", "page up", show=False),
-    ]
-
     CSS = """
-    Chooser { align: center middle; }
-    #chooser { width: 72; max-width: 100%; height: 22; max-height: 100%; background: $panel; }
-    #chooser Static { height: 1; padding: 0 1; text-style: bold; }
-    #chooser Input { height: 1; border: none; padding: 0 1; }
-    #chooser ChoiceList { height: 1fr; }
+    Chooser #results { width: 72; max-width: 100%; height: 22; max-height: 100%; }
     """
 
     def __init__(self, title: str, choices: Sequence[tuple[str, T]], *, at: int = 0) -> None:
-        super().__init__()
+        super().__init__(title, hint="filter")
         self._at = at
-        self._title = title
-        self._choices = list(choices)
-        self._shown = self._choices
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="chooser"):
-            yield Static(self._title, markup=False)
-            yield Input(placeholder="filter", compact=True)
-            yield ChoiceList()
+        self._choices = choices
+        self.shown = choices
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
-        self._show("", keep=self._at)
+        self.listed.grow(len(self.shown), keep=self._at)
 
     @on(Input.Changed)
     def _filter(self, event: Input.Changed) -> None:
-        self._show(event.value)
-
-    def _show(self, words: str, *, keep: int = 0) -> None:
         """Show the choices that contain all words, ignoring case."""
-        wanted = words.lower().split()
-        self._shown = [c for c in self._choices if all(w in c[0].lower() for w in wanted)]
-        shown = self.query_one(ChoiceList)
-        shown.labels = [label for label, _ in self._shown]
-        shown.changed(keep=keep)
-        nothing = "" if self._shown else ": nothing matches"
-        self.query_one(Static).update(self._title + nothing)
+        words = event.value.lower().split()
+        self.shown = [c for c in self._choices if all(word in c[0].lower() for word in words)]
+        self.listed.grow(len(self.shown), keep=0)
+        self.show_summary("" if self.shown else "nothing matches")
 
-    def action_move(self, lines: int) -> None:
-        self.query_one(ChoiceList).cursor += lines
+    def draw(self, line: int, width: int) -> Cells:
+        return [(self.shown[line][0], "")]
 
-    @on(Input.Submitted)
-    @on(ChoiceList.ChoiceClicked)
-    def _choose(self) -> None:
-        at = self.query_one(ChoiceList).cursor
-        self.dismiss(self._shown[at][1] if self._shown else None)
+    def open(self, line: int) -> None:
+        self.dismiss(self.shown[line][1])
 
 
 class HelpScreen(ModalScreen[None]):
-    """Help screen: current keys of the focused pane, then of all actions."""
+    """Help screen: keys or commands, and what they do, by heading."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,ctrl+c", "dismiss", "close", show=False)
@@ -126,9 +187,9 @@ class HelpScreen(ModalScreen[None]):
     #help { width: 72; max-width: 100%; height: 90%; background: $panel; padding: 0 1; }
     """
 
-    def __init__(self, actions: Iterable[Action]) -> None:
+    def __init__(self, sections: Mapping[str, Section]) -> None:
         super().__init__()
-        self._sections = help_sections(actions)
+        self._sections = sections
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help"):
@@ -138,7 +199,7 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(HelpLines).focus()
 
 
-class HelpLines(LineView):
+class HelpLines(LineList):
     """View of the lines of the help."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"help--heading", "help--keys"}
@@ -153,18 +214,9 @@ class HelpLines(LineView):
     def __init__(self, sections: Mapping[str, Section]) -> None:
         super().__init__()
         self._sections = sections
-        self.lines: list[Cells] = []
-
-    @property
-    def count(self) -> int:
-        return len(self.lines)
-
-    def cells(self, line: int) -> Cells:
-        return self.lines[line]
 
     def on_resize(self) -> None:
-        self.lines = help_lines(self._sections, self.columns)
-        self.changed()
+        self.show(help_lines(self._sections, self.columns))
 
 
 def moving_keys() -> Section:

@@ -1,4 +1,4 @@
-"""Diff of two texts: unified, or side by side if there is room.
+"""Diff of two texts.
 
 Signs in front of lines and reversed words mark the changes; colour only helps.
 """
@@ -15,10 +15,8 @@ from operator import itemgetter
 from threading import Event
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rich.style import Style
 from textual import work
 from textual.reactive import reactive
-from textual.strip import Strip
 
 from pallas_debug.ir.operations import NOISE, Noise
 from pallas_debug.tui.model.browser import IGNORING_NOISE
@@ -38,21 +36,16 @@ from pallas_debug.tui.widgets.lineview import ViewMessage
 if TYPE_CHECKING:
     from pallas_debug.ir import diff as engine
 
-SPLIT_COLUMNS = 140
-"""Minimum number of columns to show texts side by side, unless the user chooses otherwise."""
-
 AT_ONCE = 200_000
 """Maximum total size in bytes to compare before drawing, which takes about 10 ms."""
 
 MAX_BYTES = 16_000_000
 """Maximum size in bytes of a text to compare."""
 
-Tag = Literal["hunk", "equal", "removed", "added", "changed", "note"]
+Tag = Literal["hunk", "equal", "removed", "added", "note"]
 Spans = list[tuple[int, int]]
 
-SIGNS: dict[Tag, str] = {"removed": "-", "added": "+", "changed": "~"}
-
-_SEPARATOR = "│"
+SIGNS: dict[Tag, str] = {"removed": "-", "added": "+"}
 
 _COMPARED = 2 * MAX_LINE
 """Maximum characters of a line to compare by words; more than are drawn."""
@@ -63,7 +56,6 @@ class DiffRow:
     """Row of a diff.
 
     Attributes:
-      tag: kind of row; `changed` is a removed and an added line side by side.
       old, new: indices in the diff's `old.lines` and `new.lines`; both are set for a line that is
         compared by words with its counterpart.
       text: text of a `hunk` or `note`.
@@ -91,30 +83,22 @@ class DiffRows:
         }
         self.words = lru_cache(maxsize=4096)(self._words)
 
-    def rows(self, *, split: bool, whole: bool) -> list[DiffRow]:
-        """Return all rows.
-
-        Args:
-          split: whether to pair lines side by side.
-          whole: whether to include all lines, not only the changes and some lines around them.
-        """
-        hunks = self.diff.hunks(len(self.diff.new.lines)) if whole else self.diff.hunks()
+    def rows(self) -> list[DiffRow]:
+        """Return the changes, with some lines around them."""
         found: list[DiffRow] = []
-        for hunk in hunks:
+        for hunk in self.diff.hunks():
             found.append(DiffRow(tag="hunk", text=self.diff.place(hunk)))
             for change in hunk:
-                found += self._split(change) if split else self._unified(change)
+                found += self._unified(change)
         return found
 
     def text(self, row: DiffRow) -> str:
-        """Return the text of a row to search in; both lines if there are two."""
+        """Return the text of a row to search in."""
         old, new = self.diff.old.lines, self.diff.new.lines
         if row.tag in ("hunk", "note"):
             return row.text
         if row.tag == "removed":
             return old[row.old or 0]
-        if row.tag == "changed" and row.old is not None and row.new is not None:
-            return f"{old[row.old]}\t{new[row.new]}"
         return new[row.new or 0]
 
     def _words(self, old: int, new: int) -> tuple[Spans, Spans]:
@@ -130,18 +114,10 @@ class DiffRows:
             return [(None, n) for n in change.new]
         return self._pairs[change.old.start, change.new.start]
 
-    def _split(self, change: engine.Change) -> Iterator[DiffRow]:
+    def _unified(self, change: engine.Change) -> Iterator[DiffRow]:
         if change.tag == "equal":
             for old, new in zip(change.old, change.new, strict=True):
                 yield DiffRow(tag="equal", old=old, new=new)
-            return
-        for a, b in self._paired(change):
-            tag: Tag = "removed" if b is None else "added" if a is None else "changed"
-            yield DiffRow(tag=tag, old=a, new=b)
-
-    def _unified(self, change: engine.Change) -> Iterator[DiffRow]:
-        if change.tag == "equal":
-            yield from self._split(change)
             return
         pairs = self._paired(change)
         yield from (DiffRow(tag="removed", old=a, new=b) for a, b in pairs if a is not None)
@@ -200,10 +176,6 @@ class DiffPane(FindView):
 
     ignore: reactive[tuple[Noise, ...]] = reactive(NOISE)
     """Kinds of noise that are not shown as changes."""
-    whole: reactive[bool] = reactive(False)
-    """Whether all lines are shown, not only changes and some lines around them."""
-    split: reactive[bool | None] = reactive(None)
-    """Whether old and new are shown side by side; None to decide by width."""
 
     class DiffChanged(ViewMessage):
         """Message: the diff changed, or is being computed: `state`, `count`."""
@@ -214,7 +186,6 @@ class DiffPane(FindView):
         self._read: Callable[[], tuple[Sequence[str], Sequence[str]]] = lambda: ((), ())
         self._diff: DiffRows | None = None
         self._shown: list[DiffRow] = []
-        self._is_split = False
         self._stop = Event()
         self._note = ""
 
@@ -248,11 +219,6 @@ class DiffPane(FindView):
         ignored = f", ignoring {', '.join(self.ignore)}" if self.ignore else ""
         found = self._diff.diff
         return f"-{found.removed:,} +{found.added:,} lines{ignored}"
-
-    @property
-    def is_split(self) -> bool:
-        """True if old and new are currently shown side by side."""
-        return self.size.width >= SPLIT_COLUMNS if self.split is None else self.split
 
     @property
     def place(self) -> tuple[int | None, int | None]:
@@ -292,19 +258,8 @@ class DiffPane(FindView):
     def watch_ignore(self) -> None:
         self._compare()
 
-    def watch_whole(self) -> None:
-        self._arrange(keep=True)
-
-    def watch_split(self) -> None:
-        self._arrange(keep=True)
-
     def on_mount(self) -> None:
         self._compare()
-
-    def on_resize(self) -> None:
-        if self.is_split != self._is_split:
-            self._arrange(keep=True)
-        self.changed()
 
     def _compare(self) -> None:
         self._stop.set()
@@ -351,31 +306,15 @@ class DiffPane(FindView):
         self._note = note
         self._show([DiffRow(tag="note", text=note)])
 
-    def _arrange(self, *, keep: bool = False) -> None:
-        """Create the rows, and put the cursor on the first change, or keep it on its line."""
+    def _arrange(self) -> None:
+        """Create the rows, and put the cursor on the first change."""
         if self._diff is None:
             return
-        at = self.place if keep else None
-        self._is_split = self.is_split
-        rows = self._diff.rows(split=self._is_split, whole=self.whole)
+        rows = self._diff.rows()
         old, new = self.labels
         same = f"{new} is the same as {old}{IGNORING_NOISE if self.ignore else ''}."
         self._show(rows or [DiffRow(tag="note", text=same)])
-        if at is None:
-            self.cursor = next((n for n, row in enumerate(rows) if row.tag in SIGNS), 0)
-        else:
-            self.cursor = self._nearest(self._diff.diff, *at)
-
-    def _nearest(self, diff: engine.Diff, old: int | None, new: int | None) -> int:
-        """Return the first row at or after a line of the new text, or of the old one."""
-        is_new = new is not None
-        numbers, line = (diff.new.numbers, new) if is_new else (diff.old.numbers, old)
-        for position, row in enumerate(self._shown):
-            at = row.new if is_new else row.old
-            other: Tag = "removed" if is_new else "added"
-            if line is not None and at is not None and row.tag != other and numbers[at] >= line:
-                return position
-        return 0
+        self.cursor = next((n for n, row in enumerate(rows) if row.tag in SIGNS), 0)
 
     def _show(self, rows: list[DiffRow]) -> None:
         self._shown = rows
@@ -404,33 +343,6 @@ class DiffPane(FindView):
         if self._diff is None or row.tag in ("hunk", "note"):
             return self._with_hits(row.text, [(row.text, row.tag)])
         return self._body(row, "old" if row.tag == "removed" else "new")
-
-    def _strips(self, line: int) -> list[Strip]:
-        row = self._shown[line]
-        if not self._is_split or self._diff is None or row.tag in ("hunk", "note"):
-            return super()._strips(line)
-        base = self.base_of(line)
-        width = (self.columns - 1) // 2
-        left = self._half(row, "old", width, base)
-        right = self._half(row, "new", self.columns - 1 - width, base)
-        middle = self.strip([(_SEPARATOR, "diff--number")], base)
-        return [
-            Strip.join([a or Strip.blank(width, base), middle, b or Strip.blank(width, base)])
-            for a, b in itertools.zip_longest(left, right)
-        ]
-
-    def _half(self, row: DiffRow, which: str, width: int, base: Style) -> list[Strip]:
-        assert self._diff is not None
-        at = row.old if which == "old" else row.new
-        if at is None:
-            return [Strip.blank(width, base)]
-        side = self._diff.diff.old if which == "old" else self._diff.diff.new
-        tag: Tag = "equal" if row.tag == "equal" else "removed" if which == "old" else "added"
-        before: Cells = [
-            (self._number(side.numbers, at) + " ", "diff--number"),
-            (SIGNS.get(tag, " "), self._style_of(tag)),
-        ]
-        return self.column(before, self._body(row, which), width, base)
 
     def _body(self, row: DiffRow, which: str) -> Cells:
         """Return the text of a line, with its changed words marked."""
@@ -476,8 +388,6 @@ class DiffPane(FindView):
         return [(part, self._style_of(kind)) for part, kind in parts]
 
     def _style_of(self, kind: str) -> str:
-        if kind == "changed":
-            kind = "added"
         return f"diff--{kind}" if f"diff--{kind}" in self.COMPONENT_CLASSES else ""
 
     def _number(self, numbers: Sequence[int], at: int | None) -> str:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
-from textual import events, on
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.message import Message
-from textual.screen import ModalScreen
+from textual import on
 from textual.timer import Timer
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from pallas_debug.tui.model import MAX_LISTED
 from pallas_debug.tui.model.browser import kernel_name
 from pallas_debug.tui.model.runs import RunEvent, Runs
 from pallas_debug.tui.model.search import DumpSearch, TextHit
+from pallas_debug.tui.panes.dialogs import ListScreen
 from pallas_debug.tui.widgets.cells import Cells, fitted, visible
-from pallas_debug.tui.widgets.lineview import LineView
 
 _MARKS = {"finding": ("⚑ ", "results--bad"), "hint": ("? ", "results--place")}
 """Mark and style of a finding and a hint."""
@@ -31,126 +25,7 @@ DEBOUNCE = 0.15
 """Seconds without typing before a search starts."""
 
 
-class ResultList(LineView, can_focus=False):
-    """List of a `ResultScreen`, which handles the keys that move the cursor."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"results--hit", "results--place", "results--bad"}
-    DEFAULT_CSS = """
-    ResultList {
-        & .results--hit { background: $warning; color: $background; text-style: bold; }
-        & .results--place { text-style: dim; }
-        & .results--bad { color: $text-error; text-style: bold; }
-        &:nocolor .results--hit { text-style: bold reverse; }
-    }
-    """
-
-    class ResultClicked(Message):
-        """Message: a line was double-clicked."""
-
-    def __init__(self, draw: Callable[[int, int], Cells]) -> None:
-        super().__init__()
-        self._draw = draw
-        self._count = 0
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    def grow(self, count: int, *, keep: int | None = None) -> None:
-        """Set the number of lines."""
-        self._count = count
-        self.changed(keep=keep)
-
-    def cells(self, line: int) -> Cells:
-        mark = "›" if line == self.cursor else " "
-        return [(f"{mark} ", ""), *self._draw(line, max(self.columns - 2, 1))]
-
-    def on_click(self, event: events.Click) -> None:
-        super().on_click(event)
-        if event.chain == 2:
-            self.post_message(self.ResultClicked())
-
-
-class ResultScreen(ModalScreen[None]):
-    """Modal screen with an input, a list below it, and a status line.
-
-    Args:
-      hint: placeholder of the input.
-      value: initial text of the input.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "stop, then close", show=False),
-        Binding("down,ctrl+n", "move(1)", "down", show=False),
-        Binding("up,ctrl+p", "move(-1)", "up", show=False),
-        Binding("pagedown", "page(1)", "next page", show=False),
-        Binding("pageup", "page(-1)", "previous page", show=False),
-    ]
-
-    CSS = """
-    ResultScreen { align: center middle; }
-    #results { width: 100%; height: 100%; background: $surface; }
-    #results Static { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; }
-    #results Input { height: 1; border: none; padding: 0 1; }
-    #results ResultList { height: 1fr; }
-    """
-
-    def __init__(self, title: str, *, hint: str, value: str = "") -> None:
-        super().__init__()
-        self._title = title
-        self._hint = hint
-        self._value = value
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="results"):
-            yield Static(visible(self._title), markup=False)
-            yield Input(self._value, placeholder=self._hint, compact=True, select_on_focus=False)
-            yield ResultList(self.draw)
-            yield Static(id="summary", markup=False)
-
-    def on_mount(self) -> None:
-        self.set_interval(TICK, self.tick)
-        self.tick()
-
-    @property
-    def listed(self) -> ResultList:
-        return self.query_one(ResultList)
-
-    def show_summary(self, text: str) -> None:
-        self.query_one("#summary", Static).update(visible(text), layout=False)
-
-    def action_move(self, lines: int) -> None:
-        self.listed.action_move(lines)
-
-    def action_page(self, pages: float) -> None:
-        self.listed.action_page(pages)
-
-    def action_stop(self) -> None:
-        """Close the screen; subclasses first stop running work."""
-        self.dismiss()
-
-    @on(Input.Submitted)
-    @on(ResultList.ResultClicked)
-    def _open_current(self) -> None:
-        if self.listed.count:
-            self.open(self.listed.cursor)
-
-    # For subclasses.
-
-    def draw(self, line: int, width: int) -> Cells:
-        """Return the parts of a line."""
-        raise NotImplementedError
-
-    def tick(self) -> None:
-        """Show new results."""
-        raise NotImplementedError
-
-    def open(self, line: int) -> None:
-        """Go to the place of a line."""
-        raise NotImplementedError
-
-
-class SearchScreen(ResultScreen):
+class SearchScreen(ListScreen[None]):
     """Screen for a search over many texts, run while the user types.
 
     Args:
@@ -172,8 +47,10 @@ class SearchScreen(ResultScreen):
         self._opened = opened
         self._timer: Timer | None = None
 
-    def on_mount(self) -> None:  # Textual also calls the base class's method afterwards
+    def on_mount(self) -> None:
         self.listed.grow(len(self._search.hits), keep=max(self._search.at, 0))
+        self.set_interval(TICK, self.tick)
+        self.tick()
 
     @on(Input.Changed)
     def _debounce(self, event: Input.Changed) -> None:
@@ -222,7 +99,7 @@ class SearchScreen(ResultScreen):
         self._opened(self._search.hits[line])
 
 
-class RunsScreen(ResultScreen):
+class RunsScreen(ListScreen[None]):
     """Screen with findings and prints of runs; typing filters them.
 
     Args:
@@ -236,6 +113,10 @@ class RunsScreen(ResultScreen):
         self._text = ""
         self._shown: Sequence[RunEvent] = ()
         self._seen = (-1, "")
+
+    def on_mount(self) -> None:
+        self.set_interval(TICK, self.tick)
+        self.tick()
 
     @on(Input.Changed)
     def _filter(self, event: Input.Changed) -> None:

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from textual import work
 from textual.reactive import reactive
-from textual.strip import Strip
 
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Module, guess_kind, read_line
@@ -31,17 +30,9 @@ MAX_LINKED = 4_000_000
 AT_ONCE = 5_000
 """Maximum number of lines to parse before the text is drawn."""
 
-WATCH_EVERY = 1.0
-"""Seconds between checks for changes of the file."""
-
 _HEAD = 60
 _REPORT_EVERY = 0.3
 """Seconds between progress reports, each of which redraws the screen."""
-
-_NOTICES = {
-    "replaced": "The file was replaced or truncated while it was shown; this is the new text.",
-    "gone": "The file was deleted; this is the text as it was.",
-}
 
 
 class TextPane(FindView):
@@ -55,7 +46,6 @@ class TextPane(FindView):
         "text--origin",
         "text--folded",
         "text--region",
-        "text--notice",
         *(f"text--{kind}" for kind in KINDS),
     }
     DEFAULT_CSS = """
@@ -67,7 +57,6 @@ class TextPane(FindView):
         & .text--origin { color: $text-accent; text-style: bold; }
         & .text--folded { color: $text-warning; text-style: italic; }
         & .text--region { color: $text-accent; text-style: bold; }
-        & .text--notice { background: $warning; color: $background; }
         & .text--comment { text-style: dim italic; }
         & .text--location { text-style: dim; }
         & .text--string { color: $text-success; }
@@ -77,7 +66,6 @@ class TextPane(FindView):
         & .text--literal { color: $text-warning; }
         & .text--label { color: $text-secondary; text-style: bold; }
         &:nocolor .text--hit { text-style: bold reverse underline; }
-        &:nocolor .text--notice { text-style: reverse; }
     }
     """
 
@@ -89,8 +77,6 @@ class TextPane(FindView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.notice = ""
-        """Message about changes of the file while it was shown."""
         self.module = Module([])
         """Parsed text; has no lines until parsing is done."""
         self._kind = self.module.kind
@@ -102,7 +88,6 @@ class TextPane(FindView):
         self._wanted: int | None = None
 
     def on_mount(self) -> None:
-        self.set_interval(WATCH_EVERY, self.look)
         self._begin(self.cursor)
 
     # The source.
@@ -120,7 +105,6 @@ class TextPane(FindView):
           is_diff: whether the lines are a diff instead of a stage, and are not parsed.
         """
         self.source = lines if isinstance(lines, Lines) else Lines(lines)
-        self.notice = ""
         self.is_diff = is_diff
         self.set_reactive(TextPane.panned, 0)
         self._begin(keep)
@@ -216,37 +200,6 @@ class TextPane(FindView):
         else:
             super().action_go(line)
 
-    # Changes of the file.
-
-    @property
-    def room(self) -> int:
-        return max(self.size.height - bool(self.notice), 1)
-
-    def look(self) -> None:
-        """Check whether the file changed, and show the change."""
-        before = self.notice
-        at_end = 0 < self.count == self.cursor + 1
-        try:
-            fate = self.source.grow()
-        except OSError as error:
-            self.notice = f"The file cannot be read any more: {error.strerror or error}."
-            fate = "same"
-        self.notice = _NOTICES.get(fate, self.notice)
-        if fate == "replaced":
-            self._begin(self.cursor)
-        elif fate == "grown":
-            self.notice = ""
-            self.module = Module([])  # folds stay
-            self._wanted = -1 if at_end else None
-            self._index()
-            self._search_on()
-        if fate == "grown" or self.notice != before:
-            self.changed()
-            self.post_message(self.TextChanged(self))
-
-    def _below(self) -> Strip:
-        return self.strip([(self.notice, "text--notice")], self.base)
-
     # The parsed text.
 
     def _link(self, complete: bool) -> None:
@@ -267,7 +220,7 @@ class TextPane(FindView):
         if len(module.lines) != self.count:  # another text is already shown
             return
         self.module = module
-        self._folds = Folds(module.regions, folded=self._folds.folded)
+        self._folds = Folds(module.regions)
         self._mark_values()
         self.changed()
         self.post_message(self.TextChanged(self))
@@ -290,17 +243,6 @@ class TextPane(FindView):
         if start is not None:
             self.cursor = start
             self.changed()
-
-    def fold_all(self) -> None:
-        """Fold every region."""
-        self._folds.fold_all()
-        self.changed()
-        self.cursor = self.line_of(self.row_of(self.cursor))
-
-    def unfold_all(self) -> None:
-        """Unfold every region."""
-        self._folds.unfold_all()
-        self.changed()
 
     # Drawing.
 

@@ -31,13 +31,11 @@ _REPORT_EVERY = 0.3
 """Seconds between progress reports."""
 
 
-def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> Iterator[int]:
-    """Search a source piece by piece, starting at a line, and add lines with a hit to `hits`.
-
-    Yields the number of lines searched so far, after each piece.
-    """
+def search_pieces(source: Lines, query: Query, hits: array[int]) -> Iterator[None]:
+    """Search a source piece by piece, and add lines with a hit to `hits`; yield after each."""
     find = finder(query)
-    for data in source.pieces(line, PIECE):
+    line = 0
+    for data in source.pieces(PIECE):
         position = 0
         for start, _ in find(data, len(data)):
             line += data.count(b"\n", position, start)
@@ -45,7 +43,7 @@ def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> I
             if not hits or hits[-1] != line:  # parts of a very long line overlap
                 hits.append(line)
         line += data.count(b"\n", position)
-        yield line
+        yield
 
 
 class FindView(LineView):
@@ -64,8 +62,6 @@ class FindView(LineView):
         """Known lines with a hit, in order."""
         self._pattern: Pattern | None = None
         self._search: Worker[None] | None = None
-        self._searched = 0
-        """Number of lines searched so far."""
         self._from = self._landed = 0
         self._is_hit_wanted = False
 
@@ -138,22 +134,16 @@ class FindView(LineView):
     def _search_again(self) -> None:
         """Search from the first line."""
         self.hits = array("Q")
-        self._searched = 0
-        self._search_on()
-        self.refresh()
-
-    def _search_on(self) -> None:
-        """Search the lines added since the search ended."""
         if self._search is not None:
             self._search.cancel()
             self._search = None
+        self.refresh()
         if self.sought is None or not self.is_running:
             return
-        pieces = search_pieces(self.source, self.sought, self.hits, self._searched)
-        first = list(itertools.islice(pieces, AT_ONCE))
-        self._searched = first[-1] if first else self._searched
+        pieces = search_pieces(self.source, self.sought, self.hits)
+        is_whole = sum(1 for _ in itertools.islice(pieces, AT_ONCE)) < AT_ONCE
         self._go_if_wanted()
-        if len(first) < AT_ONCE:
+        if is_whole:
             self._finish()
         else:
             self._search = self._search_rest(pieces)
@@ -162,7 +152,7 @@ class FindView(LineView):
     async def _search_rest(self, pieces: Iterator[int]) -> None:
         reported = time.monotonic()
         await breathe()
-        for self._searched in pieces:
+        for _ in pieces:
             self._go_if_wanted()
             if time.monotonic() - reported > _REPORT_EVERY:
                 reported = time.monotonic()

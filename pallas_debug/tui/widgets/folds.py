@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 
 from pallas_debug.ir.operations import Region
 
@@ -12,12 +12,9 @@ class Folds:
     """Regions of lines that can be folded into their first line.
 
     A line that ends one region and starts the next (`} else {`) stays visible.
-
-    Args:
-      folded: first lines of the regions to fold initially.
     """
 
-    def __init__(self, regions: Sequence[Region] = (), *, folded: Iterable[int] = ()) -> None:
+    def __init__(self, regions: Sequence[Region] = ()) -> None:
         opened = {region.start for region in regions}
         self._stops: dict[int, int] = {}
         self._regions = regions
@@ -25,12 +22,7 @@ class Folds:
             stop = region.stop - (region.stop in opened)
             if stop > region.start:
                 self._stops[region.start] = max(stop, self._stops.get(region.start, 0))
-        self._fold(self._stops.keys() & folded)
-
-    @property
-    def folded(self) -> Set[int]:
-        """First lines of the folded regions."""
-        return self._folded
+        self._fold(set())
 
     def hidden(self, line: int) -> int:
         """Return the number of lines folded into a line."""
@@ -57,12 +49,6 @@ class Folds:
             start = region.start
         self._fold(self._folded ^ {start})
         return start
-
-    def fold_all(self) -> None:
-        self._fold(set(self._stops))
-
-    def unfold_all(self) -> None:
-        self._fold(set())
 
     def reveal(self, line: int) -> bool:
         """Unfold the regions that hide a line; return whether there were any."""

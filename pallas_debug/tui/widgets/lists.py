@@ -1,7 +1,8 @@
-"""List that can be filtered, with a note below about omitted rows or reading in progress."""
+"""Lines in memory; a list that can be filtered, with a note below it; columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.strip import Strip
@@ -11,6 +12,25 @@ from pallas_debug.tui.widgets.lineview import LineView
 
 _MIN_NAME = 12
 """Minimum number of cells for a name beside columns."""
+
+
+class LineList(LineView):
+    """View of lines in memory."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.lines: Sequence[Cells] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.lines)
+
+    def cells(self, line: int) -> Cells:
+        return self.lines[line]
+
+    def show(self, lines: Sequence[Cells], cursor: int | None = None) -> None:
+        self.lines = lines
+        self.changed(keep=cursor)
 
 
 class ListPane(LineView):
