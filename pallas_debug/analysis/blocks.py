@@ -6,10 +6,11 @@ import numpy as np
 
 from pallas_debug.analysis.accesses import outside
 from pallas_debug.analysis.subject import Result, Subject, at, first_spot, points_of
-from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
+from pallas_debug.bridge.walk.index_maps import Block, Indices
 from pallas_debug.findings.bounds import MissingBlock, Outside
 from pallas_debug.findings.facts import OF_TABLE, array_text, block_text
 from pallas_debug.findings.faults import Fault
+from pallas_debug.profile.blocks import BlockIndex
 
 
 def look(subject: Subject) -> Result:
@@ -53,14 +54,12 @@ def _is_wide(subject: Subject, block: Block) -> bool:
     return is_compiled and "int64" in block.index_dtypes
 
 
-def _limits(dim: BlockDim) -> tuple[int, int] | None:
+def _limits(dim: BlockIndex) -> tuple[int, int] | None:
     """Smallest and largest value an index map may return; None if unknown."""
     if dim.bound < 0:
         return None
-    if dim.kind == "blocked":
-        return 0, dim.blocks - 1
-    if dim.kind == "squeezed":
-        return 0, dim.bound - 1
+    if dim.kind in ("blocked", "squeezed"):
+        return 0, dim.count - 1
     if dim.kind == "element":
         before, behind = dim.padding
         return -before, dim.bound + behind - 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pallas_debug.analysis.subject import Result, Subject, read
 from pallas_debug.analysis.tiling import padded
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.walk.index_maps import Block, NotReadable, Table
+from pallas_debug.bridge.walk.index_maps import Block, Buffer, NotReadable
 from pallas_debug.chips import LANES, MIB, chip_of_kind
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
@@ -148,7 +148,7 @@ def _block(subject: Subject, block: Block) -> MemoryPart:
 
 
 def _part(
-    of: Block | Table, kind: str, space: str, shape: tuple[int, ...], buffers: int = 1
+    of: Block | Buffer, kind: str, space: str, shape: tuple[int, ...], buffers: int = 1
 ) -> MemoryPart:
     is_flat = space == "smem"
     size = math.prod(shape) * max(of.bits, 32) // 8 if is_flat else padded(shape, of.bits)

@@ -127,7 +127,7 @@ def read(
         indices=tuple(
             index_maps.indices(captured, block.position, tables, deadline) for block in grid.blocks
         ),
-        walked=Walked(events=()) if empty else index_maps.walk(captured, tables, deadline),
+        walked=Walked(events=()) if empty else index_maps.walk(captured, grid, tables, deadline),
         site=CallSite(captured.calls),
     )
 

@@ -83,7 +83,7 @@ def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
             f"the order in which the blocks of {block.name} are visited: they may overlap"
         )
         return None
-    counts = tuple(d.bound if d.kind == "squeezed" else d.blocks for d in block.dims)
+    counts = tuple(dim.count for dim in block.dims)
     for index, count in zip(dims, counts, strict=True):
         if index.size and (index.min() < 0 or index.max() >= count):
             return None  # reported by `blocks`

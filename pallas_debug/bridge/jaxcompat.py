@@ -177,10 +177,8 @@ lowering: Any = Internal(
 tpu_primitives: Any = Internal(
     "jax._src.pallas.mosaic.primitives",
     names="conv_p[0.12-] dma_start_p dma_wait_p get_barrier_semaphore_p "
-    "has_memory_space_p[0.12-] join_key_p matmul_acc_lhs_p matmul_lhs_fifo_p[0.12-] "
-    "matmul_pop_fifo_p[0.12-] matmul_pop_p matmul_push_rhs_p pack_elementwise_p "
-    "prng_random_bits_p prng_seed_p split_key_p stochastic_round_p touch_p trace_value_p "
-    "unpack_elementwise_p",
+    "has_memory_space_p[0.12-] join_key_p pack_elementwise_p prng_random_bits_p prng_seed_p "
+    "split_key_p stochastic_round_p touch_p trace_value_p unpack_elementwise_p",
 )
 sc_core: Any = Internal("jax._src.pallas.mosaic.sc_core", names="Indices")
 sc_primitives: Any = Internal(
@@ -275,13 +273,6 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
-
-
-def accumulator(params: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Unit and address of a matrix unit's accumulator; None since jax 0.12, where it is a ref."""
-    if "acc_addr" not in params:
-        return None
-    return int(params["mxu_index"]), int(params["acc_addr"])
 
 
 def is_wait_of_sender(params: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine import loops, matrices, places, transfers
+from pallas_debug.machine import loops, places, transfers
 from pallas_debug.machine.gpu import accesses
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, access, concrete
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -405,6 +405,5 @@ BY_KIND: dict[type, Any] = {
     ir.CheckStep: check,
     ir.Callback: callback,
     ir.Breakpoint: breakpoint_,
-    **matrices.BY_KIND,
     **transfers.BY_KIND,
 }

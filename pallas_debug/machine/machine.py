@@ -144,8 +144,6 @@ class Machine:
         if content is None:
             if type_.semaphore is not None:
                 content = np.zeros(type_.shape, np.int64)
-            elif type_.space == "acc":
-                content = np.zeros(type_.shape, type_.dtype)
             else:
                 limit.require_memory(self.launch.name, None, size_of(type_))
                 content = unwritten.memory(type_.shape, type_.dtype, self.fill)

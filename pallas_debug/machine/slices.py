@@ -155,14 +155,12 @@ class Slicer:
             }
             if results:
                 found.add(step, is_aligned=all(results.values()))
-                _add_all(needed, self._step(program, step, results, found))
+                _add_all(needed, self._step(step, results, found))
         inputs = enumerate(program.inputs)
         found.inputs = {i: needed[reg.number] for i, reg in inputs if reg.number in needed}
         return found
 
-    def _step(
-        self, program: ir.KernelProgram, step: ir.MachineStep, results: Needed, found: BackwardSlice
-    ) -> Needed:
+    def _step(self, step: ir.MachineStep, results: Needed, found: BackwardSlice) -> Needed:
         """Registers that results of a step depend on; adds the steps within it."""
         if isinstance(step, ir.Compute) and step.unit is not None:
             return self._unit(step, results)
@@ -179,9 +177,6 @@ class Slicer:
                 return {step.other.number: results[0]}
             case ir.MultipleOf():
                 return {step.value.number: results[0]}
-            case ir.MatrixPop() if self._follows is Follows.DATA:
-                kinds = (ir.MatrixPush, ir.MatrixMultiply)
-                return {s.value.number: False for s in program.steps if isinstance(s, kinds)}
         return {}
 
     def _inner(self, step: ir.MachineStep, results: Needed, found: BackwardSlice) -> Needed:

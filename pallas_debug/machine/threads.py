@@ -66,7 +66,6 @@ class Thread:
       executed: number of steps so far.
       generator: random number generator; None until it is seeded.
       index_map_of: operand whose index map is running; empty while the kernel's body runs.
-      matrix_units: matrix units in use, by number.
       polled: identity of the last step if it read a semaphore, and the value read.
       mesh: number of the core mesh to which it belongs.
       has_signalled: whether it has signalled the subcore barrier at which it waits.
@@ -83,7 +82,6 @@ class Thread:
     executed: int = 0
     generator: Any = None
     index_map_of: str = ""
-    matrix_units: dict[int, Any] = field(default_factory=dict)
     walk: Any = None
     polled: tuple[int, int] | None = None
     mesh: int = 0

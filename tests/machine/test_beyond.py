@@ -21,12 +21,11 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import MachineError
 from pallas_debug.machine.machine import Stopped
 
-F32, I32, BF16 = jnp.float32, jnp.int32, jnp.bfloat16
+F32, I32 = jnp.float32, jnp.int32
 X = np.linspace(-2, 2, 8 * 128, dtype=np.float32).reshape(8, 128)
 ANY, SMEM, VMEM = (pl.BlockSpec(memory_space=s) for s in (pl.ANY, pltpu.SMEM, pltpu.VMEM))
 DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
 TILE = pltpu.VMEM((8, 128), F32)
-HAS_QUEUES = hasattr(pltpu, "matmul_lhs_fifo")
 
 
 @pytest.fixture(autouse=True)
@@ -39,86 +38,6 @@ def tpu7x() -> Iterator[None]:
 def run(kernel: Callable[..., None], *args: Any, out: Any = X, **options: Any) -> list[np.ndarray]:
     shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), out)
     return on_machine.run(pl.pallas_call(kernel, out_shape=shape, **options), *args)
-
-
-def test_matrix_units() -> None:
-    """Products of staged matrices are accumulated until they are popped."""
-    rng = np.random.default_rng(0)
-    a, b, c = (jnp.asarray(rng.integers(-4, 4, (256, 256)), BF16) for _ in range(3))
-
-    def kernel(a_ref: Any, b_ref: Any, c_ref: Any, o_ref: Any, *acc: Any) -> None:
-        pltpu.matmul_push_rhs(b_ref[...], staging_register=0, mxu_index=0)
-        pltpu.matmul_push_rhs(c_ref[...], staging_register=1, mxu_index=0, transpose=True)
-        if HAS_QUEUES:
-            pltpu.matmul_acc_lhs(acc[0], a_ref[...], load_staged_rhs=0)
-            pltpu.matmul_acc_lhs(acc[0], a_ref[...])
-            pltpu.matmul_acc_lhs(acc[0], a_ref[...], load_staged_rhs=1)
-            o_ref[0] = pltpu.matmul_pop(acc[0])
-            pltpu.matmul_acc_lhs(acc[0], a_ref[...])
-            o_ref[1] = pltpu.matmul_pop(acc[0])
-        else:
-            pltpu.matmul_acc_lhs(0, a_ref[...], 0, load_staged_rhs=0)
-            pltpu.matmul_acc_lhs(0, a_ref[...], 0)
-            pltpu.matmul_acc_lhs(0, a_ref[...], 0, load_staged_rhs=1)
-            o_ref[0] = pltpu.matmul_pop(0, (256, 256), F32, 0)
-            pltpu.matmul_acc_lhs(0, a_ref[...], 0)
-            o_ref[1] = pltpu.matmul_pop(0, (256, 256), F32, 0)
-
-    scratch = [pltpu.ACC(0)((256, 256), F32)] if hasattr(pltpu, "ACC") else []
-    out = jax.ShapeDtypeStruct((2, 256, 256), F32)
-    (got,) = run(kernel, a, b, c, out=out, scratch_shapes=scratch)
-    left, right, other = (np.asarray(x, np.float32) for x in (a, b, c))
-    np.testing.assert_array_equal(got[0], 2 * left @ right + left @ other.T)
-    np.testing.assert_array_equal(got[1], left @ other.T)
-
-
-@pytest.mark.skipif(not HAS_QUEUES, reason="since jax 0.12")
-def test_matrix_units_that_queue_their_results() -> None:
-    a = jnp.asarray(np.random.default_rng(0).integers(-9, 9, (128, 128)), jnp.int8)
-
-    def kernel(a_ref: Any, o_ref: Any) -> None:
-        pltpu.matmul_push_rhs(a_ref[...], staging_register=0, mxu_index=1)
-        pltpu.matmul_lhs_fifo(a_ref[...], 1, load_staged_rhs=0)
-        pltpu.matmul_lhs_fifo(-a_ref[...], 1)
-        o_ref[0] = pltpu.matmul_pop_fifo((128, 128), I32, 1)
-        o_ref[1] = pltpu.matmul_pop_fifo((128, 128), I32, 1)
-
-    (got,) = run(kernel, a, out=jax.ShapeDtypeStruct((2, 128, 128), I32))
-    square = np.asarray(a, np.int32) @ np.asarray(a, np.int32)
-    np.testing.assert_array_equal(got, [square, -square])
-
-
-@pytest.mark.parametrize(
-    "use, message",
-    [
-        (lambda x: (_push(x), _push(x)), "pushed to again before `load_staged_rhs` has taken"),
-        (lambda x: _queue(x, 0), "nothing has been pushed to staging register 0 of matrix unit 0"),
-        (lambda x: _take(x), "matrix unit 0 has no result to pop"),
-    ],
-)
-def test_misuse_of_a_matrix_unit_is_reported_with_its_line(use: Any, message: str) -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...]
-        use(x_ref[...])
-
-    if not HAS_QUEUES and "again" not in message:
-        pytest.skip("since jax 0.12")
-    with pytest.raises(MachineError, match=message) as caught:
-        run(kernel, jnp.zeros((128, 128), BF16), out=jnp.zeros((128, 128), BF16))
-    assert caught.value.where is not None
-    assert caught.value.where.file == __file__
-
-
-def _push(x: Any) -> None:
-    pltpu.matmul_push_rhs(x, staging_register=0, mxu_index=0)
-
-
-def _queue(x: Any, register: int) -> None:
-    pltpu.matmul_lhs_fifo(x, 0, load_staged_rhs=register)
-
-
-def _take(x: Any) -> Any:
-    return pltpu.matmul_pop_fifo((128, 128), F32, 0)
 
 
 @pytest.mark.slow

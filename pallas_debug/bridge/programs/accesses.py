@@ -58,9 +58,8 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
 def _entry(decoder: Decoder, index: Any) -> Any:
     if isinstance(index, indexing.Slice):
         return ir.Slice(decoder.number(index.start), decoder.number(index.size), int(index.stride))
-    if isinstance(
-        index, state_types.TransformedRef
-    ):  # positions in memory, of a SparseCore's copies
+    # Positions in memory, of a SparseCore's copies
+    if isinstance(index, state_types.TransformedRef):
         return _selected(decoder, [index], np.int32(0))
     if isinstance(index, sc_core.Indices):
         positions = _entry(decoder, index.values)
@@ -227,7 +226,7 @@ def _free(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> N
 @rule(tpu_primitives.has_memory_space_p)
 def _has_space(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     """Operands without a memory space of their own are in HBM."""
-    return [decoder.constant(np.bool_(eqn.params["memory_space"] is pltpu.HBM))]
+    return [decoder.new(np.bool_(eqn.params["memory_space"] is pltpu.HBM))]
 
 
 @rule(conditionals.platform_index_p)
@@ -235,12 +234,12 @@ def _platform(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) 
     """Decode the branch for Mosaic, not the CPU's."""
     platforms = enumerate(eqn.params["platforms"])
     index = next(i for i, names in platforms if names is None or "mosaic" in names)
-    return [decoder.constant(np.int32(index))]
+    return [decoder.new(np.int32(index))]
 
 
 @rule(pallas_primitives.delay_p, tpu_primitives.trace_value_p)
 def _nothing(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return [decoder.constant(np.int32(0)) for _ in eqn.outvars]
+    return [decoder.new(np.int32(0)) for _ in eqn.outvars]
 
 
 @rule(tpu_primitives.touch_p)

@@ -54,11 +54,8 @@ class PendingEquation:
     site: ir.StepSite
 
 
-@dataclass(slots=True)
-class _Unit:
-    """A place among the steps for equations that are evaluated together."""
-
-    members: list[PendingEquation]
+_Unit = tuple[PendingEquation, ...]
+"""Place among the steps for equations that are evaluated together."""
 
 
 @dataclass
@@ -92,19 +89,16 @@ class Decoder:
         self.template.append(value)
         return ir.Reg(len(self.template) - 1)
 
-    def constant(self, value: Any) -> ir.Reg:
-        return self.new(value)
-
     def reg(self, value: Any) -> ir.Reg:
         """The register of a decoded atom; a new one for a constant."""
-        return value if isinstance(value, ir.Reg) else self.constant(value)
+        return value if isinstance(value, ir.Reg) else self.new(value)
 
     def number(self, value: Any) -> ir.Number:
         """A decoded atom as an index."""
         if isinstance(value, (ir.Reg, int)):
             return value
         array = np.asarray(value)
-        return int(array) if array.ndim == 0 else self.constant(array)
+        return int(array) if array.ndim == 0 else self.new(array)
 
     def optional(self, value: Any) -> ir.Reg | None:
         """The register of a decoded atom, which may be missing."""
@@ -144,9 +138,9 @@ class Decoder:
                 rest.append(item)
         if chosen:
             self.pending = rest[::-1]
-            members = chosen[::-1]
+            members = tuple(chosen[::-1])
             for first in range(0, len(members), MAX_EQUATIONS):
-                self.steps.append(_Unit(members[first : first + MAX_EQUATIONS]))
+                self.steps.append(members[first : first + MAX_EQUATIONS])
 
     # Equations
 
@@ -177,7 +171,7 @@ class Decoder:
             if self.fuse:
                 self.pending.append(item)
             else:
-                self.steps.append(_Unit([item]))
+                self.steps.append((item,))
             return list(outputs)
         if called is not None:
             outer, root = self.calls, self.root
@@ -227,15 +221,12 @@ class Decoder:
         self.flush(ir.registers(results))
         used = _used(self.steps, results)
 
-        def compute(members: Sequence[PendingEquation]) -> ir.Compute:
-            if self.fuse:
-                return units.compute(members, used)
-            return single.compute(members)
+        def finished(step: ir.MachineStep | _Unit) -> ir.MachineStep:
+            if isinstance(step, ir.MachineStep):
+                return _without_unused(step, used)
+            return units.compute(step, used) if self.fuse else single.compute(step)
 
-        steps = tuple(
-            compute(step.members) if isinstance(step, _Unit) else _without_unused(step, used)
-            for step in self.steps
-        )
+        steps = tuple(map(finished, self.steps))
         return ir.KernelProgram(
             tuple(self.template), tuple(inputs), results, steps, dict(self.names)
         )
@@ -273,34 +264,24 @@ def program(
     return decoder.finish(inputs, outputs)
 
 
-def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
-    """Registers that are read outside the unit that computes them."""
+def _used(steps: Sequence[ir.MachineStep | _Unit], outputs: Sequence[ir.Reg]) -> set[int]:
+    """Registers that are read outside the step that sets them."""
     used = {r.number for r in outputs}
     for step in steps:
-        if isinstance(step, _Unit):
-            own = {out.number for item in step.members for out in item.outputs}
-            for item in step.members:
-                used.update(
-                    r.number for r in item.inputs if isinstance(r, ir.Reg) and r.number not in own
-                )
-        elif isinstance(step, ir.StoreStep):
-            used.update(ir.registers((step.place, step.value, step.mask)))
-        elif isinstance(step, ir.AtomicStep):
-            used.update(ir.registers((step.place, step.values, step.mask)))
+        if isinstance(step, ir.MachineStep):
+            read, own = set(ir.registers(step)), ir.results(step)
         else:
-            used.update(ir.registers(step))
+            read = {r.number for item in step for r in item.inputs if isinstance(r, ir.Reg)}
+            own = tuple(out for item in step for out in item.outputs)
+        used |= read - {reg.number for reg in own}
     return used
 
 
-def _without_unused(step: Any, used: set[int]) -> Any:
+def _without_unused(step: ir.MachineStep, used: set[int]) -> ir.MachineStep:
     """A write that returns the previous value only if that is read, although jax always does."""
-    if (
-        isinstance(step, ir.StoreStep | ir.AtomicStep)
-        and step.output
-        and step.output.number not in used
-    ):
-        return replace(step, output=None)
-    return step
+    if not isinstance(step, ir.StoreStep | ir.AtomicStep) or step.output is None:
+        return step
+    return step if step.output.number in used else replace(step, output=None)
 
 
 _OPENED = (conditionals.cond_p, loops.scan_p)
@@ -433,5 +414,5 @@ def ref_type(aval: Any) -> ir.RefType:
     dtype = ir.KEY if is_tpu_key(inner) else inner.dtype
     if dtypes.issubdtype(dtype, dtypes.extended):
         raise MachineError(f"the kernel machine has no refs of type {inner.dtype}")
-    where = "acc" if text.startswith("acc") else _SPACES.get(text, "vmem")
-    return ir.RefType(tuple(int(n) for n in inner.shape), np.dtype(dtype), where)
+    shape = tuple(int(n) for n in inner.shape)
+    return ir.RefType(shape, np.dtype(dtype), _SPACES.get(text, "vmem"))

@@ -95,7 +95,7 @@ def _key_of_seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSit
     """A key of the TPU from a seed; keys of jax are plain values."""
     words = len(eqn.params["impl"].key_shape)
     if words == 0:  # the key of `stateful_…`, which is unused
-        return [decoder.constant(np.int32(0))]
+        return [decoder.new(np.int32(0))]
     return decoder.compute(site, inputs, 1, lambda seed: [_key((seed, seed))])
 
 

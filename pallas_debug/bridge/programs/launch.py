@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,12 @@ from pallas_debug.bridge.jaxprs.params import (
     jaxprs_of,
     revisits,
 )
-from pallas_debug.bridge.programs import accesses, decode, effects, matrices, subcores
+from pallas_debug.bridge.programs import accesses, decode, effects, subcores
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
-_WITH_RULES = (accesses, effects, matrices, subcores)
+_WITH_RULES = (accesses, effects, subcores)
 
 Kind = Literal["prefetch", "input", "output", "scratch"]
 
@@ -236,64 +237,73 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
     if backend is not None:
         _triton()
     with jax.enable_x64(captured.enable_x64):
-        if "grid_mapping" in params:
-            return _launch(captured, params, fuse, opens or not fuse, backend is not None)
-        return _on_cores(captured, params, fuse, opens or not fuse)
+        return _launch(captured, fuse, opens or not fuse, backend is not None)
 
 
-def _launch(
-    captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool, is_gpu: bool
-) -> Launch:
-    mapping = params["grid_mapping"]
-    jaxpr, consts = jaxcompat.opened(params["jaxpr"])
-    names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
-    avals = [variable.aval for variable in jaxpr.invars]
-    prefetch = mapping.num_index_operands
-    aliases = {out: given for given, out in captured.kernel.aliases}
+def _launch(captured: Capture, fuse: bool, opens: bool, is_gpu: bool) -> Launch:
+    params, kernel = captured.params, captured.kernel
+    mapping, meshes = params.get("grid_mapping"), params.get("meshes", ())
+    jaxprs = [jaxcompat.opened(closed) for closed in jaxprs_of(params)]
+    bodies = [_decoded(captured, *jaxpr, fuse=fuse, opens=opens) for jaxpr in jaxprs]
+    cores = tuple(
+        CoreMesh(
+            kind=_core_kind(kernel.name, mesh),
+            axes={str(axis): int(size) for axis, size in dict(mesh.shape).items()},
+            body=body,
+        )
+        for mesh, body in zip(meshes, bodies, strict=False)
+    )
+    named = [operand for operand in kernel.operands if operand.kind != "dynamic_grid"]
+    blocks = iter(() if mapping is None else mapping.block_mappings)
+    aliases = {out: given for given, out in kernel.aliases}
+    outputs = itertools.count()
     operands = []
-    for position, (name, aval) in enumerate(zip(names, avals, strict=True)):
-        kind = decode.ref_type(aval)
+    for operand, variable in zip(named, jaxprs[0][0].invars, strict=True):
+        type_ = decode.ref_type(variable.aval)
         if is_gpu:
-            kind = replace(kind, space="gmem")
-        if position < prefetch:
-            operands.append(
-                LaunchOperand(name=name, kind="prefetch", type=kind, array=tuple(kind.shape))
-            )
-            continue
-        number = position - prefetch
-        if number >= len(mapping.block_mappings):
-            operands.append(LaunchOperand(name=name, kind="scratch", type=kind))
-            continue
-        block = mapping.block_mappings[number]
-        output = number - mapping.num_inputs
+            type_ = replace(type_, space="gmem")
+        block = next(blocks, None) if operand.kind in ("input", "output") else None
+        array = type_.shape if block is None else tuple(map(int, block.array_aval.shape))
+        in_place = block is None or _is_in_place(type_, block)
         operands.append(
             LaunchOperand(
-                name=name,
-                kind="input" if output < 0 else "output",
-                type=kind,
-                array=tuple(int(n) for n in block.array_aval.shape),
-                block=None if _is_in_place(kind, block) else _block(name, block, is_gpu),
-                alias=aliases.get(output) if output >= 0 else None,
+                name=operand.name,
+                kind=_KINDS[operand.kind],
+                type=type_,
+                array=None if operand.kind == "scratch" else array,
+                block=None if in_place else _block(operand.name, block, is_gpu),
+                alias=aliases.get(next(outputs)) if operand.kind == "output" else None,
+                is_value=not nested.is_ref(variable),
+                core_mesh=_mesh_of(variable.aval, meshes),
             )
         )
-    semantics = captured.kernel.dimension_semantics or ()
-    grid = captured.kernel.grid
+    grid = tuple(cores[0].axes.values()) if cores else kernel.grid
+    semantics = () if cores else kernel.dimension_semantics or ()
     parallel = [s in ("parallel", "core_parallel", "subcore_parallel") for s in semantics]
     parallel += [is_gpu] * (len(grid) - len(parallel))
     return Launch(
-        name=captured.kernel.name,
+        name=kernel.name,
         grid=grid,
         parallel=tuple(parallel),
         operands=tuple(operands),
-        body=_decoded(captured, jaxpr, consts, fuse=fuse, opens=opens),
-        mesh=dict(captured.kernel.mesh),
+        body=bodies[0],
+        mesh=dict(kernel.mesh),
         enable_x64=captured.enable_x64,
-        axis_names=captured.kernel.grid_names,
+        axis_names=tuple(cores[0].axes) if cores else kernel.grid_names,
+        meshes=cores,
         calls=captured.calls,
-        index_lines=IndexLines(jaxprs_of(captured.params)),
-        mapped=tuple(mapping.vmapped_dims),
+        index_lines=IndexLines(jaxprs_of(params)),
+        mapped=() if mapping is None else tuple(mapping.vmapped_dims),
         is_gpu=is_gpu,
     )
+
+
+_KINDS: Mapping[str, Kind] = {
+    "scalar_prefetch": "prefetch",
+    "input": "input",
+    "output": "output",
+    "scratch": "scratch",
+}
 
 
 def _decoded(
@@ -323,51 +333,6 @@ def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
     )
 
 
-def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
-    """A kernel that runs on each core of a mesh: `pl.kernel`, `core_map`, `mpmd_map`."""
-    kernel = captured.kernel
-    bodies = []
-    for mesh, closed in zip(params["meshes"], params["jaxprs"], strict=True):
-        jaxpr, consts = jaxcompat.opened(closed)
-        body = _decoded(captured, jaxpr, consts, fuse=fuse, opens=opens)
-        axes = {str(axis): int(size) for axis, size in dict(mesh.shape).items()}
-        bodies.append(CoreMesh(kind=_core_kind(kernel.name, mesh), axes=axes, body=body))
-    first, _ = jaxcompat.opened(params["jaxprs"][0])
-    aliases = {out: given for given, out in kernel.aliases}
-    num_inputs, num_outputs = len(captured.avals), len(params["out_avals"])
-    operands = []
-    for position, (operand, variable) in enumerate(zip(kernel.operands, first.invars, strict=True)):
-        type_ = decode.ref_type(variable.aval)
-        output = position - num_inputs
-        is_array = output < num_outputs
-        space = getattr(variable.aval, "memory_space", None)
-        operands.append(
-            LaunchOperand(
-                name=operand.name,
-                kind="input" if output < 0 else "output" if is_array else "scratch",
-                type=type_,
-                array=tuple(type_.shape) if is_array else None,
-                alias=aliases.get(output) if output >= 0 else None,
-                is_value=not nested.is_ref(variable),
-                core_mesh=_mesh_of(space, params["meshes"]),
-            )
-        )
-    cores = bodies[0].axes
-    return Launch(
-        name=kernel.name,
-        grid=tuple(cores.values()),
-        parallel=(False,) * len(cores),
-        operands=tuple(operands),
-        body=bodies[0].body,
-        mesh=dict(kernel.mesh),
-        enable_x64=captured.enable_x64,
-        axis_names=tuple(cores),
-        meshes=tuple(bodies),
-        calls=captured.calls,
-        index_lines=IndexLines(jaxprs_of(captured.params)),
-    )
-
-
 def _core_kind(kernel: str, mesh: Any) -> CoreKind:
     name = type(mesh).__name__
     kinds: dict[str, CoreKind] = {
@@ -380,9 +345,9 @@ def _core_kind(kernel: str, mesh: Any) -> CoreKind:
     return kinds[name]
 
 
-def _mesh_of(space: Any, meshes: Sequence[Any]) -> int | None:
-    """Number of the mesh to which a memory space belongs; None for other memory spaces."""
-    mesh = getattr(space, "mesh", None)
+def _mesh_of(aval: Any, meshes: Sequence[Any]) -> int | None:
+    """Number of the mesh to which a reference's memory belongs; None for other memory."""
+    mesh = getattr(getattr(aval, "memory_space", None), "mesh", None)
     return next((number for number, known in enumerate(meshes) if known == mesh), None)
 
 

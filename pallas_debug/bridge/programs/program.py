@@ -15,9 +15,8 @@ import numpy as np
 from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
-Space = Literal["hbm", "gmem", "vmem", "smem", "semaphore", "acc", "shared"]
-"""Memory space: "gmem" is the global memory of a GPU, "acc" a matrix unit's accumulators, initially
-zero, "shared" a SparseCore's."""
+Space = Literal["hbm", "gmem", "vmem", "smem", "semaphore", "shared"]
+"""Memory space: "gmem" is the global memory of a GPU, "shared" that of a SparseCore."""
 
 OF_ARRAYS: frozenset[Space] = frozenset({"hbm", "gmem"})
 """Memory spaces of whole arrays, which all cores share."""
@@ -425,42 +424,6 @@ class Seed(MachineStep):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomBits(MachineStep):
     shape: tuple[int, ...]
-    output: Reg
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixPush(MachineStep):
-    """Put the right-hand side of a matrix product into a staging register of a matrix unit."""
-
-    value: Reg
-    unit: int
-    register: int
-    transposed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixMultiply(MachineStep):
-    """Multiply a left-hand side by the right-hand side of a matrix unit, and add the product.
-
-    Attributes:
-      register: staging register whose content becomes the right-hand side first.
-      target: accumulator to add to, an address or a view; None for the queue of results.
-    """
-
-    value: Reg
-    unit: int
-    register: int | None
-    target: RefPlace | int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixPop(MachineStep):
-    """Take a result from an accumulator, which becomes zero, or from the queue of results."""
-
-    unit: int
-    target: RefPlace | int | None
-    shape: tuple[int, ...]
-    dtype: Dtype
     output: Reg
 
 

@@ -104,17 +104,18 @@ def _operand(
     # Pallas keeps a single buffer for a block that is the whole array: it never changes.
     buffers = 1 if block.is_whole or not is_pipelined else block.buffers or 2
     odd = [d.kind for d in block.dims if d.kind not in ("blocked", "squeezed", "element")]
-    found = None
+    found, plain = None, block.dims
     if odd:
         unknown: str | None = f"it has a dimension of kind {odd[0]}"
+        plain = ()
     elif 0 in block.shape:
         unknown = "it has no elements"
     elif any(d.bound < 0 for d in block.dims):
         unknown = "a dimension of its array is known only at run time"
+        plain = tuple(replace(d, bound=max(d.bound, 0)) for d in block.dims)
     else:
         found = index_maps.indices(captured, block.position, tables, deadline)
         unknown = None if found.dims is not None else found.reason
-    plain = () if odd else tuple(dim.index for dim in block.dims)
     described = OperandBlocks(
         name=block.name,
         kind="input" if block.kind == "input" else "output",

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.lowering import hook
@@ -94,7 +95,8 @@ def dependences(
     Args:
       named: names of arguments, by their number among the leaves of `(args, kwargs)`.
     """
-    traced = programs.traced_leaves(args, kwargs)
+    leaves = enumerate(jax.tree.leaves((tuple(args), dict(kwargs))))
+    traced = [i for i, leaf in leaves if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
     jaxpr = programs.traced(function, args, kwargs, target)[0]
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
@@ -178,7 +180,7 @@ class _Program(Labels):
     def plain(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
         names = names_of(inputs) | place
         if eqn.primitive in hook.PRIMITIVES.values():
-            found = self.kernels.setdefault(programs.digest(eqn), Dependence())
+            found = self.kernels.setdefault(capture.of_equation(eqn).kernel.digest, Dependence())
             _kernel(found, eqn, inputs, place)
         else:
             for closed in nested.within(eqn.params):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,37 +27,7 @@ from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
 from pallas_debug.bridge.walk.walker import UNKNOWN, Exhausted, Value, Walker
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.blocks import BlockDimensionKind, BlockIndex
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockDim:
-    """One dimension of a block.
-
-    Attributes:
-      kind: `blocked`, `squeezed`, `element`, or another of jax's kinds, in lower case.
-      size: block size in elements; 1 if squeezed.
-      bound: size of the array.
-      padding: number of elements by which an `element` index may be outside the array, before and
-        after it.
-    """
-
-    kind: str
-    size: int
-    bound: int
-    padding: tuple[int, int] = (0, 0)
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks; the last one may extend past the end of the array."""
-        return math.ceil(self.bound / self.size) if self.size else 0
-
-    @property
-    def index(self) -> BlockIndex:
-        """Index as recorded in a block map; only for kinds `blocked`, `squeezed` and `element`."""
-        kind = cast(BlockDimensionKind, self.kind)
-        bound = max(self.bound, 0)
-        return BlockIndex(kind=kind, size=self.size, bound=bound, padding=self.padding)
+from pallas_debug.profile.blocks import BlockIndex
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +36,8 @@ class Block:
 
     Attributes:
       name: name of the kernel function's parameter.
+      dims: without values of the index map; `kind` may also be another of jax's, in lower case, and
+        `bound` is -1 for a size that is known only at run time.
       position: position among the operands with blocks.
       source: line of the index map; None for jax's own.
       buffers: number of buffers requested by the kernel; None if left to Pallas.
@@ -82,7 +54,7 @@ class Block:
     shape: tuple[int, ...]
     dtype: str
     space: str
-    dims: tuple[BlockDim, ...]
+    dims: tuple[BlockIndex, ...]
     source: SourceLine | None
     buffers: int | None
     revisits: bool
@@ -97,18 +69,14 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """A scalar-prefetch operand."""
+class Buffer:
+    """An operand without blocks: scalar prefetch, or scratch."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    bits: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScratchBuffer(Table):
     space: str
+    bits: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +97,8 @@ class Grid:
     batch: tuple[int, ...]
     parallel: tuple[bool, ...]
     blocks: tuple[Block, ...]
-    tables: tuple[Table, ...]
-    scratch: tuple[ScratchBuffer, ...]
+    tables: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
     aliased: frozenset[int]
     num_inputs: int
     vmem_limit: int | None
@@ -211,68 +179,51 @@ def grid(captured: Capture) -> Grid:
       NotReadable: the kernel is for a GPU or for several kinds of cores, or its grid size is known
         only at run time.
     """
-    params = captured.params
+    params, kernel = captured.params, captured.kernel
     if backend := gpu_backend(params):
         raise NotReadable(f"it is a kernel for a GPU ({backend})")
-    if has_no_blocks(captured):
-        return _of_cores(captured)
-    mapping = params["grid_mapping"]
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
-    names = nested.arg_names(params["jaxpr"])
-    first = mapping.num_index_operands
-    blocks = tuple(
-        _block(names[first + i], i, block, mapping.num_inputs)
-        for i, block in enumerate(mapping.block_mappings)
-    )
-    avals = [v.aval for v in params["jaxpr"].invars]
-    behind = first + len(blocks)
+    body = _body(params)
+    names = nested.arg_names(body)
+    if has_no_blocks(captured):
+        kinds = [type(mesh).__name__ for mesh in params["meshes"]]
+        if len(kinds) != 1:
+            raise NotReadable(f"it is a kernel over cores of several kinds ({', '.join(kinds)})")
+        num_tables, num_inputs = 0, len(kernel.of_kind("input"))
+        arrays = body.invars[: num_inputs + len(kernel.of_kind("output"))]
+        blocks = [_whole(names[i], i, array, num_inputs) for i, array in enumerate(arrays)]
+        own: dict[str, Any] = {
+            "sizes": tuple(size or 0 for size in kernel.grid),
+            "batch": (),
+            "parallel": (True,) * len(kernel.grid),
+            "is_of_cores": True,
+            "is_sparse": kinds != ["TensorCoreMesh"],
+        }
+    else:
+        mapping = params["grid_mapping"]
+        num_tables, num_inputs = mapping.num_index_operands, mapping.num_inputs
+        blocks = [
+            _block(names[num_tables + i], i, block, num_inputs)
+            for i, block in enumerate(mapping.block_mappings)
+        ]
+        own = {
+            "sizes": tuple(mapping.grid),
+            "batch": tuple(mapping.vmapped_dims),
+            "parallel": _parallel(params),
+        }
+    buffers = [
+        Buffer(name=name, space=_space(variable.aval), **_type(variable.aval))
+        for name, variable in zip(names, body.invars, strict=False)
+    ]
     return Grid(
-        sizes=tuple(mapping.grid),
-        batch=tuple(mapping.vmapped_dims),
-        parallel=_parallel(params),
-        blocks=blocks,
-        tables=tuple(
-            Table(name=name, **_type(aval))
-            for name, aval in zip(names[:first], avals[:first], strict=True)
-        ),
-        scratch=tuple(
-            ScratchBuffer(name=name, space=_space(aval), **_type(aval))
-            for name, aval in zip(names[behind:], avals[behind:], strict=False)
-        ),
-        aliased=frozenset(output for _, output in captured.kernel.aliases),
-        num_inputs=mapping.num_inputs,
-        vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
-    )
-
-
-def _of_cores(captured: Capture) -> Grid:
-    """Describe a kernel that each core of a mesh runs once: its operands are whole arrays."""
-    params, kernel = captured.params, captured.kernel
-    kinds = [type(mesh).__name__ for mesh in params["meshes"]]
-    if len(kinds) != 1:
-        raise NotReadable(f"it is a kernel over cores of several kinds ({', '.join(kinds)})")
-    variables = _body(params).invars
-    first = len(kernel.of_kind("input"))
-    behind = first + len(kernel.of_kind("output"))
-    names = nested.arg_names(_body(params))
-    return Grid(
-        sizes=tuple(size or 0 for size in kernel.grid),
-        batch=(),
-        parallel=(True,) * len(kernel.grid),
-        blocks=tuple(
-            _whole(names[i], i, variable, first) for i, variable in enumerate(variables[:behind])
-        ),
-        tables=(),
-        scratch=tuple(
-            ScratchBuffer(name=name, space=_space(variable.aval), **_type(variable.aval))
-            for name, variable in zip(names[behind:], variables[behind:], strict=True)
-        ),
+        **own,
+        blocks=tuple(blocks),
+        tables=tuple(buffers[:num_tables]),
+        scratch=tuple(buffers[num_tables + len(blocks) :]),
         aliased=frozenset(output for _, output in kernel.aliases),
-        num_inputs=first,
+        num_inputs=num_inputs,
         vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
-        is_of_cores=True,
-        is_sparse=kinds != ["TensorCoreMesh"],
     )
 
 
@@ -285,7 +236,7 @@ def _whole(name: str, position: int, variable: Any, num_inputs: int) -> Block:
         kind="input" if position < num_inputs else "output",
         position=position,
         space=_space(variable.aval) if nested.is_ref(variable) else "smem",
-        dims=tuple(BlockDim(kind="blocked", size=n, bound=n) for n in kind["shape"]),
+        dims=tuple(BlockIndex(kind="blocked", size=n, bound=n) for n in kind["shape"]),
         source=None,
         buffers=None,
         revisits=True,
@@ -367,24 +318,18 @@ def _why_unknown(
     return f"it uses values that are not computed here, among {', '.join(used) or 'its arguments'}"
 
 
-def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:
-    params = captured.params
-    jaxpr = _body(params)
-    kinds: list[str]
-    if has_no_blocks(captured):
-        kinds = [operand.kind for operand in captured.kernel.operands]
-        sizes, added = grid(captured).sizes, ()
-    else:
-        mapping = params["grid_mapping"]
-        kinds = ["scalar_prefetch"] * mapping.num_index_operands
-        kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
-        kinds += ["scratch"] * (len(jaxpr.invars) - len(kinds))
-        sizes, added = mapping.grid, mapping.vmapped_dims
+def walk(
+    captured: Capture, grid: Grid, tables: Mapping[int, np.ndarray], deadline: float
+) -> Walked:
+    """Walk the body of a kernel over the whole grid."""
+    sizes = grid.sizes
+    jaxpr = jaxprs_of(captured.params)[0]
+    kinds = [o.kind for o in captured.kernel.operands if o.kind != "dynamic_grid"]
     try:
         ids = program_ids(sizes)
     except Exhausted as error:
         return Walked(events=(), incomplete=str(error))
-    seen = [i for i in range(len(ids)) if i not in added]
+    seen = [i for i in range(len(ids)) if i not in grid.batch]
     known = dict(tables)
     while True:
         walker = Walker(
@@ -397,7 +342,7 @@ def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -
         )
         incomplete = None
         try:
-            walker.results(jaxprs_of(params)[0], _refs(walker, jaxpr, kinds))
+            walker.results(jaxpr, _refs(walker, _body(captured.params), kinds))
         except Exhausted as error:
             incomplete = str(error)
         except Exception as error:  # noqa: BLE001 - report a bug of ours, and do not blame the user
@@ -426,7 +371,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         kind="input" if position < num_inputs else "output",
         position=position,
         space=_space(block.transformed_block_aval),
-        dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
+        dims=tuple(map(_dim, block.block_shape, static_shape(block.array_aval))),
         source=index_map_line(block),
         buffers=buffer_count(block.pipeline_mode),
         revisits=revisits(block),
@@ -439,8 +384,8 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
     )
 
 
-def _dim(entry: Any, bound: Any) -> BlockDim:
-    return BlockDim(**block_entry(entry)._asdict(), bound=bound if isinstance(bound, int) else -1)
+def _dim(entry: Any, bound: int) -> BlockIndex:
+    return BlockIndex(**block_entry(entry)._asdict(), bound=bound)
 
 
 def _type(aval: Any) -> dict[str, Any]:

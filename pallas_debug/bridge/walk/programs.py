@@ -1,4 +1,4 @@
-"""The jaxpr of a whole program, and the kernels that it calls."""
+"""The jaxpr of a whole program."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import Any
 import jax
 
 from pallas_debug.bridge import chip, jaxcompat
-from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
-
-
-def traced_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
-    """Numbers of the leaves of `(args, kwargs)` that are arrays: the inputs of the jaxpr."""
-    leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
-    return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
 
 def traced(
@@ -29,8 +22,3 @@ def traced(
     with chip.answering(target), hook.without_caches():
         jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(call)(*shapes))
     return jaxpr, consts, given
-
-
-def digest(eqn: Any) -> str:
-    """Digest of the kernel that an equation calls, as the hook computes it."""
-    return capture.of_equation(eqn).kernel.digest

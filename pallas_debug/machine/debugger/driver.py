@@ -406,7 +406,6 @@ def _copied(thread: Thread) -> Thread:
         thread,
         frames=[frame.copied() for frame in thread.frames],
         generator=copy.deepcopy(thread.generator),
-        matrix_units=copy.deepcopy(thread.matrix_units),
     )
 
 
