@@ -3,7 +3,6 @@
 `program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API, and
 binds primitives without a public function by name.
 
-    vocabulary every name that a program may use
     values     numbers, dtypes, memory spaces and parameters
     page       the lines, and the names in them
     refs       reads, writes, indices, DMAs and semaphores

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
 from pallas_debug.bridge import internals, primitives
 from pallas_debug.bridge.jaxcompat import debugging, jax_core
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.unparse import refs, regions, values, vocabulary
+from pallas_debug.bridge.unparse import refs, regions, values
 from pallas_debug.bridge.unparse.page import Writer
 
 
@@ -31,15 +29,13 @@ def write(
     """
     names = [*zip(jaxpr.constvars, consts, strict=True), *zip(jaxpr.invars, args, strict=True)]
     inner = block.beside(names, _live(jaxpr))
-    choices, checked = _choices(jaxpr), _checked(jaxpr)
+    choices = _choices(jaxpr)
     for eqn in jaxpr.eqns:
         made = eqn.outvars[0] if eqn.outvars else None
         if made in choices:
             inner.call_choice(made, inner.read(choices[made]))
-        elif made not in checked:
+        else:
             _equation(inner, eqn)
-        elif checked[made] is not None:
-            inner.call(made, inner.read(checked[made]))
     return inner, [inner.read(atom) for atom in jaxpr.outvars]
 
 
@@ -47,33 +43,6 @@ def _live(jaxpr: Any) -> set[Any]:
     """Variables that an equation reads, or that are returned."""
     read = [atom for eqn in jaxpr.eqns for atom in eqn.invars] + list(jaxpr.outvars)
     return set(nested.variables(read))
-
-
-def _checked(jaxpr: Any) -> dict[Any, Any]:
-    """Intermediate values of checks, which `checkify.check` recomputes.
-
-    Returns:
-      Variables read only by a check, mapped to the original, non-negated condition for the bool
-      that indicates failure, and to None for values to omit.
-    """
-    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
-    of_checks = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "check"]
-    found: dict[Any, Any] = {}
-    for check in of_checks:
-        for atom in check.invars:
-            chain = []
-            eqn = makers.get(_variable(atom))
-            while eqn is not None and eqn.primitive.name in _OF_A_CHECK:
-                chain.append(atom)
-                atom = next((a for a in eqn.invars if not isinstance(a, jax_core.Literal)), None)
-                eqn = makers.get(_variable(atom))
-            found.update(dict.fromkeys(chain))
-            if chain and chain[0].aval.dtype == np.bool_:
-                found[chain[0]] = atom
-    return found
-
-
-_OF_A_CHECK = ("not", "or", "select_n")
 
 
 def _choices(jaxpr: Any) -> dict[Any, Any]:
@@ -143,8 +112,6 @@ def _is_another(eqn: Any) -> bool:
 
 def _expression(block: Writer, eqn: Any) -> str:
     name = eqn.primitive.name
-    if name in _OPERATORS and _is_plain(eqn):
-        return _operator(block, eqn)
     args = [block.read(atom) for atom in eqn.invars]
     is_lax = _is_another(eqn)
     if is_lax and name in _FUNCTIONS:
@@ -180,77 +147,16 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
 
 
 def _home(primitive: Any) -> tuple[str, str]:
-    known = _homes(len(sys.modules))
-    if id(primitive) not in known:
-        raise values.CannotUnparse(f"the primitive {primitive.name}, which is not one of jax's")
-    return known[id(primitive)]
-
-
-@functools.lru_cache(maxsize=1)
-def _homes(modules: int) -> dict[int, tuple[str, str]]:
-    """All primitives of jax; recomputed when the number of `modules` changes."""
-    found: dict[int, tuple[str, str]] = {}
+    """Module and name of a primitive of jax."""
     for name, module in sorted(sys.modules.items()):
         if name.startswith(internals.PREFIX):
             for attribute, value in list(vars(module).items()):
-                if isinstance(value, jax_core.Primitive):
-                    found.setdefault(id(value), (name, attribute))
-    return found
-
-
-_OPERATORS = {name: row.sign for name, row in primitives.TABLE.items() if row.sign}
-
-
-def _is_plain(eqn: Any) -> bool:
-    """Return whether Python's operator on jax arrays produces exactly this equation."""
-    kinds = {atom.aval.dtype for atom in eqn.invars}
-    if len(kinds) != 1 or _given(eqn.params):
-        return False
-    if all(isinstance(atom, jax_core.Literal) for atom in eqn.invars):
-        return False
-    kind = kinds.pop()
-    if eqn.primitive.name in ("add", "sub", "mul", "neg"):
-        return bool(kind != np.bool_)
-    is_float: bool = jax.numpy.issubdtype(kind, jax.numpy.floating)
-    return is_float or eqn.primitive.name != "div"
-
-
-def _operator(block: Writer, eqn: Any) -> str:
-    sign = _OPERATORS[eqn.primitive.name]
-    args = [block.read(atom) for atom in eqn.invars]
-    if all(text.startswith("np.") for text in args):  # numpy would compute it immediately
-        return f"lax.{eqn.primitive.name}_p.bind({', '.join(args)})"
-    args = [block.read(atom, plain=True) for atom in eqn.invars]
-    if len(args) == 1:
-        return f"{sign}{args[0]}"
-    return f"{args[0]} {sign} {args[1]}"
+                if value is primitive:
+                    return name, attribute
+    raise values.CannotUnparse(f"the primitive {primitive.name}, which is not one of jax's")
 
 
 _Params = dict[str, Any]
-
-
-def _broadcast(args: list[str], params: _Params) -> str:
-    shape = values.parameter(tuple(params["shape"]))
-    dimensions = values.parameter(tuple(params["broadcast_dimensions"]))
-    return f"lax.broadcast_in_dim({args[0]}, {shape}, {dimensions})"
-
-
-def _iota(args: list[str], params: _Params) -> str:
-    shape = values.parameter(tuple(params["shape"]))
-    return f"lax.broadcasted_iota({values.dtype(params['dtype'])}, {shape}, {params['dimension']})"
-
-
-def _dot(args: list[str], params: _Params) -> str:
-    options = {n: params[n] for n in ("precision", "preferred_element_type")}
-    given = values.keywords(_given(options).items())
-    dimensions = values.parameter(params["dimension_numbers"])
-    return f"lax.dot_general({', '.join([*args, dimensions, *filter(None, [given])])})"
-
-
-def _slice(args: list[str], params: _Params) -> str:
-    bounds = [params["start_indices"], params["limit_indices"]]
-    bounds += [params["strides"]] if params["strides"] else []
-    return f"lax.slice({args[0]}, {', '.join(values.parameter(tuple(b)) for b in bounds)})"
 
 
 def _with(function: str, *names: str) -> Callable[[list[str], _Params], str]:
@@ -262,20 +168,13 @@ def _with(function: str, *names: str) -> Callable[[list[str], _Params], str]:
     return write
 
 
-def _concatenate(args: list[str], params: _Params) -> str:
-    return f"lax.concatenate([{', '.join(args)}], {params['dimension']})"
-
-
 _FUNCTIONS: dict[str, Callable[[list[str], _Params], str]] = {
-    "broadcast_in_dim": _broadcast,
-    "concatenate": _concatenate,
+    "broadcast_in_dim": _with("lax.broadcast_in_dim", "shape", "broadcast_dimensions"),
     "convert_element_type": _with("lax.convert_element_type", "new_dtype"),
     "bitcast_convert_type": _with("lax.bitcast_convert_type", "new_dtype"),
-    "dot_general": _dot,
     "integer_pow": _with("lax.integer_pow", "y"),
-    "iota": _iota,
     "reshape": _with("lax.reshape", "new_sizes"),
-    "slice": _slice,
+    "slice": _with("lax.slice", "start_indices", "limit_indices", "strides"),
     "squeeze": _with("lax.squeeze", "dimensions"),
     "transpose": _with("lax.transpose", "permutation"),
     "reduce_sum": _with("lax.reduce_sum", "axes"),
@@ -329,19 +228,6 @@ def _debug_print(block: Writer, eqn: Any) -> None:
     block.line(f"pl.debug_print({', '.join(texts)})")
 
 
-def _check(block: Writer, eqn: Any) -> None:
-    error = jax.tree.unflatten(eqn.params["err_tree"], eqn.invars)
-    check = "pl.debug_check"
-    if not eqn.params["debug"]:
-        block.page.imports.add(vocabulary.CHECKIFY)
-        check = f"{vocabulary.CHECKIFY}.check"
-    for effect, condition in error._pred.items():
-        tree = next(iter(error._metadata.values()))
-        failure = jax.tree.unflatten(tree, error._payload[effect])
-        text = str(getattr(failure, "fmt_string", ""))
-        block.line(f"{check}({block.read(condition)}, {text!r})")
-
-
 _LINES: dict[str, Callable[[Writer, Any], None]] = {
     "get": refs.get,
     "swap": refs.swap,
@@ -352,6 +238,5 @@ _LINES: dict[str, Callable[[Writer, Any], None]] = {
     "semaphore_read": refs.semaphore_read,
     "prng_seed": _prng_seed,
     "debug_print": _debug_print,
-    "check": _check,
     "delay": lambda block, eqn: block.line(f"pl.delay({block.read(eqn.invars[0])})"),
 }

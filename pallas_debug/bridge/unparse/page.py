@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.unparse import values, vocabulary
+from pallas_debug.bridge.unparse import values
 
 _VALUE = re.compile(r"v\d+")
+
+_RESERVED = re.compile(
+    "jax|jnp|np|lax|pl|pltpu|args|program|ARGUMENTS|AXES|ENABLE_X64|call|"
+    "TOPOLOGY|DEVICE_KIND|NUM_CORES|NUM_DEVICES|SETTINGS|OPTIONS|FLAGS|MODULE|"
+    "base64|zlib|compile_only|compiled|failed|lowered|main|"
+    "Exception|SystemExit|list|print|tuple|type|zip"
+)
+"""Names of modules, of what each program defines, and of the script around it: no function,
+operand or value of a kernel may have one."""
 
 
 class Page:
@@ -30,7 +39,7 @@ class Page:
         self.imports: set[str] = set()
         self.enable_x64 = enable_x64
         self.grid_axes = tuple(grid_axes)
-        self._taken = set(vocabulary.RESERVED)
+        self._taken: set[str] = set()
         self._values = itertools.count(1)
 
     def name(self, wanted: str) -> str:
@@ -39,7 +48,11 @@ class Page:
         if name[0].isdigit() or keyword.iskeyword(name) or _VALUE.fullmatch(name):
             name = f"{name}_" if keyword.iskeyword(name) else f"k_{name}"
         numbered = (f"{name}_{number}" for number in itertools.count(2))
-        found = next(n for n in itertools.chain([name], numbered) if n not in self._taken)
+        found = next(
+            n
+            for n in itertools.chain([name], numbered)
+            if n not in self._taken and not _RESERVED.fullmatch(n)
+        )
         self._taken.add(found)
         return found
 

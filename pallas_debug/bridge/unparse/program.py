@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import indexing, jax_core, opened
+from pallas_debug.bridge.jaxcompat import indexing, opened
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import equations, values
 from pallas_debug.bridge.unparse.page import Page, Writer
 from pallas_debug.bridge.unparse.values import CannotUnparse, tuple_of
@@ -78,9 +79,7 @@ def unparsed(captured: Capture) -> str:
 
 
 def _operand_names(page: Page, jaxpr: Any) -> list[str]:
-    wanted = [str(name) for name in jaxpr.debug_info.arg_names or ()][: len(jaxpr.invars)]
-    wanted += [f"operand_{i}" for i in range(len(wanted), len(jaxpr.invars))]
-    return [page.name(name) for name in wanted]
+    return [page.name(name) for name in nested.arg_names(jaxpr, "operand")]
 
 
 def _argument_names(grid_mapping: Any, operands: Sequence[str]) -> Iterator[str]:
@@ -99,23 +98,8 @@ def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str])
         options.append(f"memory_space={values.memory_space(space)}")
     if block.pipeline_mode is not None:
         options.append(f"pipeline_mode={values.parameter(block.pipeline_mode)}")
-    if _is_whole(page, block):
-        return f"pl.BlockSpec({', '.join(options)})"
     index_map = _index_map(page, block, operand, prefetched)
     return f"pl.BlockSpec({', '.join([_block_shape(block), index_map, *options])})"
-
-
-def _is_whole(page: Page, block: Any) -> bool:
-    """Return whether the block is the whole array at every grid point, which is the default."""
-    sizes = [getattr(d, "block_size", None) for d in block.block_shape]
-    jaxpr, _ = opened(block.index_map_jaxpr)
-    return (
-        not page.enable_x64
-        and all(type(d).__name__ == "Blocked" for d in block.block_shape)
-        and sizes == list(block.array_aval.shape)
-        and not jaxpr.eqns
-        and all(isinstance(v, jax_core.Literal) and v.val == 0 for v in jaxpr.outvars)
-    )
 
 
 def _block_shape(block: Any) -> str:

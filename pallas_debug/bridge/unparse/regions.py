@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pallas_debug.bridge import primitives
-from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.normal_forms import InnerJaxpr, LoopForm
+from pallas_debug.bridge.jaxprs import nested
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer, types
 from pallas_debug.bridge.unparse.values import tuple_of
@@ -60,9 +60,6 @@ def _ends(body: Writer, around: Writer, returned: str) -> None:
 def _scan(block: Writer, eqn: Any, write: Write) -> None:
     loop = primitives.form(eqn)
     consts = [block.read(atom) for atom in loop.constants]
-    if _is_counted(block, eqn, loop):
-        _fori(block, eqn, loop, consts, write)
-        return
     count = len(loop.carry)
     xs = [block.read(atom) for atom in loop.stacked]
     name = block.page.name("step")
@@ -83,48 +80,6 @@ def _scan(block: Writer, eqn: Any, write: Write) -> None:
         f"{start}, {tuple_of(xs) if xs else None}, length={loop.length}{given})",
         types(eqn.outvars),
     )
-
-
-def _is_counted(block: Writer, eqn: Any, loop: LoopForm) -> bool:
-    """Return whether a loop is a `fori_loop` with known bounds."""
-    if loop.stacked or loop.reverse or len(eqn.outvars) != len(loop.carry):
-        return False
-    if loop.steps()[:1] != [1] or not block.is_dropped(eqn.outvars[0]):
-        return False
-    start, following = loop.carry[0], loop.body.jaxpr.outvars[0]
-    read = [atom for inner in loop.body.jaxpr.eqns for atom in inner.invars]
-    return (
-        isinstance(start, jax_core.Literal)
-        and not start.aval.shape
-        and start.aval.dtype.name in ("int32", "int64")
-        and not any(atom is following for atom in (*read, *loop.body.jaxpr.outvars[1:]))
-    )
-
-
-def _fori(block: Writer, eqn: Any, loop: LoopForm, consts: list[str], write: Write) -> None:
-    jaxpr, own = loop.body
-    carried = loop.carried[1:]
-    jaxpr = jaxpr.replace(
-        eqns=[e for e in jaxpr.eqns if jaxpr.outvars[0] not in e.outvars],
-        outvars=jaxpr.outvars[1:],
-    )
-    name, index = block.page.name("body"), block.page.name("i")
-    names = [block.page.value() for _ in carried]
-    one = len(names) == 1
-    packed = names[0] if one else ("carry" if names else "_")
-    block.line(f"def {name}({index}, {packed}):")
-    body = block.deeper()
-    if not one:
-        _unpack(body, names, "carry", carried)
-    outputs = _outputs(body, InnerJaxpr(jaxpr, own), [*consts, index, *names], write)
-    _ends(body, block, ", ".join(outputs))
-    start = [block.read(atom) for atom in loop.carry[1:]]
-    first = int(loop.carry[0].val)
-    unroll = eqn.params["unroll"]
-    given = "" if unroll == 1 else f", unroll={values.parameter(unroll)}"
-    bounds = f"{first}, {first + (loop.length or 0)}"
-    packed = start[0] if one else (tuple_of(start) if start else "None")
-    block.assign(eqn.outvars[1:], f"lax.fori_loop({bounds}, {name}, {packed}{given})")
 
 
 def _while(block: Writer, eqn: Any, write: Write) -> None:
@@ -154,9 +109,7 @@ def _run_scoped(block: Writer, eqn: Any, write: Write) -> None:
         raise values.CannotUnparse("a scoped buffer that is seen through a transform")
     jaxpr = params["jaxpr"]
     name = block.page.name("scope")
-    wanted = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
-    wanted += [f"buffer_{i}" for i in range(len(wanted), len(jaxpr.invars))]
-    buffers = [block.page.name(str(w)) for w in wanted]
+    buffers = list(map(block.page.name, nested.arg_names(jaxpr, "buffer")))
     block.line(f"def {name}({', '.join(buffers)}):")
     body = block.deeper()
     _, outputs = write(body, jaxpr, [block.read(atom) for atom in eqn.invars], buffers)

@@ -119,7 +119,9 @@ def parameter(value: Any) -> str:
     if isinstance(value, (np.ndarray, jax.Array)):
         return constant(value)
     if dataclasses.is_dataclass(value):
-        return record(value, _set_fields(value))
+        given = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        defaults = {f.name: f.default for f in dataclasses.fields(value)}
+        return record(value, {name: at for name, at in given.items() if at != defaults[name]})
     raise CannotUnparse(f"a {type(value).__name__}")
 
 
@@ -136,21 +138,6 @@ def record(value: Any, fields: Mapping[str, Any]) -> str:
 def keywords(pairs: Iterable[tuple[str, Any]]) -> str:
     """Write keyword arguments: `axis=1, reverse=False`."""
     return ", ".join(f"{name}={parameter(value)}" for name, value in pairs)
-
-
-def _set_fields(value: Any) -> dict[str, Any]:
-    fields = dataclasses.fields(value)
-    try:
-        plain = type(value)()
-    except TypeError:  # some classes have no default
-        plain = None
-    found = {}
-    for field in fields:
-        at = getattr(value, field.name)
-        default = field.default if plain is None else getattr(plain, field.name)
-        if field.init and at != default:
-            found[field.name] = at
-    return found
 
 
 def _class_name(kind: type) -> str:
