@@ -78,12 +78,6 @@ MAX_TIMELINE_STEPS = 4096
 MAX_JOBS = 4
 """Default maximum number of compiler processes; at most one per core."""
 
-LIBTPU_DAYS = 180
-"""Age in days above which `doctor` warns about a libtpu other than the one its jax was made for.
-
-jax and libtpu stay compatible for a few weeks; after half a year, new kernels no longer compile.
-"""
-
 SANITIZE_MODE = "machine,sanitize"
 """Interpret mode of the sanitizer."""
 

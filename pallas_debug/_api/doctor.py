@@ -12,12 +12,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Literal
 
-from pallas_debug import defaults
 from pallas_debug._version import __version__
 from pallas_debug.installed import REMEDY, jax_problem
 
@@ -129,7 +126,7 @@ def _complete(name: str, lacks: Sequence[str], what: str, fine: str, then: str) 
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, selftest, versions
+    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, versions
 
     used = sum(len(internal.names) for internal in jaxcompat.internals())
     yield _complete(
@@ -154,7 +151,7 @@ def _hooks() -> Iterator[Check]:
         "the machine and the analysis refuse kernels with these, the rest works; install a jax "
         f"from {versions.OLDEST} to {versions.NEWEST}",
     )
-    for name, problem in selftest.results().items():
+    for name, problem in patches.results().items():
         rows = patches.needed(name)
         replaced = f"; replaces {', '.join(map(str, rows))}" if rows else ""
         yield Check(
@@ -230,29 +227,6 @@ def _flags() -> Iterator[Check]:
             state="ok",
             detail="set; a cached program is still captured, and our compiler does not use it",
         )
-    if flags != _flags_at_start() and "libtpu" in _loaded_libraries():
-        yield Check(
-            name="LIBTPU_INIT_ARGS",
-            state="warning",
-            detail="changed since this process began, and libtpu is loaded: it reads its flags "
-            "once, so it may not have seen them",
-            remedy="set LIBTPU_INIT_ARGS before the program starts, or before it imports jax",
-        )
-
-
-def _flags_at_start() -> list[str]:
-    """Return the value of `LIBTPU_INIT_ARGS` with which this process started."""
-    environ = Path("/proc/self/environ")
-    for line in environ.read_bytes().split(b"\0") if environ.exists() else []:
-        name, _, value = line.partition(b"=")
-        if name == b"LIBTPU_INIT_ARGS":
-            return value.decode(errors="replace").split()
-    return []
-
-
-def _loaded_libraries() -> str:
-    maps = Path("/proc/self/maps")
-    return maps.read_text(errors="replace") if maps.exists() else ""
 
 
 def _device() -> Iterator[Check]:
@@ -300,25 +274,3 @@ def _compiles() -> Iterator[Check]:
             state="failed" if failure else "ok",
             detail=failure.headline if failure else f"{len(compilation.passes)} passes",
         )
-    build = next((c.versions["build"] for c in dumped.compilations if "build" in c.versions), None)
-    age = _age(build)
-    if build and age is not None:
-        wanted = _pinned_libtpu()
-        old = age > defaults.LIBTPU_DAYS and not (
-            wanted and _fits(metadata.version("libtpu"), wanted)
-        )
-        yield Check(
-            name="libtpu's age",
-            state="warning" if old else "ok",
-            detail=f"built on {build}, {age} days ago",
-            remedy="upgrade jax and libtpu together: pip install -U 'jax[tpu]'" if old else None,
-        )
-
-
-def _age(build: str | None) -> int | None:
-    """Return the number of days since a date such as `Oct 22 2026 00:45:19`."""
-    try:
-        built = datetime.strptime(build or "", "%b %d %Y %H:%M:%S").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return (datetime.now(UTC) - built).days

@@ -2,7 +2,6 @@
 
 patch      one replacement in jax
 patches    table of all replacements in jax, and their installation and removal
-selftest   comparison of what is replaced and used with the installed jax
 meaning    comparison of decoded tiny kernels with those of a tested jax
 versions   versions of the installed packages, and workarounds that are not patches
 chip       emulated chip for code that queries it on a machine without one

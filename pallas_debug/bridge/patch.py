@@ -64,7 +64,10 @@ class Patch:
         now = self.now()
         if now is ABSENT:
             return None if self.is_optional else f"{self} is not where it was"
-        return without(str(self), now, self.parameters)
+        if not self.parameters:
+            return None
+        missing = set(self.parameters) - set(inspect.signature(now).parameters)
+        return f"{self} has no parameter {', '.join(sorted(missing))}" if missing else None
 
     def now(self) -> Any:
         """Current value, inherited or not."""
@@ -99,14 +102,6 @@ class Patch:
             owner.pop(self._key, None)
         else:
             owner[self._key] = value
-
-
-def without(title: str, function: Any, parameters: tuple[str, ...]) -> str | None:
-    """Return which of these parameters a function lacks, or None."""
-    if not parameters:
-        return None
-    missing = set(parameters) - set(inspect.signature(function).parameters)
-    return f"{title} has no parameter {', '.join(sorted(missing))}" if missing else None
 
 
 def resolve(path: str) -> Any:

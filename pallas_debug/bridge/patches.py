@@ -1,7 +1,7 @@
 """Table of all patches to jax: one row each, with the target, replacement, reason and versions.
 
-Nothing else in pallas-debug modifies jax. `installed` and `install` apply the rows of an area; the
-self-test checks that each row's target exists; `pallas-debug doctor` lists them.
+Nothing else in pallas-debug modifies jax. `installed` and `install` apply the rows of an area;
+`require` checks that each row's target exists; `pallas-debug doctor` lists them.
 
 Not patches: our own contexts in jax's cache keys (`jax.make_user_context`), and the state of the
 interpret mode, which has a setter for all threads (`config…set_global`).
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallas_debug.bridge import versions
-from pallas_debug.bridge.patch import ABSENT, Patch, resolve, without
+from pallas_debug.bridge.patch import ABSENT, Patch, resolve
+from pallas_debug.errors import IncompatibleJaxError
 
 LOWERING = "capture: lowering rules"
 LINES = "capture: lines of kernels under grad"
@@ -109,16 +109,33 @@ def needed(area: str) -> tuple[Patch, ...]:
     return tuple(patch for patch in TABLE if patch.area == area and patch.is_needed)
 
 
-def problem(area: str) -> str | None:
-    """Return how the installed jax does not fit a row of this area, or None."""
-    return next((found for row in needed(area) if (found := row.problem()) is not None), None)
+@functools.cache
+def results() -> dict[str, str | None]:
+    """Return for each area how the installed jax does not fit one of its rows, or None."""
+    found: dict[str, str | None] = {}
+    for area in dict.fromkeys(patch.area for patch in TABLE):
+        try:
+            problems = (row.problem() for row in needed(area))
+            found[area] = next((problem for problem in problems if problem is not None), None)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            found[area] = f"{type(error).__name__}: {error}"
+    return found
 
 
-def problem_with(owner: str, name: str, parameters: tuple[str, ...] = ()) -> str | None:
-    """Return how an attribute that is used but not replaced does not fit, or None."""
-    title = f"{re.split(r'[.:]', owner)[-1]}.{name}"
-    found = getattr(resolve(owner), name, ABSENT)
-    return f"{title} is not where it was" if found is ABSENT else without(title, found, parameters)
+def require() -> None:
+    """Check that the installed jax fits, so that a moved internal is reported in a sentence.
+
+    Raises:
+      IncompatibleJaxError: it does not; the message says how.
+    """
+    bad = {name: why for name, why in results().items() if why is not None}
+    if bad:
+        jax = versions.installed().get("jax", "none")
+        listed = "; ".join(f"{name} ({why})" for name, why in bad.items())
+        raise IncompatibleJaxError(
+            f"jax {jax} is not one that this pallas-debug can hook into: {listed}. "
+            f"Upgrade pallas-debug, or install a supported jax version, from {versions.OLDEST} on."
+        )
 
 
 def absent(_: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.bridge import chip, meaning, platform, selftest
+from pallas_debug.bridge import chip, meaning, patches, platform
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -125,7 +125,7 @@ class Session:
         self.callers = KernelCallers()
         self.queue = Queue(options, self.plugins, self.report)
         self._stack = contextlib.ExitStack()
-        selftest.require()
+        patches.require()
 
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as stack:

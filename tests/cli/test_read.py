@@ -223,7 +223,7 @@ def test_doctor_finds_this_machine_well(real_command: Any) -> None:
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""
     for message in ("jax: ", "capture: lowering rules: as expected", "which this jax was built for",
-                 "target v4: ", "target tpu7x: ", "libtpu's age: built on"):  # fmt: skip
+                 "target v4: ", "target tpu7x: "):  # fmt: skip
         assert message in done.stdout
     assert not [line for line in done.stdout.splitlines() if line.startswith("failed")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
-from typing import Any
 
 import pytest
 
@@ -57,29 +56,6 @@ def test_whether_a_version_fits(installed: str, wanted: str, fits: bool) -> None
     assert doctor._fits(installed, wanted) == fits
 
 
-def test_flags_that_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a program that has loaded libtpu and sets its flags afterwards."""
-    monkeypatch.setattr(doctor, "_loaded_libraries", lambda: "7f00 r-xp /x/libtpu.so")
-    monkeypatch.setattr(doctor, "_flags_at_start", list)
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_some=1")
-    given, late = checks("LIBTPU_INIT_ARGS", monkeypatch)
-    assert given.state == "ok"
-    assert given.detail.startswith("--xla_tpu_some=1: passed to every compilation")
-    assert late.state == "warning"
-    assert "changed since this process began, and libtpu is loaded" in late.detail
-    assert late.remedy is not None
-    assert "before it imports jax" in late.remedy
-
-
-def test_flags_that_were_there_from_the_start(run_python: Any) -> None:
-    code = """
-from pallas_debug._api import doctor
-print(doctor._flags_at_start())
-"""
-    done = run_python("-c", code, LIBTPU_INIT_ARGS="--a=1 --b=2")
-    assert done.stdout == "['--a=1', '--b=2']\n", done.stderr
-
-
 def test_a_check_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash() -> dict[str, str]:
         raise RuntimeError("no metadata")
@@ -87,20 +63,3 @@ def test_a_check_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(versions, "installed", crash)
     (check,) = checks("jax", monkeypatch)
     assert (check.state, check.detail) == ("failed", "RuntimeError: no metadata")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fits,state", [(True, "ok"), (False, "warning")])
-def test_the_age_of_libtpu(monkeypatch: pytest.MonkeyPatch, fits: bool, state: str) -> None:
-    """An old libtpu is right for an old jax."""
-    monkeypatch.setattr(doctor, "_age", lambda _: 1000)
-    monkeypatch.setattr(doctor, "_fits", lambda *_: fits)
-    found = {check.name: check for check in doctor._compiles()}
-    assert found["libtpu's age"].state == state
-    assert "1000 days ago" in found["libtpu's age"].detail
-    assert (found["libtpu's age"].remedy is None) == fits
-
-
-def test_a_date_that_is_none() -> None:
-    assert doctor._age("yesterday") is None
-    assert doctor._age(None) is None
