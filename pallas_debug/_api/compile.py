@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.lowering import executable, trace
-from pallas_debug.compiler import switches, targets
+from pallas_debug.bridge.lowering.lower import with_settings
+from pallas_debug.compiler import switches as switches_of
+from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.guards import check_function
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -30,7 +32,6 @@ def compile(
     poison_buffers: bool = False,
     assertions: bool = False,
     chip: str | None = None,
-    stages: object = None,
 ) -> Compiled[P, R]:
     """Compile `function` for the TPU of this host, with these switches.
 
@@ -54,19 +55,14 @@ def compile(
       assertions: halt the device at a `pl.debug_check` that fails.
       chip: target whose chip is reported to code that queries it, on hosts without a TPU; v5e by
         default.
-      stages: not supported, because libtpu reads the flags that write stages only once per process,
-        before this call. Pass them to `pallas_debug.dump` instead.
 
     Returns:
       A function with the same arguments, and with methods `lower` and `compiled_for`.
 
     Raises:
       UnknownTargetError: an unknown chip.
-      UsageError: `stages` is given.
     """
     check_function("pallas_debug.compile", function)
-    if stages is not None:
-        raise UsageError(_no_stages(function, stages))
     given = {
         "log_recorder": log_recorder,
         "bounds_checks": bounds_checks,
@@ -75,18 +71,8 @@ def compile(
         "poison_buffers": poison_buffers,
         "assertions": assertions,
     }
-    chosen = switches.parse(name for name, is_on in given.items() if is_on)
+    chosen = switches_of.parse(name for name, is_on in given.items() if is_on)
     return Compiled(function, switches=chosen, chip=chip or defaults.CHIP)
-
-
-def _no_stages(function: Callable[..., object], stages: object) -> str:
-    name = getattr(function, "__name__", repr(function))
-    return (
-        f"pallas_debug.compile cannot write stages ({stages!r}): libtpu reads the flags for them "
-        "once per process, when it is loaded, and compile uses the libtpu of this process. To "
-        f"write the stages from a process of their own: "
-        f"pallas_debug.dump({name}, ..., stages={stages!r})."
-    )
 
 
 class Compiled(Generic[P, R]):
@@ -99,8 +85,7 @@ class Compiled(Generic[P, R]):
         self.switches = switches
         self._function = function
         self._chip = targets.resolve(chip)
-        self._lock = threading.Lock()
-        self._executables: dict[Hashable, Any] = {}
+        self._programs = executable.Programs(function, switches_of.compile_options(switches))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function on the TPU of this host.
@@ -117,18 +102,24 @@ class Compiled(Generic[P, R]):
                 )
             if not platform.has_tpu():
                 raise CannotRunError(self._no_tpu("call"))
-            call = executable.call_of(args, kwargs)
-            return cast(R, self._executable(call)(*call.arrays))
+            program, arrays = self._programs.of(args, kwargs)
+            with self._settings(), self._translating():
+                return cast(R, program(*arrays))
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Return the program for these arguments, as passed to the compiler (`jax.stages.Lowered`).
 
         Arguments may be abstract. The program is lowered for a TPU even if there is none.
         """
-        return self._lowered(executable.call_of(args, kwargs))
+        program, arrays = self._programs.of(args, kwargs)
+        kind = executable.device_kind(arrays)
+        stand_in = targets.of_device(kind) if kind else None
+        with self._settings():
+            chip_of = None if platform.has_tpu() else stand_in or self._chip
+            return executable.lowered(program, arrays, chip_of)
 
     def compiled_for(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Return the executable (`jax.stages.Compiled`), which takes only the arrays.
+        """Return a new executable (`jax.stages.Compiled`), which takes only the arrays.
 
         Arguments may be abstract, with a sharding that determines the device to compile for,
         including one from `jax.experimental.topologies`.
@@ -137,38 +128,25 @@ class Compiled(Generic[P, R]):
           CannotRunError: there is no TPU and no argument is on one, or the compiler rejects a
             switch.
         """
-        call = executable.call_of(args, kwargs)
-        if not platform.has_tpu() and call.device_kind() is None:
+        _, arrays = self._programs.of(args, kwargs)
+        if not platform.has_tpu() and executable.device_kind(arrays) is None:
             raise CannotRunError(self._no_tpu("compile"))
-        return self._executable(call)
+        with self._translating():
+            return self.lower(*args, **kwargs).compile()
 
-    def _executable(self, call: executable.CallArguments) -> Any:
-        key = call.key()
-        with self._lock:
-            found = self._executables.get(key)
-            if found is None:
-                found = self._executables[key] = self._compile(call)
-        return found
+    def _settings(self) -> contextlib.AbstractContextManager[None]:
+        return with_settings(switches_of.lowering_settings(self.switches))
 
-    def _compile(self, call: executable.CallArguments) -> Any:
-        lowered = self._lowered(call)
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        """Name the switch that the compiler rejects."""
         try:
-            return lowered.compile(dict(switches.compile_options(self.switches)))
+            yield
         except Exception as error:
-            refused = switches.refusal(str(error), versions.installed())
+            refused = switches_of.refusal(str(error), versions.installed())
             if refused is None:
                 raise
             raise CannotRunError(refused) from error
-
-    def _lowered(self, call: executable.CallArguments) -> Any:
-        kind = call.device_kind()
-        stand_in = targets.of_device(kind) if kind else None
-        return executable.lowered(
-            self._function,
-            call,
-            settings=switches.lowering_settings(self.switches),
-            chip_of=None if platform.has_tpu() else stand_in or self._chip,
-        )
 
     @property
     def _name(self) -> str:
