@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import string
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,7 +12,6 @@ import numpy as np
 
 from pallas_debug.bridge.instrument.sites import Site
 from pallas_debug.bridge.jaxcompat import checkify
-from pallas_debug.findings.facts import array_text
 
 CATEGORIES: dict[str, type[checkify.JaxException]] = {
     "user": checkify.FailedCheckError,
@@ -37,10 +33,9 @@ def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
     traceback = checkify.get_traceback()
     if site.check == "user":
         error = _error(site, values)
-        if not isinstance(error, checkify.FailedCheckError):
-            return checkify.FailedCheckError(traceback, _literal(_UNNAMED))
-        wording, args, kwargs = _wording(error)
-        return checkify.FailedCheckError(error.traceback_info, wording, *args, **kwargs)
+        if isinstance(error, checkify.FailedCheckError):
+            return error
+        return checkify.FailedCheckError(traceback, _literal(_message(error)))
     if site.check == "nan":
         where = f" at {site.source}" if site.source else ""
         return checkify.NaNError(traceback, f"{site.operation}{where}")
@@ -53,83 +48,42 @@ def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
 def message(site: Site, values: Sequence[Any]) -> str:
     """Format the message of a user's check, with control characters escaped for the terminal."""
     error = _error(site, values)
-    if not isinstance(error, checkify.FailedCheckError):
-        return _UNNAMED
-    wording, args, kwargs = _wording(error)
-    text = wording.format(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+    text = _message(error)
+    if isinstance(error, checkify.FailedCheckError):
+        kwargs = {name: _plain(value) for name, value in error.kwargs.items()}
+        text = error.fmt_string.format(*map(_plain, error.args), **kwargs)
     return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
 
 
-_UNNAMED = "a check failed"
-
-_NAME = re.compile(r"\w*", re.ASCII)
-
-_WIDE = re.compile(r"\d{4}")
-"""Format specs that request thousands of characters, or more memory than is available."""
-
-
-@dataclass(frozen=True)
-class _Absent:
-    """A message argument that was not recorded: an array, or a scalar beyond the first few."""
-
-    text: str
+_WIDE = re.compile(r"\d{4}|\{[^{}]*:[^{}]*\{")
+"""Format specs that may request thousands of characters, or more memory than is available."""
 
 
 def _error(site: Site, values: Sequence[Any]) -> Any:
-    """Build the error of a user's check with these values; None if its kind is unknown."""
+    """Build the error of a user's check with these values.
+
+    Returns:
+      The message as written, if an argument was not recorded, because it is an array or beyond the
+      first few, or if formatting it may fail; None if the kind of the error is unknown.
+    """
     if site.error is None:
         return None
-    given = iter(values)
-    payload = [
-        next(given, _Absent("…")) if shape == () else _Absent(array_text(dtype, shape))
-        for shape, dtype in site.details["payload"]
-    ]
-    return jax.tree.unflatten(site.error, payload)
-
-
-def _wording(error: Any) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return a format string that only refers to scalars by name, and those scalars.
-
-    Anything that was not recorded is inlined as text, and so are fields that access an attribute or
-    item, and malformed format strings: formatting the message of a failed check must never fail.
-    """
+    missing = site.details["arguments"] - len(values)
+    error = jax.tree.unflatten(site.error, [*values, *[None] * missing])
+    if not isinstance(error, checkify.FailedCheckError):
+        return None
+    if missing or _WIDE.search(error.fmt_string):
+        return error.fmt_string
     try:
-        fields = list(string.Formatter().parse(error.fmt_string))
-        numbers = itertools.count()
-        parts = [_literal(text) + _field(error, numbers, *rest) for text, *rest in fields]
-        wording = "".join(parts)
-        args = [_or_zero(x) for x in error.args]
-        kwargs = {k: _or_zero(v) for k, v in error.kwargs.items()}
-        wording.format(*map(_sample, args), **{k: _sample(v) for k, v in kwargs.items()})
+        samples = {name: _sample(value) for name, value in error.kwargs.items()}
+        error.fmt_string.format(*map(_sample, error.args), **samples)
     except (ValueError, TypeError, LookupError, AttributeError):
-        return _literal(error.fmt_string), [], {}
-    return wording, args, kwargs
+        return error.fmt_string
+    return error
 
 
-def _field(
-    error: Any,
-    numbers: Iterator[int],
-    name: str | None,
-    spec: str | None,
-    conversion: str | None,
-) -> str:
-    if name is None:
-        return ""
-    first = _NAME.match(name)
-    key = first[0] if first else ""
-    rest = name[len(key) :]
-    key = key or str(next(numbers))
-    value = error.args[int(key)] if key.isdigit() else error.kwargs[key]
-    shown = f"!{conversion}" if conversion else ""
-    if rest:
-        return _literal(f"{{{name}}}")
-    if isinstance(value, _Absent):
-        return _literal(value.text)
-    if not _is_scalar(value):
-        return "…"
-    if not spec or "{" in spec or _WIDE.search(spec):
-        return f"{{{key}{shown}}}"
-    return f"{{{key}{shown}:{spec}}}"
+def _message(error: Any) -> str:
+    return error if isinstance(error, str) else "a check failed"
 
 
 def _literal(text: str) -> str:
@@ -138,14 +92,6 @@ def _literal(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
-
-
-def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, (_Absent, tuple, list, dict)) and jnp.shape(value) == ()
-
-
-def _or_zero(value: Any) -> Any:
-    return value if _is_scalar(value) else np.int32(0)
 
 
 def _sample(value: Any) -> Any:
