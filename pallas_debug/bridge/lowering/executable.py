@@ -57,10 +57,10 @@ def lowered(program: Any, arrays: Sequence[Any], chip_of: Target | None) -> jax.
       chip_of: without a TPU, the target whose chip is presented to code that queries it.
     """
     if chip_of is None:
-        return program.lower(*arrays)  # type: ignore[no-any-return]
+        return program.lower(*arrays)
     platforms = None if device_kind(arrays) else ("tpu",)
     with chip.answering(chip_of):
-        return program.trace(*arrays).lower(lowering_platforms=platforms)  # type: ignore[no-any-return]
+        return program.trace(*arrays).lower(lowering_platforms=platforms)
 
 
 def device_kind(arrays: Sequence[Any]) -> str | None:
