@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from jax.experimental.pallas import tpu_sc as plsc
 
 import pallas_debug
 from pallas_debug.compiler import targets
-from pallas_debug.errors import UsageError
 from pallas_debug.model import Dump, MissingFile
 from pallas_debug.store import layout, open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -159,17 +157,10 @@ def test_stages_are_added_to_those_of_an_earlier_dump(tmp_path: Path) -> None:
         return compilation.cached, compilation.stages, bundles.exists()
 
     assert again("") == (False, (), False)
-    assert again(STAGES) == (False, ("llo:post-ra", "bundles", "estimate"), True)
+    assert again("llo:post-ra") == (False, ("llo:post-ra",), False)
+    assert again("estimate") == (False, ("llo:post-ra", "bundles", "estimate"), True)
     assert again("mosaic") == (True, ("llo:post-ra", "bundles", "estimate"), True)
     assert again("bundles") == (True, ("llo:post-ra", "bundles", "estimate"), True)
-
-
-@pytest.mark.slow
-def test_stages_of_an_earlier_dump_are_kept(tmp_path: Path) -> None:
-    dump(to_smem, TILE, to=tmp_path, targets="v6e", stages="llo:post-ra")
-    made = dump(to_smem, TILE, to=tmp_path, targets="v6e", stages="bundles")
-    assert made.compilation("v6e").stages == ("llo:post-ra", "bundles")
-    assert list((made.folder / "v6e" / layout.LLO).iterdir())
 
 
 @pytest.mark.slow
@@ -178,26 +169,6 @@ def test_the_executable_is_the_same(copied: Dump, tmp_path: Path) -> None:
     for target in ("v5e", "v6e"):
         assert plain.compilation(target).memory == copied.compilation(target).memory
         assert plain.compilation(target).key == copied.compilation(target).key
-
-
-@pytest.mark.slow
-def test_sessions_of_different_stages_at_once(tmp_path: Path) -> None:
-    made: dict[str, Dump] = {}
-
-    def work(stages: str) -> None:
-        to = tmp_path / (stages or "plain")
-        made[stages] = dump(to_smem, TILE, to=to, targets="v6e", stages=stages)
-
-    threads = [threading.Thread(target=work, args=(stages,)) for stages in ("", STAGES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made[""].compilation("v6e").stages == ()
-    assert not (made[""].folder / "v6e" / layout.SCHEDULE).exists()
-    assert (made[STAGES].folder / "v6e" / layout.ESTIMATE).exists()
-    assert made[""].ok
-    assert made[STAGES].ok
 
 
 def test_a_dynamic_grid(root: Path) -> None:
@@ -243,23 +214,3 @@ def test_a_kernel_that_jax_refuses_is_not_lowered_again(tmp_path: Path) -> None:
         made = dump(refused, TILE, to=tmp_path, targets="v6e", stages="bundles")
         assert made.compilation("v6e").failure is not None
         assert made.compilation("v6e").cached == is_cached
-
-
-def test_the_decorator(tmp_path: Path) -> None:
-    @pallas_debug.debug(to=tmp_path, targets="v6e", jobs=1, stages=STAGES, quiet=True)
-    def run(x: jax.Array) -> jax.Array:
-        return to_smem(x)
-
-    run(jnp.ones((8, 128)))
-    (kernel,) = open_dumps(tmp_path).kernels()
-    made = kernel.target("v6e").compilation
-    assert made is not None
-    assert layout.BUNDLES in made.files
-
-
-@pytest.mark.parametrize("of", [pallas_debug.dump, pallas_debug.debug])
-def test_an_unknown_stage(of: Any, tmp_path: Path) -> None:
-    arguments = (to_smem, TILE) if of is pallas_debug.dump else ()
-    with pytest.raises(UsageError, match="unknown stage 'vliw'"):
-        of(*arguments, to=tmp_path / "dumps", stages="vliw")
-    assert not (tmp_path / "dumps").exists()

@@ -17,9 +17,7 @@ import pallas_debug
 from pallas_debug import render
 from pallas_debug.bridge import versions
 from pallas_debug.compiler import switches
-from pallas_debug.errors import UsageError
 from pallas_debug.model import Dump
-from pallas_debug.session import Options, Session
 from pallas_debug.store import open_dumps
 
 X = jax.ShapeDtypeStruct((8, 128), jnp.float32)
@@ -78,15 +76,6 @@ def saying(x: Any) -> Any:
     return pl.pallas_call(saying_kernel, out_shape=X, grid=(1,), name="saying")(x)
 
 
-def unformatted_kernel(x_ref: Any, o_ref: Any) -> None:
-    pl.debug_print("row", pl.program_id(0))
-    o_ref[...] = x_ref[...]
-
-
-def unformatted(x: Any) -> Any:
-    return pl.pallas_call(unformatted_kernel, out_shape=X, grid=(1,), name="unformatted")(x)
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Dump:
     (dump,) = pallas_debug.dump(talking, X, to=tmp_path_factory.mktemp("plain"))
@@ -136,16 +125,6 @@ def test_a_kernel_that_does_not_print_is_not_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_flag_of_libtpus_turns_the_recorder_on_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_log_recorder=true")
-    (dump,) = pallas_debug.dump(talking, X, to=tmp_path)
-    assert code(dump) > 1_000_000
-    assert dump.compilation("v5e").notes == ()
-
-
-@pytest.mark.slow
 def test_assertions_become_assertions_of_the_kernels_module(plain: Dump, tmp_path: Path) -> None:
     (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="assertions")
     assert "cf.assert" not in (plain.folder / "v5e" / "mosaic.mlir").read_text()
@@ -184,21 +163,6 @@ def test_each_choice_is_compiled_and_then_kept(tmp_path: Path) -> None:
     assert dump(switches="poison_buffers,assertions") == (False, ("poison_buffers", "assertions"))
 
 
-def test_an_unknown_one_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    listed = "there are log_recorder, bounds_checks, poison_vmem, transpose_trace, "
-    listed += "poison_buffers, assertions"
-    with pytest.raises(UsageError) as caught:
-        pallas_debug.dump(talking, X, to=tmp_path / "dumps", switches="log_recoder")
-    assert str(caught.value) == (
-        f"unknown switch 'log_recoder' (did you mean 'log_recorder'?); {listed}"
-    )
-    with pytest.raises(UsageError, match="unknown switch"):
-        pallas_debug.debug(to=tmp_path / "dumps", switches=["nope"])
-    with pytest.raises(UsageError, match="unknown switch"):
-        Session(Options(switches=("nope",)))
-    assert not (tmp_path / "dumps").exists()
-
-
 @pytest.mark.parametrize(
     "option,where,who",
     [("xla_no_such_option", "compile", "libtpu"), ("jax_no_such_setting", "lowering", "jax")],
@@ -221,17 +185,6 @@ def test_one_that_is_refused_is_a_failure_that_names_it(
     assert dump.compilation("v5e").switches == ("poison_vmem",)
 
 
-@pytest.mark.slow
-def test_the_decorator_takes_switches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pallas_debug.debug(
-        to=tmp_path, interpret="hlo", switches=["log_recorder", "poison_vmem"]
-    ) as session:
-        talking(jnp.ones((8, 128)))
-    (dump,) = session.dumps
-    assert dump.compilation("v5e").switches == ("log_recorder", "poison_vmem")
-    assert UNSEEN not in capsys.readouterr().err
-
-
 def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> None:
     (dump,) = pallas_debug.dump(wrong, X, to=tmp_path)
     failure = dump.compilation("v5e").failure
@@ -245,34 +198,3 @@ def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> 
         "print-arguments", "PrintNotSupported",
     )  # fmt: skip
     assert dump.compilation("v5e").notes == ()
-
-
-@pytest.mark.slow
-def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
-    (dump,) = pallas_debug.dump(unformatted, X, to=tmp_path)
-    compilation = dump.compilation("v5e")
-    if LIBTPU > (0, 0, 42):
-        assert compilation.ok
-        assert compilation.notes == (UNSEEN,)
-        return
-    failure = compilation.failure
-    assert failure is not None
-    assert (failure.stage, failure.type) == ("crash", "SIGABRT")
-    assert failure.explanation is not None
-    assert failure.explanation.id == "print-arguments"
-    assert compilation.notes == ()
-
-
-def test_a_failure_for_another_reason_is_not_laid_to_a_print(tmp_path: Path) -> None:
-    def sorting_kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.sort(x_ref[...], axis=1)
-        pl.debug_print("row {:03d}", pl.program_id(0))
-
-    def sorting(x: Any) -> Any:
-        return pl.pallas_call(sorting_kernel, out_shape=X, grid=(1,))(x)
-
-    (dump,) = pallas_debug.dump(sorting, X, to=tmp_path)
-    failure = dump.compilation("v5e").failure
-    assert failure is not None
-    assert failure.type == "NotImplementedError"
-    assert "sort" in failure.headline
