@@ -26,7 +26,6 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, cast
 
@@ -67,21 +66,6 @@ class Specs:
     @hookspec
     def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
         """Called when a program that contains this kernel is run, or lowered ahead of time."""
-
-    @hookspec(firstresult=True)
-    def pallas_debug_claim_compilation(
-        self, kernel: Kernel, target: Target
-    ) -> AbstractContextManager[None] | None:
-        """Return a context that excludes other compilations of this kernel for this target."""
-
-    @hookspec(firstresult=True)
-    def pallas_debug_find_compilation(
-        self, kernel: Kernel, target: Target, key: str
-    ) -> Compilation | None:
-        """Return an earlier compilation with the same key, to be used instead of compiling.
-
-        If it lacks some of the session's `stages`, the kernel is compiled again.
-        """
 
     @hookspec
     def pallas_debug_compilation_finished(
@@ -138,33 +122,6 @@ def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[Pall
         except Exception as error:  # noqa: BLE001 - one plugin's exception is not the next one's
             problems.append(_problem(implementation, hook, error))
     return problems
-
-
-def first(
-    manager: pluggy.PluginManager,
-    hook: str,
-    report: Callable[[PallasDebugError], object],
-    **kwargs: Any,
-) -> Any:
-    """Return the first result that is not None, like a hook with `firstresult`, or None.
-
-    A third-party plugin that raises is reported and skipped.
-
-    Raises:
-      Exception: an exception of one of our own plugins: without its result, the operation cannot
-        continue.
-    """
-    for implementation in _implementations(manager, hook):
-        try:
-            answer = _call(implementation, kwargs)
-        except Exception as error:
-            if _is_ours(implementation):
-                raise
-            report(_problem(implementation, hook, error))
-        else:
-            if answer is not None:
-                return answer
-    return None
 
 
 def _implementations(manager: pluggy.PluginManager, hook: str) -> list[Any]:

@@ -13,12 +13,12 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at
-from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.bridge.walk.operations import operations
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.memory import UnwrittenPart, WhyUnwritten, some
+from pallas_debug.findings.regions import part_of
 from pallas_debug.model import Finding, SourceLine
 
 MAX_ELEMENTS = 1 << 22

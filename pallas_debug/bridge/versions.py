@@ -5,7 +5,6 @@ Patches to jax list their versions in `patches.py`. Other workarounds:
 | what jax does | from | to | worked around in |
 |---|---|---|---|
 | the state of the interpret mode has no public setter for all threads | 0.10.2 | - | `interpret` |
-| a race is printed; there is no `on_race` | 0.10.2 | 0.12 | `interpret/params` |
 """
 
 from __future__ import annotations

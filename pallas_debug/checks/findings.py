@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
-from pallas_debug.bridge.instrument.sites import SiteFailure, slice_text
+from pallas_debug.bridge.instrument.sites import SiteFailure
 from pallas_debug.findings.bounds import MissingBlock, Outside
 from pallas_debug.findings.facts import array_text, number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.numbers import FloatOperation
+from pallas_debug.findings.regions import slice_text
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Witness
 

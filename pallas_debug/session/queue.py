@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pluggy
@@ -30,7 +29,7 @@ from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
 from pallas_debug.compiler.stages import Stages
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import guarded
-from pallas_debug.hooks import first, hookimpl, notify
+from pallas_debug.hooks import hookimpl, notify
 from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options
@@ -55,11 +54,6 @@ class StorePlugin:
         self._store = store
         self._report = report
         self._forget()
-
-    @property
-    def store(self) -> Store:
-        assert self._store is not None
-        return self._store
 
     def _forget(self) -> None:
         self._process = os.getpid()
@@ -107,24 +101,13 @@ class StorePlugin:
             self._thread.shutdown()
 
     @hookimpl
-    def pallas_debug_claim_compilation(
-        self, kernel: Kernel, target: Target
-    ) -> AbstractContextManager[None]:
-        return self.store.claim(kernel, target.name)
-
-    @hookimpl
-    def pallas_debug_find_compilation(
-        self, kernel: Kernel, target: Target, key: str
-    ) -> Compilation | None:
-        return self.store.find_compilation(kernel, target.name, key)
-
-    @hookimpl
     def pallas_debug_compilation_finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
     ) -> None:
         if not compilation.cached:
+            assert self._store is not None
             self.wait(kernel)  # a compilation without its kernel could not be read
-            self.store.put_compilation(kernel, compilation, files)
+            self._store.put_compilation(kernel, compilation, files)
 
 
 def open_store(
@@ -151,18 +134,25 @@ def _warn(sentence: str) -> None:
 
 
 class Queue:
-    """Compiles kernels in the background.
+    """Compiles kernels in the background, unless the store has an equal compilation.
 
     `made` holds the finished compilations by digest and target, `lost` the errors that prevented
     others, and `unfit` those that are not requested because the kernel does not fit on the chip.
     """
 
-    def __init__(self, options: Options, plugins: pluggy.PluginManager, report: Report) -> None:
+    def __init__(
+        self,
+        options: Options,
+        plugins: pluggy.PluginManager,
+        report: Report,
+        store: Store | None,
+    ) -> None:
         self.made: dict[tuple[str, str], Compilation] = {}
         self.lost: dict[tuple[str, str], PallasDebugError] = {}
         self.unfit: set[tuple[str, str]] = set()
         self._plugins = plugins
         self._report = report
+        self._store = store
         self._lock = threading.Lock()
         self._requested: dict[tuple[str, str], Kernel] = {}
         self._elsewhere: dict[tuple[str, str], Kernel] = {}
@@ -315,16 +305,10 @@ class Queue:
     @contextlib.contextmanager
     def _claimed(self, captured: Capture, target: Target, key: str) -> Iterator[None]:
         """Hold the claim on this compilation; if it is denied, record it as unavailable."""
-        claim = first(
-            self._plugins,
-            "pallas_debug_claim_compilation",
-            self._report,
-            kernel=captured.kernel,
-            target=target,
-        )
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(claim or contextlib.nullcontext())
+                if self._store is not None:
+                    stack.enter_context(self._store.claim(captured.kernel, target.name))
             except LockTimeoutError as error:
                 self._unavailable(captured, target, key, error)
                 raise
@@ -332,13 +316,11 @@ class Queue:
 
     def _found(self, kernel: Kernel, target: Target, key: str) -> Compilation | None:
         """Return an earlier compilation; None if there is none or the lookup fails."""
+        if self._store is None:
+            return None
         doing = f"looking for kernel `{kernel.name}` in the dump directory"
         with guarded("store", doing, self._report):
-            hook = "pallas_debug_find_compilation"
-            found: Compilation | None = first(
-                self._plugins, hook, self._report, kernel=kernel, target=target, key=key
-            )
-            return found
+            return self._store.find_compilation(kernel, target.name, key)
         return None
 
     def _compile_now(self, captured: Capture, target: Target, key: str, stages: Stages) -> None:

@@ -123,7 +123,7 @@ class Session:
             report=self.report,
         )
         self.callers = KernelCallers()
-        self.queue = Queue(options, self.plugins, self.report)
+        self.queue = Queue(options, self.plugins, self.report, self.store)
         self._stack = contextlib.ExitStack()
         patches.require()
 

@@ -81,20 +81,11 @@ class CallSite:
         return lines.line_of(file, node.lineno, name)
 
 
-@functools.lru_cache(maxsize=64)
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
 def _calls_at(file: str, line: int) -> tuple[tuple[ast.Call, _Function | None], ...]:
     text = "".join(linecache.getlines(file))
     if not any(name in text for name in _CALLEES):  # as in most files on the stack
         return ()
-    tree = _parsed(text)
-    return () if tree is None else _calls_in(tree, line)
+    return _calls_in(lines.tree(file), line)
 
 
 @functools.lru_cache(maxsize=256)

@@ -170,7 +170,7 @@ class Checker(rewrite.Visitor):
                     continue
                 self._index(
                     what,
-                    lines.source_at(eqn, self._place),
+                    lines.source_of(eqn, self._place.calls),
                     start,
                     bound - 1 - (size - 1) * stride,
                     operand=self._names.get(id(at.ref)),
@@ -196,7 +196,7 @@ class Checker(rewrite.Visitor):
                 continue
             self._index(
                 eqn.primitive.name,
-                lines.source_at(eqn, self._place),
+                lines.source_of(eqn, self._place.calls),
                 start,
                 operand.shape[dim] - size,
                 details={
@@ -251,7 +251,7 @@ class Checker(rewrite.Visitor):
                 Site(
                     check="user",
                     operation="check",
-                    source=lines.source_at(eqn, self._place),
+                    source=lines.source_of(eqn, self._place.calls),
                     values=_kept(scalars),
                     details={"arguments": len(payload)},
                     error=next(iter(error._metadata.values())) if is_one else None,
@@ -270,7 +270,7 @@ class Checker(rewrite.Visitor):
             Site(
                 check="hint",
                 operation="multiple_of",
-                source=lines.source_at(eqn, self._place),
+                source=lines.source_of(eqn, self._place.calls),
                 values=(("value", "int32"),),
                 details={"divisor": divisor, "of_pipeline": lines.is_of_pipeline(eqn)},
             ),
@@ -290,7 +290,7 @@ class Checker(rewrite.Visitor):
             Site(
                 check="div",
                 operation=eqn.primitive.name,
-                source=lines.source_at(eqn, self._place),
+                source=lines.source_of(eqn, self._place.calls),
                 values=_kept(kept),
                 details={"shape": array_text(str(right.dtype), right.shape), "float": is_float},
             ),
@@ -327,7 +327,7 @@ class Checker(rewrite.Visitor):
             Site(
                 check=check,
                 operation=eqn.primitive.name,
-                source=lines.source_at(eqn, self._place),
+                source=lines.source_of(eqn, self._place.calls),
                 values=_kept(scalars[:MAX_VALUES]),
                 details={
                     "shape": array_text(str(output.dtype), output.shape),

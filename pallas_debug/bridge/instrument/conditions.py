@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_debug.bridge.instrument.sites import slice_text
 from pallas_debug.bridge.jaxcompat import indexing, jax_core
+from pallas_debug.findings.regions import slice_text
 
 
 def is_nan(value: Any) -> Any:

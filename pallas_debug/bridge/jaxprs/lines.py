@@ -77,12 +77,12 @@ class _Extent(NamedTuple):
     last: int
 
 
-@functools.lru_cache(maxsize=8)
-def _tree(file: str) -> ast.Module:
+@functools.lru_cache(maxsize=64)
+def tree(file: str) -> ast.Module:
     """The parsed text of a file; empty if it cannot be parsed."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])
 
 
@@ -94,7 +94,7 @@ def _functions(file: str) -> tuple[_Extent, ...]:
             (node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))),
             node.end_lineno or node.lineno,
         )
-        for node in ast.walk(_tree(file))
+        for node in ast.walk(tree(file))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     )
 
@@ -143,12 +143,6 @@ def of_caller() -> SourceLine | None:
 def is_internal(line: SourceLine) -> bool:
     """Return whether a line is in jax's implementation, such as that of `emit_pipeline`."""
     return f"{os.sep}{_INTERNAL}{os.sep}" in line.file
-
-
-def source_at(eqn: Any, place: Any) -> SourceLine | None:
-    """Line of `eqn`, or of the innermost enclosing call that has one (`rewrite.ProgramPoint`)."""
-    found = (source_of(e) for e in (eqn, *reversed(place.calls)))
-    return next((line for line in found if line is not None), None)
 
 
 def is_of_pipeline(eqn: Any) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pallas_debug.bridge.instrument.sites import slice_text
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.regions import slice_text
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.gpu import accesses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallas_debug.bridge.instrument.sites import part_of
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.facts import block_text, element_text, when_zero
 from pallas_debug.findings.faults import Fault
@@ -17,6 +16,7 @@ from pallas_debug.findings.memory import (
     writes_text,
 )
 from pallas_debug.findings.order import of_axes
+from pallas_debug.findings.regions import part_of
 from pallas_debug.findings.sighting import revisited
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.shadow import shadow

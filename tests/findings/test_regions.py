@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pallas_debug.bridge.instrument.sites import part_of
+from pallas_debug.findings.regions import part_of
 
 
 @pytest.mark.parametrize(
