@@ -132,8 +132,7 @@ def json_output() -> str:
         "version goes up when a field is removed, renamed, or changes its type or meaning. New "
         "fields may appear at any time: ignore those that you do not know. Every field is "
         "always present, and `null` if it has no value.",
-        "[Exit codes](exit-codes.md) are the same as without `--json`. `verify` and `explain` also "
-        "take `--for-agents`, which prints the same facts as `key: value` lines.",
+        "[Exit codes](exit-codes.md) are the same as without `--json`.",
         table(
             ["command", "schema", "document"],
             [

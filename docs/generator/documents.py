@@ -385,46 +385,6 @@ class TargetsDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedSpec:
-    """A named set of arguments of a bundled kernel, as `--arg` takes them."""
-
-    name: str
-    tags: tuple[str, ...]
-    args: tuple[str, ...]
-    kwargs: dict[str, bool | int | float | str | None]
-    not_on: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedOperation:
-    """A bundled kernel."""
-
-    name: str
-    summary: str
-    specs: tuple[ListedSpec, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedBroken:
-    """A bundled kernel with a fault, at a line of a file."""
-
-    name: str
-    summary: str
-    fault: str
-    file: str
-    line: int
-    args: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelsDocument:
-    """Output of `doctor --kernels --json`."""
-
-    kernels: tuple[ListedOperation, ...]
-    broken: tuple[ListedBroken, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ListedCheck:
     """A check of this machine.
 
@@ -452,7 +412,6 @@ DOCUMENTS: dict[str, type] = {
     "diff": DiffDocument,
     "diff-stats": DiffStatsDocument,
     "doctor": DoctorDocument,
-    "doctor-kernels": KernelsDocument,
     "doctor-targets": TargetsDocument,
     "dump": DumpDocument,
     "explain": ExplainDocument,

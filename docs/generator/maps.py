@@ -9,16 +9,60 @@ from pathlib import Path
 
 from generator import ROOT
 
+HEAD = """\
+# pallas-debug
+
+> Checks JAX Pallas TPU kernels on a machine without a TPU: compiles them with the real TPU
+> compiler, runs them in jax's interpreters with checks inserted, and reports each fault once, with
+> its line.
+
+## Working on a kernel
+
+1. Judge it: `pallas-debug verify kern.py:function --arg 'f32[16,128]' --target v5e --json`.
+   One `--arg` per argument: an array by dtype and shape, with values as in `'i32[2]=[0,4]'`, or a
+   Python value (`causal=True`). Neither a TPU nor a network is needed.
+2. Exit code 0: nothing found, and everything judged. 1: apply the fix in `advice` at the line of
+   the finding, and repeat. 2: the command line is invalid; the message explains why. 3: something
+   could not be judged or run, so a kernel without a finding may still be wrong.
+3. A kernel that does not compile: `pallas-debug dump kern.py:function --arg …`, then
+   `pallas-debug explain dumps --json`. A log or a message: `pallas-debug explain FILE`.
+4. See what the compiler did: `pallas-debug ls dumps`, `pallas-debug show dumps/NAME PASS`,
+   `pallas-debug diff dumps/NAME PASS`.
+5. In a test suite: `pytest --pallas-verify=v5e tests/`.
+
+Reading dumps does not require jax. `pallas-debug doctor` lists what is missing on a machine.
+"""
+
 
 def llms() -> str:
     """`llms.txt`: what coding assistants need, and where the pages are."""
-    from pallas_debug.cli import agents
-
-    lines = [agents.guide(), "## Docs\n"]
+    lines = [_guide(), "## Docs\n"]
     for title, path in _navigation():
         if (ROOT / "docs" / path).is_file():  # otherwise only on the site
             lines.append(f"- [{title}](docs/{path})")
     return "\n".join(lines) + "\n"
+
+
+def _guide() -> str:
+    """Instructions for programs and coding assistants that use the commands."""
+    from pallas_debug.cli.exits import MEANING, OUTCOMES
+    from pallas_debug.cli.group import COMMANDS
+    from pallas_debug.cli.output import SCHEMAS
+
+    parts = [HEAD, "## Commands\n", *(f"- `{name}`: {what}" for name, what in COMMANDS.items())]
+    parts += ["\n## Exit codes\n", *(f"- {code.value}: {text}" for code, text in MEANING.items())]
+    parts += ["\nThe same outcome has the same code in every command:\n"]
+    parts += [f"- {code.value}: {text}" for text, code in OUTCOMES.items()]
+    schemas = ", ".join(f"`pallas-debug/{name}/{version}`" for name, version in SCHEMAS.items())
+    parts += [
+        "\n## Output for programs\n",
+        "- `--json`: one document with a field `schema`, the name and version of its format. The "
+        "version goes up when a field is removed, renamed or changes its meaning; new fields may "
+        f"appear at any time. Schemas: {schemas}.",
+        "- `verify --sarif FILE` and `verify --github` for code scanning and workflows.",
+        "- Data is on standard output, messages are on standard error.",
+    ]
+    return "\n".join(parts) + "\n"
 
 
 def _navigation() -> list[tuple[str, str]]:

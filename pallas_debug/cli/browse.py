@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,25 +83,16 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     Raises:
       UsageError: one of two paths is a file.
     """
-    from pallas_debug.store.files import is_file, is_folder, is_there
-    from pallas_debug.store.layout import COMPILATION
+    from pallas_debug.cli.where import split_prefix, split_target
+    from pallas_debug.store.files import is_file
 
     if len(where) == 2:
         for path in where:
             if is_file(path):
                 raise UsageError(f"browse takes two directories, and {path} is a file")
         return list(where), {}
-    path = where[0]
-    if is_there(path / COMPILATION):  # a target's folder
-        whole = path.absolute()
-        return [whole.parent], {"target": whole.name}
-    if not is_there(path) and is_folder(path.parent) and path.name and _starts(path):
-        return [path.parent], {"kernel": path.name}
-    return [path], {}
-
-
-def _starts(path: Path) -> bool:
-    """Return whether the path is a prefix of a kernel's folder name."""
-    from pallas_debug.store.files import is_folder
-
-    return any(map(is_folder, path.parent.glob(f"{glob.escape(path.name)}*")))
+    folder, target = split_target(where[0])
+    if target is not None:
+        return [folder], {"target": target}
+    folder, kernel = split_prefix(folder)
+    return [folder], {} if kernel is None else {"kernel": kernel}

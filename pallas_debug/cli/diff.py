@@ -90,14 +90,7 @@ def run(options: DiffOptions) -> int:
     if options.stats:
         from pallas_debug.cli import diff_stats
 
-        return diff_stats.run(
-            options.kernel_at,
-            diff_stats.checked(stages),
-            options.kernel,
-            options.target,
-            options.as_json,
-            options.against,
-        )
+        return diff_stats.run(options)
     if len(stages) > 2:
         raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
     ignored = noise(options.ignore)

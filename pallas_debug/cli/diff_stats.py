@@ -23,6 +23,7 @@ from pallas_debug.store.layout import COMPILATION, KERNEL, SPARSECORE
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
 if TYPE_CHECKING:
+    from pallas_debug.cli.diff import DiffOptions
     from pallas_debug.model import SourceLine
     from pallas_debug.profile.stats import Stats
 
@@ -86,11 +87,14 @@ class CostSide:
         return line.text
 
 
-def run(
-    old_at: Path, new_at: Path | None, kernel: str | None, target: str | None, as_json: bool,
-    against: str | None,
-) -> int:  # fmt: skip
+def run(options: DiffOptions) -> int:
     """Compare the costs of kernels, and print the largest changes first."""
+    old_at, kernel, target = options.kernel_at, options.kernel, options.target
+    against = options.against
+    if len(options.stages) > 1:
+        places = len(options.stages) + 1
+        raise UsageError(f"diff --stats takes two places at most, not {places}")
+    new_at = where.local(options.stages[0]) if options.stages else None
     if new_at is None and against is None:
         raise UsageError(
             "diff --stats takes two places, such as `diff --stats old/ new/`, or one and "
@@ -119,7 +123,7 @@ def run(
     code = Exit.CANNOT_RUN if damaged or (unknown and not compared) else Exit.OK
     for problem in dict.fromkeys(problem for side in damaged for problem in side.problems):
         output.message(problem)
-    if as_json:
+    if options.as_json:
         output.print_json(
             "diff-stats",
             {
@@ -270,14 +274,3 @@ def _as_json(a: CostSide, b: CostSide, comparison: StatsComparison) -> dict[str,
         "lines": comparison.lines,
         "versions": {name: [old, new] for name, old, new in comparison.versions},
     }
-
-
-def checked(stages: Sequence[str]) -> Path | None:
-    """Return the second path to compare.
-
-    Raises:
-      UsageError: there are more than two.
-    """
-    if len(stages) > 1:
-        raise UsageError(f"diff --stats takes two places at most, not {len(stages) + 1}")
-    return where.local(stages[0]) if stages else None

@@ -42,15 +42,13 @@ def run(options: DoctorOptions) -> int:
     """
     if options.targets + options.kernels + options.demo > 1:
         raise UsageError("pass only one of --targets, --kernels and --demo")
-    if options.demo and options.as_json:
-        raise UsageError("--demo prints no JSON; `pallas-debug dump --json` does")
+    if options.as_json and (options.demo or options.kernels):
+        raise UsageError("--demo and --kernels print no JSON")
     if options.targets:
         return _list_targets(options.as_json)
     if options.kernels:
-        from pallas_debug.cli import kernels
-
         require_jax("`doctor --kernels`")
-        return kernels.show(options.as_json)
+        return _list_kernels()
     if options.demo:
         require_jax("`doctor --demo`")
         return _demo()
@@ -88,6 +86,21 @@ def _list_targets(as_json: bool) -> Exit:
             ["target", "topology", "device kind", ""],
             [[t.name, t.topology or "", t.device_kind or "", t.summary] for t in known],
         )
+    return Exit.OK
+
+
+def _list_kernels() -> Exit:
+    """List the bundled kernels with the names of their specs by tag, the broken ones last."""
+    from pallas_debug_kernels import operations
+    from pallas_debug_kernels.broken import BROKEN
+
+    rows = []
+    for op in operations():
+        tags = dict.fromkeys(tag for spec in op.specs for tag in spec.tags)
+        named = [f"{tag}: {', '.join(spec.name for spec in op.tagged(tag))}" for tag in tags]
+        rows.append([op.name, op.summary, "; ".join(named)])
+    rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]
+    output.print_table(["kernel", "", "specs"], rows)
     return Exit.OK
 
 

@@ -40,13 +40,11 @@ class ExplainOptions:
     what: tuple[str, ...]
     as_list: bool
     as_json: bool
-    for_agents: bool
 
 
 @click.argument("what", nargs=-1)
 @click.option("-l", "--list", "as_list", is_flag=True, help="List the entries of the catalogue.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@shared.for_agents
 def run(options: ExplainOptions) -> int:
     """Explain errors of Pallas kernels, and what to do about them.
 
@@ -59,16 +57,10 @@ def run(options: ExplainOptions) -> int:
       a finding     its kind: UninitializedRead
       a message     in quotes
 
-    The exit code is 1 if nothing was recognised. Without WHAT, --for-agents explains the commands
-    to a coding assistant.
+    The exit code is 1 if nothing was recognised.
     """
     if options.as_list:
         return _list(as_json=options.as_json)
-    if options.for_agents and not options.what:
-        from pallas_debug.cli import agents
-
-        output.echo(agents.guide(), newline=False)
-        return Exit.OK
     if not options.what or not all(item.strip() for item in options.what):
         raise UsageError(
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
@@ -78,11 +70,6 @@ def run(options: ExplainOptions) -> int:
     if options.as_json:
         rows = [answer.document(what) for answer, what in zip(answers, options.what, strict=True)]
         output.print_json("explain", {"answers": rows, "entries": []})
-    elif options.for_agents:
-        from pallas_debug.cli import agents
-
-        rows = [answer.document(what) for answer, what in zip(answers, options.what, strict=True)]
-        output.echo(output.visible(agents.of_answers(rows)))
     else:
         output.echo("\n\n".join(output.visible(answer.text) for answer in answers))
     return Exit.OK if all(answer.is_known for answer in answers) else Exit.FAILED

@@ -28,7 +28,6 @@ class GrepOptions:
     ignore_case: bool
     fixed: bool
     count: bool
-    files: bool
     kernel: str | None
     target: str | None
     stage: str | None
@@ -40,7 +39,6 @@ class GrepOptions:
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
 @click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")
-@click.option("-l", "--files", is_flag=True, help="Print only the names of texts that match.")
 @click.option("-k", "--kernel", help="Only kernels whose name contains this.")
 @click.option("-t", "--target", help="Only these targets, joined by commas.")
 @click.option("-p", "--pass", "stage", help="Only this stage or pass, by number or name.")
@@ -69,8 +67,8 @@ def run(options: GrepOptions) -> int:
     wanted = TextFilter(kernel=options.kernel, targets=targets, stage=options.stage)
     texts = list(texts_in(options.directory, wanted, problems.append))
     _check_names(options, targets, texts)
-    if options.count or options.files:
-        found = _counts(texts, query, problems, options)
+    if options.count:
+        found = _counts(texts, query, problems, as_json=options.as_json)
     else:
         found = _hits(texts, query, problems, as_json=options.as_json)
     for problem in problems:
@@ -124,23 +122,21 @@ def _no_such(what: str, name: str, known: Iterable[str], options: GrepOptions) -
 
 
 def _counts(
-    texts: Sequence[StoredText], query: Query, problems: list[str], options: GrepOptions
+    texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool
 ) -> bool:
     from pallas_debug.ir import search
 
-    names_only, as_json = options.files, options.as_json
-
     found: list[dict[str, Any]] = []
     paths = (t.path for t in texts)
-    counted = search.count(paths, query, first=names_only, opened=_opener(texts))
+    counted = search.count(paths, query, opened=_opener(texts))
     for text, (path, number, problem) in zip(texts, counted, strict=True):
         if problem:
             problems.append(problem)
         if not number:
             continue
-        found.append(_place(text) | {"count": None if names_only else number})
+        found.append(_place(text) | {"count": number})
         if not as_json:
-            output.echo(str(path) if names_only else f"{path}:{number}")
+            output.echo(f"{path}:{number}")
     if as_json:
         output.print_json("grep", {"matches": [], "texts": found})
     return bool(found)

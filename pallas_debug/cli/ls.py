@@ -13,7 +13,6 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.findings.facts import line_text
-from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
@@ -24,9 +23,6 @@ class LsOptions:
     directory: Path
     kernel: str | None
     target: str | None
-    name: str | None
-    status: str | None
-    test: str | None
     show_all: bool
     as_json: bool
 
@@ -34,11 +30,6 @@ class LsOptions:
 @click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
-@click.option("-n", "--name", help="Only kernels whose name contains this.")
-@click.option(
-    "--status", type=click.Choice(["ok", "failed"]), help="Only compilations with this outcome."
-)
-@click.option("--test", help="Only kernels of tests and scripts whose name contains this.")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Include passes that changed nothing.")
 @shared.as_json
 def run(options: LsOptions) -> int:
@@ -59,16 +50,10 @@ def run(options: LsOptions) -> int:
     wanted = where.either(prefix, options.kernel)
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
     where.check_targets(() if options.target is None else (options.target,), kernels)
-    name, test, status = options.name, options.test, options.status
-    if name is not None:
-        kernels = [k for k in kernels if name in k.name or (k.kernel and name in k.kernel.name)]
-    if test is not None:
-        used = {folder for run in reader.runs() if test in run.name for folder in run.kernels}
-        kernels = [k for k in kernels if k.name in used]
-    chosen = [(k, [c for c in k.compilations if _taken(c, options)]) for k in kernels]
-    if status is not None:
-        unreadable = status == "failed"
-        chosen = [(k, found) for k, found in chosen if found or (unreadable and k.problem)]
+    chosen = [
+        (k, [c for c in k.compilations if options.target in (None, c.target, c.folder.name)])
+        for k in kernels
+    ]
     if options.as_json:
         rows = [_as_json(k, compilations) for k, compilations in chosen]
         output.print_json("ls", {"kernels": rows})
@@ -77,12 +62,7 @@ def run(options: LsOptions) -> int:
     else:
         _print_kernels(chosen)
         if not chosen:
-            filters = any(given is not None for given in (name, status, test))
-            output.message(
-                f"no matching kernels in {one_line(options.directory)}"
-                if filters
-                else where.no_kernels(options.directory)
-            )
+            output.message(where.no_kernels(options.directory))
     problems = 0
     for k, compilations in chosen:
         # Check every file only for a single kernel; checking the files of many would be slow.
@@ -147,13 +127,6 @@ def _others(stored: StoredCompilation) -> list[list[str]]:
     ]
     rows += [[stored.target, "", m.file, f"missing ({m.cause})", "", ""] for m in made.missing]
     return rows
-
-
-def _taken(stored: StoredCompilation, options: LsOptions) -> bool:
-    if options.target not in (None, stored.target, stored.folder.name):
-        return False
-    ok = stored.compilation is not None and stored.compilation.ok
-    return options.status is None or ok == (options.status == "ok")
 
 
 def _status(stored: StoredCompilation) -> str:

@@ -181,12 +181,6 @@ jobs = click.option(
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output.")
 
-for_agents = click.option(
-    "--for-agents",
-    is_flag=True,
-    help="Print stable `key: value` lines, for programs and coding assistants.",
-)
-
 kernel = click.option("-k", "--kernel", help="The kernel, if there are several.")
 
 target = click.option("-t", "--target", help="The target, if there are several.")

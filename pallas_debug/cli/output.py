@@ -32,7 +32,6 @@ SCHEMAS = {
     "diff": 1,
     "diff-stats": 1,
     "doctor": 1,
-    "doctor-kernels": 1,
     "doctor-targets": 1,
     "dump": 1,
     "explain": 2,
@@ -56,6 +55,20 @@ def unwritable(path: Path, error: OSError) -> CannotRunError:
     """Error for a file, named by an option, that cannot be written."""
     cause = error.strerror or type(error).__name__
     return CannotRunError(f"{one_line(path)} cannot be written: {cause}. Name another file.")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that an option names.
+
+    Raises:
+      CannotRunError: it cannot be written.
+    """
+    from pallas_debug.store.disk import write_whole
+
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:

@@ -145,10 +145,5 @@ def _write(text: str, to: Path | None) -> None:
     if to is None:
         sys.stdout.write(text)
         return
-    from pallas_debug.store.disk import write_whole
-
-    try:
-        write_whole(to, text.encode())
-    except OSError as error:
-        raise output.unwritable(to, error) from error
+    output.write_file(to, text.encode())
     output.message(f"wrote {one_line(to)}; next: python {typed(to)}")

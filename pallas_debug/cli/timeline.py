@@ -28,7 +28,6 @@ class TimelineOptions:
     target: str | None
     to: Path | None
     steps: int | None
-    plain: bool
     as_json: bool
 
 
@@ -49,7 +48,6 @@ class TimelineOptions:
     help="Steps to show from the beginning, and half as many from the end; by default what fits "
     f"the terminal, and {defaults.TIMELINE_STEPS} in a trace file.",
 )
-@click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
 @shared.as_json
 def run(options: TimelineOptions) -> int:
     """Show when a kernel computes, copies and waits, over its first and last grid steps.
@@ -82,8 +80,7 @@ def run(options: TimelineOptions) -> int:
     if options.as_json:
         output.print_json("timeline", {"timeline": made})
         return code
-    plain = options.plain or not _is_unicode()
-    for line in strip.strip(made, width, ascii_only=plain):
+    for line in strip.strip(made, width, ascii_only=not _is_unicode()):
         output.echo(line)
     return code
 
@@ -105,12 +102,7 @@ def _write(timeline: Timeline, to: Path) -> None:
     if str(to) == "-":
         output.echo(text, newline=False)
         return
-    from pallas_debug.store.disk import write_whole
-
-    try:
-        write_whole(to, text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise output.unwritable(to, error) from error
+    output.write_file(to, text.encode(errors="backslashreplace"))
     output.message(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
 
 

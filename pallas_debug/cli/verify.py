@@ -29,7 +29,6 @@ class VerifyOptions(shared.ProgramOptions):
     to: Path | None
     sarif: Path | None
     github: bool
-    for_agents: bool
     reference: str | None
     rtol: float | None
     atol: float | None
@@ -93,7 +92,6 @@ class VerifyOptions(shared.ProgramOptions):
 )
 @shared.jobs
 @shared.as_json
-@shared.for_agents
 @click.option(
     "--sarif",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -158,7 +156,7 @@ def _show(verdict: Verdict, options: VerifyOptions) -> Exit:
     if options.sarif is not None:
         from pallas_debug.verdict.formats.sarif import sarif
 
-        _write(options.sarif, output.json_text(sarif(verdict)))
+        output.write_file(options.sarif, output.json_text(sarif(verdict)))
     return exit_code(verdict)
 
 
@@ -196,37 +194,8 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
     if options.as_json:
         output.print_json("verify", {"ok": verdict.ok, **vars(verdict)})
         return
-    if options.for_agents:
-        click.echo(output.visible(_for_agents(verdict)))
-        return
     text = output.visible(str(verdict))
     click.echo(github.quoted(text) if options.github else text)
-
-
-def _for_agents(verdict: Verdict) -> str:
-    """Return the verdict as records: a summary, each finding, each gap."""
-    from pallas_debug.cli import agents
-
-    first = {
-        "verify": verdict.name,
-        "exit": exit_code(verdict).value,
-        "ok": str(verdict.ok).lower(),
-        "findings": len(verdict.findings),
-        "kernel": list(verdict.kernels),
-        "problem": list(verdict.problems),
-        "note": list(verdict.notes),
-    }
-    gaps = [
-        {
-            "in part" if gap.is_partial else "unjudged": gap.kernel or verdict.name,
-            "engine": gap.engine,
-            "reason": gap.reason,
-        }
-        for gap in verdict.gaps
-    ]
-    found = [agents.of_finding(verdict.labelled(finding)) for finding in verdict.findings]
-    hints = [agents.of_hint(verdict.labelled(hint)) for hint in verdict.hints]
-    return agents.render("verify", [first, *found, *hints, *gaps])
 
 
 def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
@@ -303,12 +272,3 @@ def _reference(what: str) -> Callable[..., Any]:
             f"--reference {what}: its module raised {type(error).__name__} when it was imported: "
             f"{error}"
         ) from error
-
-
-def _write(path: Path, text: bytes) -> None:
-    from pallas_debug.store.disk import write_whole
-
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise output.unwritable(path, error) from error

@@ -422,41 +422,6 @@ def test_what_jax_refuses_is_shown_without_our_frames(command: Any, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_result_that_is_no_array_is_ignored(command: Any, tmp_path: Path) -> None:
-    text = "from pallas_debug_kernels import softmax\ndef f(x):\n    return softmax(x), 'label'\n"
-    (tmp_path / "labelled.py").write_text(text)
-    done = command("dump", "--arg=f32[8,128]", "labelled:f")
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
-    (script.parent / "a_file").write_text("")
-    places = {"a_file": 2, "a_file/below": 2, "/proc/nowhere": 3}
-    runs = commands(*(["dump", "--to", where, script] for where in places))
-    for done, (where, code) in zip(runs, places.items(), strict=True):
-        assert done.returncode == code
-        assert f"cannot dump to {where}" in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
-    tool = Path(sys.executable).with_name("pallas-debug")
-    runs = [
-        subprocess.Popen(
-            [tool, "dump", "script.py"], cwd=tmp_path, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    output = [run.communicate(timeout=120)[1] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], output
-    assert sum("cached" in text for text in output) == 1, output  # compiled once, found once
-    assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e/compilation.json"))) == 1
-
-
-@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "import time; print('there', flush=True); time.sleep(60)")
     tool = Path(sys.executable).with_name("pallas-debug")

@@ -96,7 +96,6 @@ LINES: dict[str, list[list[str]]] = {
         ["show"],
         ["dump"],
         ["dump", "rows:double", "--arg", "f32["],
-        ["ls", "dumps", "--status=green"],
         ["doctor", "--targets", "--kernels"],
         ["doctor", "--demo", "--json"],
         ["grep", "(", "dumps"],

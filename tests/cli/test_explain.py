@@ -233,24 +233,6 @@ def test_a_file_that_cannot_be_read(command: Any, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_entries_of_plugins(command: Any, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    info = site / "lab_plugin-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "lab_plugin.py").write_text(
-        "from pallas_debug.hooks import hookimpl\n"
-        "from pallas_debug.model import Explanation\n"
-        "@hookimpl\n"
-        "def pallas_debug_explanations():\n"
-        "    return [Explanation(id='lab-flux', pattern='flux', cause='a flux', advice='none')]\n"
-    )
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[pallas_debug]\nlab = lab_plugin\n")
-    done = command("explain", UNKNOWN, PYTHONPATH=str(site))
-    assert done.stdout == "lab-flux\n  cause: a flux\n  try: none\n"
-    assert command("explain", "lab-flux", PYTHONPATH=str(site)).returncode == 0
-
-
 def test_no_jax_is_imported(run_python: Any) -> None:
     code = (
         "import sys\nfrom pallas_debug.cli.explain import command\n"

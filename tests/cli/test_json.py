@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import re
 import typing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 from generator import documents
 
-from pallas_debug.cli import agents, output
+from pallas_debug.cli import output
 from pallas_debug.cli.group import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +47,7 @@ LINES: dict[str, list[list[Any]]] = {
     "diff-stats": [["scheduled/kernel", "--against", "v6e"]],
     "dump": [["rows:shift", "--arg", "f32[16,128]"]],
     "explain": [["run.log", "E1001", "no such error", OLD], ["--list"], ["failed"]],
-    "grep": [["vector_load", NEW], ["vector_load", NEW, "--count"], ["func", NEW, "--files"]],
-    "doctor-kernels": [[]],
+    "grep": [["vector_load", NEW], ["vector_load", NEW, "--count"]],
     "doctor-targets": [[]],
     "ls": [[NEW], [OLD, "-t", "v6e"], ["failed"]],
     "show": [[NEW], [NEW, "mosaic"], [NEW, "source"]],
@@ -130,46 +128,6 @@ def test_the_doctor_s_document() -> None:
     check(json.loads(text), "doctor")
 
 
-@pytest.mark.slow
-def test_lines_for_agents(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.py").write_text(CODE)
-    (tmp_path / "run.log").write_text(LOG)
-    words = ["rows:shift", "--arg", "f32[16,128]", "--target=v5e", "--for-agents"]
-    done = command("verify", *words)
-    assert done.returncode == 1, done.stderr
-    first, whole, found, hint = done.stdout.rstrip("\n").split("\n\n")
-    assert hint.startswith("hint: unread input\n")
-    assert first == f"format: pallas-debug/verify-lines/{agents.VERSION}"
-    assert whole.splitlines()[:4] == ["verify: shift", "exit: 1", "ok: false", "findings: 1"]
-    lines = dict(line.split(": ", 1) for line in found.splitlines())
-    assert lines.pop("at").endswith("rows.py:6")
-    assert {key: lines[key] for key in ("finding", "kernel", "source", "grid", "index")} == {
-        "finding": "OutOfBoundsRead",
-        "kernel": "kernel",
-        "source": "o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8), :]",
-        "grid": "1",
-        "index": "x_ref[12:20, 0:128]",
-    }
-    assert lines["try"].startswith("keep the index between 0 and 16 - 8")
-    done = command("explain", "run.log", "no such error", "--for-agents")
-    assert done.returncode == 1
-    first, known, unknown = done.stdout.rstrip("\n").split("\n\n")
-    assert first == f"format: pallas-debug/explain-lines/{agents.VERSION}"
-    assert known.splitlines()[:3] == ["what: run.log", "known: true", "entry: scalar-to-vmem"]
-    assert "lines: 1" in known.splitlines()
-    assert unknown == "what: no such error\nknown: false\ntext: no such error"
-
-
-def test_the_guide_for_agents_is_in_llms_txt(command: Any) -> None:
-    done = command("explain", "--for-agents")
-    assert done.returncode == 0
-    assert (ROOT / "llms.txt").read_text().startswith(done.stdout)
-    for name in COMMANDS:
-        assert f"\n- `{name}`: " in done.stdout
-    for page in re.findall(r"\]\((\S+)\)", (ROOT / "llms.txt").read_text()):
-        assert (ROOT / page).is_file(), page
-
-
 def test_every_command_with_json_has_a_schema() -> None:
     takes = {
         name
@@ -177,7 +135,7 @@ def test_every_command_with_json_has_a_schema() -> None:
         for p in importlib.import_module(f"pallas_debug.cli.{name}").command.params
         if "--json" in p.opts
     }
-    takes |= {"diff-stats", "doctor-kernels", "doctor-targets"}  # of an option
+    takes |= {"diff-stats", "doctor-targets"}  # of an option
     assert takes == set(documents.DOCUMENTS) == set(output.SCHEMAS) == {*LINES, "doctor"}
 
 

@@ -11,12 +11,9 @@ from pallas_debug_kernels import operations
 from pallas_debug_kernels.broken import BROKEN
 
 
-def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
-    commands: Any,
-) -> None:
-    done, as_json = commands(["doctor", "--kernels"], ["doctor", "--kernels", "--json"])
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+def test_every_bundled_kernel_has_a_line(command: Any) -> None:
+    done = command("doctor", "--kernels")
+    assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     bundled = (*operations(), *BROKEN)
     assert [row[:2] for row in rows] == [[kernel.name, kernel.summary] for kernel in bundled]
@@ -26,31 +23,6 @@ def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
         "edge: one_element, one_ragged_block, ragged_last_block, ragged_last_block_bf16; "
         "bench: f32_4m, bf16_4m"
     )
-
-    document = json.loads(as_json.stdout)
-    listed = [*document["kernels"], *document["broken"]]
-    assert [kernel["name"] for kernel in listed] == [kernel.name for kernel in bundled]
-    for shown, op in zip(listed[: -len(BROKEN)], operations(), strict=True):
-        assert [spec["name"] for spec in shown["specs"]] == [spec.name for spec in op.specs]
-    assert listed[len(operations())] == {
-        "name": BROKEN[0].name,
-        "summary": BROKEN[0].summary,
-        "fault": "OutOfBoundsRead",
-        "file": BROKEN[0].file,
-        "line": BROKEN[0].line,
-        "args": ["float32[16,128]"],
-    }
-    (int8,) = (
-        spec for op in listed if op["name"] == "matmul" for spec in op["specs"]
-        if spec["name"] == "int8"
-    )  # fmt: skip
-    assert int8 == {
-        "name": "int8",
-        "tags": ["small"],
-        "args": ["int8[128,256]", "int8[256,256]"],
-        "kwargs": {"block_m": 64, "block_n": 128, "block_k": 128},
-        "not_on": ["v4"],
-    }
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,6 @@ def test_a_kernel_is_named_by_the_start_of_its_name(
     (root.parent / "dumpz").mkdir()
     for words in (["ls", "dump"], ["show", "nowhere"]):  # a name alone is a directory's
         assert "no such directory" in command(*words).stderr
-
-
-def test_ls_as_json(command: Any, dumped: tuple[Path, Dump]) -> None:
-    root, dump = dumped
-    (kernel,) = json.loads(command("ls", root, "--json").stdout)["kernels"]
-    assert kernel["name"] == dump.name
-    assert [c["target"] for c in kernel["compilations"]] == ["v5e", "v6e"]
 
 
 STAGES = {
@@ -197,17 +189,6 @@ def test_a_damaged_kernel_does_not_hide_the_others(
     assert "damaged-00000000\t\t\tfailed: cannot be read" in done.stdout
     assert "kernel.json is truncated or not valid JSON" in done.stderr
     assert "Delete its folder and dump again." in done.stderr
-
-
-def test_a_closed_pipe_is_no_error(dumped: tuple[Path, Dump]) -> None:
-    root, _ = dumped
-    tool = Path(sys.executable).with_name("pallas-debug")
-    run = subprocess.run(
-        f"{tool} show {root} finalize-llo -t v5e | head -1", shell=True, text=True,
-        capture_output=True, check=False,
-    )  # fmt: skip
-    assert run.stderr == ""
-    assert run.stdout.count("\n") == 1
 
 
 def test_targets_are_listed(command: Any) -> None:

@@ -1,4 +1,4 @@
-"""`source`: the Python source with the operations that come from each line; and `ls` by filters."""
+"""`source`: the Python source with the operations that come from each line."""
 
 from __future__ import annotations
 
@@ -64,21 +64,3 @@ def test_what_cannot_be_shown(command: Any, arguments: list[Any], message: str) 
     done = command("source", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments,rows",
-    [
-        (["--name", "row"], 2),
-        (["--name", "flash"], 0),
-        (["--status", "ok"], 2),
-        (["--status", "failed"], 0),
-        (["--test", "rows"], 2),
-        (["--test", "missing"], 0),
-        (["--target", "v6e", "--status", "ok"], 1),
-    ],
-)
-def test_ls_by_filters(command: Any, arguments: list[str], rows: int) -> None:
-    done = command("ls", OLD, *arguments)
-    assert len(done.stdout.splitlines()) == rows
-    assert ("no matching kernels" in done.stderr) == (rows == 0)

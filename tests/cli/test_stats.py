@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
@@ -13,27 +12,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from as_libtpu import as_libtpu
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels import dma_copy, flash_attention
+from pallas_debug_kernels import flash_attention
 from pallas_debug_kernels.registry import operation
 
 import pallas_debug
-from pallas_debug import inputs
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.profile.cycles import AS_CALLED, ROUNDS
+from pallas_debug.profile.cycles import ROUNDS
 from pallas_debug.profile.stats import Stats
 from pallas_debug.profile.text import lines_of, sections, source_lines
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
 F32 = jnp.float32
-SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
-ROWS = jax.ShapeDtypeStruct((128, 256), F32)
-NUMBERS = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
 SPEC = operation("flash_attention").spec("bf16_causal")
 
 
@@ -77,13 +71,6 @@ def test_flash_attention_in_numbers(dumps: Path, target: str) -> None:
     lines = {cost.source.function for cost in stats.lines[:8]}
     assert "dot" in lines
     assert any("flash_attention_kernel" in str(name) for name in lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", "tpu7x"])
-def test_bundles_are_traced_to_lines(dumps: Path, target: str) -> None:
-    coverage = stats_of(dumps, target).coverage
-    assert coverage.traced >= 0.95 * coverage.bundles > 0
 
 
 def test_products_count_as_often_as_they_run(dumps: Path) -> None:
@@ -267,58 +254,6 @@ def test_blocks_that_are_strided_several_times_are_copied() -> None:
     assert stats.cycles.compiler.value is None  # libtpu writes 0
 
 
-def dynamic(n: jax.Array, x: jax.Array) -> jax.Array:
-    """A kernel whose grid has as many points as its first argument says."""
-
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + 1.0
-
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(kernel, grid=(n,), in_specs=[block], out_specs=block, out_shape=x)(x)
-
-
-@pytest.mark.slow
-def test_a_dynamic_grid_is_a_formula_and_copies_overlap() -> None:
-    n = jax.ShapeDtypeStruct((), jnp.int32)
-    of_grid = pallas_debug.stats(dynamic, n, X, target="v6e").cycles
-    assert of_grid.total.formula
-    of_slots = pallas_debug.stats(
-        dma_copy, jax.ShapeDtypeStruct((128, 256), F32), target="v6e", block_rows=16
-    ).cycles
-    assert of_slots.total.value < 0.8 * of_slots.compiler.value
-
-
-def table(x: jax.Array) -> jax.Array:
-    """A kernel that copies 16 KiB to SMEM, and as much from there."""
-
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[0, 0] = x_ref[0, 1]
-
-    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
-    return pl.pallas_call(kernel, in_specs=[smem], out_specs=smem, out_shape=x)(x)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "function, args, target, error",
-    [
-        (dynamic, (SCALAR, X), "v6e", 0.03),
-        (functools.partial(dma_copy, block_rows=16), (ROWS,), "v6e", 0.03),
-        *((table, (NUMBERS,), target, 0.01) for target in ("v5e", "v5p", "v6e", "tpu7x")),
-    ],
-)
-def test_libtpu_estimates_what_its_assumptions_give(
-    function: Any, args: tuple[Any, ...], target: str, error: float, tmp_path: Path
-) -> None:
-    """It takes the size of the grid to be 42, and both slots of a double buffer to be the first."""
-    (dump,) = pallas_debug.dump(function, *args, targets=target, to=tmp_path, stages="estimate")
-    stored = open_dumps(tmp_path).find(dump.name)
-    found = read_profile(stored, stored.target(target))
-    assert found is not None
-    stated = found.profile.cycles.compiler.value
-    assert as_libtpu(found.profile.schedule) == pytest.approx(stated, rel=error)
-
-
 def test_a_loop_over_data_is_a_formula() -> None:
     n = jax.ShapeDtypeStruct((4,), jnp.int32)
     stats = pallas_debug.stats(repeated, n, X, target="v6e", estimate=False)
@@ -336,26 +271,6 @@ def test_a_loop_over_data_is_a_formula() -> None:
     smem = stats.memory.of_operand("n_ref")
     assert smem is not None
     assert (smem.space, smem.size.value) == ("smem", 16)
-
-
-@pytest.mark.slow
-def test_a_loop_over_a_table_with_values_is_a_number() -> None:
-    def scaled(table: jax.Array, x: jax.Array) -> jax.Array:
-        def kernel(table_ref: Any, x_ref: Any, o_ref: Any) -> None:
-            n = table_ref[pl.program_id(0)]
-            o_ref[...] = jax.lax.fori_loop(0, n, lambda i, c: c * 1.5 + 1.0, x_ref[...])
-
-        rows = pl.BlockSpec((8, 128), lambda i, table: (i, 0))
-        grid = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1, grid=(2,), in_specs=[rows], out_specs=rows
-        )
-        return pl.pallas_call(kernel, out_shape=x, grid_spec=grid)(table, x)
-
-    (table,), _ = inputs.parse(["i32[2]=[100,300]"], values=False)
-    x = jax.ShapeDtypeStruct((16, 128), F32)
-    stats = pallas_debug.stats(scaled, table, x, target="v6e", estimate=False)
-    assert stats.cycles.total.value is not None
-    assert any(text.startswith(AS_CALLED) for text in stats.cycles.assumptions)
 
 
 def test_which_kernel() -> None:

@@ -71,30 +71,6 @@ def test_switches_are_in_the_dump_and_shown(
 
 
 @pytest.mark.slow
-def test_switches_may_stand_behind_a_function(command: Any, printing: Path) -> None:
-    done = command(
-        "dump", "printing:printing", "--arg=f32[8,128]", "--switch=log_recorder", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    (dump,) = json.loads(done.stdout)["dumps"]
-    assert dump["compilations"][0]["switches"] == ["log_recorder"]
-
-
-@pytest.mark.slow
-def test_an_unknown_switch(commands: Any, printing: Path, tmp_path: Path) -> None:
-    for done in commands(
-        ["dump", "--switch", "log_recoder", "printing.py"],
-        ["dump", "--switch", "log_recoder", "--arg=f32[8,128]", "printing:printing"],
-    ):
-        assert done.returncode == 2
-        assert done.stderr == (
-            "pallas-debug: unknown switch 'log_recoder' (did you mean 'log_recorder'?); there are "
-            "log_recorder, bounds_checks, poison_vmem, transpose_trace, poison_buffers, assertions\n"
-        )
-    assert not (tmp_path / "dumps").exists()
-
-
-@pytest.mark.slow
 def test_a_print_that_a_tpu_cannot_do_is_named(command: Any, printing: Path) -> None:
     done = command("dump", "printing:wrong", "--arg=f32[8,128]", "--target=v5e,v6e")
     assert done.returncode == 1

@@ -164,47 +164,6 @@ def test_a_script_is_judged_by_every_engine(command: Any, module: Path, tmp_path
     assert list((tmp_path / "kept").glob("rows-*/v5e/compilation.json"))
 
 
-SHARDED = (
-    ROWS.partition("if __name__")[0]
-    + """
-import numpy as np
-mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
-spec = jax.sharding.PartitionSpec("d")
-"""
-)
-MANUAL = """
-sharded = jax.shard_map(gather, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-jax.jit(sharded)(jnp.ones((32, 128)))
-"""
-AUTOMATIC = """
-x = jax.device_put(jnp.ones((16, 128)), jax.sharding.NamedSharding(mesh, spec))
-jax.jit(gather)(x)
-"""
-
-
-def test_calls_on_several_devices_are_judged(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.py").write_text(SHARDED + MANUAL)
-    done = command("verify", "rows.py", "-e", "machine")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
-    assert "seen by: machine" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_kernel_whose_arrays_jax_partitions_is_refused_on_a_tpu(
-    command: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "rows.py").write_text(SHARDED + AUTOMATIC)
-    done = command("verify", "rows.py", "-e", "compile,machine")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert (
-        "  jax does not lower it for a TPU: Mosaic kernels cannot be automatically partitioned. "
-        "Please wrap the call in a shard_map.\n  cause: XLA can shard only operations that it "
-        "understands, and a kernel is opaque to it\n  try: call it inside jax.shard_map over all "
-        "axes of the mesh, "
-    ) in done.stdout
-
-
 @pytest.mark.slow
 def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> None:
     """A target that does not apply to a kernel is not asked, unless it was requested by name."""
@@ -352,59 +311,6 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
         assert "pallas_debug/" not in done.stderr
 
 
-CALLS = (
-    PAGES.partition("def inputs")[0]
-    + """
-def copy(x, order):
-    def copies(order_ref, x_ref, out_ref, sem):
-        started = pltpu.make_async_copy(x_ref, out_ref, sem)
-        started.start()
-        pl.when(order_ref[0] == 0)(started.wait)
-        y = out_ref[...]
-        pl.when(order_ref[0] != 0)(started.wait)
-        out_ref[...] = y
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1, grid=(1,),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, _: (0, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, _: (0, 0)),
-        scratch_shapes=[pltpu.SemaphoreType.DMA],
-    )
-    return pl.pallas_call(copies, grid_spec=spec, out_shape=x)(jnp.array([order]), x)
-
-import sys
-pool = jnp.ones((4, 8, 128))
-for table in eval(sys.argv[1]):
-    jax.jit(gather)(jnp.array(table), pool * sum(table))
-for order in eval(sys.argv[2]):
-    copy(pool[0], order)
-"""
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "tables, orders, code, message",
-    [
-        ([[0, 1, 3]], [0, 0], 0, ["copy_page  ok*     ok", "copies     ok      ok"]),
-        ([[0, 1, 3]], [0, 1], 1, [
-            "copy_page  ok*     ok", "copies     ok      FOUND", "DataRace in kernel `copies`",
-            "seen by: machine",
-        ]),
-        ([[0, 1, 3], [2, 9, 0]], [0, 1], 1, ["copy_page  ok*     FOUND", "BlockOutOfBounds in"]),
-    ],
-    ids=["sound", "race", "stopped"],
-)  # fmt: skip
-def test_the_calls_that_a_script_makes_are_judged(
-    command: Any, tmp_path: Path, tables: Any, orders: Any, code: int, message: list[str]
-) -> None:
-    (tmp_path / "calls.py").write_text(CALLS)
-    options = ["verify", "-e", "static,machine", "-t", "v5e", "-m", "calls"]
-    done = command(*options, str(tables), str(orders))
-    assert done.returncode == code, done.stdout + done.stderr
-    for text in message:
-        assert text in done.stdout
-
-
 REFERENCES = """
 import jax.numpy as jnp
 
@@ -513,9 +419,3 @@ def test_a_program_that_does_not_return_is_stopped_at_its_line(
             "endless.py:6, `time.sleep(0.1)`: the program hangs there, or needs more "
             "time); nothing is known about its kernels"
         )
-
-
-def test_a_program_that_ends_in_time_is_not_stopped(command: Any, module: Path) -> None:
-    done = command("verify", "rows:gather", ARGUMENT, "-e", "static", "--stop-after", "600")
-    assert done.returncode == 1, done.stderr
-    assert "stopped" not in done.stdout

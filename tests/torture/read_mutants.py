@@ -144,7 +144,7 @@ def commands(root: Path, json_too: bool) -> Iterator[list[str]]:
     kernels = sorted(e.name for e in os.scandir(root) if _is_folder(e)) if root.is_dir() else []
     kernels = [k for k in kernels if k != "runs"][:5]
     yield ["ls", where]
-    yield ["ls", where, "--test", "t", "-n", "o"]
+    yield ["ls", where, "-t", "v5e"]
     yield ["grep", "arith", where]
     yield ["grep", "-c", "-i", "vector", where]
     yield ["explain", where]

@@ -11,7 +11,7 @@ import pytest
 from small_calls import X, called
 
 from pallas_debug.analysis import Analysis
-from pallas_debug.cli import agents, output
+from pallas_debug.cli import output
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
@@ -61,7 +61,6 @@ def test_they_are_listed_below_the_findings_and_count_nothing() -> None:
     assert github.lines(shown) == []
     first, _ = json.loads(output.json_text(vars(shown)))["hints"]
     assert (first["kind"], first["message"]) == ("unread write", "buf is never read")
-    assert agents.of_hint(CARRIED)["hint"] == "carried"
 
 
 def test_one_on_the_way_to_a_wrong_value_is_shown_with_it() -> None:
