@@ -96,17 +96,6 @@ def test_a_kernel_without_a_grid_has_one_step(captures: Captures) -> None:
     assert [blocks.block(o, blocks.point(0)) for o in blocks.operands] == [(0, 0), (0, 0)]
 
 
-def test_dynamic_grids_are_unknown(captures: Captures) -> None:
-    def call(n: Any, x: Any) -> Any:
-        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(copy, grid=(n,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
-
-    x = jax.ShapeDtypeStruct((32, 128), F32)
-    blocks = mapped(captures, call, jax.ShapeDtypeStruct((), jnp.int32), x)
-    assert blocks.operands == ()
-    assert blocks.unknown == "its grid has a dimension whose size is known only at run time"
-
-
 def test_a_grid_too_long_for_an_array_of_its_steps_is_unknown(captures: Captures) -> None:
     """Its positions are not made: they would take more memory than the machine has."""
 
@@ -217,15 +206,3 @@ def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
     known = block_map(captured, bounds=[np.array(3, np.int32)])
     assert (known.unknown, known.grid) == (None, (3,))
     assert [(s.name, s.values) for s in known.scalars] == [("grid[0]", (3,))]
-
-
-def test_tables_from_sums_of_floats_are_computed() -> None:
-    x = jax.ShapeDtypeStruct((32, 128), F32)
-
-    def call(weights: Any, x: Any) -> Any:
-        return prefetched(jnp.cumsum(weights).astype(jnp.int32), x)
-
-    weights = np.array([0.5, 0.5, 1, 1], np.float32)
-    ((values,),) = prefetch.tables(call, [weights, x], {}, targets.resolve("v5e")).values()
-    assert values[0] is not None
-    assert values[0].tolist() == [0, 1, 2, 3]

@@ -12,7 +12,6 @@ from jax.experimental import pallas as pl
 
 from pallas_debug.analysis import analyze
 from pallas_debug.bridge.jaxcompat import lowering, tpu_core
-from pallas_debug.bridge.walk import walker
 from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.verdict import verify
 
@@ -59,21 +58,6 @@ def test_the_axis_of_the_grid_that_was_rounded_down(engines: str) -> None:
     assert finding.kind == "OutputNotWritten"
     assert finding.source is not None
     assert finding.source.text == "grid_columns = x.shape[1] // 512"
-
-
-@pytest.mark.slow
-def test_a_long_kernel_without_a_loop(captures: Captures) -> None:
-    """A sorting network that Python unrolls, as in tallax."""
-
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        x = x_ref[...]
-        for _ in range(walker.MAX_EQUATIONS):
-            x = x + 1
-        o_ref[...] = x
-
-    (captured,) = captures(pl.pallas_call(kernel, out_shape=S((8, 128), F32)), (S((8, 128), F32),))
-    (gap,) = analyze(captured).gaps
-    assert gap.reason == "the whole kernel: it has more than 10,000 operations"
 
 
 @pytest.mark.parametrize("is_lowered", [True, False])

@@ -8,7 +8,6 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from analysis_runs import F32, TILE, Captures, S
-from broken_kernels import BROKEN, find
 from jax import lax
 from jax.experimental import pallas as pl
 
@@ -157,12 +156,3 @@ def test_what_has_an_effect_is_used(captures: Captures) -> None:
 
     call = pl.pallas_call(kernel, out_shape=S((8, 128), F32), scratch_shapes=[TILE])
     assert hints(captures, call, S((8, 128), F32)) == ()
-
-
-def test_a_broken_kernel(captures: Captures) -> None:
-    kernel = find(BROKEN, "sum_over_whole_blocks")
-    (hint,) = hints(captures, kernel.function, *kernel.args)
-    assert hint.kind == kernel.hint
-    assert hint.source is not None
-    assert hint.source.line == kernel.line
-    assert hints(captures, kernel.repaired, *kernel.args) == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -88,32 +87,6 @@ def test_a_while_loop_whose_bound_is_the_program_id(captures: Captures) -> None:
     (finding,) = look(captures, kernel, **rows(4)).findings
     assert (finding.grid_point, finding.loop) == ((3,), (3,))
     assert finding.index == "x_ref[9:10, 0:128]"
-
-
-def test_an_output_without_a_store(captures: Captures) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        del x_ref, out_ref
-
-    (finding,) = look(captures, kernel, **rows(4)).findings
-    assert finding.kind == "OutputNotWritten"
-    assert finding.cause == "the stores and copies to out_ref do not reach it"
-
-
-def test_an_output_whose_store_no_grid_point_reaches(captures: Captures) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        @pl.when(pl.program_id(0) == 4)
-        def _store() -> None:
-            out_ref[...] = x_ref[...]
-
-    (finding,) = look(captures, kernel, **rows(4)).findings
-    assert finding.kind == "OutputNotWritten"
-    assert finding.source is not None
-    text = linecache.getline(finding.source.file, finding.source.line)
-    assert text.strip() == "out_ref[...] = x_ref[...]"
-    assert finding.cause is not None
-    assert finding.cause.startswith(
-        "every store to out_ref is conditional, and its condition was false"
-    )
 
 
 def test_an_output_that_parallel_steps_share_is_a_fault_only_if_they_store_other_values(
@@ -237,14 +210,6 @@ def test_a_kernel_whose_source_is_not_to_be_had(captures: Captures) -> None:
     assert finding.kind == "BlockOutOfBounds"
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == ("<generated>", 4)
-
-
-def test_findings_name_the_same_fault_once(captures: Captures) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        for _ in range(3):
-            out_ref[...] = x_ref[pl.ds(pl.program_id(0) + 4, 8), :]
-
-    assert kinds(look(captures, kernel, **rows(4))) == ["OutOfBoundsRead"]
 
 
 # Rows that are made columns, and indices that are floats.

@@ -97,22 +97,6 @@ def a_masked_store(n: Any, x: Any) -> Any:
     return triton_call(body, n, x)
 
 
-def a_masked_load(n: Any, x: Any) -> Any:
-    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        other = x_ref[1]
-        o_ref[0] = triton.load(x_ref.at[n_ref[0]], mask=jnp.arange(128) < 9, other=other)  # here
-
-    return triton_call(body, n, x)
-
-
-def an_atomic_update(n: Any, x: Any) -> Any:
-    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        value = x_ref[0]
-        triton.atomic_add(o_ref, (0,), value, mask=jnp.arange(128) < 9)  # here
-
-    return triton_call(body, n, x)
-
-
 def an_index_map(n: Any, x: Any) -> Any:
     def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]
@@ -186,13 +170,6 @@ def an_alias(n: Any, x: Any) -> Any:
     return call(body, n, x, input_output_aliases={1: 0})
 
 
-def a_gather_of_values(n: Any, x: Any) -> Any:
-    def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        o_ref[0, :] = lax.dynamic_slice(x_ref[...], (n_ref[0], 0), (1, 128))[0]  # here
-
-    return call(body, n, x)
-
-
 def another_argument_alone(n: Any, x: Any) -> Any:
     def body(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] / x_ref[...]  # here
@@ -258,8 +235,6 @@ def a_pipeline(n: Any, x: Any) -> Any:
         (an_index_of_the_grid, "x", ""),
         (an_index_map, "n", "n"),
         (a_masked_store, "nx", "n"),
-        (a_masked_load, "nx", "n"),
-        (an_atomic_update, "x", ""),
         (a_predicate, "n", "n"),
         (a_loop, "nx", "n"),
         (a_loop_of_known_length, "x", ""),
@@ -267,7 +242,6 @@ def a_pipeline(n: Any, x: Any) -> Any:
         (what_another_grid_point_wrote, "x", ""),
         (a_scope, "x", ""),
         (an_alias, "x", ""),
-        (a_gather_of_values, "nx", "n"),
         (another_argument_alone, "n", ""),
         (a_branch_of_the_program, "n", "n"),
         (a_scan_of_the_program, "x", ""),
