@@ -101,36 +101,6 @@ def test_hints_on_the_chain_come_first() -> None:
     assert on_path([carried], replace(finding, chain=())) == ()
 
 
-@pytest.mark.slow
-def test_of_two_states_only_the_one_that_a_value_is_computed_from() -> None:
-    """What is stored first is computed from both, and what both become with it."""
-
-    def sums(x: jax.Array) -> Any:
-        def kernel(x_ref: Any, both_ref: Any, one_ref: Any, one_acc: Any, two_acc: Any) -> None:
-            @pl.when(pl.program_id(1) == 0)
-            def _reset() -> None:
-                one_acc[...] = jnp.zeros_like(one_acc)
-                two_acc[...] = jnp.ones_like(two_acc)
-
-            one, two = one_acc[...] + x_ref[...], two_acc[...] * 0.5
-            both_ref[...] = one * two
-            one_ref[...] = one + 1
-            one_acc[...], two_acc[...] = one, two
-
-        return pl.pallas_call(
-            kernel, out_shape=(x[:, :128], x[:, :128]), grid=(2, 2), in_specs=[TILES],
-            out_specs=(ROWS, ROWS), scratch_shapes=[TILE, TILE],
-        )(x)  # fmt: skip
-
-    def right(x: jax.Array) -> Any:
-        total = x[:, :128] + x[:, 128:]
-        return total * 0.25, total
-
-    finding = found(sums, right, X)
-    assert {link.buffer for link in finding.chain} == {"one_ref", "one_acc"}
-    assert finding.chain[0].sources == ("one_acc", "x_ref")
-
-
 def early_sums(x: jax.Array) -> jax.Array:
     """Sums of three blocks, stored at the second."""
 

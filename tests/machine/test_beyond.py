@@ -107,36 +107,6 @@ def test_copies_of_dynamic_size_of_padding_and_of_nothing() -> None:
     assert np.isnan(got[4:, 100:]).all()
 
 
-def test_one_wait_for_several_copies() -> None:
-    """Its slice has as many rows as these have together, and more than the array has."""
-
-    def kernel(n_ref: Any, x_hbm: Any, o_ref: Any, sem: Any) -> None:
-        @pl.loop(0, n_ref[0])
-        def _(i: Any) -> None:
-            pltpu.async_copy(x_hbm, o_ref, sem)
-
-        rows = pl.ds(0, n_ref[0] * 8)
-        pltpu.make_async_copy(o_ref.at[rows], o_ref.at[rows], sem).wait()
-        n_ref[0] = pl.semaphore_read(sem)
-
-    (got,) = run(
-        kernel, np.array([3], np.int32), X, in_specs=[SMEM, ANY], scratch_shapes=[DMA],
-    )  # fmt: skip
-    np.testing.assert_array_equal(got, X)
-
-
-def test_a_grid_whose_size_is_an_array() -> None:
-    def kernel(o_ref: Any) -> None:
-        o_ref[0] = jnp.where(pl.program_id(0) == 0, 1, o_ref[0] + 1)
-
-    def call(n: Any) -> Any:
-        out = jax.ShapeDtypeStruct((1,), I32)
-        return pl.pallas_call(kernel, out_shape=out, grid=(n,), out_specs=SMEM)()
-
-    (got,) = on_machine.run(call, jnp.array([5]))
-    assert got.tolist() == [5]
-
-
 def test_aliases_of_a_grid_of_dynamic_size() -> None:
     """They count the operands without the grid's sizes."""
 
@@ -176,23 +146,6 @@ def test_references_chosen_at_run_time() -> None:
         np.testing.assert_array_equal(got, np.concatenate([given[3:7], 2 * given[3:7]]))
 
 
-def test_state_in_prefetch_operands() -> None:
-    """What a grid point writes to scalar prefetch, later ones read, and index maps as well."""
-
-    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + n_ref[0].astype(F32)
-        n_ref[0] = n_ref[0] + 1
-
-    grid = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(2,),
-        in_specs=[pl.BlockSpec((4, 128), lambda i, n: (i, 0))],
-        out_specs=pl.BlockSpec((4, 128), lambda i, n: (i, 0)),
-    )
-    (got,) = run(kernel, np.array([5], np.int32), X, grid_spec=grid)
-    np.testing.assert_array_equal(got, X + np.float32(np.repeat([[5], [6]], 4, axis=0)))
-
-
 def test_access_to_what_is_reshaped_bitcast_and_masked() -> None:
     def kernel(x_ref: Any, o_ref: Any, tile: Any) -> None:
         tile[...] = x_ref[...]
@@ -207,18 +160,6 @@ def test_access_to_what_is_reshaped_bitcast_and_masked() -> None:
     np.testing.assert_array_equal(got[0], X.view(np.int16).reshape(8, 128, 2)[2, :, 1])
     np.testing.assert_array_equal(got[1:3], [X[1], np.full(128, 7.0)])
     assert (got[3:] == 0).all()
-
-
-def test_an_unknown_primitive_is_refused_with_its_line() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jax.experimental.io_callback(np.sin, x_ref, x_ref[...])  # the callback
-
-    with pytest.raises(MachineError) as caught:
-        run(kernel, X)
-    assert str(caught.value).startswith(
-        f"the kernel machine has no rule for `io_callback`, at {__file__}:"
-    )
-    assert str(caught.value).endswith("# the callback")
 
 
 def test_a_primitive_without_a_row_is_refused_with_its_line() -> None:

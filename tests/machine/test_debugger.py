@@ -15,7 +15,6 @@ from jax.experimental import pallas as pl
 
 import pallas_debug
 from pallas_debug import defaults, stepper
-from pallas_debug.cli import cli as commands
 from pallas_debug.errors import UsageError
 from pallas_debug.machine.debugger import live
 from pallas_debug.stepping import describe, plain, unwritten
@@ -444,17 +443,6 @@ def test_breakpoint_at_a_line_without_an_operation(session: StepSession) -> None
     assert at(session) == ((0, 0), (0,), line("add"))
     with pytest.raises(SteppingError, match="has no operation at or after line"):
         session.add_breakpoint(len(SOURCE.splitlines()))
-
-
-def test_command_makes_up_arrays_of_which_the_shape_is_given(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("print shape(x_ref)\n"))
-    words = ["step", "stepped:sums", "--arg", "f32[24,128]"]
-    commands.main(words, standalone_mode=False)
-    out, err = capsys.readouterr()
-    assert "(4, 128)" in out
-    assert "values were made up for x (float32[24,128], random normal)" in err
 
 
 def kernels_result(x: jax.Array) -> np.ndarray[Any, Any]:

@@ -1,6 +1,8 @@
-"""The machine's results are those of HLO interpret mode, or of a plain reference where that has none.
+"""Kernels that are right: those bundled, and jax's own.
 
-Integers are equal; floats within two units in the last place of the largest entry.
+The machine's results are those of HLO interpret mode, or of a plain reference where that has none:
+integers are equal, floats within two units in the last place of the largest entry. The sanitizer
+finds nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import on_machine
 import pytest
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
+from jax.experimental.pallas.ops.tpu.all_gather import all_gather
 from jax.experimental.pallas.ops.tpu.matmul import matmul
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
@@ -25,12 +28,14 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as splash,
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.sharding import AxisType
 from machine_runs import UNITS, require_close
 from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.machine import points
+from pallas_debug.session import Options, Session
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 FURTHER_APART = {("paged_attention", "f32_mha"): 4}
@@ -45,7 +50,13 @@ def by_hlo(function: Callable[..., Any], *args: Any) -> Any:
         return jax.jit(function)(*args)
 
 
-ON_ONE_DEVICE = [op for op in operations() if op.name != "all_gather"]
+def require_nothing_found(function: Callable[..., Any], *args: Any) -> None:
+    with Session(Options(interpret="machine,sanitize", chip="v5e")) as session:
+        jax.block_until_ready(jax.jit(function)(*args))
+        session.wait_for_runs()
+    assert session.launched
+    assert session.observer.findings == ()
+    assert session.unchecked == []
 
 
 @pytest.mark.slow
@@ -54,7 +65,7 @@ ON_ONE_DEVICE = [op for op in operations() if op.name != "all_gather"]
     mark_all_but_first(
         (
             pytest.param(op, spec, id=f"{op.name}-{spec.name}")
-            for op in ON_ONE_DEVICE
+            for op in operations()
             for spec in op.tagged("small", "edge")
         ),
         lambda op, _: op.name,
@@ -66,8 +77,10 @@ def test_bundled_kernels(op: BundledOperation, spec: Any) -> None:
     def call(*given: Any) -> Any:
         return op.function(*given, **spec.kwargs)
 
-    units = FURTHER_APART.get((op.name, spec.name), UNITS)
-    require_close(on_machine.run(call, *args), by_hlo(call, *args), units)
+    require_nothing_found(call, *args)
+    if op.name != "all_gather":
+        units = FURTHER_APART.get((op.name, spec.name), UNITS)
+        require_close(on_machine.run(call, *args), by_hlo(call, *args), units)
 
 
 def normal(*shape: int, dtype: Any = F32, seed: int = 0) -> Any:
@@ -130,6 +143,27 @@ def test_kernels_of_jax(name: str, compiled: bool, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(points, "MIN_POINTS", 2 if compiled else 1 << 30)
     function, args = OF_JAX[name]
     require_close(on_machine.run(function, *args), by_hlo(function, *args))
+    if not compiled:
+        require_nothing_found(function, *args)
+
+
+def splash_of_many_blocks(q: Any, k: Any, v: Any) -> Any:
+    """As many blocks as at production sizes, of few elements: rows of them follow each other."""
+    mask = masks.MultiHeadMask([masks.LocalMask((1024, 1024), (300, 0), 0)])
+    sizes = splash.BlockSizes(block_q=128, block_kv=256, block_kv_compute=128)
+    kernel = splash.make_splash_mqa(mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+    return kernel(q[None], k, v)
+
+
+def gathered(x: Any) -> Any:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    return all_gather(x, mesh=mesh, axis_name="x")
+
+
+@pytest.mark.slow
+def test_nothing_is_found_in_many_blocks_and_on_several_devices() -> None:
+    require_nothing_found(splash_of_many_blocks, *(normal(1024, 128, seed=n) for n in range(3)))
+    require_nothing_found(gathered, normal(32, 128))
 
 
 @pytest.mark.slow
@@ -140,9 +174,12 @@ def test_paged_attention_of_jax() -> None:
     k, v = (normal(4, 16, 16, 128, dtype=BF16, seed=n).astype(F32) for n in (1, 2))
     lengths = np.array([37, 64], np.int32)
     pages = np.random.default_rng(0).permutation(16)[:8].reshape(2, 4).astype(np.int32)
-    (got,) = on_machine.run(
-        lambda *a: paged_attention(*a, pages_per_compute_block=2), q, k, v, lengths, pages
-    )
+
+    def attend(*args: Any) -> Any:
+        return paged_attention(*args, pages_per_compute_block=2)
+
+    (got,) = on_machine.run(attend, q, k, v, lengths, pages)
+    require_nothing_found(attend, q, k, v, lengths, pages)
     for n, length in enumerate(lengths):
         keys, values = (
             np.asarray(x, np.float64)[:, pages[n]].reshape(4, -1, 128)[:, :length] for x in (k, v)
@@ -160,10 +197,13 @@ def test_ragged_paged_attention_of_jax() -> None:
     indices = np.random.default_rng(0).permutation(16).reshape(4, 4).astype(np.int32)
     starts = np.array([0, 20, 32, 32, 32], np.int32)
     args = q, pages, lengths, indices, starts, np.array([2], np.int32)
-    (got,) = on_machine.run(
-        lambda *a: ragged_paged_attention(*a, num_kv_pages_per_block=2, num_queries_per_block=8),
-        *args,
-    )
+
+    def attend(*args: Any) -> Any:
+        sizes = {"num_kv_pages_per_block": 2, "num_queries_per_block": 8}
+        return ragged_paged_attention(*args, **sizes)
+
+    (got,) = on_machine.run(attend, *args)
+    require_nothing_found(attend, *args)
     want = ref_ragged_paged_attention(*args)
     np.testing.assert_allclose(
         np.asarray(got, np.float32), np.asarray(want, np.float32), atol=0.02, rtol=0.02

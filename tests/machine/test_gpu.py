@@ -71,12 +71,6 @@ def doubled(mask: Callable[[int], jax.Array] | None, steps: int = 3, **load: Any
     return function
 
 
-def test_elements_outside_the_mask_are_not_accessed() -> None:
-    function = doubled(inside, other=0.0)
-    np.testing.assert_array_equal(ran(function, RAGGED), 2 * RAGGED)
-    assert sanitized(function, RAGGED) == ()
-
-
 @pytest.mark.parametrize(
     "mask,index,cause",
     [

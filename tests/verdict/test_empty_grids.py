@@ -54,11 +54,6 @@ def test_a_size_that_was_made_up_judges_nothing() -> None:
     assert "n (int32[], zeros)" in verdict.notes[0]
 
 
-def test_a_size_that_is_given_judges_the_body() -> None:
-    verdict = verify(some_rows, X, jnp.int32(2), engines="machine")
-    assert verdict.ok, str(verdict)
-
-
 def test_a_grid_without_points_says_so() -> None:
     verdict = verify(whole_blocks, X, engines="static,machine")
     static, machine = (o for o in verdict.outcomes if o.kernel)

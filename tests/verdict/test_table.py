@@ -148,14 +148,6 @@ def test_a_kernel_that_no_engine_judges_is_not_verified() -> None:
     assert verdict(filled([*gpu, cell("ok", "machine")])).ok
 
 
-def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
-    skipped = cell("skipped", "compile", target="v5e", reason="for v5e it is not called")
-    message = verdict(filled([skipped], engines=("compile",)))
-    assert message.ok
-    assert "rows    n/a" in str(message)
-    assert "not asked: rows v5e: for v5e it is not called" in str(message)
-
-
 def test_work_that_is_no_cell_counts_as_well() -> None:
     message = verdict((cell("ok"),), problems=("cannot dump to kept: the disk is full", "another"))
     assert not message.ok

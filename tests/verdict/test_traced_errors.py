@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from meshes import tensorcore_mesh
-from small_calls import ROWS, X, called, copy, one
+from small_calls import ROWS, X, called, one
 
 from pallas_debug.errors import CannotRunError
 from pallas_debug.session import pretending
@@ -165,29 +165,3 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
     assert finding.advice.endswith(
         "; the chip that it queries is v5e here: --target names another one"
     )
-
-
-@pytest.mark.parametrize("code", ["if x\n", "if x:\ny"], ids=["syntax", "indentation"])
-def test_a_file_that_python_cannot_compile_is_not_said_to_be_refused_by_jax(code: str) -> None:
-    def fails(x: Any) -> Any:
-        compile(f"x = 1\n{code}", "rows.py", "exec")
-        return called()(x)
-
-    finding = one(fails, X, engines="static")
-    assert finding.message in (
-        "SyntaxError: expected ':'",
-        "IndentationError: expected an indented block after 'if' statement on line 2",
-    )
-    assert finding.source is not None
-    assert (finding.source.file, finding.source.text) == ("rows.py", code.split("\n")[-1] or "if x")
-    assert finding.advice == "fix this line: it raises the exception itself"
-
-
-def test_a_kernel_called_with_arrays_is_explained() -> None:
-    advice = str(one(copy, X, X, engines="static").advice)
-    assert advice.endswith("pass a kernel to pl.pallas_call, without calling it")
-
-    def assigns(x_ref: Any, o_ref: Any) -> None:
-        x_ref[...].__setitem__(0, 1)
-
-    assert "immutable" in one(called(assigns), X, engines="static").message

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
-import sys
-import types
 from typing import Any
 
 import jax
@@ -125,25 +122,6 @@ def test_a_kernel_for_a_gpu_is_judged_where_it_can_run() -> None:
     assert not verify(kernel, X, targets="v5e", engines="compile").ok  # it was requested
 
 
-@pytest.mark.slow
-def test_a_kernel_over_a_mesh_of_a_gpu_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its mesh names Mosaic GPU; it has no compiler parameters."""
-    absl = types.ModuleType("absl")  # a mock: Mosaic GPU needs it, and jax does not install it
-    absl.logging = logging  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "absl", absl)
-    from jax.experimental.pallas import mosaic_gpu
-
-    function = mosaic_gpu.kernel(copy, out_type=X)
-    verdict = verify(function, X, targets="v5e", engines="static,compile,machine")
-    assert verdict.findings == ()
-    assert not verdict.ok
-    reasons = {gap.engine: gap.reason for gap in verdict.gaps}
-    assert reasons["static"] == "it is a kernel for a GPU (Mosaic GPU)"
-    assert reasons["v5e"] == (
-        "copy is a kernel for a GPU (Mosaic GPU). Kernels are compiled for TPUs here"
-    )
-
-
 def test_a_kernel_that_the_machine_refuses_is_told_of_jax_s_modes() -> None:
     rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(0, 8), i))
     call = called(grid=(1,), in_specs=[rows], out_specs=rows)
@@ -175,20 +153,6 @@ def test_a_side_of_a_race_without_a_store_has_no_line_of_one() -> None:
     finding = one(call, X, engines="machine")
     assert (finding.kind, finding.other) == ("DataRace", None)
     assert "and written back without a store at grid point (0,) on the other" in finding.message
-
-
-@pytest.mark.slow
-def test_a_check_that_fails_is_seen_in_its_kernel() -> None:
-    def checked(x_ref: Any, o_ref: Any) -> None:
-        pl.debug_check(pl.program_id(0) < 1, "too far")
-        o_ref[...] = x_ref[...]
-
-    call = called(checked, grid=(2,), in_specs=[ROWS], out_specs=ROWS)
-    verdict = verify(call, X, targets="v5e", engines="static,machine")
-    (finding,) = verdict.findings
-    assert (finding.message, finding.engines) == ("too far", ("machine",))
-    assert verdict.unjudged == ()  # the kernel is the same one each time it is traced
-    assert verdict.notes == ()
 
 
 # Blocks of dynamic sizes.
