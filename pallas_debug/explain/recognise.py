@@ -18,10 +18,7 @@ CONTEXT = re.compile(r"[Pp]allas|[Mm]osaic|tpu_custom_call|libtpu|\btpu\b|\bTPU\
 
 
 def matches(
-    text: str,
-    catalogue: Iterable[Explanation] = CATALOGUE,
-    *,
-    in_context: bool = False,
+    text: str, catalogue: Iterable[Explanation] = CATALOGUE, *, in_context: bool = False
 ) -> list[Explanation]:
     """Entries that recognise a text; general ones only if no other does.
 

@@ -249,5 +249,5 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             lambda facts: facts.pattern.special in ("NaN", "infinite"),
         ),
         _case(),
-    ],
+    ]
 }

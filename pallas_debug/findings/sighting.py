@@ -93,10 +93,7 @@ def revisited(
     """Report an output block that is revisited after another; it was visited `first` to `last`."""
     visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
     return seen.with_values({"first visit": str(first), "last visit": str(last)}).of(
-        Fault.OUTPUT_REVISITED,
-        what=what,
-        visits=visits,
-        again=again,
+        Fault.OUTPUT_REVISITED, what=what, visits=visits, again=again
     )
 
 

@@ -77,12 +77,7 @@ class HostObserver(Protocol):
     def printed(self, record: PrintRecord) -> None:
         """Handle a print of a kernel."""
 
-    def found(
-        self,
-        *findings: Finding,
-        uses: OutputUses | None = None,
-        digest: str = "",
-    ) -> None:
+    def found(self, *findings: Finding, uses: OutputUses | None = None, digest: str = "") -> None:
         """Handle the findings of a run of the kernel with this digest.
 
         Args:

@@ -111,10 +111,7 @@ def _run(
             # Later events are consequences of the values that the machine gave the kernel to read.
             found = [one for one in found if not _is_not_before(one, reads[0])]
             return MachineRun(
-                results=machine.results(),
-                findings=(*reads, *found),
-                hints=hints,
-                stopped=reads[0],
+                results=machine.results(), findings=(*reads, *found), hints=hints, stopped=reads[0]
             )
         if orders:  # the kernel is sanitized, not only run
             found = [*reads, *found]

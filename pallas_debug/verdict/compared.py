@@ -74,11 +74,7 @@ def expect(
 
 
 def values(
-    call: Call,
-    captures: Sequence[Capture],
-    target: Target,
-    expected: Expected,
-    ran: Seen | None,
+    call: Call, captures: Sequence[Capture], target: Target, expected: Expected, ran: Seen | None
 ) -> Seen:
     """Compare the results of a function that calls these kernels.
 

@@ -20,9 +20,7 @@ _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINE
 
 
 def marked(
-    findings: Sequence[Finding],
-    call: Call,
-    target: Target,
+    findings: Sequence[Finding], call: Call, target: Target
 ) -> tuple[tuple[Finding, ...], list[str]]:
     """Set `made_up` of findings that rest on made-up values, and move them to the end.
 

@@ -33,14 +33,7 @@ from pallas_debug.session import (
 )
 from pallas_debug.session.queue import Queue
 from pallas_debug.tracebacks import WithoutOurFrames
-from pallas_debug.verdict import (
-    compared,
-    interpreted,
-    made_up,
-    suppressions,
-    table,
-    unwritten,
-)
+from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unwritten
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.interpreted import session_problems
@@ -289,11 +282,7 @@ class Verifier:
             session.wait(None if tick is None else lambda: tick(session))
         return self._conclude()
 
-    def of_program(
-        self,
-        run: Callable[[], BaseException | None],
-        request: Request,
-    ) -> Verdict:
+    def of_program(self, run: Callable[[], BaseException | None], request: Request) -> Verdict:
         """Verify the kernels that a program lowers while it runs.
 
         Each kernel is analysed statically, and its compilation begins, when it is lowered. The

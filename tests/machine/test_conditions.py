@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_debug.stepping.conditions import (
-    ConditionError,
-    ConditionFailed,
-    parse,
-    parse_part,
-)
+from pallas_debug.stepping.conditions import ConditionError, ConditionFailed, parse, parse_part
 
 VALUES: dict[str, Any] = {
     "x": np.arange(12, dtype=np.float32).reshape(3, 4),

@@ -152,10 +152,7 @@ def test_the_sanitizer_finds_nothing_in_correct_loops(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel, kind",
-    [
-        (reads_before_writing, Fault.UNINITIALIZED_READ),
-        (makes_a_nan, Fault.NAN_PRODUCED),
-    ],
+    [(reads_before_writing, Fault.UNINITIALIZED_READ), (makes_a_nan, Fault.NAN_PRODUCED)],
 )
 def test_the_sanitizer_finds_the_same_in_compiled_loops(
     kernel: Callable[..., None], kind: Fault, monkeypatch: pytest.MonkeyPatch

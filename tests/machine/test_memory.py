@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.memory import (
-    Indexed,
-    MemoryBuffer,
-    OutOfBounds,
-    Ref,
-    resolve,
-)
+from pallas_debug.machine.memory import Indexed, MemoryBuffer, OutOfBounds, Ref, resolve
 
 
 def buffer(shape: tuple[int, ...]) -> MemoryBuffer:

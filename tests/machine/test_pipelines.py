@@ -47,12 +47,7 @@ def deep(inputs: int, outputs: int, **more: Any) -> Any:
 
 @pytest.mark.parametrize(
     "inputs, outputs, more",
-    [
-        deep(3, 2),
-        deep(4, 3),
-        deep(3, 2, use_lookahead=True),
-        deep(5, 4, use_lookahead=True),
-    ],
+    [deep(3, 2), deep(4, 3), deep(3, 2, use_lookahead=True), deep(5, 4, use_lookahead=True)],
 )
 @pytest.mark.parametrize("revisits", [False, True], ids=["new", "revisited"])
 def test_emitted_pipelines(inputs: int, outputs: int, more: dict[str, Any], revisits: bool) -> None:

@@ -153,9 +153,7 @@ def summed(lengths: Any, x: Any) -> Any:
 
     smem = pl.BlockSpec(memory_space=pltpu.SMEM)
     call = pl.pallas_call(
-        rows,
-        in_specs=[smem, pl.BlockSpec((8, 128))],
-        out_shape=Shape((1, 128), "float32"),
+        rows, in_specs=[smem, pl.BlockSpec((8, 128))], out_shape=Shape((1, 128), "float32")
     )
     return call(lengths, x)
 

@@ -83,10 +83,7 @@ def _names(target: ast.expr) -> tuple[str, ...]:
 
 def assignment(line: SourceLine) -> _Assignment | None:
     """Return the smallest assignment that includes a line."""
-    return next(
-        (a for a in _assignments(line.file) if a.first <= line.line <= a.last),
-        None,
-    )
+    return next((a for a in _assignments(line.file) if a.first <= line.line <= a.last), None)
 
 
 def register_names(program: ir.KernelProgram, depth: int) -> Iterator[RegisterName]:

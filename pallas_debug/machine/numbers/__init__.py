@@ -6,8 +6,6 @@ claims     false hints and checks, and random bits that are unseeded, or repeat
 """
 
 from pallas_debug.machine.numbers.claims import ClaimsObserver as ClaimsObserver
-from pallas_debug.machine.numbers.claims import (
-    RandomBitsObserver as RandomBitsObserver,
-)
+from pallas_debug.machine.numbers.claims import RandomBitsObserver as RandomBitsObserver
 from pallas_debug.machine.numbers.loops import LoopObserver as LoopObserver
 from pallas_debug.machine.numbers.observer import NumbersObserver as NumbersObserver

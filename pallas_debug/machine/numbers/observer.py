@@ -67,30 +67,30 @@ class _Values:
             self.by_id.popitem(last=False)
 
 
-@dataclass(eq=False)
-class NanTrail:
+class NanTrail(MachineObserver):
     """Values that are held, and where they propagate.
 
     Attributes:
-      is_active: whether anything is held.
+      follows_loops: whether anything is held.
     """
 
-    is_active: bool = False
-    _values: dict[int, _Values] = field(default_factory=dict)
-    _buffers: dict[int, list[tuple[MemoryBuffer, Any, Facts]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.follows_loops = False
+        self._values: dict[int, _Values] = {}
+        self._buffers: dict[int, list[tuple[MemoryBuffer, Any, Facts]]] = {}
 
     def follow(self, thread: Thread, facts: Facts, outputs: Iterable[Any]) -> None:
         """Follow the NaNs in the outputs of a unit."""
-        self.is_active = True
+        self.follows_loops = True
         if len(facts) > MAX_FACTS:
             facts = frozenset(sorted(facts)[:MAX_FACTS])
         for value in outputs:
             if holds_bad(value):
                 self._of(thread).add(value, facts)
 
-    def of(self, thread: Thread, registers: Sequence[ir.Reg], values: Sequence[Any]) -> Facts:
+    def facts_of(self, thread: Thread, registers: Sequence[ir.Reg], values: Sequence[Any]) -> Facts:
         """Return the facts about values."""
-        if not self.is_active or thread.number not in self._values:
+        if thread.number not in self._values:
             return _NONE
         known, frame = self._of(thread), thread.frames[-1]
         found = _NONE
@@ -102,27 +102,30 @@ class NanTrail:
 
     def point_begins(self, thread: Thread) -> None:
         """Forget the registers of the previous grid point."""
-        if self.is_active:
-            self._values.pop(thread.number, None)
+        self._values.pop(thread.number, None)
 
-    def loads(self, thread: Thread, reg: ir.Reg | None, region: MemoryRegion, value: Any) -> None:
-        facts = self._in(region.buffer)
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        facts, reg = self._in(region.buffer), getattr(step, "output", None)
         if facts and reg is not None and holds_bad(value):
             known, frame = self._of(thread), thread.frames[-1]
             known.add(value, facts)
             # A scalar or a masked load puts another object in the register.
             known.by_register[id(frame), reg.number] = frame, facts
 
-    def stores(self, thread: Thread, step: ir.StoreStep, region: MemoryRegion, value: Any) -> None:
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        if not self.follows_loops or not isinstance(step, ir.StoreStep):
+            return
         buffer = region.buffer
         if region.is_whole and step.mask is None:
             self._buffers.pop(buffer.number, None)
         register = thread.frames[-1].registers[step.value.number]
-        facts = self.of(thread, [step.value], [register])
+        facts = self.facts_of(thread, [step.value], [register])
         if facts and holds_bad(value):
             self._add(buffer, region.index, facts)
 
-    def moves(self, source: MemoryBuffer, target: MemoryBuffer, content: Any, index: Any) -> None:
+    def _moves(self, source: MemoryBuffer, target: MemoryBuffer, content: Any, index: Any) -> None:
         """Follow NaNs through a copy in memory."""
         facts = self._in(source)
         if facts and holds_bad(content):
@@ -131,21 +134,21 @@ class NanTrail:
     def copy_ends(self, copy: DmaCopy) -> None:
         source, target = copy.source.buffer, copy.destination.buffer
         if source.number in self._buffers:
-            self.moves(source, target, copy.source.read(), copy.destination.index)
+            self._moves(source, target, copy.source.read(), copy.destination.index)
 
-    def fetches(self, window: Window) -> None:
+    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         for slot in window.slots:
-            self.moves(window.array, slot, slot.content, None)
+            self._moves(window.array, slot, slot.content, None)
 
-    def writes_back(self, window: Window, block: tuple[int, ...]) -> None:
+    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         if window.current.number in self._buffers:
             outer, inner = window.bounds(block)
-            self.moves(window.current, window.array, window.current.content[inner], outer)
+            self._moves(window.current, window.array, window.current.content[inner], outer)
 
-    def allocated(self, buffer: MemoryBuffer) -> None:
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         self._buffers.pop(buffer.number, None)
 
-    def results(self, *, infinities: bool) -> Iterator[Facts]:
+    def _results(self, *, infinities: bool) -> Iterator[Facts]:
         """Yield the facts about NaNs in the kernel's results so far; also infinities, if wanted."""
         for entries in self._buffers.values():
             for buffer, index, facts in entries:
@@ -260,14 +263,10 @@ class _UnitRecord:
         return count <= ALWAYS_EXPLAINED or count & (count - 1) == 0
 
 
-class NumbersObserver(MachineObserver):
+class NumbersObserver(NanTrail):
     """Checks the arithmetic of a kernel."""
 
     evaluates = True
-
-    @property
-    def follows_loops(self) -> bool:  # type: ignore[override]
-        return self._trail.is_active
 
     def __init__(self, launch: Launch, *, infinities: bool = False) -> None:
         """Set up.
@@ -275,9 +274,9 @@ class NumbersObserver(MachineObserver):
         Args:
           infinities: whether infinities in the results are findings, also without a NaN.
         """
+        super().__init__()
         self._launch = launch
         self._infinities = infinities
-        self._trail = NanTrail()
         self._records: dict[int, _UnitRecord] = {}
         self._found: list[ArithmeticReport] = []
         self._count = 0
@@ -285,7 +284,7 @@ class NumbersObserver(MachineObserver):
 
     def findings(self) -> list[Finding]:
         """Return the confirmed findings so far, in the order in which they were first seen."""
-        for made in sorted(self._trail.results(infinities=self._infinities), key=min):
+        for made in sorted(self._results(infinities=self._infinities), key=min):
             self._confirm(made)
         reports = sorted(self._found, key=lambda r: r.number)
         return [one.finding() for one in reports]
@@ -294,9 +293,7 @@ class NumbersObserver(MachineObserver):
         if step.unit is None:
             return step.evaluate(*values)
         outputs, suspicions = numerics.watch(step).run(values)
-        made: Facts = frozenset()
-        if self._trail.is_active:
-            made = self._trail.of(thread, step.inputs, values)
+        made = self.facts_of(thread, step.inputs, values)
         if suspicions or made:
             self._suspected(thread, step, values, outputs, suspicions, made)
         return outputs
@@ -323,7 +320,7 @@ class NumbersObserver(MachineObserver):
         if len(equations) < len(suspicions) and self._keeps(occasion):
             made |= {occasion}
         if made:
-            self._trail.follow(thread, made, outputs)
+            self.follow(thread, made, outputs)
 
     def _keeps(self, occasion: _Occasion) -> bool:
         """Return whether there is room for an occasion's operands, counted while it exists."""
@@ -371,32 +368,6 @@ class NumbersObserver(MachineObserver):
 
     def _record(self, step: ir.Compute) -> _UnitRecord:
         return self._records.setdefault(id(step.unit), _UnitRecord())
-
-    # Propagation of followed values
-
-    def point_begins(self, thread: Thread) -> None:
-        self._trail.point_begins(thread)
-
-    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        self._trail.loads(thread, getattr(step, "output", None), region, value)
-
-    def stores(
-        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
-    ) -> None:
-        if self._trail.is_active and isinstance(step, ir.StoreStep):
-            self._trail.stores(thread, step, region, value)
-
-    def copy_ends(self, copy: DmaCopy) -> None:
-        self._trail.copy_ends(copy)
-
-    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        self._trail.fetches(window)
-
-    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        self._trail.writes_back(window, block)
-
-    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
-        self._trail.allocated(buffer)
 
 
 class RepeatedArithmetic(MachineObserver):

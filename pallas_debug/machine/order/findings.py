@@ -19,12 +19,7 @@ from pallas_debug.machine.numbers.observer import RepeatedArithmetic
 from pallas_debug.machine.observer import ObserverGroup
 from pallas_debug.machine.order.events import OrderTracker
 from pallas_debug.machine.order.history import box_text
-from pallas_debug.machine.order.ledger import (
-    EventPlace,
-    SemaphoreLedger,
-    SizeMismatch,
-    StartedCopy,
-)
+from pallas_debug.machine.order.ledger import EventPlace, SemaphoreLedger, SizeMismatch, StartedCopy
 from pallas_debug.machine.order.races import of_copy
 from pallas_debug.machine.order.tasks import BlockVisit
 from pallas_debug.machine.sightings import (

@@ -95,11 +95,7 @@ class IdleLoops(MachineObserver):
 
 
 def padding_read(
-    launch: Launch,
-    arrays: Arrays,
-    results: Arrays,
-    *,
-    first: int = 0,
+    launch: Launch, arrays: Arrays, results: Arrays, *, first: int = 0
 ) -> list[Finding]:
     """Return reads of padding that reach the results of a run with NaN.
 

@@ -62,10 +62,7 @@ def test_a_race_before_a_deadlock_is_reported_first(capsys: pytest.CaptureFixtur
     assert fault is not None
     assert fault.kind is Fault.DEADLOCK
     assert [f.kind for f in caught.value.findings] == [Fault.DATA_RACE, Fault.DEADLOCK]
-    with (
-        pytest.raises(Exception, match="Deadlock"),
-        pallas_debug.interpret("machine,sanitize"),
-    ):
+    with pytest.raises(Exception, match="Deadlock"), pallas_debug.interpret("machine,sanitize"):
         jax.block_until_ready(early(X))
     printed = capsys.readouterr().err
     assert printed.startswith("DataRace in kernel")

@@ -176,10 +176,7 @@ def test_an_output_that_each_lane_uses_as_scratch() -> None:
         o_ref[...] = acc_ref[...]
 
     block = pl.BlockSpec((8, 128), lambda i, j: (2 * i + j, 0))
-    shapes = (
-        jax.ShapeDtypeStruct((32, 128), F32),
-        jax.ShapeDtypeStruct((8, 128), F32),
-    )
+    shapes = (jax.ShapeDtypeStruct((32, 128), F32), jax.ShapeDtypeStruct((8, 128), F32))
     constant = pl.BlockSpec((8, 128), lambda i, j: (0, 0))
     call: dict[str, Any] = {
         "grid": (2, 2), "in_specs": [block], "out_specs": (block, constant), "out_shape": shapes,
