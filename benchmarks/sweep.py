@@ -34,7 +34,7 @@ OVER = {
     "block_q": [32, 64, 128, 256],
     "block_k": [128, 256, 512, 1024],
     "causal": [False, True],
-    "save_residuals": [False, True],
+    "sm_scale": [0.125, 1.0],
 }
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--half", type=int, choices=(0, 1), help=argparse.SUPPRESS)
     given = parser.parse_args()
     over = dict(OVER)
-    for name in ("save_residuals", "causal", "block_k"):
+    for name in ("sm_scale", "causal", "block_k"):
         if count(over) > given.settings:
             over[name] = over[name][:1]
     if given.half is not None:

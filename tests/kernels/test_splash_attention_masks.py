@@ -1,9 +1,5 @@
 """Masks of splash attention, and the processed masks."""
 
-from functools import partial
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from pallas_debug_kernels.ops.splash_attention import (
@@ -15,7 +11,6 @@ from pallas_debug_kernels.ops.splash_attention import (
     MaskInfo,
     MultiHeadMask,
     NumpyMask,
-    process_dynamic_mask,
     process_mask,
 )
 from pallas_debug_kernels.ops.splash_attention.masks import IntervalMask
@@ -75,74 +70,6 @@ def test_equality_and_hash() -> None:
     assert ~both[0] == ~both[1] != both[0]
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (
-            lambda: CausalMask((256, 0)),
-            "CausalMask: shape is (256, 0). It must be (q_seq, kv_seq), two positive ints.",
-        ),
-        (
-            lambda: FullMask(256),
-            "FullMask: shape is 256. It must be (q_seq, kv_seq), two positive ints.",
-        ),
-        (lambda: CausalMask(SHAPE, offset=1.5), "CausalMask: offset is 1.5. It must be an int."),
-        (
-            lambda: LocalMask(SHAPE, window_size=(1, 1), offset=None),
-            "LocalMask: offset is None. It must be an int.",
-        ),
-        (
-            lambda: LocalMask(SHAPE, window_size=(-1, 2)),
-            "LocalMask: window_size is (-1, 2). "
-            "It must be (left, right), each an int of at least 0, or None for no bound.",
-        ),
-        (
-            lambda: ChunkedCausalMask(SHAPE, chunk_size=0),
-            "ChunkedCausalMask: chunk_size is 0. It must be a positive int.",
-        ),
-        (
-            lambda: NumpyMask([[True]]),
-            "NumpyMask: array is a list. It must be a numpy array [q_seq, kv_seq], not empty.",
-        ),
-        (
-            lambda: NumpyMask(np.ones((2, 3, 4), bool)),
-            "NumpyMask: array has shape (2, 3, 4). "
-            "It must be a numpy array [q_seq, kv_seq], not empty.",
-        ),
-        (
-            lambda: NumpyMask(np.ones((2, 3))),
-            "NumpyMask: array has dtype float64. It must be bool.",
-        ),
-        (
-            lambda: CausalMask(SHAPE) & FullMask((256, 256)),
-            "A mask of shape (256, 384) is combined with one of shape (256, 256). "
-            "Both must have the same shape.",
-        ),
-        (
-            lambda: CausalMask(SHAPE) | RANDOM,
-            "A mask is combined with ndarray. It must be a Mask.",
-        ),
-        (
-            lambda: MultiHeadMask([]),
-            "MultiHeadMask: masks is empty. It must hold one Mask for each head.",
-        ),
-        (
-            lambda: MultiHeadMask([CausalMask(SHAPE), RANDOM]),
-            "MultiHeadMask: masks[1] is a ndarray. It must be a Mask.",
-        ),
-        (
-            lambda: MultiHeadMask([CausalMask(SHAPE), CausalMask((256, 256))]),
-            "MultiHeadMask: masks[1] has shape (256, 256). "
-            "It must be (256, 384), the shape of masks[0].",
-        ),
-    ],
-)
-def test_errors(make: object, message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        make()
-    assert str(error.value) == message
-
-
 def rebuilt(
     info: MaskInfo, computed: IntervalMask | None, shape: tuple[int, int], *, kv_major: bool
 ) -> np.ndarray:
@@ -180,18 +107,6 @@ def test_a_processed_mask_is_the_mask(name: str, kv_major: bool) -> None:
     for table in (info.data_next, info.block_mask, info.mask_next):
         assert table.dtype == np.int32
         assert table.shape == info.block_mask.shape
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kv_major", [False, True])
-def test_a_dynamic_mask_is_processed_alike(kv_major: bool) -> None:
-    dense = np.stack([MASKS["local"][1], MASKS["numpy"][1], MASKS["full"][1]])
-    process = jax.jit(partial(process_dynamic_mask, block_shape=(128, 128), kv_major=kv_major))
-    info = process(jnp.asarray(dense))
-    np.testing.assert_array_equal(rebuilt(info, None, SHAPE, kv_major=kv_major), dense)
-    static, _ = process_mask(MultiHeadMask(map(NumpyMask, dense)), (128, 128), kv_major=kv_major)
-    for table in ("data_next", "block_mask"):
-        np.testing.assert_array_equal(getattr(info, table), getattr(static, table))
 
 
 @pytest.mark.parametrize("name", ["causal", "local_offset", "chunked", "and_intervals", "full"])

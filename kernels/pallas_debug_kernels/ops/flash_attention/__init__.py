@@ -1,7 +1,6 @@
 """Attention with an online softmax (FlashAttention), forward and backward."""
 
 from ..._arguments import SegmentIds as SegmentIds
-from .api import Residuals as Residuals
 from .api import flash_attention as flash_attention
 from .block_sizes import FlashBlockSizes
 from .reference import flash_attention_reference as flash_attention_reference

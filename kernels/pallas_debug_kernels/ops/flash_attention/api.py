@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from ..._arguments import (
     LANES,
@@ -22,22 +21,12 @@ from ..._arguments import (
 )
 from .backward import launch_dkv, launch_dq
 from .block_sizes import OPERATION, FlashBlockSizes, round_up
-from .kernel import LOG2_E, PositionMask, launch
+from .kernel import PositionMask, launch
 
 DTYPES = ("float32", "bfloat16")
 DEFAULT_BLOCK = 512
 # An lse above any real score: a query that sees no key gets weights exp(score - lse) = 0.
 NO_KEYS = 0.7 * float(jnp.finfo(jnp.float32).max)
-
-
-class Residuals(NamedTuple):
-    """Softmax statistics: weight = exp(score - m) / l. Both float32.
-
-    For a query that sees no key l is 0 and m is -inf.
-    """
-
-    l: jax.Array  # noqa: E741 - its name in the papers. [batch, heads, q_seq]
-    m: jax.Array  # [batch, heads, q_seq]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +36,6 @@ class _Config:
     causal: bool
     sm_scale: float
     blocks: FlashBlockSizes
-    save_residuals: bool
 
 
 class _Saved(NamedTuple):
@@ -62,7 +50,6 @@ class _Saved(NamedTuple):
     lse: jax.Array  # [batch, heads, q_seq], base 2
 
 
-@overload
 def flash_attention(
     q: jax.Array,
     k: jax.Array,
@@ -75,41 +62,7 @@ def flash_attention(
     block_q: int | None = None,
     block_k: int | None = None,
     block_sizes: FlashBlockSizes | None = None,
-    save_residuals: Literal[False] = False,
-) -> jax.Array: ...
-
-
-@overload
-def flash_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    ab: jax.Array | None = None,
-    segment_ids: SegmentIds | None = None,
-    *,
-    causal: bool = False,
-    sm_scale: float | None = None,
-    block_q: int | None = None,
-    block_k: int | None = None,
-    block_sizes: FlashBlockSizes | None = None,
-    save_residuals: Literal[True],
-) -> tuple[jax.Array, Residuals]: ...
-
-
-def flash_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    ab: jax.Array | None = None,
-    segment_ids: SegmentIds | None = None,
-    *,
-    causal: bool = False,
-    sm_scale: float | None = None,
-    block_q: int | None = None,
-    block_k: int | None = None,
-    block_sizes: FlashBlockSizes | None = None,
-    save_residuals: bool = False,
-) -> jax.Array | tuple[jax.Array, Residuals]:
+) -> jax.Array:
     """Compute attention, `softmax(sm_scale * (q @ k.T + ab)) @ v` for each batch entry and head.
 
     The softmax and all sums are float32; float32 inputs are multiplied at full float32 precision.
@@ -129,11 +82,9 @@ def flash_attention(
         512.
       block_k: keys per grid step: a multiple of 128, or at least `kv_seq`. None is 512.
       block_sizes: all block sizes of all kernels, instead of `block_q` and `block_k`.
-      save_residuals: also return the softmax statistics, which are constants under differentiation.
 
     Returns:
-      `[batch, heads, q_seq, head_dim]`, with the dtype of `q`; with `save_residuals` a pair of this
-      and `Residuals`.
+      `[batch, heads, q_seq, head_dim]`, with the dtype of `q`.
 
     Raises:
       ValueError: for any other shape, dtype, scale or block size.
@@ -150,13 +101,9 @@ def flash_attention(
         causal=bool(causal),
         sm_scale=float(scale),
         blocks=_blocks(q, k, block_q, block_k, block_sizes),
-        save_residuals=bool(save_residuals),
     )
-    out, total, largest = _attend(q, k, v, ab, segment_ids, config)
-    if total is None or largest is None:
-        return out
-    natural = jnp.where(total == 0.0, -jnp.inf, largest / LOG2_E)
-    return out, Residuals(l=lax.stop_gradient(total), m=lax.stop_gradient(natural))
+    out: jax.Array = _attend(q, k, v, ab, segment_ids, config)
+    return out
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -167,6 +114,20 @@ def _attend(
     ab: jax.Array | None,
     segment_ids: SegmentIds | None,
     config: _Config,
+) -> jax.Array:
+    out, _, _ = _forward(q, k, v, ab, segment_ids, config, save_residuals=False)
+    return out
+
+
+def _forward(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    ab: jax.Array | None,
+    segment_ids: SegmentIds | None,
+    config: _Config,
+    *,
+    save_residuals: bool,
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
     """Return the output, and l and m (base 2) if they are to be saved."""
     blocks, q_seq = config.blocks, q.shape[2]
@@ -185,7 +146,7 @@ def _attend(
         block_q=blocks.block_q,
         block_k_major=blocks.block_k_major,
         block_k=blocks.block_k,
-        save_residuals=config.save_residuals,
+        save_residuals=save_residuals,
     )
     out = out[:, :, :q_seq]
     if total is None or largest is None:
@@ -200,18 +161,16 @@ def _attend_forward(
     ab: jax.Array | None,
     segment_ids: SegmentIds | None,
     config: _Config,
-) -> tuple[tuple[jax.Array, jax.Array | None, jax.Array | None], _Saved]:
-    out, total, largest = _attend(q, k, v, ab, segment_ids, replace(config, save_residuals=True))
+) -> tuple[jax.Array, _Saved]:
+    out, total, largest = _forward(q, k, v, ab, segment_ids, config, save_residuals=True)
+    assert total is not None
+    assert largest is not None
     lse = jnp.where(total == 0.0, NO_KEYS, largest + jnp.log2(total))  # base 2
-    outputs = (out, total, largest) if config.save_residuals else (out, None, None)
-    return outputs, _Saved(q, k, v, ab, segment_ids, out, lse)
+    return out, _Saved(q, k, v, ab, segment_ids, out, lse)
 
 
-def _attend_backward(
-    config: _Config, saved: _Saved, cotangents: tuple[jax.Array, object, object]
-) -> tuple[jax.Array | None, ...]:
+def _attend_backward(config: _Config, saved: _Saved, do: jax.Array) -> tuple[jax.Array | None, ...]:
     q, k, v, ab, segment_ids, out, lse = saved
-    do = cotangents[0]
     di = jnp.sum(out.astype(jnp.float32) * do.astype(jnp.float32), axis=3)
 
     def padded(q_multiple: int, kv_multiple: int) -> tuple[jax.Array | None, ...]:

@@ -1,5 +1,5 @@
 """Tiled matrix product with a fused activation."""
 
-from .api import matmul as matmul
-from .reference import matmul_reference as matmul_reference
+from .kernel import matmul as matmul
 from .specs import SPECS as SPECS
+from .specs import matmul_reference as matmul_reference

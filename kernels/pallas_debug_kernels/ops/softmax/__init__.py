@@ -1,5 +1,5 @@
 """Softmax over the last axis, forward and backward."""
 
-from .api import softmax as softmax
-from .reference import softmax_reference as softmax_reference
+from .kernel import softmax as softmax
 from .specs import SPECS as SPECS
+from .specs import softmax_reference as softmax_reference

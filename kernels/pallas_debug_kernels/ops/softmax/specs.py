@@ -1,10 +1,20 @@
-"""Argument sets for `softmax`."""
+"""Reference of `softmax` in plain jax.numpy, and its argument sets."""
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from ...spec import Spec
+
+
+def softmax_reference(x: jax.Array, *, block_rows: int = 0) -> jax.Array:
+    """Compute `softmax(x)` over the last axis in float32.
+
+    `block_rows` is ignored; it is accepted so that one spec fits both kernel and reference.
+    """
+    del block_rows
+    out: jax.Array = jax.nn.softmax(x.astype(jnp.float32), axis=-1)
+    return out.astype(x.dtype)
 
 
 def _spec(name: str, tag: str, shape: tuple[int, ...], dtype: DTypeLike, **kwargs: object) -> Spec:

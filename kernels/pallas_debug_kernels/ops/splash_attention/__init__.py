@@ -1,12 +1,10 @@
 """Block-sparse attention (splash attention), forward and backward."""
 
 from ..._arguments import SegmentIds as SegmentIds
-from .api import SplashAttention as SplashAttention
 from .api import make_splash_attention as make_splash_attention
 from .api import splash_attention as splash_attention
 from .block_sizes import SplashBlockSizes
 from .mask_info import MaskInfo as MaskInfo
-from .mask_info import process_dynamic_mask as process_dynamic_mask
 from .mask_info import process_mask as process_mask
 from .masks import CausalMask as CausalMask
 from .masks import ChunkedCausalMask as ChunkedCausalMask
@@ -17,6 +15,5 @@ from .masks import MultiHeadMask as MultiHeadMask
 from .masks import NumpyMask as NumpyMask
 from .reference import splash_attention_reference as splash_attention_reference
 from .specs import SPECS as SPECS
-from .tile import MASK_VALUE as MASK_VALUE
 
 BlockSizes = SplashBlockSizes  # as jax calls it

@@ -1,8 +1,7 @@
 """Public API of splash attention, which is block-sparse."""
-# mypy: disable-error-code="untyped-decorator"
-# custom_vmap is untyped.
 
 import math
+from collections.abc import Callable
 from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
@@ -10,22 +9,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
 
 from ..._arguments import SegmentIds, check_dtype, check_ndim, check_same_dtype
 from .block_sizes import SplashBlockSizes
 from .dkv import launch_dkv
 from .dq import launch_dq
 from .kernel import launch_forward
-from .mask_info import MaskInfo, process_dynamic_mask, process_mask
+from .mask_info import MaskInfo, process_mask
 from .masks import IntervalMask, Mask, MultiHeadMask, NumpyMask
 from .tile import MASK_VALUE, Score
 
 DTYPES = ("float32", "bfloat16")
 
-AnyMask = Mask | MultiHeadMask | np.ndarray | jax.Array
-# The output, or with `save_residuals` a pair of the output and the logsumexp.
-Output = Any
+AnyMask = Mask | MultiHeadMask | np.ndarray
+Attention = Callable[..., jax.Array]
 
 
 def splash_attention(
@@ -38,8 +35,7 @@ def splash_attention(
     sm_scale: float = 1.0,
     attn_logits_soft_cap: float | None = None,
     block_sizes: SplashBlockSizes | None = None,
-    save_residuals: bool = False,
-) -> Output:
+) -> jax.Array:
     """Compute attention, without fetching or computing blocks that the mask leaves empty.
 
     For each head, `softmax(cap(sm_scale * q @ k.T)) @ v` over the keys that a query sees. The
@@ -55,19 +51,15 @@ def splash_attention(
         `num_kv_heads`; consecutive query heads share a head of keys (GQA, and MQA for one head).
       v: `[num_kv_heads, kv_seq, head_dim]`, with the dtype of `q`.
       mask: a `Mask` for all heads, a `MultiHeadMask`, or a bool array `[q_seq, kv_seq]` or
-        `[num_q_heads, q_seq, kv_seq]`. A numpy array is processed immediately; a `jax.Array` when
-        the program runs, and it must not be batched by `jax.vmap`.
+        `[num_q_heads, q_seq, kv_seq]`.
       segment_ids: a query sees only the keys with its own id. Blocks that are empty only because of
         segments are not skipped.
       sm_scale: factor of the scores.
       attn_logits_soft_cap: scores become `cap * tanh(scores / cap)`; None is no cap.
       block_sizes: None is `SplashBlockSizes.default(q_seq, kv_seq)`.
-      save_residuals: also return the logsumexp of each query's scores. It is differentiable too;
-        where a query sees no key, it is MASK_VALUE, the most negative score.
 
     Returns:
-      `[num_q_heads, q_seq, head_dim]`, with the dtype of `q`; with `save_residuals` a pair of this
-      and the float32 logsumexp `[num_q_heads, q_seq]`.
+      `[num_q_heads, q_seq, head_dim]`, with the dtype of `q`.
 
     Raises:
       ValueError: for any other shape, dtype, mask, scale or block size.
@@ -80,49 +72,8 @@ def splash_attention(
         sm_scale=sm_scale,
         attn_logits_soft_cap=attn_logits_soft_cap,
         block_sizes=block_sizes,
-        save_residuals=save_residuals,
     )
     return attend(q, k, v, segment_ids)
-
-
-class SplashAttention:
-    """Splash attention with a processed mask; created by `make_splash_attention`."""
-
-    def __init__(self, mask: AnyMask, infos: "_Infos", static: "_Static") -> None:
-        self._mask = mask
-        self._infos = infos
-        self._static = static
-
-    @property
-    def block_sizes(self) -> SplashBlockSizes:
-        """Block sizes for which the mask was processed."""
-        return self._static.block_sizes
-
-    @property
-    def forward_info(self) -> MaskInfo:
-        """Processed mask of the forward kernel."""
-        return self._infos.forward
-
-    @property
-    def dkv_info(self) -> MaskInfo:
-        """Processed mask of the dK and dV kernel, whose rows are blocks of keys."""
-        return self._infos.dkv
-
-    @property
-    def dq_info(self) -> MaskInfo:
-        """Processed mask of the dQ kernel."""
-        return self._infos.dq
-
-    def __call__(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: SegmentIds | None = None
-    ) -> Output:
-        """Same as `splash_attention`."""
-        _check_arrays(q, k, v)
-        _check_mask_fits(self._mask, q, k)
-        if segment_ids is not None:
-            segment_ids = _checked_segment_ids(segment_ids, q.shape[1], k.shape[1])
-        out, logsumexp = _attention(self._static, self._infos, q, k, v, segment_ids)
-        return (out, logsumexp) if self._static.save_residuals else out
 
 
 def make_splash_attention(
@@ -131,8 +82,7 @@ def make_splash_attention(
     sm_scale: float = 1.0,
     attn_logits_soft_cap: float | None = None,
     block_sizes: SplashBlockSizes | None = None,
-    save_residuals: bool = False,
-) -> SplashAttention:
+) -> Attention:
     """Process a mask once, for many calls: `attend = make_splash_attention(mask)`.
 
     `attend(q, k, v, segment_ids)` then equals `splash_attention` with these arguments.
@@ -165,9 +115,19 @@ def make_splash_attention(
             for c in computed
         ),
         block_sizes=blocks,
-        save_residuals=bool(save_residuals),
     )
-    return SplashAttention(mask, infos, static)
+
+    def attend(
+        q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: SegmentIds | None = None
+    ) -> jax.Array:
+        _check_arrays(q, k, v)
+        _check_mask_fits(mask, q, k)
+        if segment_ids is not None:
+            segment_ids = _checked_segment_ids(segment_ids, q.shape[1], k.shape[1])
+        out: jax.Array = _attention(static, infos, q, k, v, segment_ids)
+        return out
+
+    return attend
 
 
 class _Infos(NamedTuple):
@@ -183,25 +143,15 @@ class _Static(NamedTuple):
 
     scores: tuple[Score, ...]  # of each kernel
     block_sizes: SplashBlockSizes
-    save_residuals: bool
 
 
 def _processed(
-    mask: Mask | MultiHeadMask | jax.Array, blocks: SplashBlockSizes
+    mask: Mask | MultiHeadMask, blocks: SplashBlockSizes
 ) -> tuple[_Infos, tuple[IntervalMask | None, ...]]:
     """Return the mask for each kernel, and the part that each kernel computes."""
     forward = (blocks.block_q, blocks.block_kv)
     dkv = (blocks.block_q_dkv, blocks.block_kv_dkv)
     dq = (blocks.block_q_dq, blocks.block_kv_dq)
-    if isinstance(mask, jax.Array):
-        checked: jax.Array = _unbatched(mask)
-        by_head = checked if mask.ndim == 3 else checked[None]
-        infos = _Infos(
-            forward=process_dynamic_mask(by_head, forward),
-            dkv=process_dynamic_mask(by_head, dkv, kv_major=True),
-            dq=process_dynamic_mask(by_head, dq),
-        )
-        return infos, (None, None, None)
     processed = (
         process_mask(mask, forward),
         process_mask(mask, dkv, kv_major=True),
@@ -215,22 +165,6 @@ def _processed(
     return _Infos(*(info for info, _ in processed)), tuple(c for _, c in processed)
 
 
-@custom_vmap
-def _unbatched(mask: jax.Array) -> jax.Array:
-    """Return the mask unchanged, but reject `jax.vmap`: each example would need its own table."""
-    return mask
-
-
-@_unbatched.def_vmap
-def _refuse_batch(axis_size: int, in_batched: list[bool], mask: jax.Array) -> Any:
-    del in_batched
-    raise ValueError(
-        f"splash_attention: mask is a jax.Array of shape {mask.shape} that jax.vmap batches "
-        f"({axis_size} examples). It must be the same for the whole batch: give vmap the mask with "
-        "in_axes=None, or call splash_attention for each mask under jax.lax.map."
-    )
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(
     static: _Static,
@@ -239,8 +173,9 @@ def _attention(
     k: jax.Array,
     v: jax.Array,
     segment_ids: SegmentIds | None,
-) -> tuple[jax.Array, jax.Array | None]:
-    return _forward(static, infos, q, k, v, segment_ids, save_logsumexp=static.save_residuals)
+) -> jax.Array:
+    out, _ = _forward(static, infos, q, k, v, segment_ids, save_logsumexp=False)
+    return out
 
 
 def _forward(
@@ -253,14 +188,13 @@ def _forward(
     *,
     save_logsumexp: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-    score, _, _ = static.scores
     out, logsumexp = launch_forward(
         infos.forward,
         q,
         k,
         v,
         segment_ids,
-        score=score,
+        score=static.scores[0],
         block_sizes=static.block_sizes,
         save_logsumexp=save_logsumexp,
     )
@@ -274,20 +208,14 @@ def _attention_fwd(
     k: jax.Array,
     v: jax.Array,
     segment_ids: SegmentIds | None,
-) -> tuple[tuple[jax.Array, jax.Array | None], tuple[Any, ...]]:
+) -> tuple[jax.Array, tuple[Any, ...]]:
     out, logsumexp = _forward(static, infos, q, k, v, segment_ids, save_logsumexp=True)
-    kept = (infos, q, k, v, segment_ids, out, logsumexp)
-    return (out, logsumexp if static.save_residuals else None), kept
+    return out, (infos, q, k, v, segment_ids, out, logsumexp)
 
 
-def _attention_bwd(
-    static: _Static, kept: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array | None]
-) -> tuple[Any, ...]:
+def _attention_bwd(static: _Static, kept: tuple[Any, ...], do: jax.Array) -> tuple[Any, ...]:
     infos, q, k, v, segment_ids, out, logsumexp = kept
-    do, dlogsumexp = cotangents
     di = jnp.sum(out.astype(jnp.float32) * do.astype(jnp.float32), axis=-1)  # [num_q_heads, q_seq]
-    if dlogsumexp is not None:
-        di = di - dlogsumexp
     # If a query sees no key, exp(MASK_VALUE - 0) makes its weights 0.
     logsumexp = jnp.where(logsumexp <= 0.5 * MASK_VALUE, 0.0, logsumexp)
     arrays = (q, k, v, do, logsumexp, di, segment_ids)
@@ -323,14 +251,14 @@ def _check_arrays(q: jax.Array, k: jax.Array, v: jax.Array) -> None:
     check_same_dtype("splash_attention", "v", v, "q", q)
 
 
-def _checked_mask(mask: AnyMask) -> Mask | MultiHeadMask | jax.Array:
+def _checked_mask(mask: AnyMask) -> Mask | MultiHeadMask:
     """Validate the mask, converting numpy arrays to mask objects."""
     if isinstance(mask, Mask | MultiHeadMask):
         return mask
-    if not isinstance(mask, np.ndarray | jax.Array):
+    if not isinstance(mask, np.ndarray):
         raise ValueError(
             f"splash_attention: mask is a {type(mask).__name__}. "
-            "It must be a Mask, a MultiHeadMask, or a bool array."
+            "It must be a Mask, a MultiHeadMask, or a bool numpy array."
         )
     if mask.dtype != np.bool_:
         raise ValueError(f"splash_attention: mask has dtype {mask.dtype.name}. It must be bool.")
@@ -339,12 +267,10 @@ def _checked_mask(mask: AnyMask) -> Mask | MultiHeadMask | jax.Array:
             f"splash_attention: mask has shape {mask.shape}. "
             "It must be [q_seq, kv_seq] or [num_q_heads, q_seq, kv_seq], not empty."
         )
-    if isinstance(mask, jax.Array):
-        return mask
     return NumpyMask(mask) if mask.ndim == 2 else MultiHeadMask(map(NumpyMask, mask))
 
 
-def _check_mask_fits(mask: AnyMask, q: jax.Array, k: jax.Array) -> None:
+def _check_mask_fits(mask: Mask | MultiHeadMask, q: jax.Array, k: jax.Array) -> None:
     expected: tuple[int, ...] = (q.shape[1], k.shape[1])
     if len(mask.shape) == 3:
         expected = (q.shape[0], *expected)

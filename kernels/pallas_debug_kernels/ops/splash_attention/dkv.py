@@ -17,13 +17,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from ..._arguments import SegmentIds
+from ..flash_attention.kernel import dot
 from .block_sizes import SplashBlockSizes
 from .kernel import flat_tables
 from .mask_info import EMPTY, MaskInfo
 from .tile import (
     Masking,
     Score,
-    dot,
     entry,
     masked,
     masking_arrays,

@@ -15,20 +15,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from ..._arguments import LANES, SegmentIds
+from ..flash_attention.kernel import dot, spread
 from .block_sizes import SplashBlockSizes
 from .mask_info import EMPTY, MaskInfo
 from .tile import (
     MASK_VALUE,
     Masking,
     Score,
-    dot,
     entry,
     masked,
     masking_arrays,
     masking_specs,
     parts_of,
     scaled,
-    spread_lanes,
     step_of,
 )
 
@@ -101,7 +100,7 @@ def splash_attention_kernel(
         sees_none = m <= 0.5 * MASK_VALUE
         divisor = jnp.where(sees_none, jnp.ones_like(l), l)
         factor = jnp.where(sees_none, jnp.zeros_like(l), 1.0 / divisor)
-        out = acc_ref[...] * spread_lanes(factor, acc_ref.shape[1])
+        out = acc_ref[...] * spread(factor, acc_ref.shape[1])
         out_ref[...] = out.astype(out_ref.dtype)
         if logsumexp_ref is not None:
             logsumexp = jnp.where(sees_none, m, m + jnp.log(divisor))  # [block_q, 128]
@@ -121,12 +120,12 @@ def _accumulate(
     """
     m_prev = m_ref[...]
     m_next = jnp.maximum(m_prev, jnp.max(scores, axis=1, keepdims=True))  # [block_q, 128]
-    p = jnp.exp(scores - spread_lanes(m_next, scores.shape[1]))  # [block_q, block_kv_compute]
+    p = jnp.exp(scores - spread(m_next, scores.shape[1]))  # [block_q, block_kv_compute]
     alpha = jnp.exp(m_prev - m_next)  # [block_q, 128]
     m_ref[...] = m_next
     l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
     products = dot(p.astype(v.dtype), v, contract=(1, 0))  # [block_q, head_dim]
-    acc_ref[...] = products + spread_lanes(alpha, acc_ref.shape[1]) * acc_ref[...]
+    acc_ref[...] = products + spread(alpha, acc_ref.shape[1]) * acc_ref[...]
 
 
 @partial(jax.jit, static_argnames=("score", "block_sizes", "save_logsumexp"))

@@ -4,16 +4,11 @@ The kernels walk a table with a row for each block of queries (dkv: of keys). A 
 to visit, non-empty ones first; the table is as wide as its longest row.
 """
 
-from types import ModuleType
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .masks import IntervalMask, Mask, MultiHeadMask
-
-Array = np.ndarray | jax.Array
 
 EMPTY, FULL, PARTIAL = 0, 1, 2
 
@@ -32,11 +27,11 @@ class MaskInfo(NamedTuple):
     q_sequence: `[q_seq]`, the positions of the queries if the kernel computes the mask.
     """
 
-    data_next: Array
-    block_mask: Array
-    mask_next: Array
-    partial_mask_blocks: Array | None
-    q_sequence: Array | None
+    data_next: np.ndarray
+    block_mask: np.ndarray
+    mask_next: np.ndarray
+    partial_mask_blocks: np.ndarray | None
+    q_sequence: np.ndarray | None
 
 
 def process_mask(
@@ -66,35 +61,10 @@ def process_mask(
         kinds, ids = kinds.swapaxes(1, 2), ids.swapaxes(1, 2)
         blocks = None if blocks is None else blocks.swapaxes(1, 2)
     width = max(1, int(np.count_nonzero(kinds, axis=-1).max()))
-    info = _schedule(kinds, ids, width, np)
+    info = _schedule(kinds, ids, width)
     if computed is None or not np.any(kinds == PARTIAL):
         return info._replace(partial_mask_blocks=blocks), None
     return info._replace(q_sequence=np.arange(computed.shape[0], dtype=np.int32)), computed
-
-
-def process_dynamic_mask(
-    mask: jax.Array,  # [heads, q_seq, kv_seq]
-    block_shape: tuple[int, int],
-    *,
-    kv_major: bool = False,
-) -> MaskInfo:
-    """Process a mask that is only known when the program runs.
-
-    The table has its maximum width, and every block is stored.
-    """
-    heads, q_seq, kv_seq = mask.shape
-    block_q, block_kv = block_shape
-    rows, columns = q_seq // block_q, kv_seq // block_kv
-    blocks = mask.reshape(heads, rows, block_q, columns, block_kv).swapaxes(2, 3)
-    if kv_major:
-        blocks = blocks.transpose(0, 2, 1, 4, 3)
-    kinds = jnp.where(
-        jnp.all(blocks, axis=(-2, -1)), FULL, jnp.where(jnp.any(blocks, axis=(-2, -1)), PARTIAL, 0)
-    )
-    ids = jnp.arange(kinds.size, dtype=jnp.int32).reshape(kinds.shape)
-    info = _schedule(kinds, ids, kinds.shape[-1], jnp)
-    flat_blocks = blocks.reshape(-1, *blocks.shape[-2:]).astype(jnp.bool_)
-    return info._replace(partial_mask_blocks=flat_blocks)
 
 
 def _table(
@@ -137,25 +107,25 @@ def _interval_table(
     return kinds, np.zeros_like(kinds)
 
 
-def _schedule(kinds: Array, ids: Array, width: int, xp: ModuleType) -> MaskInfo:
-    """Return the table of steps for `kinds` `[heads, rows, columns]`, using numpy or jax.numpy."""
-    columns = xp.argsort(kinds == EMPTY, axis=-1, stable=True)[..., :width]
-    block_mask = xp.take_along_axis(kinds, columns, axis=-1)
-    mask_next = xp.take_along_axis(ids, columns, axis=-1)
+def _schedule(kinds: np.ndarray, ids: np.ndarray, width: int) -> MaskInfo:
+    """Return the table of steps for `kinds` `[heads, rows, columns]`."""
+    columns = np.argsort(kinds == EMPTY, axis=-1, stable=True)[..., :width]
+    block_mask = np.take_along_axis(kinds, columns, axis=-1)
+    mask_next = np.take_along_axis(ids, columns, axis=-1)
     return MaskInfo(
-        data_next=_look_ahead(columns, block_mask != EMPTY, xp).astype(xp.int32),
-        block_mask=block_mask.astype(xp.int32),
-        mask_next=_look_ahead(mask_next, block_mask == PARTIAL, xp).astype(xp.int32),
+        data_next=_look_ahead(columns, block_mask != EMPTY).astype(np.int32),
+        block_mask=block_mask.astype(np.int32),
+        mask_next=_look_ahead(mask_next, block_mask == PARTIAL).astype(np.int32),
         partial_mask_blocks=None,
         q_sequence=None,
     )
 
 
-def _look_ahead(values: Array, needed: Array, xp: ModuleType) -> Array:
+def _look_ahead(values: np.ndarray, needed: np.ndarray) -> np.ndarray:
     """Replace values that are not needed by the next needed one in step order, cyclically."""
     flat, flat_needed = values.ravel(), needed.ravel()
-    needed_places = xp.argsort(~flat_needed, stable=True)
-    before = xp.cumsum(flat_needed) - flat_needed  # needed values before each step
-    total = xp.maximum(flat_needed.sum(), 1)
-    ahead: Array = flat[needed_places[before % total]].reshape(values.shape)
+    needed_places = np.argsort(~flat_needed, stable=True)
+    before = np.cumsum(flat_needed) - flat_needed  # needed values before each step
+    total = np.maximum(flat_needed.sum(), 1)
+    ahead: np.ndarray = flat[needed_places[before % total]].reshape(values.shape)
     return ahead

@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from ..._arguments import SegmentIds
-from .api import AnyMask, Output
+from .api import AnyMask
 from .block_sizes import SplashBlockSizes
 from .masks import Mask, MultiHeadMask
 from .tile import MASK_VALUE
@@ -22,8 +22,7 @@ def splash_attention_reference(
     sm_scale: float = 1.0,
     attn_logits_soft_cap: float | None = None,
     block_sizes: SplashBlockSizes | None = None,
-    save_residuals: bool = False,
-) -> Output:
+) -> jax.Array:
     """Compute attention for `[heads, seq, head_dim]` in float32.
 
     The block sizes are ignored; they are accepted so that one spec fits both kernel and reference.
@@ -42,13 +41,10 @@ def splash_attention_reference(
         q_ids, kv_ids = (jnp.asarray(ids) for ids in segment_ids)
         visible = visible & (q_ids[:, None] == kv_ids[None, :])
     # A fully masked row is zero; its softmax would be NaN.
-    sees_some = jnp.any(visible, axis=-1)
     scores = jnp.where(visible, scores, MASK_VALUE)
-    logsumexp = jnp.where(sees_some, jax.nn.logsumexp(scores, axis=-1), MASK_VALUE)
     weights = jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0.0)
     out: jax.Array = jnp.einsum("hqk,hkd->hqd", weights, v32, precision=lax.Precision.HIGHEST)
-    out = out.astype(q.dtype)
-    return (out, logsumexp) if save_residuals else out
+    return out.astype(q.dtype)
 
 
 def _dense(mask: AnyMask) -> np.ndarray | jax.Array:

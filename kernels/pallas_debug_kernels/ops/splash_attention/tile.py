@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 
 from ..._arguments import LANES, SegmentIds
+from ..flash_attention.kernel import part_of, spread
 from .mask_info import FULL, MaskInfo
 from .masks import IntervalMask
 
@@ -194,43 +195,12 @@ def _of_queries(ref: jax.Ref, queries: slice, kv_axis: int) -> jax.Array:
 
 
 def parts_of(block_q: int, dtype: DTypeLike) -> tuple[slice, ...]:
-    """Return the queries to process at a time: both halves of a block, or all of a large one.
-
-    The compiler keeps the order of matrix products. With the scores of both halves first, the MXU
-    computes those of the second while the vector units process the first. A large block keeps both
-    busy as it is, and each part would load the keys into the MXU again; for float32, several times.
-    """
-    smallest = 256 if dtype == jnp.float32 else 128
-    size = block_q // 2 if smallest <= block_q <= 256 else block_q
+    """Return the queries to process at a time; see `part_of`."""
+    size = part_of(block_q, dtype)
     return tuple(slice(start, start + size) for start in range(0, block_q, size))
 
 
 def _spread(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Broadcast `[rows, 128]`, equal in all lanes, or `[1, columns]`, to the shape of the tile."""
-    wide: jax.Array = jnp.broadcast_to(x, shape) if x.shape[0] == 1 else spread_lanes(x, shape[1])
+    wide: jax.Array = jnp.broadcast_to(x, shape) if x.shape[0] == 1 else spread(x, shape[1])
     return wide
-
-
-def spread_lanes(x: jax.Array, columns: int) -> jax.Array:
-    """Broadcast `[rows, 128]`, equal in all lanes, to `[rows, columns]`."""
-    repeats = pl.cdiv(columns, LANES)
-    wide: jax.Array = x if repeats == 1 else jnp.tile(x, (1, repeats))
-    return wide[:, :columns]
-
-
-def dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
-    """Return the float32 product, summed over the dimensions `contract` of `x` and `y`."""
-    x_dim, y_dim = contract
-    product: jax.Array = lax.dot_general(
-        x,
-        y,
-        (((x_dim,), (y_dim,)), ((), ())),
-        precision=_precision(x.dtype),
-        preferred_element_type=jnp.float32,
-    )
-    return product
-
-
-def _precision(dtype: DTypeLike) -> lax.Precision:
-    """Return HIGHEST for float32, which the MXU otherwise rounds to bfloat16."""
-    return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
