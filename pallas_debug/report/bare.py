@@ -7,8 +7,7 @@ a text of 10,000 lines has a few hundred locations.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pallas_debug.ir.chains import Chains
 from pallas_debug.ir.llo import LOCATION
@@ -17,7 +16,11 @@ from pallas_debug.model import SourceLine
 
 ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
 
-_Table = tuple[Chains, dict[tuple[str, ...], ChainsOfLine]]
+Tables = dict[tuple[str, ...], tuple[Chains, dict[tuple[str, ...], ChainsOfLine]]]
+"""By the lines that define aliases, their resolver and the locations that it has resolved.
+
+Two thirds of a module's passes share their aliases.
+"""
 
 _ALIAS = "#loc"
 _OF_ARGUMENT = re.compile(r" loc\((?:#loc\d*|unknown)\)")
@@ -37,28 +40,18 @@ class BareText:
     chains: list[ChainsOfLine]
 
 
-@dataclass(frozen=True)
-class KnownLocations:
-    """Cache of resolved locations: two thirds of a module's passes share their aliases."""
-
-    _tables: dict[tuple[str, ...], _Table] = field(default_factory=dict)
-
-    def of(self, aliases: Sequence[str]) -> _Table:
-        """Return the resolver of lines that define aliases, and the locations it has resolved."""
-        return self._tables.setdefault(tuple(aliases), (Chains(aliases), {}))
-
-
-def bare_text(module: Module, locations: KnownLocations | None = None) -> BareText:
+def bare_text(module: Module, tables: Tables | None = None) -> BareText:
     """Remove the locations of a text.
 
     Args:
-      locations: cache for texts of the same kernel.
+      tables: cache for texts of the same kernel.
     """
     lines: list[str] = []
     chains: list[ChainsOfLine] = []
     is_mlir = module.kind == "mlir"
-    aliases = [line for line in module.lines if is_mlir and line.startswith(_ALIAS)]
-    resolver, known = (locations or KnownLocations()).of(aliases)
+    aliases = tuple(line for line in module.lines if is_mlir and line.startswith(_ALIAS))
+    tables = {} if tables is None else tables
+    resolver, known = tables.setdefault(aliases, (Chains(aliases), {}))
     for number, line in enumerate(module.lines):
         if is_mlir and line.startswith(_ALIAS):
             continue

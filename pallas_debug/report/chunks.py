@@ -18,7 +18,7 @@ from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Stage
 from pallas_debug.profile.stats import Profile
 from pallas_debug.report import schedule
-from pallas_debug.report.collect import ReportedKernel
+from pallas_debug.report.collect import ReportedKernel, own_file
 from pallas_debug.report.pack import Packer, Text, compressed, document, shown
 from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
 from pallas_debug.store.layout import (
@@ -94,8 +94,7 @@ def _of_schedule(
     id_: str, at: int, kernel: ReportedKernel, stored: StoredCompilation, profile: Profile
 ) -> Chunk:
     """The bundles, and the compiler's other texts about its schedule."""
-    of = kernel.stored.kernel
-    own = of.source.file if of is not None and of.source is not None else None
+    own = own_file(kernel.stored)
     bare, starts = schedule.listing(profile)
     texts = [Text(name="bundles", bare=bare)] if bare.lines else []
     texts += _beside(kernel.stored, stored, [PurePath(path).stem for path in _OF_SCHEDULE])
@@ -183,8 +182,7 @@ def _read(name: str, find: Callable[[], StoredText]) -> Text:
 
 def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
     """Lines of the kernel's own file with what was found there: a mark, and its text."""
-    of = kernel.stored.kernel
-    own = of.source.file if of is not None and of.source is not None else None
+    own = own_file(kernel.stored)
     for finding in kernel.findings:
         message = finding.message.partition("\n")[0]
         for at in filter(None, (finding.source, finding.other)):

@@ -128,6 +128,12 @@ def collect(
     return Contents(kernels=tuple(found), elsewhere=elsewhere.findings, runs=runs)
 
 
+def own_file(stored: StoredKernel) -> str | None:
+    """The file of the kernel function."""
+    of = stored.kernel
+    return of.source.file if of is not None and of.source is not None else None
+
+
 def _is_compiled(stored: StoredCompilation) -> bool:
     return stored.compilation is not None and stored.compilation.ok
 

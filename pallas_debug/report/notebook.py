@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import Dump, Finding, PrintRecord
-from pallas_debug.report.collect import ReportedKernel
+from pallas_debug.report.collect import ReportedKernel, own_file
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import (
     advice,
@@ -23,10 +23,9 @@ from pallas_debug.report.parts import (
     kernel,
     memory,
     overview,
-    strip,
 )
 from pallas_debug.report.parts.common import mark, section
-from pallas_debug.report.section import own_file, source_lines
+from pallas_debug.report.section import source_lines
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
@@ -63,10 +62,6 @@ def dump_html(dump: Dump) -> str:
             profile = found.profile
             content.append(section("Advice", advice.advice_list(profile.advice), level=4))
             content.append(figures.summary(profile.stats, own, lines))
-            if profile.schedule.table is not None:
-                content.append(
-                    section("Units over bundles", strip.heat_strip(profile.schedule.table), level=4)
-                )
             content.append(section("Memory", memory.memory_part(profile.stats.memory), level=4))
         content.append(compilation.passes_table(made))
         heading = tag("summary", tag("b", made.target), " ", compilation.status(made))

@@ -21,7 +21,7 @@ from typing import Any
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 from pallas_debug.render import visible
-from pallas_debug.report.bare import BareText, ChainsOfLine, KnownLocations, bare_text
+from pallas_debug.report.bare import BareText, ChainsOfLine, Tables, bare_text
 
 MAX_LINE = 4000
 """Maximum characters shown of a line: one may contain a constant of ten million."""
@@ -61,7 +61,7 @@ class Packer:
 
     files: dict[str, int] = field(default_factory=dict)
     chains: dict[ChainsOfLine, int] = field(default_factory=dict)
-    _locations: KnownLocations = field(default_factory=KnownLocations, repr=False)
+    _tables: Tables = field(default_factory=dict, repr=False)
     _seen: dict[int, tuple[ChainsOfLine, int]] = field(default_factory=dict, repr=False)
 
     def text(self, text: Text) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Packer:
             if text.text is None:
                 return {"name": text.name, "problem": text.problem or "it is not in the dump"}
             module = Module.of(text.text)
-            bare, kind = bare_text(module, self._locations), module.kind
+            bare, kind = bare_text(module, self._tables), module.kind
         return {
             "name": text.name,
             "kind": kind,

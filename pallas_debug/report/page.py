@@ -19,7 +19,7 @@ from pallas_debug.report.parts import compilation, findings, overview
 from pallas_debug.report.parts.common import section
 from pallas_debug.report.parts.findings import Link
 from pallas_debug.report.parts.overview import FiguresByTarget
-from pallas_debug.report.section import build_section, link_of, own_file
+from pallas_debug.report.section import build_section, link_of
 
 MAX_DATA = 19_000_000
 """Maximum bytes of compressed texts in a page."""
@@ -27,7 +27,6 @@ MAX_DATA = 19_000_000
 STYLES = ("parts.css", "page.css")
 SCRIPTS = (
     "elements.js",
-    "inflate.js",
     "data.js",
     "tokens.js",
     "diff.js",
@@ -172,8 +171,7 @@ def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:
             {
                 "id": reported.id,
                 "name": shown(reported.name),
-                "file": _own_file(reported),
-                "line": _own_line(reported),
+                **_own_place(reported),
                 "targets": [shown(stored.target) for stored in reported.compilations],
                 "chunks": [chunk.as_json() for chunk in found],
             }
@@ -189,11 +187,9 @@ def _block(id_: str, data: str) -> Markup:
     return Markup(f'<script type="text/plain" id="{id_}">{data}</script>\n')
 
 
-def _own_file(reported: ReportedKernel) -> str | None:
-    own = own_file(reported.stored)
-    return shown(own) if own is not None else None
-
-
-def _own_line(reported: ReportedKernel) -> int | None:
+def _own_place(reported: ReportedKernel) -> dict[str, str | int | None]:
     of = reported.stored.kernel
-    return of.source.line if of is not None and of.source is not None else None
+    source = of.source if of is not None else None
+    if source is None:
+        return {"file": None, "line": None}
+    return {"file": shown(source.file), "line": source.line}

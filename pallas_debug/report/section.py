@@ -9,7 +9,7 @@ from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Compilation, SourceLine
 from pallas_debug.profile.stats import Stats
 from pallas_debug.report.chunks import Chunk, chunks_of
-from pallas_debug.report.collect import ReportedKernel
+from pallas_debug.report.collect import ReportedKernel, own_file
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import advice, blocks, compilation, figures, findings, kernel, memory
 from pallas_debug.report.parts.common import mark, section
@@ -213,12 +213,6 @@ def _blocks(reported: ReportedKernel) -> Markup:
         return Markup()
     table = blocks.blocks_table(found)
     return tag("div", table, tag("div", class_="pd-blocks", data_blocks=reported.id))
-
-
-def own_file(stored: StoredKernel) -> str | None:
-    """The file of the kernel function."""
-    of = stored.kernel
-    return of.source.file if of is not None and of.source is not None else None
 
 
 def source_lines(stored: StoredKernel) -> list[str]:

@@ -131,13 +131,6 @@ def test_tables_and_figures_have_captions(browser: Browser, page: Path) -> None:
     assert max(steps) <= 1, "a level of headings is skipped"
 
 
-def test_low_contrast_is_seen(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    browser.run("(document.querySelector('h1').style.color = '#999', true)")
-    _, low = browser.run(CONTRAST)
-    assert any(line.startswith("2.") and line.endswith("H1 dumps") for line in low)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width,dark", SIZES)
 def test_contrast_and_width(browser: Browser, page: Path, width: int, dark: bool) -> None:
@@ -220,26 +213,3 @@ def test_nothing_moves_where_motion_is_reduced(browser: Browser, page: Path) -> 
     )
     moving = browser.run("document.getAnimations().length")
     assert moving == 0
-
-
-@pytest.mark.slow
-def test_room_for_values_and_between_kernels(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    room = """
-      const facts = document.createElement('dl');
-      facts.className = 'pd-facts';
-      facts.innerHTML = '<div><dt>cycles of a step that would not grow with the blocks</dt>' +
-        '<dd>1,234,567 cycles</dd></div>';
-      facts.style.width = '340px';
-      document.querySelector('#overview').append(facts);
-      return facts.querySelector('dd').getBoundingClientRect().width;
-    """
-    assert browser.run(room) > 100
-    gaps = """
-      const cards = [...document.querySelectorAll('#findings .pd-part > section')];
-      return cards.slice(1).map((card, n) =>
-        card.getBoundingClientRect().top - cards[n].getBoundingClientRect().bottom);
-    """
-    found = browser.run(gaps)
-    assert found
-    assert min(found) > 16

@@ -285,20 +285,6 @@ def test_a_pass_with_an_odd_name_is_reached_from_the_table(
 
 
 @pytest.mark.slow
-def test_a_browser_that_cannot_inflate(browser: Browser, page: Path) -> None:
-    added = browser.command(
-        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream;"
-    )
-    try:
-        open_kernel(browser, page, "double", "/t0/12-apply-vector-layout")
-        choose(browser, "text", "arith.addf")
-        assert browser.run("typeof DecompressionStream") == "undefined"
-        assert rows(browser, "source", ".pd-linked-2")
-    finally:
-        browser.command("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
-
-
-@pytest.mark.slow
 def test_a_damaged_chunk_is_named(browser: Browser, page: Path) -> None:
     browser.open(page)
     id_ = kernel_id(browser, "double")

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import zlib
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -189,18 +188,6 @@ def test_chunks_beyond_the_limit_are_left_out_and_named(
 
 def test_a_page_is_the_same_each_time(write: Write) -> None:
     assert write().read_bytes() == write().read_bytes()
-
-
-@pytest.mark.slow
-def test_forked_processes_write_the_same_page(dumps: Path, write: Write, run_python: Any) -> None:
-    double = next(dumps.glob(f"{DOUBLE}*"))
-    for number in range(6):
-        shutil.copytree(double, dumps / f"double-0000000{number}")
-    wanted = write(dumps).read_bytes()
-    made = dumps.parent / "forked.html"
-    run = run_python("-m", "pallas_debug", "report", dumps, "-o", made)
-    assert run.returncode == 0, run.stderr
-    assert made.read_bytes() == wanted
 
 
 def test_a_failed_compilation_has_no_empty_figures(dumps: Path, write: Write) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 from pallas_debug.render import consequence_texts
-from pallas_debug.report.markup import Markup, tag
+from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts.common import Mark, facts, mark, place, quoted
 
 Link = Callable[[SourceLine], str | None]
@@ -80,42 +80,36 @@ def finding_list(findings: Sequence[Finding], link: Link = nowhere) -> Markup:
 
 def hint_list(hints: Sequence[Hint], link: Link = nowhere) -> Markup:
     """Hints, a line each: what looks unintended, but fails nothing."""
-    if not hints:
-        return Markup()
     rows = []
     for hint in hints[:MAX_SHOWN]:
         at = [place(hint.source, link(hint.source)), " "] if hint.source is not None else []
-        rows.append(tag("li", at, hint.message, tag("span", f" (hint: {hint.kind})")))
-    if more := len(hints) - len(rows):
-        rows.append(tag("li", f"{more:,} more", class_="pd-more"))
-    return tag("ul", rows, class_="pd-dim")
+        rows.append([at, hint.message, tag("span", f" (hint: {hint.kind})")])
+    return _listed("ul", rows, len(hints), "pd-dim")
 
 
 def gap_list(gaps: Sequence[Gap]) -> Markup:
     """Judgements that runs were asked for and did not make, or made only in part."""
-    if not gaps:
-        return Markup()
     rows = [
-        tag("li", tag("b", gap.engine), " in part" if gap.is_partial else None, f": {gap.reason}")
+        [tag("b", gap.engine), " in part" if gap.is_partial else None, f": {gap.reason}"]
         for gap in gaps[:MAX_SHOWN]
     ]
-    more = len(gaps) - len(rows)
-    if more:
-        rows.append(tag("li", f"{more:,} more", class_="pd-more"))
-    return tag("ul", rows)
+    return _listed("ul", rows, len(gaps))
 
 
 def print_list(prints: Sequence[PrintRecord], link: Link = nowhere) -> Markup:
     """Output of the kernel's prints."""
-    if not prints:
-        return Markup()
     rows = []
     for record in prints[:MAX_SHOWN]:
         at = [place(record.source, link(record.source))] if record.source is not None else []
         if record.grid_point:
             at.append(tag("span", f" {record.grid_point}"))
-        rows.append(tag("li", at, " ", tag("code", record.text)))
-    more = len(prints) - len(rows)
-    if more:
-        rows.append(tag("li", f"{more:,} more lines", class_="pd-more"))
-    return tag("ol", rows, class_="pd-prints")
+        rows.append([at, " ", tag("code", record.text)])
+    return _listed("ol", rows, len(prints), "pd-prints")
+
+
+def _listed(name: str, rows: Sequence[Child], count: int, class_: str | None = None) -> Markup:
+    """A list of the first rows, which says how many more there are; nothing if there are none."""
+    items = [tag("li", row) for row in rows]
+    if count > len(rows):
+        items.append(tag("li", f"{count - len(rows):,} more", class_="pd-more"))
+    return tag(name, items, class_=class_) if rows else Markup()

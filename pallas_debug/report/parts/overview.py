@@ -22,30 +22,20 @@ def tiles(contents: Contents) -> Markup:
     compilations = [c for kernel in contents.kernels for c in kernel.compilations]
     failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
     findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.elsewhere)
-    rows: list[tuple[Child, str]] = [
-        (len(contents.kernels), "kernel"),
-        (len(contents.targets), "target"),
-        (mark("bad", failed) if failed else 0, "failed compilation"),
-        (mark("bad", findings) if findings else 0, "finding"),
-        (contents.runs, "recorded run"),
-    ]
-    counts = (len(contents.kernels), len(contents.targets), failed, findings, contents.runs)
-
-    def tile(value: Child, label: str) -> Child:
-        content = [tag("b", value), " ", tag("span", label)]
-        if isinstance(value, int):
-            return content
-        return tag("a", content, href="#overview/findings")
-
-    rows = [
-        (value, name if count == 1 else f"{name}s")
-        for (value, name), count in zip(rows, counts, strict=True)
-    ]
-    return tag(
-        "ul",
-        [tag("li", tile(value, label)) for value, label in rows],
-        class_="pd-tiles",
-    )
+    counts = {
+        "kernel": len(contents.kernels),
+        "target": len(contents.targets),
+        "failed compilation": failed,
+        "finding": findings,
+        "recorded run": contents.runs,
+    }
+    items = []
+    for name, count in counts.items():
+        is_bad = count > 0 and name in ("failed compilation", "finding")
+        label = tag("span", name if count == 1 else f"{name}s")
+        content = [tag("b", mark("bad", count) if is_bad else count), " ", label]
+        items.append(tag("li", tag("a", content, href="#overview/findings") if is_bad else content))
+    return tag("ul", items, class_="pd-tiles")
 
 
 @dataclass(frozen=True, kw_only=True)

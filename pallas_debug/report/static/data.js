@@ -6,14 +6,8 @@ async function unpacked(id) {
   const holder = document.getElementById(id);
   if (!holder) throw new Error(`the page does not hold ${id}`);
   const packed = Uint8Array.from(atob(holder.textContent), (c) => c.charCodeAt(0));
-  let data;
-  if (typeof DecompressionStream === 'function') {
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
-    data = await new Response(stream).arrayBuffer();
-  } else {
-    data = inflate(packed);
-  }
-  return JSON.parse(new TextDecoder().decode(data));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
+  return JSON.parse(await new Response(stream).text());
 }
 
 /** The chunk of an id, with each text's lines and their chains; inflated once. */
