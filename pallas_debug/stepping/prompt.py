@@ -251,19 +251,6 @@ def _copies(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         )
 
 
-def _ledger(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-    ledger = getattr(prompt.session.track, "ledger", None)
-    if ledger is None:
-        raise SteppingError("only recordings have a ledger: `step WHAT --record FOLDER`")
-    for entry in ledger():
-        if rest and rest not in entry.what:
-            continue
-        line = "" if entry.place.line is None else f", line {entry.place.line.line}"
-        counts = "" if entry.event != "counts" else f" is {', '.join(map(str, entry.counts))}"
-        event = "" if entry.event == "counts" else f" {entry.event}, {entry.number or 0:,} bytes"
-        yield f"{entry.what}{counts}{event}: grid point {entry.place.point}{line}"
-
-
 def _who(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     for number, item in enumerate(prompt.session.who(rest)):
         yield ("  " if number else "") + written(item)
@@ -401,12 +388,6 @@ COMMANDS: Sequence[PromptCommand] = (
         run=_device,
     ),
     PromptCommand(names=("dmas",), usage="", summary="DMAs in flight", run=_copies),
-    PromptCommand(
-        names=("ledger",),
-        usage="[NAME]",
-        summary="semaphores and DMAs until here, in a recording",
-        run=_ledger,
-    ),
     PromptCommand(names=("who",), usage="NAME[I,J,…]", summary="what wrote this element", run=_who),
     PromptCommand(names=("list", "l"), usage="[LINE]", summary="source around the line", run=_list),
     PromptCommand(names=("stack", "bt"), usage="", summary="calls that lead here", run=_stack),

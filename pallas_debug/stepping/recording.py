@@ -1,6 +1,6 @@
 """Recordings of a kernel's run as JSON and `.npy`, for stepping without jax and the kernel.
 
-    recording.json    places, what has which value there, the ledger, the source
+    recording.json    places, what has which value there, the source
     arrays/NAME.npy   each array once, by a digest of its content
 
 numpy's own dtypes are stored as they are, and narrower floats (bfloat16, float8) as float32.
@@ -75,24 +75,6 @@ class RecordedStop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerEntry:
-    """Event of a semaphore or a DMA.
-
-    Attributes:
-      event: "started", "finished" or "counts".
-      what: source and destination of the DMA, or the semaphore.
-      number: number of bytes, for a DMA.
-      counts: counts of the semaphore's entries after the event.
-    """
-
-    event: str
-    what: str
-    place: StepPlace
-    number: int | None = None
-    counts: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class RecordedOutput:
     """Writer of each element of an output.
 
@@ -125,7 +107,6 @@ class Recording:
     stops: tuple[RecordedStop, ...]
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fault: str | None = None
-    ledger: tuple[LedgerEntry, ...] = ()
     writers: tuple[StepPlace, ...] = ()
     outputs: tuple[RecordedOutput, ...] = ()
 
@@ -319,10 +300,6 @@ class RecordedRun:
     def executable(self, file: str) -> frozenset[int]:
         lines = (stop.place.line for stop in self.recording.stops)
         return frozenset(line.line for line in lines if line is not None and line.file == file)
-
-    def ledger(self) -> Sequence[LedgerEntry]:
-        """Semaphores and DMAs, up to this place."""
-        return [entry for entry in self.recording.ledger if entry.place.tick < self.place.tick]
 
     def array(self, digest: str) -> Array:
         """Return a recorded array.

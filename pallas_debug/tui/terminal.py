@@ -109,30 +109,20 @@ def fitting(lines: list[str]) -> tuple[str, int]:
 
 # The editor.
 
-PLUS_LINE = frozenset(
-    {
-        *("vi", "vim", "nvim", "gvim", "mvim", "view", "emacs", "emacsclient", "nano", "pico"),
-        *("micro", "joe", "jed", "mg", "ne", "kak", "mcedit", "gedit", "less"),
-    }
-)
-"""Editors that take `+LINE` before the file."""
-
-GOTO = frozenset({"code", "code-insiders", "codium", "vscodium", "cursor", "windsurf"})
-"""Editors that take `--goto FILE:LINE`."""
-
-COLON = frozenset({"hx", "helix", "subl", "zed", "atom", "lapce"})
-"""Editors that take `FILE:LINE`."""
-
-DASH_LINE = frozenset({"kate", "kwrite", "idea", "pycharm", "charm"})
-"""Editors that take `--line LINE`."""
-
-DASHES = frozenset({"vi", "vim", "nvim", "gvim", "mvim", "view", "less"})
-"""Editors of `PLUS_LINE` that take `--` between options and files."""
-
-VIM = frozenset({"vim", "nvim", "gvim", "mvim"})
-"""Editors to start with options that ignore modelines, and an `.exrc` next to the file."""
-
 UNTRUSTED = ("--cmd", "set nomodeline noexrc")
+"""Options of Vim that ignore modelines, and an `.exrc` next to the file."""
+
+EDITORS: dict[str, Sequence[str]] = {
+    **dict.fromkeys(("vim", "nvim", "gvim", "mvim"), (*UNTRUSTED, "+{line}", "--", "{path}")),
+    **dict.fromkeys(("vi", "view", "less"), ("+{line}", "--", "{path}")),
+    **dict.fromkeys(("emacs", "emacsclient", "nano", "pico", "micro"), ("+{line}", "{path}")),
+    **dict.fromkeys(("joe", "jed", "mg", "ne", "kak", "mcedit", "gedit"), ("+{line}", "{path}")),
+    **dict.fromkeys(("code", "code-insiders", "codium", "vscodium"), ("--goto", "{path}:{line}")),
+    **dict.fromkeys(("cursor", "windsurf"), ("--goto", "{path}:{line}")),
+    **dict.fromkeys(("hx", "helix", "subl", "zed", "atom", "lapce"), ("{path}:{line}",)),
+    **dict.fromkeys(("kate", "kwrite", "idea", "pycharm"), ("--line", "{line}", "{path}")),
+}
+"""Arguments of editors for a file and a line in it."""
 
 
 def editor(environment: Mapping[str, str]) -> list[str]:
@@ -149,25 +139,21 @@ def editor(environment: Mapping[str, str]) -> list[str]:
 
 def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
     """Return the command that opens a file at a line, from 1; unknown editors open its start."""
-    name = PurePath(words[0]).name.lower().removesuffix(".exe")
     path = os.path.abspath(file)  # noqa: PTH100 - does not resolve links
-    if name in PLUS_LINE:
-        options = UNTRUSTED if name in VIM else ()
-        return [*words, *options, f"+{line}", *(["--"] if name in DASHES else []), path]
-    if name in GOTO | COLON and ":" in path:  # would be split in the wrong place
-        return [*words, path]
-    if name in GOTO:
-        return [*words, "--goto", f"{path}:{line}"]
-    if name in COLON:
-        return [*words, f"{path}:{line}"]
-    if name in DASH_LINE:
-        return [*words, "--line", str(line), path]
-    return [*words, path]
+    arguments = _arguments(words)
+    if "{path}:{line}" in arguments and ":" in path:  # would be split in the wrong place
+        arguments = ("{path}",)
+    return [*words, *(part.format(path=path, line=line) for part in arguments)]
 
 
 def takes_line(words: Sequence[str]) -> bool:
     """Return whether `edit_command` can pass the line to an editor."""
-    return edit_command(words, Path("/f"), 1) != [*words, "/f"]
+    return _arguments(words) != ("{path}",)
+
+
+def _arguments(words: Sequence[str]) -> Sequence[str]:
+    name = PurePath(words[0]).name.lower().removesuffix(".exe")
+    return EDITORS.get(name, ("{path}",))
 
 
 def edit_directory(roots: Iterable[Path]) -> Path | None:

@@ -287,7 +287,7 @@ KEYS = (
         "R",
         "escape",
     ),
-    *("w", "L", "minus", "u", "escape", "ctrl+g", "v", "e", "enter", "escape", "colon", "9"),
+    *("w", "L", "u", "escape", "ctrl+g", "v", "e", "enter", "escape", "colon", "9"),
     *("enter", "question_mark", "escape", "y", "E", "e", "t", "j", "x", "X", "ctrl+p"),
     *("g", "o", "escape", "f", "o", "enter", "D"),
 )

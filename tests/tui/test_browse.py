@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 from pilot import drive, press
-from textual import events
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser, Entry
-from pallas_debug.tui.widgets.cells import plain, spans, visible
+from pallas_debug.tui.widgets.cells import plain
 
 Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
@@ -89,53 +88,6 @@ async def test_brackets_go_to_what_changed_and_braces_to_any_pass(raw: Path) -> 
 
 @pytest.mark.slow
 @drive
-async def test_search_counts_and_goes_round(raw: Path) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await press(pilot, "slash", *"vector", "full_stop", *"load", "enter")
-        assert app.text.has_focus
-        hits = app.text.hits
-        assert hits
-        assert all("vector.load" in app.text.line(i) for i in hits)
-        assert app.text.cursor == hits[0]
-        assert f"1/{len(hits)}" in status(app)
-        await press(pilot, "N")
-        assert app.text.cursor == hits[-1]
-        await press(pilot, "n")
-        assert app.text.cursor == hits[0]
-        await press(pilot, "escape")
-        assert app.text.where == ""
-        assert app.is_running
-
-
-@drive
-async def test_keys_that_are_typed_ahead_are_for_what_those_before_them_lead_to(raw: Path) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await press(pilot, "tab", "tab")
-        assert app.text.has_focus
-        at = app.steps.cursor
-        for key in ("right_curly_bracket", "j", "j", "right_curly_bracket", "j", "j", "j"):
-            app.post_message(events.Key(key, "}" if len(key) > 1 else key))
-        await pilot.pause()
-        assert app.steps.cursor == at + 2
-        assert app.text.cursor == 3
-        place = app.place
-        assert place is not None
-        assert app.text.line(3) == app.browser.lines(place)[3]
-
-
-@drive
-async def test_a_search_that_is_no_expression_is_taken_as_it_stands(raw: Path) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await press(pilot, "slash", "left_parenthesis")
-        assert app.text.hits
-        assert all("(" in app.text.line(i) for i in app.text.hits)
-
-
-@pytest.mark.slow
-@drive
 async def test_a_line_is_gone_to(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(160, 48)) as pilot:
@@ -186,19 +138,6 @@ async def test_narrow_terminals_show_the_focused_pane(raw: Path) -> None:
 
 @pytest.mark.slow
 @drive
-async def test_what_a_file_holds_is_shown_and_not_obeyed(tmp_path: Path, raw: Path) -> None:
-    for path in (raw / "libtpu-0.0.50" / "add").iterdir():
-        (tmp_path / path.name).write_bytes(b"\x1b[2J\x1b]0;title\x07 [red]%x\x00\xff\xfe\n" * 3)
-    app = BrowseApp(Browser(tmp_path))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await press(pilot, "enter", "right_curly_bracket")
-        line = "".join(text for text, _ in app.text.cells(0))
-        assert visible(line).isprintable()
-        assert "␛[2J␛]0;title␇ [red]%x␀��" in visible(line)
-
-
-@pytest.mark.slow
-@drive
 async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> None:
     app = BrowseApp(Browser(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -222,38 +161,6 @@ async def test_a_filter_that_nothing_passes_says_so_and_not_that_there_are_no_ke
         await press(pilot, "enter", "f", *["backspace"] * 7, "enter")
         assert app.entry is not None
         assert "no kernel" not in status(app)
-
-
-@drive
-async def test_a_line_of_ten_million_characters(tmp_path: Path, raw: Path) -> None:
-    for i, path in enumerate(sorted((raw / "libtpu-0.0.50" / "add").iterdir())):
-        (tmp_path / path.name).write_bytes(b"x" * 10_000_000 if i == 3 else b"y")
-    app = BrowseApp(Browser(tmp_path))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await press(pilot, "slash", "x", "enter", "l", "j")
-        shown = [i for i in range(app.steps.count) if app.text.count]
-        while "x" not in app.text.line(0) and app.steps.cursor < shown[-1]:
-            await press(pilot, "right_curly_bracket")
-        assert "".join(t for t, _ in app.text.cells(0)).endswith("… 9,990,000 more bytes")
-
-
-@pytest.mark.parametrize(
-    "line, kinds",
-    [
-        (
-            '  %0 = arith.constant 1 : i32 loc("a.py":1:2)',
-            {"value", "operation", "type", "literal"},
-        ),
-        ("#loc1 = loc(callsite(#loc2 at #loc3))", {"location"}),
-        ("    c:f32[128,256] <- a[...]  # softmax.py:7:8 (k)", {"comment", "type"}),
-        ('"string" // and a comment', {"string", "comment"}),
-        ("plain words", set()),
-    ],
-)
-def test_highlighting(line: str, kinds: set[str]) -> None:
-    parts = spans(line)
-    assert plain(parts) == line
-    assert kinds <= {kind for _, kind in parts}
 
 
 @pytest.mark.slow

@@ -102,20 +102,6 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
 
 @pytest.mark.slow
 @drive
-async def test_rows_that_take_long_are_drawn_when_they_are_read(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel_pane, "BUDGET", -1.0)
-    app = BrowseApp(Browser(many))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.kernels.list.read >= 20)
-        assert plain(app.kernels.cells(5)).startswith("✓ kernel_00005-00000005  ✓v5e")
-        assert plain(app.kernels.cells(5000)).startswith("… kernel_05000-")
-        assert app.kernels.list.read < 100
-
-
-@pytest.mark.slow
-@drive
 async def test_keys_are_answered_while_kernels_are_read(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,14 +123,6 @@ def test_kernels_are_filtered_by_what_is_known() -> None:
     assert kernels.failures == 2
 
 
-def test_reading_stops_when_it_is_told_to() -> None:
-    kernels = KernelList(listed()[0])
-    asked = iter([False, True])
-    kernels.read_all(lambda: next(asked))
-    assert kernels.read == 1
-    assert not kernels.whole
-
-
 def test_two_directories_stand_in_pairs(copy: Path) -> None:
     shutil.move(copy / "running-cc4e5499", copy / "running-00000000")  # another digest
     shutil.rmtree(copy / "double-40afca47")
@@ -170,16 +162,6 @@ def test_kernels_that_were_read_do_not_pile_up(copy: Path, monkeypatch: pytest.M
         browser.stored(entry)
     assert len(browser._read) == 2
     assert browser.stored(browser.entries[0]) is not first
-
-
-def test_a_directory_that_goes_keeps_what_it_had(copy: Path) -> None:
-    browser = Browser(copy)
-    before = browser.entries
-    shutil.rmtree(copy)
-    assert not browser.take(browser.listed())
-    assert browser.entries == before
-    problem = browser.stored(before[0]).problem
-    assert problem == f"{before[0].name} is no longer in this directory"
 
 
 def test_links_in_a_circle_are_no_kernels(copy: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -100,26 +99,6 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
         assert str(app.screen.query_one("#summary", Static).render()) == ""
         await press(pilot, "escape")
         assert len(app.screen_stack) == 1
-
-
-@pytest.mark.slow
-@drive
-async def test_what_most_need_next_is_preloaded(
-    add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[threading.Thread] = []
-    monkeypatch.setattr(app_module, "PRELOAD_AFTER", 0.01)
-    monkeypatch.setattr(app_module, "preload", lambda: loaded.append(threading.current_thread()))
-    (tmp_path / "text.mlir").write_text("module {}\n")
-    app = BrowseApp(SingleFile(tmp_path / "text.mlir"))
-    async with app.run_test() as pilot:  # no diff, and no failure to explain
-        await pilot.pause(0.1)
-        await app.workers.wait_for_complete()
-        assert not loaded
-    app = BrowseApp(Browser(add))
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: bool(loaded))
-        assert loaded[0] is not threading.main_thread()
 
 
 @pytest.mark.slow

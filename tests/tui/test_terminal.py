@@ -217,27 +217,6 @@ def test_a_terminal_with_colours_gets_some(tmp_path: Path, add: str) -> None:
     assert re.search(r"\x1b\[[\d;]*[34]8;[25];", terminal.seen)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [(20, 6), (40, 12), (160, 48)])
-def test_sizes(tmp_path: Path, add: str, size: tuple[int, int]) -> None:
-    with Terminal(add, size=size) as terminal:
-        terminal.wait_for("add")
-        terminal.send("?")
-        terminal.wait_for("Moving")
-        terminal.send("G")
-        terminal.wait_for("quit")
-        terminal.send("q")
-        terminal.forget()
-        terminal.send("\x10")
-        terminal.wait_for("filter")
-        terminal.send("no longer a thing")
-        terminal.wait_for("thing")
-        terminal.forget()
-        terminal.send("\x1b")
-        terminal.wait_for("add")  # else `q` could arrive with the escape, as alt+q
-        assert terminal.quit() == 0
-
-
 # What it is started with.
 
 
@@ -300,19 +279,6 @@ def test_a_kernel_or_a_target_is_named_by_its_path(tmp_path: Path, dumps: Path, 
     (path,) = dumps.glob(part) if "*" in part else [dumps / part]
     with Terminal(str(path)) as terminal:
         terminal.wait_for("v6e  ›  " if "v6e" in part else "v5e  ›  ")
-        assert terminal.quit() == 0
-
-
-@pytest.mark.slow
-def test_two_directories(tmp_path: Path, raw: Path) -> None:
-    a, b = raw / "libtpu-0.0.42" / "add", raw / "libtpu-0.0.50" / "add"
-    with Terminal(str(a), str(b)) as terminal:
-        terminal.wait_for("original")
-        terminal.send("D")
-        terminal.wait_for("the same kernel in")
-        terminal.forget()
-        terminal.send("\x1b")
-        terminal.wait_for("original")  # else `q` could arrive with the escape, as alt+q
         assert terminal.quit() == 0
 
 

@@ -83,6 +83,11 @@ def test_tabs_reach_their_stops_across_parts() -> None:
 @pytest.mark.parametrize(
     "line, expected",
     [
+        ("  %0 = arith.constant 1 : i32", {"value", "operation", "type", "literal"}),
+        ("#loc1 = loc(callsite(#loc2 at #loc3))", {"location"}),
+        ("    c:f32[128,256] <- a[...]  # softmax.py:7:8 (k)", {"comment", "type"}),
+        ('"string" // and a comment', {"comment"}),
+        ("plain words", set()),
         (LLO[0], {"label"}),
         (LLO[1], {"label", "type", "literal"}),
         (LLO[2], {"label", "value", "operation", "location"}),
@@ -93,7 +98,7 @@ def test_tabs_reach_their_stops_across_parts() -> None:
         (BUNDLES[3], {"literal", "value", "operation", "comment"}),
     ],
 )
-def test_llo_and_bundles_have_colours(line: str, expected: set[str]) -> None:
+def test_every_stage_has_colours(line: str, expected: set[str]) -> None:
     parts = spans(line)
     assert plain(parts) == line
     assert {kind for _, kind in parts if kind} - {"string"} >= expected

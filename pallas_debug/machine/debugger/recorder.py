@@ -12,7 +12,7 @@ import numpy as np
 
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.machine.debugger.driver import MemoryWrite
-from pallas_debug.machine.debugger.live import LiveRun, region_text
+from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.quantities import size_text
 from pallas_debug.stepping import recording as form
@@ -75,10 +75,8 @@ class _Recorder:
         self.max_bytes = max_bytes
         self.nbytes = 0
         self.stops: list[form.RecordedStop] = []
-        self.ledger: list[form.LedgerEntry] = []
         self.writers: dict[StepPlace, int] = {}
         self.shadows: dict[MemoryBuffer, np.ndarray[Any, Any]] = {}
-        self.started: set[int] = set()
         self._digests: dict[str, None] = {}
         self._sources: dict[str, tuple[str, ...]] = {}
 
@@ -108,7 +106,6 @@ class _Recorder:
             stops=tuple(self.stops),
             sources=self._sources,
             fault=run.fault,
-            ledger=tuple(self.ledger),
             writers=tuple(self.writers),
             outputs=tuple(outputs),
         )
@@ -144,35 +141,13 @@ class _Recorder:
                 (self.folder / form.ARRAYS / f"{digest}.npy").write_bytes(content)
         return digest
 
-    # Semaphores, DMAs and writers
+    # Writers
 
     def _after(self, before: StepPlace) -> None:
-        """Record the effects of a step that began at `before`."""
-        for copy in self.run.machine.copies:
-            self._start(copy.number, region_text(copy.source), region_text(copy.destination),
-                        copy.nbytes, before)  # fmt: skip
+        """Record the writers of a step that began at `before`."""
         for write in self.run.events.writes:
-            if write.how == "count":
-                self._enter("counts", write.buffer.name, before, counts=write.counts)
-            elif write.copy is not None:
-                copy = write.copy
-                source, destination = region_text(copy.source), region_text(copy.destination)
-                self._start(copy.number, source, destination, copy.nbytes, before)
-                text = f"DMA {copy.number}: {source} → {destination}"
-                self._enter("finished", text, before, number=copy.nbytes)
             if write.how != "count":
                 self._shade(write, before)
-
-    def _start(
-        self, number: int, source: str, destination: str, nbytes: int, place: StepPlace
-    ) -> None:
-        if number not in self.started:
-            self.started.add(number)
-            text = f"DMA {number}: {source} → {destination}"
-            self._enter("started", text, place, number=nbytes)
-
-    def _enter(self, event: str, what: str, place: StepPlace, **fields: Any) -> None:
-        self.ledger.append(form.LedgerEntry(event=event, what=what, place=place, **fields))
 
     def _shade(self, write: MemoryWrite, place: StepPlace) -> None:
         """Record the writer of each element; a copy carries over the writers of its source."""

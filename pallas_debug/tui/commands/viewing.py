@@ -91,10 +91,6 @@ class ViewingActions(Workspace):
         for pane in (self.text, self.diff):
             pane.wrap = not pane.wrap
 
-    @action("text.fold", "minus", "fold or unfold the region around the line")
-    def action_fold_region(self) -> None:
-        self.text.toggle_fold()
-
     @action("text.trail", "u", "history of the operation, pass by pass")
     def action_follow_operation(self) -> None:
         place, line = self.place, self.line

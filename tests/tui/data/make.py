@@ -32,6 +32,8 @@ def main() -> None:
         dump = [command, "dump", f"listed:{name}", *given, "--to", ROOT, "-t", "v5e"]
         subprocess.run(dump, cwd=HERE, check=False)
     shutil.rmtree(ROOT / "runs")
+    for program in ROOT.glob("*/program.py"):  # no face of the lists shows it
+        program.unlink()
     put_run()
     for path in [p for p in ROOT.rglob("*") if p.is_file()]:
         data = path.read_bytes()
