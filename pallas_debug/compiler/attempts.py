@@ -28,11 +28,6 @@ from pallas_debug.compiler.stages import (
 from pallas_debug.model import Compilation, MissingFile
 from pallas_debug.store import layout, raw
 
-_FILES: Mapping[str, tuple[str, ...]] = {
-    ESTIMATE_TO: (layout.ESTIMATE,),
-}
-"""Files of a schedule that depend on one flag; all depend on the dump as a whole."""
-
 _REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for flag '(?P<i>\w+)'")
 
 _NOT_FOR_CHIP = re.compile(r"Dma latency model is currently only supported on ")
@@ -82,9 +77,9 @@ class Attempt:
 
     def _missing(self, file: str, compilation: Compilation) -> MissingFile:
         for left_out in self.left_out:
-            flag = next((f for f in left_out.flags if file in _FILES.get(f, ())), None)
-            if flag is None and LLO_DUMP_TO in left_out.flags:
-                flag = LLO_DUMP_TO
+            # The estimate depends on its own flag; all files depend on the dump as a whole.
+            needed = (ESTIMATE_TO, LLO_DUMP_TO) if file == layout.ESTIMATE else (LLO_DUMP_TO,)
+            flag = next((name for name in needed if name in left_out.flags), None)
             if flag is not None and compilation.ok:
                 return MissingFile(
                     file=file, cause=left_out.cause, flag=f"--{flag}", message=left_out.message

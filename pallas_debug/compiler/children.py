@@ -70,7 +70,7 @@ C = TypeVar("C", bound=Child)
 
 
 class Lease(Generic[C]):
-    """A session's claim on children.
+    """A session's claim on children, and how busy they were for it.
 
     Args:
       jobs: maximum number of children that work for the lease at a time.
@@ -78,56 +78,16 @@ class Lease(Generic[C]):
       start: starts a child.
     """
 
-    def __init__(
-        self,
-        children: Children[C],
-        *,
-        jobs: int,
-        key: Callable[[], Hashable],
-        start: Callable[[], C],
-    ) -> None:
+    def __init__(self, *, jobs: int, key: Callable[[], Hashable], start: Callable[[], C]) -> None:
         self.jobs = jobs
         self.key = key
         self.start = start
         self.stopped = False
         self.held: set[C] = set()
         self.starting = 0
-        self._children = children
-        self._pending = 0
-        self._finished = 0
-        self._busy_seconds = 0.0
-
-    def add_pending(self, count: int) -> None:
-        """Change the number of pending work items that need a child."""
-        with self._children.changed:
-            self._pending += count
-            self._children.changed.notify_all()
-
-    def take(self) -> C:
-        """Return an idle child, a new child, or the next child that is released.
-
-        Raises:
-          WorkerError: the lease was stopped, or no child could be started.
-        """
-        return self._children.take(self)
-
-    def warm(self) -> None:
-        """Start a child unless there is one."""
-        self._children.warm(self)
-
-    def give_back(self, child: C) -> None:
-        if child.served > 1:  # the first request includes loading libtpu
-            self._finished += 1
-            self._busy_seconds += time.monotonic() - child.taken
-        self._children.give_back(self, child)
-
-    def drop(self, child: C) -> None:
-        """Return an unusable child."""
-        self._children.drop(self, child)
-
-    def release(self, *, stop: bool) -> None:
-        """End the lease; `stop` kills the children that are working for it."""
-        self._children.release(self, stop=stop)
+        self.pending = 0
+        self.finished = 0
+        self.busy_seconds = 0.0
 
     def wants_another(self, of_key: list[C]) -> bool:
         """Return whether waiting for one of these children takes longer than starting another.
@@ -135,8 +95,8 @@ class Lease(Generic[C]):
         A child costs half a second of a core before it compiles anything, which pays off only if
         the queued kernels keep the present children busy for longer.
         """
-        waiting = self._pending - len(self.held) - self.starting
-        each = self._busy_seconds / self._finished if self._finished else 0.0
+        waiting = self.pending - len(self.held) - self.starting
+        each = self.busy_seconds / self.finished if self.finished else 0.0
         now = time.monotonic()
         longest = max(now - child.taken if child.served > 1 else 0.0 for child in of_key)
         return waiting * each > WORTH_A_CHILD or (waiting > 0 and longest > WORTH_A_CHILD)
@@ -144,7 +104,7 @@ class Lease(Generic[C]):
     def forget(self) -> None:
         """Reset in a forked process."""
         self.held.clear()
-        self.starting = self._pending = 0
+        self.starting = self.pending = 0
 
 
 class Children(Generic[C]):
@@ -169,7 +129,18 @@ class Children(Generic[C]):
         if keeps_idle:
             atexit.register(self.close)
 
+    def add_pending(self, lease: Lease[C], count: int) -> None:
+        """Change the number of pending work items that need a child."""
+        with self.changed:
+            lease.pending += count
+            self.changed.notify_all()
+
     def take(self, lease: Lease[C]) -> C:
+        """Return an idle child, a new child, or the next child that is released.
+
+        Raises:
+          WorkerError: the lease was stopped, or no child could be started.
+        """
         started = 0
         while True:
             with self.changed:
@@ -211,6 +182,7 @@ class Children(Generic[C]):
                 )
 
     def warm(self, lease: Lease[C]) -> None:
+        """Start a child unless there is one."""
         with self.changed:
             if lease.stopped:
                 return
@@ -223,6 +195,9 @@ class Children(Generic[C]):
 
     def give_back(self, lease: Lease[C], child: C) -> None:
         with self.changed:
+            if child.served > 1:  # the first request includes loading libtpu
+                lease.finished += 1
+                lease.busy_seconds += time.monotonic() - child.taken
             lease.held.discard(child)
             child.idle_since = time.monotonic()
             self._idle.append(child)
@@ -230,6 +205,7 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def drop(self, lease: Lease[C], child: C) -> None:
+        """End an unusable child."""
         child.kill()
         with self.changed:
             lease.held.discard(child)
@@ -237,7 +213,7 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def release(self, lease: Lease[C], *, stop: bool) -> None:
-        """End a lease. With `stop`, if it is the last one, also end idle children."""
+        """End a lease. `stop` kills its children at work and, after the last lease, idle ones."""
         with self.changed:
             lease.stopped = True
             self._leases.discard(lease)

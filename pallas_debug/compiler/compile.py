@@ -79,27 +79,6 @@ def finished(
     return compilation, files
 
 
-def refused(
-    kernel: Kernel,
-    target: Target,
-    failure: Failure,
-    *,
-    key: str,
-    versions: Mapping[str, str],
-    switches: tuple[str, ...] = (),
-) -> Compilation:
-    return Compilation(
-        kernel=kernel.name,
-        target=target.name,
-        status="failed",
-        key=key,
-        failure=explain.explained(failure, kernel),
-        device_kind=target.device_kind,
-        versions=versions,
-        switches=switches,
-    )
-
-
 def needs_others(failure: Failure) -> bool:
     """Return whether a kernel was skipped because it compiles only together with others."""
     return failure.type == CompiledWithOthersError.__name__

@@ -17,6 +17,7 @@ from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
 from pallas_debug.compiler.stages import NONE, Stages
 from pallas_debug.errors import CannotRunError
+from pallas_debug.explain import explained
 from pallas_debug.model import Compilation, Failure, SourceLine, Target
 from pallas_debug.store import layout
 
@@ -77,11 +78,14 @@ class Jobs:
             yield result
 
     def refused(self, captured: Capture, target: Target, key: str, failure: Failure) -> Compilation:
-        return compile_.refused(
-            captured.kernel,
-            target,
-            failure,
+        """Return the compilation of a kernel that did not reach the compiler."""
+        return Compilation(
+            kernel=captured.kernel.name,
+            target=target.name,
+            status="failed",
             key=key,
+            failure=explained(failure, captured.kernel),
+            device_kind=target.device_kind,
             versions=versions.installed(),
             switches=self._switches,
         )

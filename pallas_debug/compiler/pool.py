@@ -82,12 +82,10 @@ class PoolSettings:
     Attributes:
       jobs: maximum number of children; each takes about 400 MB once it has compiled.
       timeout: seconds per compilation.
-      flags: flags for libtpu besides ours; read once per process.
     """
 
     jobs: int = 2
     timeout: float = defaults.COMPILE_TIMEOUT
-    flags: tuple[str, ...] = ()
 
 
 def default_jobs() -> int:
@@ -157,13 +155,13 @@ class Pool:
         """Run `work` in a thread of the pool, where `compile` has a child available."""
         if self._process != os.getpid():  # forked: the threads exist only in the parent
             self._executor, self._process = _executor(self.settings.jobs), os.getpid()
-        self._lease.add_pending(1)
+        self._children.add_pending(self._lease, 1)
 
         def counted() -> object:
             try:
                 return work()
             finally:
-                self._lease.add_pending(-1)
+                self._children.add_pending(self._lease, -1)
 
         return self._executor.submit(counted)
 
@@ -208,7 +206,7 @@ class Pool:
     def warm(self) -> None:
         """Start a child in advance, unless there is one."""
         check_machine()
-        self._lease.warm()
+        self._children.warm(self._lease)
 
     def _compile(
         self,
@@ -218,7 +216,7 @@ class Pool:
         timeout: float,
     ) -> RequestOutcome:
         """Compile in a child, and move its files to `folder`."""
-        child = lease.take()
+        child = self._children.take(lease)
         log = child.folder / layout.LOG
         alive = False
         try:
@@ -242,9 +240,9 @@ class Pool:
         finally:
             if alive:
                 child.clear()
-                lease.give_back(child)
+                self._children.give_back(lease, child)
             else:
-                lease.drop(child)
+                self._children.drop(lease, child)
 
     def _lease_for(self, flags: ChildFlags) -> Lease[_Child]:
         """Return the claim on children with these flags."""
@@ -252,9 +250,8 @@ class Pool:
             found = self._leases.get(flags.key)
             if found is None:
                 found = self._leases[flags.key] = Lease(
-                    self._children,
                     jobs=self.settings.jobs,
-                    key=lambda: _key(self.settings, flags),
+                    key=lambda: _key(flags),
                     start=lambda: self._start(flags),
                 )
                 found.stopped = self._closed
@@ -265,7 +262,7 @@ class Pool:
         is_swept, self._is_swept = self._is_swept, True
         if not is_swept:
             sweep(Path(tempfile.gettempdir()), PREFIX)
-        return _Child(self.settings, flags)
+        return _Child(flags)
 
     def close(self, *, stop: bool = False) -> None:
         """Finish compilations in progress, or stop them at once. Nothing compiles afterwards."""
@@ -280,7 +277,7 @@ class Pool:
             self._closed = True
             leases = list(self._leases.values())
         for lease in leases:
-            lease.release(stop=stop)
+            self._children.release(lease, stop=stop)
 
     def pids(self, *, at_work: bool = False) -> list[int]:
         """Process IDs of live children, or only of those working for this pool."""
@@ -312,15 +309,15 @@ class _Child:
     idle_since = 0.0
     served = 0
 
-    def __init__(self, settings: PoolSettings, flags: ChildFlags = NO_FLAGS) -> None:
-        self.key = _key(settings, flags)
+    def __init__(self, flags: ChildFlags) -> None:
+        self.key = _key(flags)
         folders = {_DUMP_TO: DUMPS, **flags.folders}
         self.has_llo = LLO_FOLDER in folders.values()
         self._scratch = _scratch(*dict.fromkeys(folders.values()))
         self.folder = self._scratch.path
         self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
-        environment = _environment(settings, flags)
+        environment = _environment(flags)
         # libtpu writes logs there, even if disabled; /tmp/tpu_logs may belong to another user
         # (pytorch/xla#7816).
         environment["TMPDIR"] = str(self.folder)
@@ -328,7 +325,7 @@ class _Child:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
                     [
-                        *(*python(), "-P", "-m", "pallas_debug.compiler.worker"),
+                        *(sys.executable, "-P", "-m", "pallas_debug.compiler.worker"),
                         str(self.folder),
                         *(f"{flag}={folder}" for flag, folder in folders.items()),
                     ],
@@ -422,24 +419,19 @@ class _Child:
             return self.process.wait()
 
 
-def python() -> tuple[str, ...]:
-    """Return the command that starts Python for a child."""
-    return (sys.executable,)
-
-
 def _moved(source: Path, folder: Path) -> tuple[Path, ...]:
     """Move the files of a folder to another one."""
     folder.mkdir(exist_ok=True)
     return tuple(p.rename(folder / p.name) for p in source.iterdir() if p.is_file())
 
 
-def _environment(settings: PoolSettings, flags: ChildFlags) -> dict[str, str]:
+def _environment(flags: ChildFlags) -> dict[str, str]:
     """Environment variables of all children."""
     environment = dict(os.environ) | _QUIET
     environment.pop("XLA_FLAGS", None)  # meant for the program, not for the compiler
     environment["LIBTPU_INIT_ARGS"] = " ".join(
         # The worker adds those that name a folder.
-        [*user_flags(), *settings.flags, *MOSAIC_FLAGS, *flags.arguments]
+        [*user_flags(), *MOSAIC_FLAGS, *flags.arguments]
     )
     ours = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -448,13 +440,13 @@ def _environment(settings: PoolSettings, flags: ChildFlags) -> dict[str, str]:
     return environment
 
 
-def _key(settings: PoolSettings, flags: ChildFlags) -> Hashable:
+def _key(flags: ChildFlags) -> Hashable:
     """Return everything that a child reads on startup."""
-    environment = _environment(settings, flags)
+    environment = _environment(flags)
     for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # irrelevant to a child
         environment.pop(name, None)
     directory = None
-    if user_flags() or settings.flags:  # these may name files relative to it
+    if user_flags():  # these may name files relative to it
         with contextlib.suppress(FileNotFoundError):  # the directory was deleted
             directory = Path.cwd()
     return sys.executable, directory, frozenset(environment.items()), flags.key

@@ -201,25 +201,6 @@ def test_an_idle_child_ends(
 
 
 @pytest.mark.slow
-def test_of_two_children_the_one_that_is_not_needed_ends(
-    shared_pool: SharedPool, module: Module, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
-) -> None:
-    monkeypatch.setattr(children_module, "IDLE_SECONDS", 3.0)
-    with shared_pool(2) as pool:
-        pids = together(pool, module, monkeypatch)
-
-    def one_is_left() -> bool:
-        with shared_pool(1) as pool:
-            compiled(pool, module)
-            return len(pool.pids()) == 1
-
-    wait_until(one_is_left)
-    with shared_pool(1) as pool:
-        compiled(pool, module)
-        assert set(pool.pids()) < set(pids)
-
-
-@pytest.mark.slow
 def test_a_child_whose_folder_was_deleted_is_replaced(
     shared_pool: SharedPool, module: Module, temporary: Path
 ) -> None:
@@ -318,7 +299,9 @@ class BrokenChild:
     def disown(self) -> None: ...
 
 
-def broken_children(*, alive: bool) -> tuple[list[BrokenChild], Lease[BrokenChild]]:
+def broken_children(
+    *, alive: bool
+) -> tuple[list[BrokenChild], Children[BrokenChild], Lease[BrokenChild]]:
     started: list[BrokenChild] = []
 
     def start() -> BrokenChild:
@@ -326,18 +309,18 @@ def broken_children(*, alive: bool) -> tuple[list[BrokenChild], Lease[BrokenChil
         return started[-1]
 
     children: Children[BrokenChild] = Children(keeps_idle=False)
-    return started, Lease(children, jobs=1, key=lambda: None, start=start)
+    return started, children, Lease(jobs=1, key=lambda: None, start=start)
 
 
 def test_a_child_that_ends_at_once_is_asked_how() -> None:
-    started, lease = broken_children(alive=False)
-    assert [lease.take()] == started
+    started, children, lease = broken_children(alive=False)
+    assert [children.take(lease)] == started
 
 
 def test_children_that_lose_their_files_are_not_started_forever() -> None:
-    started, lease = broken_children(alive=True)
+    started, children, lease = broken_children(alive=True)
     with pytest.raises(WorkerError) as raised:
-        lease.take()
+        children.take(lease)
     assert len(started) == children_module.MAX_STARTS == 3
     assert str(raised.value) == (
         "the temporary files of the compiler's process were deleted as soon as it was started, "

@@ -12,7 +12,7 @@ from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler import targets
 from pallas_debug.compiler.pool import Pool, RequestOutcome
 from pallas_debug.compiler.protocol import Reply
-from pallas_debug.model import Compilation, Failure, Kernel, Memory, SourceLine
+from pallas_debug.model import Compilation, Failure, Kernel, SourceLine
 from pallas_debug.store import Store, open_dumps
 
 Module = Callable[[str], bytes]
@@ -189,42 +189,6 @@ def test_the_failed_pass_names_the_line_where_the_message_does_not(
     compilation, _ = finished(RequestOutcome(reply=reply, ended=None, log=b"", dumps=(path,)))
     assert compilation.failure == Failure(
         stage="compile", type="X", message="went wrong", last_pass="lower-to-llo", source=source
-    )
-
-
-def test_foreign_dumps_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("x")
-    memory = Memory(generated_code=1, arguments=2, outputs=3, temporaries=4)
-    reply = Reply(seconds=0.1234567, device_kind="TPU v5", memory=memory)
-    outcome = RequestOutcome(reply=reply, ended=None, log=b"", dumps=(tmp_path / "notes.txt",))
-    compilation, files = finished(outcome)
-    assert compilation == Compilation(
-        kernel="add",
-        target="v5e",
-        status="ok",
-        key="k",
-        memory=memory,
-        flags=("--a=1",),
-        seconds=0.123457,
-        lowering_seconds=0.123457,
-        device_kind="TPU v5",
-        num_devices=2,
-        versions={"jax": "1"},
-    )
-    assert files == {"compiler.log": b""}
-
-
-def test_never_reached_the_compiler() -> None:
-    failure = Failure(stage="lowering", type="NotImplementedError", message="no rule")
-    compilation = compile_.refused(KERNEL, V5E, failure, key="k", versions={"jax": "1"})
-    assert compilation == Compilation(
-        kernel="add",
-        target="v5e",
-        status="failed",
-        key="k",
-        failure=failure,
-        device_kind="TPU v5 lite",
-        versions={"jax": "1"},
     )
 
 

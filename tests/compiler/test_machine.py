@@ -14,14 +14,7 @@ from pallas_debug.compiler.pool import Pool, PoolSettings, check_machine, defaul
 from pallas_debug.errors import LibtpuError
 
 
-def test_this_machine() -> None:
-    check_machine()
-
-
-@pytest.mark.parametrize(
-    "system, machine",
-    [("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64"), ("win32", "AMD64")],
-)
+@pytest.mark.parametrize("system, machine", [("linux", "aarch64"), ("darwin", "x86_64")])
 def test_another_machine(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)

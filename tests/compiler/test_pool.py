@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from pallas_debug.compiler import children
 from pallas_debug.compiler.pool import Pool, PoolSettings, RequestOutcome
 from pallas_debug.errors import WorkerError
-from pallas_debug.store import layout, locks, raw
+from pallas_debug.store import raw
 
 Module = Callable[[str], bytes]
 Wait = Callable[[Callable[[], bool]], None]
@@ -40,25 +39,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.slow
-def test_compiles(shared: Pool, module: Module) -> None:
-    with shared.compile(module("add"), topology=V5E) as outcome:
-        assert outcome.ended is None
-        reply = outcome.reply
-        assert reply is not None
-        assert (reply.error, reply.error_type) == (None, None)
-        assert reply.device_kind == "TPU v5 lite"
-        assert reply.build
-        assert reply.seconds > 0
-        assert reply.memory is not None
-        assert reply.memory.generated_code > 0
-        assert reply.memory.outputs == 8 * 128 * 4
-        (compile_,) = raw.compiles(outcome.dumps)
-        assert (compile_.kernel, compile_.whole) == ("add", True)
-        assert 'make.py":' in compile_.passes[1].path.read_text()
-    assert not any(path.exists() for path in outcome.dumps)
-
-
 @pytest.mark.parametrize("topology", ["v4:2x2x1", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
 def test_one_child_serves_many(shared: Pool, module: Module, topology: str) -> None:
     seen = set()
@@ -70,19 +50,6 @@ def test_one_child_serves_many(shared: Pool, module: Module, topology: str) -> N
             assert compile_.kernel == name
         seen |= set(shared.pids())
     assert len(seen) == 1
-
-
-def test_mosaic_refuses(shared: Pool, module: Module) -> None:
-    with shared.compile(module("misaligned"), topology=V5E) as outcome:
-        reply = outcome.reply
-        assert reply is not None
-        assert reply.error_type == "JaxRuntimeError"
-        assert reply.error is not None
-        assert "E2003" in reply.error
-        assert "cannot statically prove that index in dimension 1 is a multiple" in reply.error
-        assert 'make.py":' in reply.error
-        (compile_,) = raw.compiles(outcome.dumps)
-        assert compile_.passes[-1].failed
 
 
 @pytest.mark.parametrize(
@@ -146,19 +113,6 @@ def test_a_child_aborts(shared: Pool, module: Module, refusal: str | None) -> No
         assert outcome.reply.error is None
 
 
-def test_the_work_may_fail(shared: Pool, module: Module) -> None:
-    with (
-        pytest.raises(KeyError),
-        shared.compile(module("add"), topology=V5E) as outcome,
-    ):
-        raise KeyError("mine")
-    assert not any(path.exists() for path in outcome.dumps)
-    (pid,) = shared.pids()
-    with shared.compile(module("add"), topology=V5E) as outcome:
-        assert outcome.reply is not None
-    assert shared.pids() == [pid]
-
-
 @pytest.mark.slow
 def test_a_child_is_killed_at_work(shared: Pool, module: Module, wait_until: Wait) -> None:
     pid = warm(shared, module)
@@ -167,29 +121,6 @@ def test_a_child_is_killed_at_work(shared: Pool, module: Module, wait_until: Wai
     (outcome,) = found()
     assert (outcome.reply, outcome.ended) == (None, "SIGKILL")
     assert outcome.dumps == ()
-    assert warm(shared, module) != pid
-
-
-@pytest.mark.slow
-def test_a_child_is_killed_while_idle(shared: Pool, module: Module, wait_until: Wait) -> None:
-    """No kernel loses its result for it."""
-    pid = warm(shared, module)
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not shared.pids())
-    assert warm(shared, module) != pid
-
-
-@pytest.mark.slow
-def test_a_child_hangs(
-    shared: Pool, module: Module, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pid = warm(shared, module)
-    with monkeypatch.context() as patch:
-        patch.setattr(shared, "settings", replace(shared.settings, timeout=1.0))
-        start = time.monotonic()
-        (outcome,) = stopped_at_work(shared, module, wait_until)()
-        assert 1.0 <= time.monotonic() - start < 100  # the default is 120
-    assert (outcome.reply, outcome.ended) == (None, "timeout")
     assert warm(shared, module) != pid
 
 
@@ -321,21 +252,6 @@ def test_a_second_child_is_started_only_where_it_pays(
     assert started(4) == 2
 
 
-@pytest.mark.slow
-def test_closing_waits_for_what_is_under_way(module: Module, temporary: Path) -> None:
-    done = []
-
-    def work() -> None:
-        with pool.compile(module("add"), topology=V5E) as outcome:
-            done.append(outcome.reply)
-
-    with Pool(PoolSettings(jobs=1)) as pool:
-        pool.submit(work)
-        pool.submit(work)
-    assert [reply is not None and reply.error is None for reply in done] == [True, True]
-    assert list(temporary.iterdir()) == []
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
 def test_an_exception_stops_it(
     temporary: Path,
@@ -391,52 +307,6 @@ def test_the_parent_is_killed(
     assert list(folder.iterdir()) == []
 
 
-def is_free(folder: Path) -> bool:
-    opened = os.open(folder / layout.LOCK, os.O_RDWR)
-    try:
-        return locks.try_lock(opened)
-    finally:
-        os.close(opened)
-
-
-@pytest.mark.slow
-def test_what_killed_runs_left_is_swept(
-    module: Module, tmp_path: Path, temporary: Path, wait_until: Wait, is_running: IsRunning
-) -> None:
-    """A run that is killed together with its children leaves its folders; one that lives, too."""
-    (tmp_path / "module").write_bytes(module("add"))
-    parents = [
-        subprocess.Popen(
-            [sys.executable, "-c", PARENT, str(tmp_path / "module")],
-            env={**os.environ, "TMPDIR": str(temporary)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    killed, alive = parents
-    try:
-        pids = [int(parent.stdout.readline()) for parent in parents if parent.stdout]
-        os.kill(pids[0], signal.SIGSTOP)  # it would clean up after its parent
-        killed.kill()
-        killed.wait()
-        os.kill(pids[0], signal.SIGKILL)
-        wait_until(lambda: not is_running(pids[0]))
-        # Its main thread is dead; the others let go of the lock a moment later.
-        wait_until(lambda: all(map(is_free, temporary.glob(f"*-{killed.pid}-*"))))
-        owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
-        assert owners == {str(killed.pid), str(alive.pid)}
-        (temporary / "pallas-debug-other").mkdir()  # not a pool's: it has no lock
-        with Pool(PoolSettings(jobs=1)) as pool:
-            warm(pool, module)
-        owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
-        assert owners == {str(alive.pid), "debug"}  # of `pallas-debug-other`
-    finally:
-        for parent in parents:
-            parent.kill()
-            parent.communicate()
-
-
 # Flags.
 
 
@@ -448,10 +318,10 @@ def test_the_users_flags(module: Module, tmp_path: Path, monkeypatch: pytest.Mon
     llo.mkdir()
     monkeypatch.setenv(
         "LIBTPU_INIT_ARGS",
-        f"--xla_mosaic_dump_to={mosaic} --xla_jf_dump_to={llo} --xla_mosaic_dump_to {mosaic}",
+        f"--xla_mosaic_dump_to={mosaic} --xla_jf_dump_to={llo} --xla_mosaic_dump_to {mosaic} "
+        "--xla_jf_dump_llo_text=true",
     )
-    flags = ("--xla_jf_dump_llo_text=true",)
-    with Pool(PoolSettings(jobs=1, flags=flags)) as pool:  # noqa: SIM117
+    with Pool(PoolSettings(jobs=1)) as pool:  # noqa: SIM117
         with pool.compile(module("add"), topology=V5E) as outcome:
             assert outcome.reply is not None
             assert outcome.reply.error is None

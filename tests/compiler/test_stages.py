@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pallas_debug.compiler import stages
-from pallas_debug.compiler.stages import BUNDLE_PASSES, NONE, ChildFlags, child_flags, parse
+from pallas_debug.compiler.stages import BUNDLE_PASSES, child_flags, parse
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Compilation
 
@@ -58,7 +58,6 @@ def test_what_is_no_stage(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     "kept, wanted, does",
     [
-        ("", "", True),
         ("bundles", "", True),
         ("", "bundles", False),
         ("bundles", "estimate", False),
@@ -74,12 +73,6 @@ def test_which_stages_include_others(kept: str, wanted: str, does: bool) -> None
     both = parse(kept) | parse(wanted)
     assert both.covers(parse(kept))
     assert both.covers(parse(wanted))
-
-
-def test_a_plain_compilation_has_no_flags() -> None:
-    assert child_flags(NONE) == ChildFlags()
-    assert not child_flags(NONE)
-    assert child_flags(NONE).arguments == ()
 
 
 def test_only_the_texts_of_a_schedule_are_written() -> None:

@@ -95,26 +95,30 @@ def test_whether_prints_are_recorded(
     assert switches.is_recorded(names, flags) is recorded
 
 
-def test_a_refusal_names_the_switch() -> None:
-    message = "INVALID_ARGUMENT: No such compile option: 'xla_enable_transpose_trace'"
-    assert switches.refusal(message, {"libtpu": "1.2.3"}) == (
-        "the switch 'transpose_trace' is not supported: libtpu 1.2.3 does not know "
-        "xla_enable_transpose_trace. Remove the switch, or use another libtpu."
-    )
-    message = "jax 9.9 has no setting jax_pallas_poison_buffers"
-    assert switches.refusal(message, {"jax": "9.9"}) == (
-        "the switch 'poison_buffers' is not supported: jax 9.9 does not know "
-        "jax_pallas_poison_buffers. Remove the switch, or use another jax."
-    )
-
-
 @pytest.mark.parametrize(
-    "message", ["", "No such compile option: 'xla_of_somebody_else'", "Mosaic failed to compile"]
+    "message, sentence",
+    [
+        (
+            "INVALID_ARGUMENT: No such compile option: 'xla_enable_transpose_trace'",
+            "the switch 'transpose_trace' is not supported: libtpu 1.2.3 does not know "
+            "xla_enable_transpose_trace. Remove the switch, or use another libtpu.",
+        ),
+        (
+            "jax 9.9 has no setting jax_pallas_poison_buffers",
+            "the switch 'poison_buffers' is not supported: jax 9.9 does not know "
+            "jax_pallas_poison_buffers. Remove the switch, or use another jax.",
+        ),
+        ("No such compile option: 'xla_of_somebody_else'", None),
+    ],
 )
-def test_what_is_no_refusal_stays_as_it_is(message: str) -> None:
-    assert switches.refusal(message, {}) is None
+def test_a_refusal_names_the_switch(message: str, sentence: str | None) -> None:
     failure = Failure(stage="compile", type="JaxRuntimeError", message=message)
-    assert switches.explained(failure, {}) is failure
+    explained = switches.explained(failure, {"libtpu": "1.2.3", "jax": "9.9"})
+    if sentence is None:
+        assert explained is failure
+        return
+    assert (explained.type, explained.headline) == ("SwitchRefused", sentence)
+    assert explained.message.endswith(message)
 
 
 @pytest.mark.parametrize("name", OF_LIBTPU)
@@ -136,28 +140,3 @@ def test_the_installed_libtpu_takes_it(
         assert 1_000 < more < 10_000
     else:  # `add` copies nothing of its own and transposes nothing
         assert 0 <= more <= 1024
-
-
-def test_an_option_that_libtpu_does_not_know(
-    shared: Pool, module: Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real refusal, of an option of libtpu's that can only be set for a whole process."""
-    real = switches.SWITCHES["log_recorder"]
-    made_up = type(real)(**{**vars(real), "name": "dump", "option": "xla_mosaic_dump_to"})
-    monkeypatch.setattr(switches, "SWITCHES", {"dump": made_up})
-    options = switches.compile_options(["dump"])
-    with shared.compile(module("add"), topology=V5E.topology, options=options) as outcome:
-        assert outcome.reply is not None
-        assert outcome.reply.error is not None
-        assert outcome.reply.error.endswith("No such compile option: 'xla_mosaic_dump_to'")
-        failure = Failure(stage="compile", type="JaxRuntimeError", message=outcome.reply.error)
-    explained = switches.explained(failure, {"libtpu": "0.0.1"})
-    assert explained.type == "SwitchRefused"
-    assert explained.headline == (
-        "the switch 'dump' is not supported: libtpu 0.0.1 does not know xla_mosaic_dump_to. "
-        "Remove the switch, or use another libtpu."
-    )
-    assert explained.message.endswith(outcome.reply.error)
-    with shared.compile(module("add"), topology=V5E.topology) as after:
-        assert after.reply is not None
-        assert after.reply.error is None

@@ -19,35 +19,15 @@ BUILTIN = ["v4", "v5e", "v5p", "v6e", "tpu7x"]
 MINE = Target(name="mine", topology="v5e:4x4", device_kind="TPU v5 lite")
 
 
-@pytest.mark.parametrize("name", BUILTIN)
-def test_builtin(name: str) -> None:
-    target = targets.resolve(name)
-    assert target.name == name
-    assert target.topology is not None
-    assert target.topology.startswith(f"{name}:")
-    assert target.device_kind
-    assert target.summary
-
-
-def test_device() -> None:
-    assert targets.resolve("tpu") == targets.DEVICE
-
-
 @pytest.mark.parametrize(
     "names, found",
     [
-        ("v5e", ["v5e"]),
-        ("v5e,v6e", ["v5e", "v6e"]),
         ("v6e,v5e", ["v6e", "v5e"]),
-        ("v5e,v5e", ["v5e"]),
-        (" v5e , v6e,,", ["v5e", "v6e"]),
-        ("all", BUILTIN),
+        (" v5e , v6e,v5e,", ["v5e", "v6e"]),
         (" all ", BUILTIN),
-        ("all,v5e", BUILTIN),
         ("v6e,all", ["v6e", "v4", "v5e", "v5p", "tpu7x"]),
         ("v5e,v5e:2x4", ["v5e", "v5e:2x4"]),
         (["v5e", " v4 "], ["v5e", "v4"]),
-        (("v5e:2x4",), ["v5e:2x4"]),
     ],
 )
 def test_lists(names: str | list[str], found: list[str]) -> None:
@@ -66,25 +46,9 @@ def test_topology(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "v9",
-        "V5E",
-        "v5",
-        "tpu:2x2",
-        "v5e:",
-        "v5e:2",
-        "v5e:2x",
-        "v5e:2x2x2x2",
-        "v5e:axb",
-        "v5e:0x0",
-        "v5e:2x0",
-        "v5e:02x2",
-        "v5e:1000x1000",
-        "v5e:-2x2",
-        "v5e:٢x2",
-        "v9:2x2",
-        "v5e\x00",
-        "../v5e",
-        "mine:2x2",
+        *("v9", "V5E", "tpu:2x2", "v9:2x2", "mine:2x2", "v5e\x00", "../v5e"),
+        *("v5e:", "v5e:2", "v5e:2x", "v5e:2x2x2x2", "v5e:axb", "v5e:2x0", "v5e:02x2"),
+        *("v5e:1000x1000", "v5e:-2x2", "v5e:٢x2"),
     ],
 )
 def test_unknown(name: str) -> None:
@@ -118,28 +82,18 @@ def test_another_name_of_a_generation_is_recognized(name: str, target: str) -> N
     assert f"unknown target {name!r} (did you mean {target!r}?); the known ones" in str(error.value)
 
 
-def test_one_unknown_among_known_ones() -> None:
-    with pytest.raises(UnknownTargetError, match="unknown target 'v7'"):
-        targets.resolve_all("v5e,v7,v6e")
+def test_of_device() -> None:
+    for builtin in targets.BUILTIN:
+        assert targets.of_device(str(builtin.device_kind)) == replace(builtin, name="tpu")
+    for kind in ("cpu", "TPU v2", ""):
+        assert targets.of_device(kind) is None
+    assert targets.resolve("tpu") == targets.DEVICE
 
 
 def test_targets_of_plugins() -> None:
     assert targets.resolve("mine", [MINE]) == MINE
     assert targets.resolve_all("mine,v5e", iter([MINE]))[0] == MINE
     assert [t.name for t in targets.known([MINE])] == [*BUILTIN, "mine", "tpu"]
-
-
-@pytest.mark.parametrize("name", BUILTIN)
-def test_of_device(name: str) -> None:
-    builtin = targets.resolve(name)
-    assert builtin.device_kind is not None
-    target = targets.of_device(builtin.device_kind)
-    assert target == replace(builtin, name="tpu")
-
-
-@pytest.mark.parametrize("kind", ["cpu", "TPU v2", "NVIDIA H100", ""])
-def test_of_no_device(kind: str) -> None:
-    assert targets.of_device(kind) is None
 
 
 @pytest.mark.parametrize(
@@ -159,12 +113,7 @@ def test_for_devices(name: str, by_devices: dict[int, str]) -> None:
     for devices, shape in by_devices.items():
         assert targets.for_devices(target, devices) == f"{name}:{shape}"
         assert targets.for_devices(of_host, devices) == f"{name}:{shape}"
-
-
-@pytest.mark.parametrize("devices", [1, 4, 8, 16])
-def test_for_devices_that_stay(devices: int) -> None:
-    assert targets.for_devices(targets.resolve("v5e:2x2"), devices) == "v5e:2x2"
-    assert targets.for_devices(targets.DEVICE, devices) is None
+        assert targets.for_devices(targets.resolve("v5e:2x2"), devices) == "v5e:2x2"
 
 
 def test_libtpu_has_them(tmp_path: Path, run_python: Callable[..., CompletedProcess[str]]) -> None:
