@@ -73,7 +73,7 @@ FAULTS = (
     ),
     Fault("pallas_debug.bridge.capture.capture", "_source", "finding the first line of kernel"),
     Fault("pallas_debug.bridge.capture.capture", "_file_text", "reading the source of kernel"),
-    Fault("pallas_debug.bridge.capture.capture", "_callers", "finding the callers of kernel"),
+    Fault("pallas_debug.bridge.jaxprs.lines", "calling", "finding the callers of kernel"),
     Fault("pallas_debug.bridge.unparse", "program_of", "writing kernel `vector_add` as a program"),
     Fault("pallas_debug.session.queue", "block_map", "mapping the blocks of kernel"),
     Fault("pallas_debug.store.writer:Store", "put_kernel", "writing kernel", is_kept=False),
