@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,6 +22,8 @@ from pallas_debug.bridge.jaxcompat import loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import BranchForm, CallForm, Control, InnerJaxpr, LoopForm
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.decode import Decoder, PendingEquation
 from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
@@ -40,21 +41,8 @@ MAX_ITERATIONS = 1 << 12
 """Maximum iterations of a loop to evaluate."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """An equation with known inputs."""
-
-    eqn: Any
-    inputs: tuple[_Known, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """A value: a constant, or an output of a step."""
-
-    value: Any = None
-    step: _Step | None = None
-    number: int = 0
+_Known = ir.Reg | None
+"""Register of a value that is known, without being computed; None for an unknown value."""
 
 
 def tables(
@@ -63,12 +51,12 @@ def tables(
     """Tables of each call of each kernel that takes tables, by the kernel's digest."""
     jaxpr, consts, given = programs.traced(function, args, kwargs, target)
     program = _Program()
-    known = [None if arrays.is_abstract(leaf) else _Known(leaf) for leaf in given]
+    known = [None if arrays.is_abstract(leaf) else program.constant(leaf) for leaf in given]
     program.run(InnerJaxpr(jaxpr, consts), known, True)
     return program.computed()
 
 
-class _Program(Forward[_Known | None, bool]):
+class _Program(Forward[_Known, bool]):
     """Walk of a program for its kernels and the equations that lead to their tables.
 
     A place is whether it certainly is reached.
@@ -76,36 +64,44 @@ class _Program(Forward[_Known | None, bool]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps: list[_Step] = []  # in evaluation order
-        self._calls: list[tuple[str, list[_Known | None]]] = []
+        self._decoder = Decoder()
+        self._calls: list[tuple[str, list[_Known]]] = []
 
-    def constant(self, value: Any) -> _Known:
-        return _Known(value)
+    def constant(self, value: Any) -> ir.Reg:
+        if isinstance(value, np.ndarray):
+            value = np.asarray(value, arrays.canonical(value.dtype))
+        return self._decoder.new(value)
 
-    def literal(self, atom: Any) -> _Known | None:
+    def literal(self, atom: Any) -> _Known:
         dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
-        return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
+        if not isinstance(dtype, np.dtype):
+            return None
+        return self._decoder.new(np.asarray(atom.val, dtype))
 
-    def enters(self, eqn: Any, form: Control, inputs: Sequence[_Known | None]) -> bool:
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[_Known]) -> bool:
         return isinstance(form, CallForm) or not self._is_computed(eqn, inputs)
 
-    def plain(self, eqn: Any, inputs: list[_Known | None], place: bool) -> Sequence[_Known | None]:
-        unknown: list[_Known | None] = [None] * len(eqn.outvars)
+    def plain(self, eqn: Any, inputs: list[_Known], place: bool) -> Sequence[_Known]:
+        unknown: list[_Known] = [None] * len(eqn.outvars)
         if eqn.primitive in hook.PRIMITIVES.values():
             self._kernel(eqn, inputs if place else [None] * len(inputs))
             return unknown
         if self._is_computed(eqn, inputs):
-            known = [value for value in inputs if value is not None]
-            step = _Step(eqn, tuple(known))
-            self._steps.append(step)
-            return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
+            outputs = [self._decoder.new() for _ in eqn.outvars]
+            site = ir.StepSite(eqn.primitive.name, None)
+            self._decoder.pending.append(PendingEquation(eqn, list(inputs), outputs, site))
+            return list(outputs)
         for closed in nested.within(eqn.params):
             inner, _ = jaxcompat.opened(closed)
             self.walk(inner, [None] * len(inner.constvars), [None] * len(inner.invars), False)
         return unknown
 
-    def _is_computed(self, eqn: Any, inputs: Sequence[_Known | None]) -> bool:
-        return None not in inputs and len(self._steps) < MAX_EQUATIONS and _is_computable(eqn)
+    def _is_computed(self, eqn: Any, inputs: Sequence[_Known]) -> bool:
+        return (
+            None not in inputs
+            and len(self._decoder.pending) < MAX_EQUATIONS
+            and _is_computable(eqn)
+        )
 
     def reachable(self, eqn: Any, branch: BranchForm, place: bool) -> Iterator[tuple[int, bool]]:
         return ((number, False) for number in range(len(branch.branches)))
@@ -119,7 +115,7 @@ class _Program(Forward[_Known | None, bool]):
         # The constants are the same in all iterations; the body of a scan runs if there are any.
         return [None] * len(loop.carry), place and bool(loop.length)
 
-    def element(self, array: _Known | None, number: int | None) -> None:
+    def element(self, array: _Known, number: int | None) -> None:
         return None
 
     def loop_results(
@@ -127,7 +123,7 @@ class _Program(Forward[_Known | None, bool]):
     ) -> Sequence[None]:
         return [None] * len(results)
 
-    def _kernel(self, eqn: Any, inputs: list[_Known | None]) -> None:
+    def _kernel(self, eqn: Any, inputs: list[_Known]) -> None:
         mapping = eqn.params.get("grid_mapping")
         count = mapping and mapping.num_dynamic_grid_bounds + mapping.num_index_operands
         if count:
@@ -136,7 +132,7 @@ class _Program(Forward[_Known | None, bool]):
     def computed(self) -> dict[str, list[Tables]]:
         """The tables of each kernel, without duplicates."""
         wanted = [value for _, given in self._calls for value in given if value is not None]
-        values = iter(_compute(self._steps, wanted))
+        values = iter(_evaluated(self._decoder.finish((), wanted)))
         found: dict[str, list[Tables]] = {}
         for digest, given in self._calls:
             made = tuple(None if value is None else next(values) for value in given)
@@ -146,40 +142,17 @@ class _Program(Forward[_Known | None, bool]):
         return found
 
 
-def _compute(steps: Sequence[_Step], wanted: Sequence[_Known]) -> list[np.ndarray]:
-    """Compute values in one program, with only the steps they need."""
-    needed: set[_Step] = {value.step for value in wanted if value.step is not None}
-    for step in reversed(steps):
-        if step in needed:
-            needed.update(value.step for value in step.inputs if value.step is not None)
-    chosen = [step for step in steps if step in needed]
-    # Constants are arguments of that program: XLA would fold them at compile time.
-    constants = {
-        id(value): value
-        for value in (*wanted, *(value for step in chosen for value in step.inputs))
-        if value.step is None
-    }
-
-    def program(given: Sequence[Any]) -> list[Any]:
-        made: dict[_Step, Sequence[Any]] = {}
-        by_constant = dict(zip(constants, given, strict=True))
-
-        def read(value: _Known) -> Any:
-            if value.step is None:
-                return by_constant[id(value)]
-            return made[value.step][value.number]
-
-        for step in chosen:
-            eqn = step.eqn
-            inputs = [read(value) for value in step.inputs]
-            result = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-            made[step] = result if eqn.primitive.multiple_results else [result]
-        return [read(value) for value in wanted]
-
-    given = [value.value for value in constants.values()]
-    with hook.unwatched(), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        results = jax.jit(program)(given)
-    return [np.asarray(result) for result in results]
+def _evaluated(program: ir.KernelProgram) -> list[np.ndarray]:
+    """Results of a program that only computes."""
+    registers = list(program.template)
+    cpu = jax.local_devices(backend="cpu")[0]
+    with hook.unwatched(), jax.default_device(cpu), np.errstate(all="ignore"):
+        for step in program.steps:
+            assert isinstance(step, ir.Compute)
+            results = step.evaluate(*(registers[reg.number] for reg in step.inputs))
+            for reg, result in zip(step.outputs, results, strict=True):
+                registers[reg.number] = result
+    return [np.asarray(registers[reg.number]) for reg in program.outputs]
 
 
 def _is_computable(eqn: Any) -> bool:
