@@ -74,11 +74,6 @@ def test_several_locations_and_remarks_of_a_combined_instruction() -> None:
     assert [str(s) for s in listing.sources(listing.bundles[0].instructions[0])] == ["a.py:1"]
 
 
-def test_shapes_with_braces() -> None:
-    bundle = one("     0   :  { %s1 = inlined_call_operand.hbm [shape: f32[8], index: {}] }\n")
-    assert bundle.instructions[0].opcode == "inlined_call_operand.hbm"
-
-
 def test_what_is_no_instruction_is_kept_as_text() -> None:
     bundle = one("     0   :  { ?? what  ;;  %1 = new.opcode.v9 %s2 }\n")
     assert bundle.unread == ("?? what",)

@@ -69,12 +69,6 @@ def test_any_renumbering_is_no_change_and_any_other_operand_is_one() -> None:
         assert at in changed(old, new)[1]
 
 
-def test_swapped_operands_are_a_change() -> None:
-    old = ["%0 = a.x", "%1 = a.y", "%2 = a.sub %0, %1", "a.r %2"]
-    new = ["%7 = a.x", "%8 = a.y", "%9 = a.sub %8, %7", "a.r %9"]
-    assert changed(old, new) == ([2], [2])
-
-
 def test_a_name_of_another_region_is_another_value() -> None:
     def text(first: str, second: str) -> list[str]:
         lines = []
@@ -147,15 +141,6 @@ def test_names_that_are_much_alike(one: str, other: str) -> None:
     assert changed(old, ["%0 = a.x", "%1 = a.y", "a.u %1", "a.v %1"]) == ([2], [2])
 
 
-@pytest.mark.slow
-def test_names_that_are_longer_than_the_longest() -> None:
-    for letter in ("x", "é", "→"):
-        for size in (4095, 4096, 4097, 50_000):
-            old = [f"%{letter * size} = a.x", f"a.u %{letter * size}"]
-            assert changed(old, old) == ([], [])
-            assert changed(old, [old[0], "a.u"])[1] == [1]
-
-
 def test_several_results() -> None:
     old = ["%0:2 = a.x", "%1, %2 = a.y", "a.u %0#0, %0#1", "a.v %1, %2"]
     same = ["%5:2 = a.x", "%7, %6 = a.y", "a.u %5#0, %5#1", "a.v %7, %6"]
@@ -204,12 +189,6 @@ def test_values_of_llo() -> None:
     same = ["  %s1_t = sshll.u32 %s9, 4", "  %v20 = vld [%s1_t]", "  %v2 = vadd %v20, %v20"]
     assert changed(old, same, "llo") == ([], [])
     assert changed(old, [*same[:2], "  %v2 = vadd %v20, %s1_t"], "llo") == ([2], [2])
-
-
-def test_no_lines_at_all() -> None:
-    assert changed([], []) == ([], [])
-    assert changed([], ["%0 = a.x"]) == ([], [0])
-    assert changed(["", "%"], []) == ([0, 1], [])
 
 
 def test_a_renumbering_of_passes_with_lines_between(passes: list[Path]) -> None:

@@ -79,14 +79,6 @@ def test_equals_keep_their_place_in_the_row() -> None:
     assert [trail.follow(0, n)[0].lines for n in (1, 2, 3)] == [(1,), (2,), (3,)]
 
 
-def test_without_locations_the_text_alone_tells() -> None:
-    old = Module.of("module {\n  %0 = a.b %x loc(unknown)\n  %1 = a.c %0 loc(unknown)\n}\n")
-    new = Module.of("module {\n  %7 = a.b %x loc(unknown)\n  %8 = a.d %7 loc(unknown)\n}\n")
-    trail = Trail([old, new])
-    assert trail.follow(0, 1)[0].fate == "same"
-    assert trail.follow(0, 2)[0].fate == "gone"
-
-
 def test_without_locations_the_same_operation_in_its_place_is_meant() -> None:
     old = Module.of("module {\n  %0 = a.b %x : i32\n  %1 = a.c %0 : i32\n  a.e\n}\n")
     new = Module.of(
@@ -109,8 +101,3 @@ def test_a_raw_dump_without_locations_is_followed_too() -> None:
     assert [step.module for step in steps] == list(range(1, len(modules)))
     assert {"same", "changed", "renamed"} <= {step.fate for step in steps}
     assert [modules[-1].names[line] for line in steps[-1].lines] == ["llo.vadd.f32"]
-
-
-def test_the_ends_of_the_row(modules: list[Module]) -> None:
-    assert Trail(modules).follow(len(modules) - 1, 5) == []
-    assert Trail(modules).trace(0, 5) == []

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pallas_debug.ir.match import Block, Budget, joined, match
+from pallas_debug.ir.match import Block, Budget, match
 
 
 def longest(a: str, b: str) -> int:
@@ -60,7 +60,3 @@ def test_thousands_of_lines_that_occur_often_take_no_time() -> None:
     blocks = match(a, b)
     assert time.process_time() - start < 3
     assert matched(blocks, "".join(a), "".join(b)) > 3000
-
-
-def test_blocks_that_follow_on_each_other_are_one() -> None:
-    assert joined([(0, 0, 2), (2, 2, 1), (4, 3, 1), (5, 4, 2)]) == [(0, 0, 3), (4, 3, 3)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -16,27 +15,6 @@ from pallas_debug.ir.operations import NOISE, Kind, Module, Noise
 def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:
     """Normal form of each line of a whole text; None for a line that is only noise."""
     return [normal_form(line, kind, ignore) for line in stripped(lines, kind, ignore).lines]
-
-
-def renumbered(text: str) -> str:
-    """The text with other names for all values, one for one."""
-    names = sorted(set(re.findall(r"%[\w$.-]+", text)))
-    shuffled = names.copy()
-    random.Random(1).shuffle(shuffled)
-    table = {a: f"{b}_new" for a, b in zip(names, shuffled, strict=True)}
-    return re.sub(r"%[\w$.-]+", lambda m: table[m[0]], text)
-
-
-def test_nothing_to_ignore_is_the_text_itself(passes: list[Path]) -> None:
-    lines = passes[0].read_text().split("\n")
-    assert normal_lines(lines, "mlir", ()) == lines
-
-
-def test_a_renumbering_is_no_change(passes: list[Path]) -> None:
-    for path in passes:
-        text = path.read_text()
-        a, b = (normal_lines(t.split("\n"), "mlir", ("ssa",)) for t in (text, renumbered(text)))
-        assert a == b
 
 
 def test_locations_and_their_aliases_go(passes: list[Path], dump: Path) -> None:

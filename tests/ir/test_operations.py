@@ -88,21 +88,6 @@ def test_an_operation_with_everything() -> None:
     assert line[slice(*at)].strip() == "loc(#loc12)"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '  %0 = arith.addi %1, %2 : i32 loc("mul:"("f"("a.py":1:2 to :3)))',
-        "  } loc(#loc3)",
-        '  return loc(callsite("g"("b.py":9:1) at "f"("a(1).py":2:3)))',
-    ],
-)
-def test_where_a_location_stands(line: str) -> None:
-    at = location_at(line, "mlir")
-    assert at is not None
-    assert line[at[0] : at[1]].startswith(" loc(")
-    assert at[1] == len(line)
-
-
 def test_operations_of_a_jaxpr(dump: Path) -> None:
     found = module(dump / "jaxpr.txt")
     for name, count in {

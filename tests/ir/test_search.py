@@ -126,14 +126,6 @@ def test_what_is_not_utf8_and_has_no_end(tmp_path: Path) -> None:
     assert hits(path, Query(text="one")) == []
 
 
-def test_characters_outside_ascii(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_text("grün\ngrüün\ngrn\nÄ\n")
-    assert [h.line for h in hits(path, Query(text="grü+n"))] == [1, 2]
-    assert [h.line for h in hits(path, Query(text="grü", literal=True))] == [1, 2]
-    assert [h.line for h in hits(path, Query(text="Ä", literal=True, ignore_case=True))] == [4]
-
-
 def test_many_files_with_progress_and_problems(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a", "gone", "b", "pipe")]
     paths[0].write_bytes(b"x\n" * 100)
@@ -150,15 +142,6 @@ def test_many_files_with_progress_and_problems(tmp_path: Path) -> None:
         (100, False), (0, True), (1, False), (0, True),
     ]  # fmt: skip
     assert [n for _, n, _ in count(paths[:1], Query(text="x"), first=True)] == [1]
-
-
-@pytest.mark.slow
-def test_a_search_is_ended_by_who_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"x\n" * 1_000_000)
-    events = search([path] * 1000, Query(text="x"))
-    next(events)
-    events.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*", "(?P<", "a)(b"])

@@ -20,21 +20,8 @@ def main(targets: list[str]) -> None:
     root = HERE / f"libtpu-{version}"
     shutil.rmtree(root, ignore_errors=True)
     command = Path(sys.executable).with_name("pallas-debug")
-    subprocess.run(
-        [
-            command,
-            "dump",
-            "rows:rows",
-            "--arg",
-            "f32[32,128]",
-            "--to",
-            root,
-            "-t",
-            ",".join(targets),
-        ],
-        cwd=HERE,
-        check=True,
-    )
+    options = ["--arg", "f32[32,128]", "--to", root, "-t", ",".join(targets)]
+    subprocess.run([command, "dump", "rows:rows", *options], cwd=HERE, check=True)
     for path in [p for p in root.rglob("*") if p.is_file()]:
         data = path.read_bytes()
         for folder in (HERE, HERE.parents[2], Path(sys.prefix)):
