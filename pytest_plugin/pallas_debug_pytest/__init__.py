@@ -34,9 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", options.MARKER)
     if options.are_given(config):
-        from pallas_debug_pytest import run
+        from pallas_debug_pytest import listener
 
-        run.start(config)
+        listener.start(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,21 +48,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     ]
     if asking:
-        from pallas_debug_pytest import marks, run
+        from pallas_debug_pytest import listener, marks
 
-        with run.lost_if_it_fails(config, "reading the markers of the tests"):
+        with listener.lost_if_it_fails(config, "reading the markers of the tests"):
             broken = marks.apply(config, asking)
             items[:] = [item for item in items if item not in broken]
             if any(map(marks.is_watched, items)):
-                run.watch(config)
+                listener.watch(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "pallas_target" not in metafunc.fixturenames:
         return
-    from pallas_debug_pytest import settings
+    from pallas_debug_pytest import marks
 
-    names = settings.of(metafunc.config).targets
+    names = marks.settings(metafunc.config).targets
     marked = metafunc.definition.iter_markers("parametrize")
     if len(names) > 1 and not any("pallas_target" in str(mark.args[:1]) for mark in marked):
         metafunc.parametrize("pallas_target", names, indirect=True)
@@ -86,9 +86,9 @@ def pytest_testnodedown(node: Any) -> None:
     # xdist's controller collects no tests, so it does not see their markers and fixtures.
     output = getattr(node, "workeroutput", {}).get(OUTPUT)
     if output is not None:
-        from pallas_debug_pytest import run
+        from pallas_debug_pytest import listener
 
-        run.listen(node.config).receive(output)
+        listener.listen(node.config).receive(output)
 
 
 @pytest.fixture

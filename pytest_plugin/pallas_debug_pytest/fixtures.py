@@ -29,10 +29,9 @@ from pallas_debug.guards import check_arguments, check_function, naming_keywords
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
-from pallas_debug_pytest import failures, marks, run
-from pallas_debug_pytest import settings as settings_
+from pallas_debug_pytest import listener, marks
 from pallas_debug_pytest.performance import Performance
-from pallas_debug_pytest.watcher import Running, Watcher
+from pallas_debug_pytest.watcher import Running, Watcher, counts
 
 
 class Pallas(Performance):
@@ -168,7 +167,7 @@ class Pallas(Performance):
         """
         running, found = self._running, list[Finding]()
         self._wait_for_runs()
-        before = failures.counts(running.findings)
+        before = counts(running.findings)
 
         def collect() -> None:
             for finding in running.findings:
@@ -196,7 +195,7 @@ class Pallas(Performance):
 
 def pallas(request: pytest.FixtureRequest) -> Pallas:
     """Return the fixture's value for this request, watching its test from now on."""
-    watcher = run.watch(request.config)
+    watcher = listener.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None
     return Pallas(watcher, running, request)
@@ -205,11 +204,10 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 @contextlib.contextmanager
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """Yield the chip of this request's test, and report it to the code that the test calls."""
-    watcher = run.watch(request.config)
+    watcher = listener.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None
-    settings = settings_.of(request.config)
-    name = getattr(request, "param", None) or marks.target_name(request.node, settings)
+    name = getattr(request, "param", None) or marks.target_name(request.node)
     try:
         (chip,) = resolve_targets((str(name),), plugin_manager())
     except UnknownTargetError as error:

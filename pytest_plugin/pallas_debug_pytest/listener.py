@@ -1,12 +1,18 @@
-"""Header and summary of the run, in the process that reports to the user. No jax.
+"""Header and summary of the run, and the start of its parts. No jax.
+
+Imported when an option, a marker or a fixture needs it. Under xdist every worker has a watcher. The
+controller has none, and does not import jax: it learns about kernels from the tests' reports, and
+reads their compilations from the dump directory.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +20,17 @@ import pytest
 
 import pallas_debug
 from pallas_debug import render as text
-from pallas_debug.errors import PallasDebugError
-from pallas_debug.guards import guarded
+from pallas_debug.compiler import targets
+from pallas_debug.errors import MissingJaxError, PallasDebugError, UnknownTargetError
+from pallas_debug.guards import guarded, problem_of
+from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.installed import require_jax
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict.formats import text as verdicts
-from pallas_debug_pytest import OUTPUT, REPORTED
-from pallas_debug_pytest.settings import Settings
+from pallas_debug_pytest import OUTPUT, REPORTED, options
+from pallas_debug_pytest.marks import Settings
+from pallas_debug_pytest.marks import settings as settings_of
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.watcher import Watcher
@@ -323,3 +333,72 @@ def _read(settings: Settings, used: set[str], wanted: set[str]) -> list[Dump]:
         for k in stored
         if k.name in used and k.kernel is not None
     ]
+
+
+LISTENER = "pallas_debug_listener"
+WATCHER = "pallas_debug_watcher"
+
+
+def start(config: pytest.Config) -> None:
+    """Start the watcher and the listener, or only the listener in xdist's controller.
+
+    Raises:
+      pytest.UsageError: an unknown target, a directory that is not writable.
+    """
+    settings = settings_of(config)
+    if not settings.speaks:
+        return
+    try:
+        if settings.watches:
+            given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
+            require_jax(f"pallas-debug ({', '.join(given)})")
+        targets.resolve_all((*settings.targets, settings.chip), extra_targets(plugin_manager()))
+    except (MissingJaxError, UnknownTargetError) as error:
+        raise pytest.UsageError(str(error)) from error
+    listen(config)
+    runs_elsewhere = (  # xdist's controller
+        not hasattr(config, "workerinput")
+        and "xdist" in sys.modules
+        and config.getoption("tx", None) not in (None, [])
+    )
+    if settings.watches and not runs_elsewhere:
+        with lost_if_it_fails(config, "opening the session of the run"):
+            watch(config).open()
+
+
+@contextlib.contextmanager
+def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
+    """Continue without pallas-debug after an exception of ours, and report it at the end.
+
+    Raises:
+      pytest.UsageError: the options are invalid.
+    """
+    try:
+        yield
+    except pytest.UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or the state of the machine
+        listen(config).not_started(problem_of(error, "hook", doing))
+
+
+def watch(config: pytest.Config) -> Watcher:
+    """Return the watcher for individually watched tests, registering it if needed."""
+    from pallas_debug_pytest.watcher import Watcher
+
+    watcher = config.pluginmanager.get_plugin(WATCHER)
+    if isinstance(watcher, Watcher):
+        return watcher
+    watcher = Watcher(config, settings_of(config))
+    config.pluginmanager.register(watcher, WATCHER)
+    listen(config).watcher = watcher
+    return watcher
+
+
+def listen(config: pytest.Config) -> Listener:
+    """Return the listener, registering it if needed; it collects reports for the summary."""
+    listener = config.pluginmanager.get_plugin(LISTENER)
+    if isinstance(listener, Listener):
+        return listener
+    listener = Listener(config, settings_of(config))
+    config.pluginmanager.register(listener, LISTENER)
+    return listener

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,10 +29,9 @@ from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
 from pallas_debug.session.options import Mode
-from pallas_debug_pytest import REPORTED, failures, marks
+from pallas_debug_pytest import REPORTED, marks
 from pallas_debug_pytest.listener import NAME
-from pallas_debug_pytest.marks import MARKS, Marks
-from pallas_debug_pytest.settings import Settings
+from pallas_debug_pytest.marks import MARKS, Marks, Settings
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
@@ -147,7 +147,7 @@ class Running:
     def show(self, findings: Sequence[Finding], callers: Mapping[Key, str]) -> str:
         """Return the text of a failure with these findings, and note that they are shown."""
         self.shown = tuple(findings)
-        words = failures.text(findings, callers, failures.MAX_FINDINGS)
+        words = _text(findings, callers, MAX_FINDINGS)
         self.lines = words.count("\n") + 1
         return words
 
@@ -278,7 +278,7 @@ class Watcher:
             return None
         self._report_finds_between_tests()
         session = self.session or self._opened(
-            chip=marks.target_name(item, self.settings),
+            chip=marks.target_name(item),
             pretend=bool(marked.pretend),
             interpret=marked.interpret,
             checks=marked.check or (),
@@ -391,7 +391,7 @@ class Watcher:
         with guarded("engine", doing, lambda problem: self._lose(running.nodeid, problem)):
             self._verify(running)
             found = running.unexpected()
-            running.judged = failures.counts(running.findings)
+            running.judged = counts(running.findings)
             if found:
                 words = running.show(found, running.callers)
         if words:
@@ -438,21 +438,21 @@ class Watcher:
         if not report.failed:
             return
         running.session.reset()
-        running.judged = failures.counts(findings)
+        running.judged = counts(findings)
         parts: list[str] = []
         if rest := [finding for finding in findings if finding not in running.shown]:
-            room = max(1, failures.MAX_FINDINGS - running.lines)
-            parts.append(failures.text(rest, running.callers, room))
+            room = max(1, MAX_FINDINGS - running.lines)
+            parts.append(_text(rest, running.callers, room))
         running.session.collect_hints(running.used)
-        parts.append(failures.hints(self._hints(running), running.used))
+        parts.append(_hint_lines(self._hints(running), running.used))
         dumped = [store.folder(kernel) for kernel in used] if store else []
         has_run = not running.session.launched.isdisjoint(running.used)
         if any(parts) or dumped or findings or has_run:
             faulty = {finding.kernel for finding in findings}
             dumped.sort(key=lambda folder: folder.name.rpartition("-")[0] not in faulty)
             is_verified = bool(self.settings.verify)
-            command = failures.command(running.item, findings, dumped, is_verified=is_verified)
-            words = failures.below(running.lines, parts, dumped, command)
+            command = _command(running.item, findings, dumped, is_verified=is_verified)
+            words = _below(running.lines, parts, dumped, command)
             report.sections.append((NAME, words))
 
     def _hints(self, running: Running) -> list[Hint]:
@@ -530,3 +530,93 @@ class Watcher:
         if self.session is not None:
             with contextlib.suppress(Exception):
                 self.session.__exit__(KeyboardInterrupt, None, None)
+
+
+MAX_LINES = 15
+MAX_FINDINGS = 11
+"""Maximum lines about findings: a hint, the kernels and the command follow."""
+
+MAX_HINTS = 3
+MAX_KERNELS = 3
+
+
+# The text below a failed test: findings, hints, kernels and the next command, in `MAX_LINES` lines.
+
+
+def counts(findings: Iterable[Finding]) -> Counter[Key]:
+    return Counter({key(finding): finding.count for finding in findings})
+
+
+def _text(findings: Sequence[Finding], callers: Mapping[Key, str], room: int) -> str:
+    """Describe findings: the first in full, if it has room, and others by their titles if not.
+
+    Args:
+      findings: at least one finding.
+      callers: line of the test that called the kernel, where it is known.
+      room: maximum number of lines, at least 1.
+    """
+    lines: list[str] = []
+    for number, finding in enumerate(findings):
+        rest = len(findings) - number
+        left = room - len(lines) - (rest > 1)  # the last line may have to count the others
+        whole = text.finding_text(finding).splitlines()
+        whole += [f"  called from {callers[key(finding)]}"] if key(finding) in callers else []
+        if len(whole) <= left:
+            lines += whole
+        elif number == 0 and left > 1:
+            lines += [*whole[: left - 1], f"  … {len(whole) - left + 1} more lines"]
+        elif left > 0:
+            source = finding.source
+            where = f" at {text.relative(Path(source.file))}:{source.line}" if source else ""
+            lines.append(whole[0] + where)
+        else:
+            lines.append(f"… and {text.plural(rest, 'more finding')}")
+            break
+    return "\n".join(lines)
+
+
+def _hint_lines(found: Iterable[Hint], digests: Container[str]) -> str:
+    """List the first hints for the kernels of a failed test, each in one line; empty if none.
+
+    Args:
+      digests: digests of the kernels.
+    """
+    mine = [hint for hint in dict.fromkeys(found) if hint.digest in digests]
+    return "\n".join(text.hint_text(hint) for hint in mine[:MAX_HINTS])
+
+
+def _below(shown: int, parts: Iterable[str], dumped: Sequence[Path], command: str) -> str:
+    """Return the section below a failure: parts, as far as there is room, kernels and command.
+
+    Args:
+      shown: lines that the failure itself has on findings.
+      dumped: folders of the test's kernels.
+    """
+    lines = "\n".join(filter(None, parts)).splitlines()
+    room = MAX_LINES - 3 - shown  # without the kernels, the command, and advice on the exception
+    if len(lines) > room:
+        lines = [*lines[: room - 1], "…"] if room > 0 else []
+    if dumped:
+        named = ", ".join(map(text.relative, dumped[:MAX_KERNELS]))
+        more = f" and {len(dumped) - MAX_KERNELS} more" if len(dumped) > MAX_KERNELS else ""
+        lines.append(f"{text.plural(len(dumped), 'kernel')} used by this test: {named}{more}")
+    return "\n".join([*lines, f"next: {command}"])
+
+
+def _command(
+    item: pytest.Item, findings: Iterable[Finding], dumped: Sequence[Path], *, is_verified: bool
+) -> str:
+    """Return the command that shows most about a failed test.
+
+    A finding of the machine can be reached by stepping; otherwise its dump shows the kernel, and
+    without a dump pytest can look for more.
+    """
+    name = item.nodeid.partition("::")[2]
+    test = text.typed(f"{text.relative(item.path)}::{name}")
+    for finding in findings:
+        if "machine" in finding.engines:
+            kernel = text.typed(finding.kernel)
+            return f"pallas-debug step -x -k {kernel} -m pytest {test}"
+    if dumped:
+        return f"pallas-debug show {text.typed(text.relative(dumped[0]))}"
+    return f"pytest {test} {'--pallas-dump' if is_verified else '--pallas-verify'}"
