@@ -24,8 +24,6 @@ from pallas_debug.session import Options, Session
 def _load(path: Path) -> Any:
     """A module beside this one, which is no package."""
     spec = importlib.util.spec_from_file_location(f"explain_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -74,7 +72,6 @@ def test_a_kernel_that_is_refused(session: Session, case: Any) -> None:
     if (case.only and case.only != HERE) or (case.before and case.before <= LIBTPU):
         assert failure is None
         return
-    assert failure is not None
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
     assert found.id == case.entry
@@ -91,9 +88,7 @@ def test_a_formula_compiles_in_place_of_its_function(session: Session, name: str
     np.testing.assert_allclose(written(x), function(x), rtol=1e-4, atol=1e-6)
     assert refused(session, kernels.elementwise(written), (kernels.X,), "v5e")[0] is None
     failure, kernel = refused(session, kernels.elementwise(function), (kernels.X,), "v5e")
-    assert failure is not None
     found = explain.of_failure(failure, kernel)
-    assert found is not None
     assert found.details == (f"for {name}: write {FORMULAS[name]}",)
     assert f"Unimplemented primitive in Pallas TPU lowering for tc: {name}." in failure.message
 
@@ -106,7 +101,6 @@ def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
     )
     with Session(options) as session:
         failure, kernel = refused(session, kernels.calling(kernels.copy), (kernels.X,), "v5e")
-    assert failure is not None
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
     assert found.id.startswith("compiler-timeout")

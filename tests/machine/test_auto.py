@@ -156,7 +156,5 @@ def test_check_finds_faults_there() -> None:
     report, _ = pallas_debug.check(pl.pallas_call(kernel, out_shape=jax.typeof(X)))(X)
     (finding,) = report.findings
     assert str(finding.kind) == "NanProduced"
-    assert finding.source is not None
-    assert finding.source.text is not None
     assert finding.source.text.endswith("# of -1")
     assert report.not_checked == ()

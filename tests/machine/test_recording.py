@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +117,8 @@ def test_stops_expressions_and_who_wrote_what(folder: Path) -> None:
     assert session.run() == f"after line {LINE}: o_ref[0, 1] nan → 2.0" or session.run() is not None
     assert session.run(back=True) is not None
     (writer,) = session.who("whole(o_ref)[9, 5]")
-    assert writer.place is not None
-    assert writer.place.line is not None
     assert (writer.place.line.line, writer.place.point) == (LINE, (1,))
     (other,) = session.who("whole(o_ref)[6, 0]")
-    assert other.place is not None
-    assert other.place.line is not None
     assert (other.place.line.line, other.place.point) == (LINE + 1, (0,))
     with pytest.raises(ConditionFailed, match=r"only has the writers of outputs: whole\(o_ref\)"):
         session.who("o_ref[0, 0]")
@@ -184,39 +182,30 @@ def test_damage_and_other_versions_are_reported(folder: Path, tmp_path: Path) ->
     assert "is damaged: Expected `array`" in message(json.dumps({**document, "stops": 3}))
     assert "contains no place" in message(json.dumps({**document, "stops": []}))
 
-    (tmp_path / recording.FILE).write_text(whole)
-    (tmp_path / recording.ARRAYS).mkdir()
-    session = StepSession(recording.read(tmp_path))
-    with pytest.raises(recording.RecordingError, match=r"\.npy is missing: copy all of .*, or rec"):
-        session.evaluate("buffer")
-    for file in (folder / recording.ARRAYS).iterdir():
-        (tmp_path / recording.ARRAYS / file.name).write_bytes(file.read_bytes()[:100])
-    with pytest.raises(recording.RecordingError, match=r"is truncated or damaged \(EOF"):
-        session.evaluate("buffer")
-    for file in (tmp_path / recording.ARRAYS).iterdir():
+
+NO_NUMBERS = r"is truncated or damaged \(it does not hold an array of numbers\): copy it again, or"
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda file: None, r"\.npy is missing: copy all of .*, or rec"),
+        (lambda file: file.write_bytes(b"\x93NUMPY\x01"), r"is truncated or damaged \(EOF"),
+        (lambda file: os.mkfifo(file), "is not a regular file"),
+        (lambda file: np.save(file, np.array([{}], object), allow_pickle=True), NO_NUMBERS),
+        (lambda file: file.write_text("no array"), NO_NUMBERS),
+        (lambda file: file.symlink_to(file), "cannot be read: Too many levels"),
+    ],
+)
+def test_damaged_arrays_are_reported(
+    damage: Callable[[Path], Any], message: str, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    session = StepSession(recording.read(tmp_path / "run"))
+    for file in (tmp_path / "run" / recording.ARRAYS).iterdir():
         file.unlink()
-        os.mkfifo(file)
-    with pytest.raises(recording.RecordingError, match="is not a regular file"):
-        session.evaluate("buffer")
-    for file in (tmp_path / recording.ARRAYS).iterdir():
-        file.unlink()
-        file.touch()
-    no_numbers = (
-        r"is truncated or damaged \(it does not hold an array of numbers\): copy it again, or"
-    )
-    objects = np.array([{}], object)
-    for file in (tmp_path / recording.ARRAYS).iterdir():
-        np.save(file, objects, allow_pickle=True)
-    with pytest.raises(recording.RecordingError, match=no_numbers):
-        session.evaluate("buffer")
-    for file in (tmp_path / recording.ARRAYS).iterdir():
-        file.write_text("no array")
-    with pytest.raises(recording.RecordingError, match=no_numbers):
-        session.evaluate("buffer")
-    for file in (tmp_path / recording.ARRAYS).iterdir():
-        file.unlink()
-        file.symlink_to(file)
-    with pytest.raises(recording.RecordingError, match="cannot be read: Too many levels"):
+        damage(file)
+    with pytest.raises(recording.RecordingError, match=message):
         session.evaluate("buffer")
 
 

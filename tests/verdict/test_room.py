@@ -33,7 +33,6 @@ def test_check_stops_before_it_runs() -> None:
     x = jnp.zeros((2048, 4096))
     with pytest.raises(KernelFault, match="VmemOverflow in kernel `has_no_room`") as caught:
         pallas_debug.check(called, "index")(x)
-    assert caught.value.finding is not None
     assert caught.value.finding.targets == ("v4", "v5e", "v5p", "v6e", "tpu7x")
     assert ran == []
 

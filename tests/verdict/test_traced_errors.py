@@ -92,7 +92,6 @@ def test_who_raised_an_exception_and_what_to_do(function: Any, message: str, adv
     finding = one(function, X, engines="static")
     assert message in finding.message
     assert str(finding.advice).startswith(advice)
-    assert finding.source is not None
     assert finding.source.file == __file__
 
 
@@ -120,7 +119,6 @@ def test_the_error_that_ends_a_program_is_explained() -> None:
         return called()(x)
 
     (outcome,) = verify(ends, X, targets="v5e", engines="machine").unjudged
-    assert outcome.reason is not None
     assert "the program stopped before the kernel had run to its end: " in outcome.reason
     assert outcome.reason.endswith(
         ": a program for a mesh runs on fewer devices than the mesh has; run it on as many "
@@ -157,11 +155,9 @@ def test_code_that_stops_without_a_tpu_is_told_of_pretending() -> None:
         return x if sorted(device.coords for device in jax.devices()) else None
 
     finding = one(places, X, engines="static")
-    assert finding.advice is not None
     assert finding.advice.endswith("; if the cause is that there is no TPU here, pass --pretend")
     with pretending(("v5e",)):
         finding = one(called(refuses), X, engines="static")
-    assert finding.advice is not None
     assert finding.advice.endswith(
         "; the chip that it queries is v5e here: --target names another one"
     )

@@ -189,7 +189,6 @@ def test_a_nan_follows_copies_swaps_loops_and_branches(sanitized: Sanitized) -> 
     scratch = [pltpu.VMEM((8, 128), F32), pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA]
     (finding,) = sanitized(lambda x: call(body, x, scratch=scratch), ROWS)
     assert (finding.kind, finding.witness.values["operand 0"]) == ("NanProduced", "-1")
-    assert finding.source is not None
     assert "jnp.log" in (finding.source.text or "")
 
 
@@ -223,7 +222,6 @@ def test_the_line_is_that_inside_calls_loops_and_branches(sanitized: Sanitized) 
     ):
         (finding,) = sanitized(lambda x, body=body: call(body, x), ROWS)
         assert (finding.kind, finding.loop) == ("NanProduced", loop)
-        assert finding.source is not None
         assert line in (finding.source.text or "")
 
 
@@ -242,7 +240,6 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
     assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
     assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
     assert finding.cause == "the kernel machine stops every loop at this limit"
-    assert finding.advice is not None
     assert finding.advice.endswith("this long, use smaller arguments here")
 
 

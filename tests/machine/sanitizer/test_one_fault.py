@@ -59,7 +59,6 @@ def test_a_race_before_a_deadlock_is_reported_first(capsys: pytest.CaptureFixtur
     with pytest.raises(KernelFault, match=r"^DataRace(.|\n)*\n\nDeadlock") as caught:
         sanitized(early, X)
     fault = caught.value.finding
-    assert fault is not None
     assert fault.kind is Fault.DEADLOCK
     assert [f.kind for f in caught.value.findings] == [Fault.DATA_RACE, Fault.DEADLOCK]
     with pytest.raises(Exception, match="Deadlock"), pallas_debug.interpret("machine,sanitize"):

@@ -70,5 +70,4 @@ def test_a_wait_is_for_the_copy_of_its_own_slices() -> None:
 
     (finding,) = found(call, X)
     assert finding.kind is Fault.DMA_NOT_AWAITED
-    assert finding.source is not None
     assert finding.source.text == "row(0).start()  # FAULT"

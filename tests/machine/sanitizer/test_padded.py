@@ -60,7 +60,6 @@ masked_product = functools.partial(product, masks_both=True)
 
 def require_padding_of_x(finding: Finding) -> None:
     assert (finding.kind, finding.kernel) == ("PaddingRead", "padded_product")
-    assert finding.source is not None
     assert finding.source.text == "left, right = x_ref[...], y_ref[...]  # the read"
     assert finding.witness.loop == (1,)
     assert "448 of 1,024 elements, starting with " in finding.message
