@@ -36,35 +36,6 @@ def test_the_line_at_fault_is_named(kernel: BrokenKernel) -> None:
     assert failure.message in (str(error.value), called)
 
 
-def test_the_innermost_line_of_the_user_where_jax_was_at_no_equation() -> None:
-    def helper() -> None:
-        raise ValueError("of the user's own")
-
-    with pytest.raises(ValueError) as error:
-        helper()
-    failure = raised.failure(error.value)
-    assert failure.source is not None
-    assert failure.source.function == "helper"
-    assert failure.source.text == 'raise ValueError("of the user\'s own")'
-    assert failure.type == "ValueError"
-
-
-def test_a_block_that_the_caller_holds_is_not_blamed_for_what_is_wrong_in_the_kernel() -> None:
-    def call(x: jax.Array) -> jax.Array:
-        block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-
-        def body(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-            o_ref[...] = x_ref[...].reshape(7)
-
-        return pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[block], out_specs=block)(x)
-
-    with raised.with_all_frames(), pytest.raises(TypeError) as error:
-        jax.jit(call).trace(jax.ShapeDtypeStruct((16, 128), "float32"))
-    failure = raised.failure(error.value)
-    assert failure.source is not None
-    assert failure.source.text == "o_ref[...] = x_ref[...].reshape(7)"
-
-
 @pytest.mark.slow
 def _calls_what_does_not_fit(x_ref: Any, o_ref: Any) -> None:
     def add(x: Any, y: Any) -> Any:
@@ -248,18 +219,6 @@ def test_an_assertion_of_jax_names_the_line_of_the_kernel_that_led_there() -> No
     assert failure.explanation is not None
 
 
-def test_an_assertion_of_the_kernel_stays_what_it_is() -> None:
-    def call(x: jax.Array) -> jax.Array:
-        def body(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-            raise AssertionError
-
-        return pl.pallas_call(body, out_shape=x)(x)
-
-    with pallas_debug.interpret("machine"), pytest.raises(AssertionError) as error:
-        jax.jit(call).lower(jax.ShapeDtypeStruct((8, 128), "float32"))
-    assert type(error.value) is AssertionError
-
-
 def _of_a_callback(*last: str) -> RuntimeError:
     """An exception in the words in which jax passes on one that a callback raised."""
     frames = ['  File "jax/_src/callback.py", line 440, in io_callback_impl', "    raise"]
@@ -278,10 +237,6 @@ def _of_a_callback(*last: str) -> RuntimeError:
 )
 def test_an_exception_in_a_line(error: Exception, message: str) -> None:
     assert raised.in_a_line(error) == message
-
-
-def test_a_traceback_that_is_cut_short_is_still_said_to_be_of_a_callback() -> None:
-    assert raised.in_a_line(_of_a_callback()).startswith("INTERNAL: CpuCallback error")
 
 
 def test_a_member_that_an_enum_of_jax_does_not_have() -> None:
