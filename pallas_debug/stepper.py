@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.lowering import calls, trace
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.bridge.programs import single
 from pallas_debug.bridge.programs.launch import launch
-from pallas_debug.errors import CannotRunError, ProgramFailed, UsageError, meant
+from pallas_debug.errors import ProgramFailed, UsageError, meant
 from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
@@ -20,10 +20,9 @@ from pallas_debug.machine.debugger import recorder
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.sanitizer import areas
-from pallas_debug.model import Kernel
 from pallas_debug.render import finding_text, titled
 from pallas_debug.screen import open_session
-from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.session import Options, Session
 from pallas_debug.stepping.recording import Recording
 from pallas_debug.stepping.session import StepSession
 
@@ -51,7 +50,6 @@ def step(
     plain: bool | None = None,
     post_mortem: bool = False,
     record: str | Path | None = None,
-    interpret: Interpret = None,
     chip: str | None = None,
 ) -> Callable[..., Any]:
     """Step through a kernel that a function calls, line by line, forwards and backwards.
@@ -73,7 +71,6 @@ def step(
       record: folder in which to record the whole run, instead of opening the debugger.
         `pallas-debug step FOLDER` opens the recording on any machine; options of the command select
         lines and points.
-      interpret: mode for the run that finds the arrays, as for `pallas_debug.interpret`.
       chip: target whose chip is reported to code that queries one; v5e by default.
 
     Returns:
@@ -97,7 +94,6 @@ def step(
             called,
             kernel=kernel,
             call=call,
-            interpret=interpret,
             chip=chip,
             post_mortem=post_mortem,
         )
@@ -137,7 +133,6 @@ def capture(
     *,
     kernel: str | None = None,
     call: int = 1,
-    interpret: Interpret = None,
     chip: str | None = None,
     post_mortem: bool = False,
 ) -> CapturedCall:
@@ -149,11 +144,10 @@ def capture(
     """
     if call < 1:
         raise UsageError(f"calls are counted from 1, but call={call} was given")
-    recorder = calls.CallRecorder(call)
     error: Exception | None = None
     result = None
-    options = Options(interpret=interpret, chip=chip)
-    with Session(options, runs=True) as session, calls.recording(recorder):
+    options = Options(interpret="machine", chip=chip, keeps_call=call)
+    with Session(options, runs=True) as session:
         try:
             result = trace.block_until_ready(run())
         except Exception as raised:  # noqa: BLE001 - of the user's function
@@ -173,15 +167,19 @@ def capture(
             f"no kernel named {kernel!r} was called{meant(str(kernel), names)}; called were "
             f"{', '.join(dict.fromkeys(names))}"
         ) from error
-    made = ((c, recorder.call(c.kernel.digest)) for c in chosen)
-    found = next(((c, recorded) for c, recorded in made if recorded is not None), None)
-    if found is None:
-        raise _not_called(chosen[0].kernel, recorder, call, error)
-    captured, operands = found
+    assert session.calls is not None
+    kept, counts = session.calls.arrays, session.calls.counts
+    captured = next((c for c in chosen if c.kernel.digest in kept), None)
+    if captured is None:
+        name = chosen[0].kernel.name
+        raise _not_called(name, counts[chosen[0].kernel.digest], call, error)
+    arrays, first = kept[captured.kernel.digest]
     decoded = launch(captured, fuse=False)
     for program in decoded.programs():
         single.prepare(program)
-    track = LiveRun(lambda events: Machine(decoded, operands, observer=events, fill="mark"))
+    track = LiveRun(
+        lambda events: Machine(decoded, arrays, observer=events, fill="mark", first=first)
+    )
     notes = []
     if isinstance(error, ProgramFailed):
         notes.append(str(error))
@@ -192,17 +190,17 @@ def capture(
         notes.append(f"the function raised {type(error).__name__}: {str(error).splitlines()[0]}")
     stepping = StepSession(track)
     if post_mortem:
-        notes += _open_at_finding(stepping, captured, operands)
+        notes += _open_at_finding(stepping, captured, arrays, first)
     return CapturedCall(session=stepping, notes=tuple(notes), result=result)
 
 
 def _open_at_finding(
-    session: StepSession, captured: Capture, arrays: Sequence[Sequence[Any]]
+    session: StepSession, captured: Capture, arrays: Sequence[Sequence[Any]], first: int
 ) -> list[str]:
     """Run the kernel with the sanitizer, go to its first finding, and return that as notes."""
     decoded = launch(captured)
-    observers = areas.observers(decoded, arrays)
-    findings = machine_run.run(decoded, arrays, observers=observers).findings
+    observers = areas.observers(decoded, arrays, first)
+    findings = machine_run.run(decoded, arrays, first=first, observers=observers).findings
     alone = None if captured.kernel.grid else ()  # findings omit a single grid point
     for finding in findings:
         point = alone if finding.grid_point is None else finding.grid_point
@@ -217,14 +215,11 @@ def _open_at_finding(
     return []
 
 
-def _not_called(
-    kernel: Kernel, recorder: calls.CallRecorder, call: int, error: Exception | None
-) -> Exception:
-    count = recorder.count(kernel.digest)
+def _not_called(name: str, count: int, call: int, error: Exception | None) -> Exception:
     if count:
         times = "once" if count == 1 else f"{count} times"
-        return UsageError(f"kernel `{kernel.name}` was called {times}: there is no call {call}")
-    why = recorder.left_out(kernel.digest)
-    if why is not None and error is None:
-        return CannotRunError(f"kernel `{kernel.name}` cannot be stepped through: {why}")
-    return error or UsageError(f"kernel `{kernel.name}` was traced but never called")
+        return UsageError(f"kernel `{name}` was called {times}: there is no call {call}")
+    return error or UsageError(
+        f"kernel `{name}` did not run on the kernel machine. Is it in a branch that was not taken, "
+        "or does its code name an interpreter of jax?"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -107,6 +107,36 @@ class Unobserved:
     printed = found = hinted = refused = looped = _discard
 
 
+class KeptCalls:
+    """Arrays of a call of each kernel, by digest.
+
+    Args:
+      number: number of the call, from 1; 0 for the last one without the sanitizer, if the sanitizer
+        and the process have room.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.arrays: dict[str, KernelArrays] = {}
+        self.counts: Counter[str] = Counter()
+        self.number = number
+
+    def keep(self, prepared: PreparedKernel, arrays: Sequence[Sequence[Array]], first: int) -> None:
+        """Keep copies of a call's arrays, before it runs."""
+        digest = prepared.digest
+        self.counts[digest] += 1
+        if not self.number:
+            self.arrays.pop(digest, None)
+            needed = sum(array.nbytes for given in arrays for array in given)
+            try:
+                require_room(prepared.launch)
+                limit.require_memory(prepared.launch.name, None, needed)
+            except MachineError:
+                return
+        elif self.counts[digest] != self.number:
+            return
+        self.arrays[digest] = [[np.array(array) for array in given] for given in arrays], first
+
+
 class MachineHost:
     """Runs the kernels of a session on the machine.
 
@@ -117,9 +147,7 @@ class MachineHost:
       stop_after: seconds of both time and CPU time after which a kernel is stopped; None for no
         limit.
       refilled: digests of kernels whose unwritten memory has other contents than usual.
-
-    Attributes:
-      calls: by digest, each kernel's last call without the sanitizer; None not to keep them.
+      calls: receives the arrays of calls; None not to keep any.
     """
 
     def __init__(
@@ -128,12 +156,13 @@ class MachineHost:
         patience: float = defaults.HANG_AFTER,
         stop_after: float | None = None,
         refilled: frozenset[str] = frozenset(),
+        calls: KeptCalls | None = None,
     ) -> None:
         self._refilled = refilled
         self.patience = patience
         self._stop_after = stop_after
         self._observer = observer
-        self.calls: dict[str, KernelArrays] | None = None
+        self._calls = calls
 
     def refused(self, kernel: str, error: MachineError, *, runs: str | None) -> None:
         """Record a kernel that cannot run as requested; `runs` says how it runs instead, if so."""
@@ -174,7 +203,8 @@ class MachineHost:
         return PreparedKernel(known, kernel.digest, _communicates(known), is_sanitized, uses)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
-        return prepared.communicates
+        is_kept = self._calls is not None and self._calls.number > 0  # with all of its devices
+        return prepared.communicates or is_kept
 
     def run(
         self, prepared: PreparedKernel, arrays: Sequence[Sequence[Array]], first: int
@@ -186,8 +216,8 @@ class MachineHost:
           MachineError: the machine has no rule for what the kernel does.
         """
         arrays = [typed(prepared.launch, given) for given in arrays]
-        if self.calls is not None and not prepared.is_sanitized:
-            self._keep(self.calls, prepared, arrays, first)
+        if self._calls is not None and not prepared.is_sanitized:
+            self._calls.keep(prepared, arrays, first)
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
             loops = IdleLoops()
@@ -215,24 +245,6 @@ class MachineHost:
         if done.stopped is not None:
             raise stops.stop(done.stopped, finding_text(done.stopped))
         return [untyped(results) for results in done.results]
-
-    @staticmethod
-    def _keep(
-        calls: dict[str, KernelArrays],
-        prepared: PreparedKernel,
-        arrays: Sequence[Sequence[Array]],
-        first: int,
-    ) -> None:
-        """Keep copies of the arrays, unless the sanitizer or the process has no room."""
-        calls.pop(prepared.digest, None)
-        needed = sum(array.nbytes for given in arrays for array in given)
-        try:
-            require_room(prepared.launch)
-            limit.require_memory(prepared.launch.name, None, needed)
-        except MachineError:
-            return
-        copied = [[np.array(array) for array in given] for given in arrays]
-        calls[prepared.digest] = copied, first
 
 
 class _Prints(MachineObserver):

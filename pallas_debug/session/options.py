@@ -51,7 +51,8 @@ class Options:
         machine is stopped even if it makes progress; None for no limit.
       refilled: digests of kernels for which the kernel machine gives unwritten memory other
         contents than usual, to see whether they matter.
-      keeps_calls: whether to keep the arrays of each kernel's last run, for `collect_hints`.
+      keeps_call: number of the call of each kernel on the machine whose arrays are kept, from 1; 0
+        for the last one, as for `collect_hints`.
     """
 
     dumps: str | Path | None = None
@@ -70,7 +71,7 @@ class Options:
     hang_after: float = defaults.HANG_AFTER
     stop_after: float | None = None
     refilled: frozenset[str] = frozenset()
-    keeps_calls: bool = False
+    keeps_call: int | None = None
 
 
 def mode_of(asked: Interpret) -> Mode:

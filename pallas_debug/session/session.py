@@ -29,7 +29,7 @@ from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
-from pallas_debug.machine.host import MachineHost
+from pallas_debug.machine.host import KeptCalls, MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Hint, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
 from pallas_debug.session import hints
@@ -52,6 +52,7 @@ class Session:
     `uncaptured` the gaps for kernels that could not be captured, `unchecked` the gaps of checks and
     the sanitizer, `used` the digests of kernels in programs that were lowered or run, and
     `launched` the digests of kernels that ran to completion in an interpreter or with checks.
+    `calls` has the arrays of calls that the options ask to keep.
     `queue` compiles the kernels, `callers` records their callers, `chip` is the chip that code sees
     while it is traced, if any, and `interpret_mode` is the mode in which kernels run; `off` leaves
     it to the code.
@@ -102,11 +103,10 @@ class Session:
             skipped=self._skipped,
             report=self.report,
         )
+        self.calls = None if options.keeps_call is None else KeptCalls(options.keeps_call)
         self._host = MachineHost(
-            self.observer, options.hang_after, options.stop_after, options.refilled
+            self.observer, options.hang_after, options.stop_after, options.refilled, self.calls
         )
-        if options.keeps_calls:
-            self._host.calls = {}
         self._runs = runs
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._identity = object()
@@ -298,7 +298,8 @@ class Session:
         """Analyse kernels, and run them again as they ran last, for hints that no run gave."""
         for captured in filter(None, map(self._captures.get, digests)):
             with self._guarded("engine", f"hinting at kernel `{captured.kernel.name}`"):
-                call = (self._host.calls or {}).pop(captured.kernel.digest, None)
+                kept = {} if self.calls is None else self.calls.arrays
+                call = kept.pop(captured.kernel.digest, None)
                 self.observer.hinted(*hints.hints(captured, call))
 
     @contextlib.contextmanager
@@ -403,8 +404,8 @@ class Session:
         """
         self.observer.clear()
         self.raised.clear()
-        if self._host.calls:
-            self._host.calls.clear()
+        if self.calls is not None:
+            self.calls.arrays.clear()
         yield
 
     def wait_for_runs(self) -> None:

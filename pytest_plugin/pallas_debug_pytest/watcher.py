@@ -215,7 +215,7 @@ class Watcher:
                 switches=settings.switches,
                 timeout=settings.timeout,
                 stop_after=settings.stop_after,
-                keeps_calls=True,
+                keeps_call=0,
             ),
             self,
             runs=True,

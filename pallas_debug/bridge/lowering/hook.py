@@ -29,7 +29,7 @@ from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.jaxcompat import jax_core, mlir, mpmd, pallas_call, source_info_util
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
-from pallas_debug.bridge.lowering import calls, grids
+from pallas_debug.bridge.lowering import grids
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.explain import asserted
 from pallas_debug.guards import guarded
@@ -208,8 +208,7 @@ def reporting(entry: Any, name: str) -> Any:
             return interpret.lower_as_written(rule, context, nodes, params)
         with launched.lowering(token):
             if token is not None:
-                with guarded("hook", "recording the calls of a kernel", _report):
-                    calls.emit(context, nodes, str(token))
+                with guarded("hook", "reading the grid of a kernel's call", _report):
                     grids.emit(context, nodes, params, str(token))
             if interpret.current_kind() != "off":
                 if params.get("interpret"):
@@ -333,7 +332,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             if collected or jaxpr in _kernels_of:
                 with guarded("hook", "noting which program ran", _report):
                     _with_kernels.add(result[1])
-                if observe.is_active() or calls.is_active():
+                if observe.is_active():
                     # Wait, so that the callbacks have run before the call returns.
                     jax.block_until_ready(result[0])
         except Exception as error:
