@@ -89,15 +89,6 @@ def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_json_is_data_on_standard_output(command: Any) -> None:
-    done = command("dump", "--json", "--arg=f32[256]", "--arg=f32[256]",
-                   "pallas_debug_kernels:vector_add")  # fmt: skip
-    (dump,) = json.loads(done.stdout)["dumps"]
-    assert dump["kernel"]["name"] == "vector_add"
-    assert dump["compilations"][0]["status"] == "ok"
-
-
-@pytest.mark.slow
 def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None:
     command("dump", script)
     again = command("dump", script)

@@ -29,19 +29,6 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dump]:
 
 
 @pytest.mark.slow
-def test_ls_lists_a_line_per_kernel_and_target(
-    real_command: Any, dumped: tuple[Path, Dump]
-) -> None:
-    root, dump = dumped
-    done = real_command("ls", root)
-    assert done.returncode == 0
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [row[0] for row in rows] == [dump.name] * 2
-    assert [row[2] for row in rows] == ["v5e", "v6e"]
-    assert all("kernel.py:" in row[1] and row[3].startswith("ok, ") for row in rows)
-
-
-@pytest.mark.slow
 def test_ls_of_a_kernel_lists_its_passes(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
     shown = command("ls", root, "-k", "matmul", "-t", "v5e").stdout.splitlines()
@@ -121,23 +108,6 @@ def test_a_pass_that_changed_nothing_shows_the_text_before_it(
     before = passes[unchanged.number - 1]
     texts = {command("show", root, str(p.number), "-t", "v5e").stdout for p in (unchanged, before)}
     assert len(texts) == 1
-
-
-def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, Dump]) -> None:
-    root, dump = dumped
-    shown = command("show", root).stdout
-    for message in (
-        dump.name,
-        "kernel.py:",
-        "grid       1 parallel, 1 parallel, 1 arbitrary",
-        "input",
-        "x_ref",
-        "float32[256,256] in default, block (256, 256)",
-        "scratch",
-        "v5e",
-        "ok, ",
-    ):
-        assert message in shown
 
 
 @pytest.mark.parametrize(

@@ -61,22 +61,6 @@ def dumped(tmp_path_factory: pytest.TempPathFactory, forks: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", REFUSED)
-def test_the_script_says_how_the_kernel_failed(
-    command: Any, dumped: Path, kernel: str, tmp_path: Path
-) -> None:
-    _, message = REFUSED[kernel]
-    done = command("reproduce", dumped, "-k", kernel, "-o", "small.py")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert "pallas-debug: wrote small.py; next: python small.py" in done.stderr
-    text = (tmp_path / "small.py").read_text()
-    assert text.startswith(f"# -*- coding: utf-8 -*-\n# The kernel {kernel!r}, with jax ")
-    assert message in text
-    assert f"def {kernel}(x_ref, o_ref):" in text
-
-
-@pytest.mark.slow
 def test_the_scripts_run_without_pallas_debug(command: Any, dumped: Path, tmp_path: Path) -> None:
     for kernel in REFUSED:
         done = command("reproduce", dumped, "-k", kernel, "-o", f"{kernel}.py")
@@ -98,7 +82,7 @@ def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
     done = command("reproduce", folder / "v5e")
     assert done.returncode == 0, done.stderr
     assert "# It compiled for v5e." in done.stdout
-    assert "v2 = v1 + 1.0  # f32[8,128]" in done.stdout
+    assert "v2 = lax.add(v1, np.float32(1.0))  # f32[8,128]" in done.stdout
 
 
 def test_another_target(command: Any, dumped: Path) -> None:
@@ -106,30 +90,6 @@ def test_another_target(command: Any, dumped: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "# It was not compiled for v6e yet." in done.stdout
     assert "TOPOLOGY = 'v6e:2x2'\nDEVICE_KIND, NUM_CORES = 'TPU v6 lite', 1\n" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_smaller_kernel(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import jax.numpy as jnp\nfrom jax.experimental import pallas as pl\n"
-        "def kernel(x_ref, o_ref):\n"
-        "    o_ref[...] = jnp.cumsum(jnp.exp(x_ref[...]), axis=1) * 0.5\n"
-        "def call(x):\n"
-        "    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))\n"
-        "    return pl.pallas_call(\n"
-        "        kernel, out_shape=x, grid=(4,), in_specs=[rows], out_specs=rows)(x)\n"
-    )
-    words = ["reproduce", "mine.py:call", "--arg", "f32[32,128]"]
-    whole = command(*words)
-    assert whole.returncode == 0, whole.stderr
-    assert "lax.exp(" in whole.stdout
-    done = command(*words, "--shrink", "-o", "small.py")
-    assert done.returncode == 0, done.stderr
-    assert "pallas-debug: reduced grid dimension 0 from 4 to 1: 6 equations" in done.stderr
-    text = (tmp_path / "small.py").read_text()
-    assert "# Shrunk by pallas-debug from 6 equations to " in text
-    assert "lax.cumsum_p.bind(" in text
-    assert "lax.exp(" not in text
 
 
 @pytest.mark.slow

@@ -45,26 +45,6 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_strip(command: Any, dumps: Path) -> None:
-    done = command("timeline", dumps, "-t", "v5e")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert re.fullmatch(
-        r"kernel on v5e: grid 8, 8 steps, [\d,]+ cycles \([\d.]+ µs\), stalled \d+ %", lines[0]
-    )
-    rows = {line.split()[0]: line for line in lines[2:7] if line}
-    assert rows.keys() == {"step", "compute", "x_ref", "w_ref", "o_ref"}
-    assert "█" in rows["compute"]
-    assert "▼" in rows["x_ref"]
-    assert "▲" in rows["o_ref"]
-    # The weights are fetched once, before the first step.
-    assert re.fullmatch(r"w_ref +·*▼+[·┊ ]+", rows["w_ref"])
-    assert (  # lines are as long as the terminal is wide
-        "copies: x_ref 8 of 524,288 bytes, w_ref 1 of 1,048,576 bytes, o_ref 8 of 524,288 bytes"
-    ) in " ".join(done.stdout.split())
-
-
-@pytest.mark.slow
 def test_the_cores_of_a_device_share_the_grid(command: Any, dumps: Path) -> None:
     done = command("timeline", dumps, "-t", "v5p")
     assert done.returncode == 0, done.stderr

@@ -44,16 +44,6 @@ def module(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_sound_kernel_passes_every_engine(real_command: Any) -> None:
-    done = real_command("verify", "pallas_debug_kernels:vector_add", "--target", "v5e,v6e")
-    assert done.returncode == 0, done.stdout + done.stderr
-    header, row, *rest = done.stdout.splitlines()
-    assert header.split() == ["kernel", "static", "v5e", "v6e", "machine"]
-    assert row.split() == ["vector_add", "ok", "ok", "ok", "ok"]
-    assert rest[-1] == "vector_add: nothing found in 1 kernel; values not judged (no reference)"
-
-
-@pytest.mark.slow
 def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_path: Path) -> None:
     options = ["--json", "--sarif", "out.sarif", "--github", "-e", "static,machine"]
     done = command("verify", "rows:gather", ARGUMENT, *options)
@@ -332,7 +322,7 @@ def two(x, y):
 
 
 @pytest.mark.slow
-def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -> None:
+def test_tolerances_of_a_reference(command: Any, module: Path, tmp_path: Path) -> None:
     (tmp_path / "refs.py").write_text(REFERENCES)
     module.write_text(
         ROWS.replace(" + 4", "").replace(
@@ -340,18 +330,7 @@ def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -
         )
     )
     asked = ["rows:gather", ARGUMENT, "-e", "machine", "--reference", "refs:doubled"]
-    done = command("verify", *asked)
-    assert done.returncode == 1, done.stderr
-    header, row, _, *rest = done.stdout.splitlines()
-    assert (header.split(), row.split()) == (
-        ["kernel", "machine", "values"],
-        ["rows", "ok", "FOUND"],
-    )
-    assert rest[0] == "ValueMismatch in kernel `rows`, grid point (0,)"
-    assert "elements differ" in done.stdout
-    assert "  seen by: reference" in rest
-    assert rest[-1] == "gather: 1 finding in 1 kernel"
-
+    assert command("verify", *asked).returncode == 1
     loose = command("verify", *asked, "--rtol", "0.6", "--atol=0", "--json")
     assert loose.returncode == 0, loose.stderr
     verdict = json.loads(loose.stdout)

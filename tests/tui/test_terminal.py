@@ -168,22 +168,6 @@ def received(terminal: Terminal, file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_from_start_to_quit(tmp_path: Path, dumps: Path) -> None:
-    with Terminal(str(dumps), program=STARTED) as terminal:
-        terminal.wait_for("vector_add-")
-        terminal.send("]")
-        terminal.wait_for("deserialization")
-        terminal.send("/addf\r")
-        terminal.wait_for("1/1")
-        terminal.send("?")
-        terminal.wait_for("Moving")
-        terminal.forget()
-        terminal.send("\x1b")
-        terminal.wait_for("deserialization")
-        assert terminal.quit() == 0
-
-
-@pytest.mark.slow
 def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Path) -> None:
     program = (jaxless, "-m", "pallas_debug", "browse")
     with Terminal(str(dumps), program=program) as terminal:
