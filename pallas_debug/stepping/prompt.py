@@ -16,7 +16,11 @@ CONTEXT = 5
 """Lines shown before and after the current one."""
 
 
-@dataclass(frozen=True, kw_only=True)
+Run = Callable[["CommandPrompt", str], Iterator[str]]
+"""Runs a command with its arguments, and yields lines of output."""
+
+
+@dataclass(frozen=True)
 class PromptCommand:
     """A command.
 
@@ -28,7 +32,7 @@ class PromptCommand:
     names: tuple[str, ...]
     usage: str
     summary: str
-    run: Callable[[CommandPrompt, str], Iterator[str]]
+    run: Run
     moves: bool = False
 
 
@@ -97,7 +101,7 @@ def location(place: StepPlace) -> str:
 Moved = Callable[[StepSession, bool], str | None]
 
 
-def _moving(move: Moved, back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
+def _moving(move: Moved, back: bool) -> Run:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         count = _number(rest, "a number of times") if rest else 1
         message = None
@@ -118,7 +122,7 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-def _until(back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
+def _until(back: bool) -> Run:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         file, colon, line = rest.rpartition(":")
         number = _number(line, "a line number, or FILE:LINE")
@@ -162,7 +166,7 @@ def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         )
 
 
-def _watch(on_write: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
+def _watch(on_write: bool) -> Run:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         number = prompt.session.watch(rest, on_write)
         yield f"watching {rest}, number {number}"
@@ -320,79 +324,61 @@ def _unknown(prompt: CommandPrompt, text: str, name: str) -> Iterator[str]:
     yield f"error: no command {name!r}{hint}; `help` lists them, `p {text}` prints a value"
 
 
-def _pair(
-    names: tuple[str, ...], back: tuple[str, ...], summary: str, move: Moved
-) -> Iterator[PromptCommand]:
-    yield PromptCommand(
-        names=names, usage="[TIMES]", summary=summary, run=_moving(move, False), moves=True
-    )
-    yield PromptCommand(
-        names=back, usage="[TIMES]", summary=f"`{names[0]}`, backwards",
-        run=_moving(move, True), moves=True,
-    )  # fmt: skip
-
-
-COMMANDS: Sequence[PromptCommand] = (
-    *_pair(
-        ("step", "s"), ("back", "bs"), "next line, into calls, branches and loops", StepSession.step
-    ),
-    *_pair(("next", "n"), ("bn",), "next line, over calls, branches and loops", StepSession.over),
-    *_pair(("out", "o"), ("bo",), "line of the caller", StepSession.out),
-    *_pair(("iteration", "it"), ("bit",), "next iteration of the loop", StepSession.next_iteration),
-    *_pair(("point", "pt"), ("bpt",), "next grid point", StepSession.next_point),
-    *_pair(
-        ("continue", "c"), ("bc",), "next breakpoint or watched change, or the end", StepSession.run
-    ),
-    PromptCommand(
-        names=("until", "u"), usage="[FILE:]LINE", summary="go to a line", run=_until(False)
-    ),
-    PromptCommand(names=("bu",), usage="[FILE:]LINE", summary="back to a line", run=_until(True)),
-    PromptCommand(
-        names=("goto", "g"), usage="I,J,…", summary="go to a grid point, either way", run=_goto
-    ),
-    PromptCommand(
-        names=("break", "b"),
-        usage="[[FILE:]LINE [if CONDITION]]",
-        summary="stop at a line; without one, list all stops",
-        run=_break,
-    ),
-    PromptCommand(
-        names=("watch", "w"),
-        usage="NAME[SLICE]",
-        summary="stop where a value changes",
-        run=_watch(False),
-    ),
-    PromptCommand(
-        names=("writes", "ww"),
-        usage="NAME[SLICE]",
-        summary="stop where a value is written, changed or not",
-        run=_watch(True),
-    ),
-    PromptCommand(
-        names=("delete", "d"), usage="NUMBER", summary="delete a stop of `break`", run=_delete
-    ),
-    PromptCommand(
-        names=("print", "p"), usage="EXPRESSION", summary="numbers and statistics", run=_print
-    ),
-    PromptCommand(names=("heat", "h"), usage="EXPRESSION", summary="heat map", run=_heat),
-    PromptCommand(
-        names=("info", "i"),
-        usage="[NAME | KIND]",
-        summary="values by name, semaphores, DMAs in flight",
-        run=_info,
-    ),
-    PromptCommand(
-        names=("device", "dev"),
-        usage="[NUMBER]",
-        summary="show the values of a device until the next step; without a number, list them",
-        run=_device,
-    ),
-    PromptCommand(names=("dmas",), usage="", summary="DMAs in flight", run=_copies),
-    PromptCommand(names=("who",), usage="NAME[I,J,…]", summary="what wrote this element", run=_who),
-    PromptCommand(names=("list", "l"), usage="[LINE]", summary="source around the line", run=_list),
-    PromptCommand(names=("stack", "bt"), usage="", summary="calls that lead here", run=_stack),
-    PromptCommand(names=("help", "?"), usage="[COMMAND]", summary="this list", run=_help),
-    PromptCommand(names=("quit", "q"), usage="", summary="leave", run=_quit),
+_MOVES: Sequence[tuple[str, str, str, Moved]] = (
+    ("step s", "back bs", "next line, into calls, branches and loops", StepSession.step),
+    ("next n", "bn", "next line, over calls, branches and loops", StepSession.over),
+    ("out o", "bo", "line of the caller", StepSession.out),
+    ("iteration it", "bit", "next iteration of the loop", StepSession.next_iteration),
+    ("point pt", "bpt", "next grid point", StepSession.next_point),
+    ("continue c", "bc", "next breakpoint or watched change, or the end", StepSession.run),
 )
+"""Names forwards and backwards, summary, and the movement, which is repeated `[TIMES]`."""
+
+_OTHERS: Sequence[tuple[str, str, str, Run]] = (
+    ("until u", "[FILE:]LINE", "go to a line", _until(False)),
+    ("bu", "[FILE:]LINE", "back to a line", _until(True)),
+    ("goto g", "I,J,…", "go to a grid point, either way", _goto),
+    (
+        "break b",
+        "[[FILE:]LINE [if CONDITION]]",
+        "stop at a line; without one, list all stops",
+        _break,
+    ),
+    ("watch w", "NAME[SLICE]", "stop where a value changes", _watch(False)),
+    ("writes ww", "NAME[SLICE]", "stop where a value is written, changed or not", _watch(True)),
+    ("delete d", "NUMBER", "delete a stop of `break`", _delete),
+    ("print p", "EXPRESSION", "numbers and statistics", _print),
+    ("heat h", "EXPRESSION", "heat map", _heat),
+    ("info i", "[NAME | KIND]", "values by name, semaphores, DMAs in flight", _info),
+    (
+        "device dev",
+        "[NUMBER]",
+        "show a device's values until the next step, or list devices",
+        _device,
+    ),
+    ("dmas", "", "DMAs in flight", _copies),
+    ("who", "NAME[I,J,…]", "what wrote this element", _who),
+    ("list l", "[LINE]", "source around the line", _list),
+    ("stack bt", "", "calls that lead here", _stack),
+    ("help ?", "[COMMAND]", "this list", _help),
+    ("quit q", "", "leave", _quit),
+)
+"""Names, usage, summary, and what runs."""
+
+
+def _commands() -> Iterator[PromptCommand]:
+    for ahead, back, summary, move in _MOVES:
+        name = ahead.partition(" ")[0]
+        for names, about, is_back in (
+            (ahead, summary, False),
+            (back, f"`{name}`, backwards", True),
+        ):
+            run = _moving(move, is_back)
+            yield PromptCommand(tuple(names.split()), "[TIMES]", about, run, moves=True)
+    for names, usage, summary, run in _OTHERS:
+        yield PromptCommand(tuple(names.split()), usage, summary, run)
+
+
+COMMANDS = tuple(_commands())
 
 _BY_NAME = {name: command for command in COMMANDS for name in command.names}

@@ -86,8 +86,7 @@ async def test_the_first_directory_is_the_old_one_from_whichever_side(
     app = BrowseApp(Browser(old, new))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
-        app.against = Against(other_dump=True)
-        await press(pilot, "right_square_bracket", "right_square_bracket", "d")
+        await press(pilot, *["right_square_bracket"] * 2, "D", *"same kernel", "enter")
         for side in (0, 1):
             assert app.entry is not None
             assert app.entry.dump == side

@@ -264,7 +264,7 @@ def test_a_report_has_the_line_with_its_text() -> None:
     assert found.headline == "compile failed in infer-vector-layout: JaxRuntimeError"
     assert found.place == "…/listed.py:15   o_ref[...] = x_ref[:, pl.ds(start, 128)]"
     assert "cannot statically prove" in found.message[0]
-    assert found.lines[:2] == [found.headline, found.place]
+    assert [text for _, text in found.lines][:2] == [found.headline, found.place]
     lowering = failure.report_of(browser, entries["running"], None)
     assert lowering is not None
     assert lowering.headline == "lowering failed: NotImplementedError"

@@ -50,9 +50,13 @@ class FailureReport:
     explanation: tuple[str, ...] = ()
 
     @property
-    def lines(self) -> list[str]:
-        """All lines, the most important ones first."""
-        return [*filter(None, [self.headline, self.place]), *self.explanation, *self.message]
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """All lines with their styles, the most important ones first."""
+        yield "failure--head", self.headline
+        if self.place:
+            yield "failure--place", self.place
+        yield from (("failure--help", line) for line in self.explanation)
+        yield from (("", line) for line in self.message)
 
 
 class FailurePane(LineView):
@@ -147,23 +151,14 @@ class FailurePane(LineView):
 
 def _wrapped_rows(report: FailureReport, width: int) -> Iterator[tuple[str, str]]:
     """Yield the lines of a report, wrapped at words, each with its style."""
-    lines = report.lines
-    helps = len(lines) - len(report.message)
-    for number, line in enumerate(lines):
-        if number == 0:
-            kind, indent = "failure--head", f"{FAILED} "
-        elif number == 1 and report.place:
-            kind, indent = "failure--place", " " * MARGIN
-        else:
-            kind, indent = "failure--help" if number < helps else "", " " * MARGIN
+    for kind, line in report.lines:
         spaced = line.expandtabs(4)
         depth = " " * (MARGIN + len(spaced) - len(spaced.lstrip()))
         rows = textwrap.wrap(
             spaced,
             width,
-            initial_indent=indent,
+            initial_indent=f"{FAILED} " if kind == "failure--head" else " " * MARGIN,
             subsequent_indent=depth if len(depth) < width // 2 else "",
-            drop_whitespace=True,
             break_on_hyphens=False,
         )
         yield from ((kind, row) for row in rows or [""])
