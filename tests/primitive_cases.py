@@ -126,56 +126,39 @@ def _evaluating(operations: list[Callable[..., Any]]) -> Callable[..., None]:
 
 # Values.
 
+
+def _of_lax(names: str, count: int, *, shift: float = 0) -> dict[str, Callable[..., Any]]:
+    """Functions of lax, by name, of the first operands, of which the first is shifted."""
+
+    def applied(name: str) -> Callable[..., Any]:
+        return lambda x, y: getattr(lax, name)(*(x + shift, y)[:count])
+
+    return {name: applied(name) for name in names.split()}
+
+
 table(
     "floats",
     X,
     np.flip(X).copy(),
-    abs=lambda x, y: lax.abs(x),
-    add=lambda x, y: x + y,
+    **_of_lax(
+        "abs ceil cos erf exp exp2 floor is_finite logistic neg round sign sin square "
+        "stop_gradient tan tanh",
+        1,
+    ),
+    **_of_lax("log log1p rsqrt sqrt", 1, shift=3),
+    **_of_lax("add atan2 eq ge gt le lt max min mul ne nextafter sub", 2),
+    **_of_lax("pow", 2, shift=3),
     add_any=lambda x, y: ad_util.add_any_p.bind(x, y),
-    atan2=lax.atan2,
-    ceil=lambda x, y: lax.ceil(x),
     clamp=lambda x, y: lax.clamp(-1.0, x, 1.0),
-    cos=lambda x, y: jnp.cos(x),
     div=lambda x, y: x / (y + 3),
-    eq=lambda x, y: x == y,
-    erf=lambda x, y: lax.erf(x),
     erf_inv=lambda x, y: lax.erf_inv(x / 4),
-    exp=lambda x, y: jnp.exp(x),
-    exp2=lambda x, y: lax.exp2(x),
-    floor=lambda x, y: lax.floor(x),
-    ge=lambda x, y: x >= y,
-    gt=lambda x, y: x > y,
     integer_pow=lambda x, y: x**3,
-    is_finite=lambda x, y: lax.is_finite(x),
-    le=lambda x, y: x <= y,
-    log=lambda x, y: jnp.log(x + 3),
-    log1p=lambda x, y: jnp.log1p(x + 3),
     log2=lambda x, y: jnp.log2(x + 3),
-    logistic=lambda x, y: lax.logistic(x),
-    lt=lambda x, y: x < y,
-    max=lax.max,
-    min=lax.min,
-    mul=lambda x, y: x * y,
-    ne=lambda x, y: x != y,
-    neg=lambda x, y: -x,
-    nextafter=lax.nextafter,
-    pow=lambda x, y: lax.pow(x + 3, y),
     reciprocal=lambda x, y: RECIPROCAL(x + 3),
     reduce_precision=lambda x, y: lax.reduce_precision(x, 8, 7),
     rem=lambda x, y: lax.rem(x, y + 3),
-    round=lambda x, y: lax.round(x),
     round_even=lambda x, y: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
-    rsqrt=lambda x, y: lax.rsqrt(x + 3),
     select_n=lambda x, y: jnp.where(x > y, x, y),
-    sign=lambda x, y: lax.sign(x),
-    sin=lambda x, y: jnp.sin(x),
-    sqrt=lambda x, y: jnp.sqrt(x + 3),
-    square=lambda x, y: lax.square(x),
-    stop_gradient=lambda x, y: lax.stop_gradient(x),
-    sub=lambda x, y: x - y,
-    tan=lambda x, y: jnp.tan(x),
-    tanh=lambda x, y: jnp.tanh(x),
     one_minus_square=getattr(lax_internal, "one_minus_square_p", None)
     and (lambda x, y: lax_internal.one_minus_square_p.bind(x)),
     multiple_of=lambda x, y: x * pl.multiple_of(jnp.int32(8), 8).astype(F32),
@@ -198,26 +181,17 @@ table(
     "integers",
     N,
     np.flip(N).copy() | 1,
-    **{
-        "and": lambda x, y: x & y,
-        "or": lambda x, y: x | y,
-        "xor": lambda x, y: x ^ y,
-        "not": lambda x, y: ~x,
-        "not_bool": lambda x, y: ~(x > y),
-        "and_bool": lambda x, y: (x > 0) & (y > 0),
-    },
-    abs=lambda x, y: jnp.abs(x),
-    bitcast_convert_type=lambda x, y: lax.bitcast_convert_type(x & 0xFFFF, F32),
-    clz=lambda x, y: lax.clz(x),
-    div=lax.div,
-    floor_divide=lambda x, y: x // y,
+    **_of_lax("abs clz population_count sign", 1),
+    **_of_lax("bitwise_and bitwise_or bitwise_xor div rem", 2),
     mulhi=lax.mulhi if "mulhi" in RULES else None,
-    population_count=lambda x, y: lax.population_count(x),
-    rem=lax.rem,
+    not_bool=lambda x, y: ~(x > y),
+    and_bool=lambda x, y: (x > 0) & (y > 0),
+    bitcast_convert_type=lambda x, y: lax.bitcast_convert_type(x & 0xFFFF, F32),
+    floor_divide=lambda x, y: x // y,
+    invert=lambda x, y: ~x,
     shift_left=lambda x, y: x << 3,
     shift_right_arithmetic=lambda x, y: x >> 3,
     shift_right_logical=lambda x, y: lax.shift_right_logical(x, 3),
-    sign=lambda x, y: lax.sign(x),
 )
 
 

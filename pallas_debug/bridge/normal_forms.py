@@ -240,28 +240,20 @@ def _added(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
     return int(steps[0]) if steps and steps[0].dtype.kind in "iu" else None
 
 
-def get(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
-    return AccessForm(at=at(inputs[0], jax.tree.unflatten(eqn.params["tree"], inputs[1:])))
+def load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
+    """Unpack a load of a TensorCore, or of a SparseCore, which may have a mask."""
+    ref, *rest = inputs
+    mask = rest.pop() if eqn.params.get("has_mask") else None
+    return AccessForm(at=at(ref, jax.tree.unflatten(eqn.params["tree"], rest)), mask=mask)
 
 
-def swap(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
+def store(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     """Unpack a store of a TensorCore, or of a SparseCore, which may have a mask."""
     ref, value, *rest = inputs
     mask = rest.pop() if eqn.params.get("has_mask") else None
     place = at(ref, jax.tree.unflatten(eqn.params["tree"], rest))
-    return AccessForm(at=place, value=value, mask=mask, adds=bool(eqn.params.get("add")))
-
-
-def addupdate(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
-    ref, value, *rest = inputs
-    place = at(ref, jax.tree.unflatten(eqn.params["tree"], rest))
-    return AccessForm(at=place, value=value, adds=True)
-
-
-def subcore_load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
-    ref, *rest = inputs
-    mask = rest.pop() if eqn.params["has_mask"] else None
-    return AccessForm(at=at(ref, jax.tree.unflatten(eqn.params["tree"], rest)), mask=mask)
+    adds = eqn.primitive.name == "addupdate" or bool(eqn.params.get("add"))
+    return AccessForm(at=place, value=value, mask=mask, adds=adds)
 
 
 def masked_load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:

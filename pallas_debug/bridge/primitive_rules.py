@@ -30,11 +30,6 @@ def remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
 
 
-def logically_shifted(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    unsigned = f"u{a.dtype.itemsize}"
-    return np.asarray((a.astype(unsigned) >> b.astype(unsigned)).astype(a.dtype))
-
-
 def inverted(value: np.ndarray) -> np.ndarray:
     return np.asarray(np.logical_not(value) if value.dtype == bool else np.invert(value))
 
@@ -69,7 +64,7 @@ def shifted_right(x: Any, y: Any, kind: str = "i") -> Any:
     return (x.view(f"{kind}{x.itemsize}") >> y.view(f"{kind}{y.itemsize}")).view(x.dtype)
 
 
-def logically_shifted_scalar(x: Any, y: Any) -> Any:
+def logically_shifted_right(x: Any, y: Any) -> Any:
     return shifted_right(x, y, "u")
 
 

@@ -138,12 +138,8 @@ def _rows() -> Iterator[Primitive]:
     yield _number("not", "", rules.inverted, operator.invert, "~")
     yield _number("shift_left", "plain", np.left_shift, operator.lshift)
     yield _number("shift_right_arithmetic", "plain", np.right_shift, rules.shifted_right)
-    yield _number(
-        "shift_right_logical",
-        "plain",
-        rules.logically_shifted,
-        rules.logically_shifted_scalar,
-    )
+    logical = rules.logically_shifted_right
+    yield _number("shift_right_logical", "plain", logical, logical)
     yield from _of_kind("elementwise", "population_count clz", "plain")
     # Functions of floats
     yield from _of_kind("elementwise", "log log1p pow rsqrt tan", "plain nan infinity")
@@ -211,12 +207,12 @@ def _rows() -> Iterator[Primitive]:
     )
     # Memory
     for name, unpack in (
-        ("get", forms.get),
-        ("swap", forms.swap),
-        ("addupdate", forms.addupdate),
+        ("get", forms.load),
+        ("swap", forms.store),
+        ("addupdate", forms.store),
         ("masked_load", forms.masked_load),
         ("masked_swap", forms.masked_swap),
-        ("load", forms.subcore_load),
+        ("load", forms.load),
         ("atomic_rmw", forms.atomic_rmw),
         ("atomic_cas", forms.atomic_cas),
     ):
