@@ -61,7 +61,8 @@ def remainder_scalar(x: Any, y: Any) -> Any:
 
 def shifted_right(x: Any, y: Any, kind: str = "i") -> Any:
     """Right shift that fills with the sign bit (`i`) or zeros (`u`), for operands of any sign."""
-    return (x.view(f"{kind}{x.itemsize}") >> y.view(f"{kind}{y.itemsize}")).view(x.dtype)
+    same = f"{kind}{x.itemsize}"
+    return (x.view(same) >> y.astype(same)).view(x.dtype)
 
 
 def logically_shifted_right(x: Any, y: Any) -> Any:

@@ -64,7 +64,7 @@ def arithmetic(i: Any, j: Any) -> tuple[Any, Any]:
     a = (i - 3) // 2 + lax.div(i - 3, 2) * 5 + (i - 3) % 4 - lax.rem(i - 3, 4)
     b = jnp.where((i > j) & (j != 2), jnp.maximum(i, j), lax.clamp(1, j, 3)) << 2
     c = lax.shift_right_logical(i - 5, 28) + lax.shift_right_arithmetic(i - 5, 1)
-    d = jnp.sign(i - 2) * jnp.abs(j - 3) + (~i ^ j) - (i | 4) + (-j) ** 2
+    d = jnp.sign(i - 2) * jnp.abs(j - 3) + (~i ^ j) - (i | 4) + lax.square(-j)
     e = lax.switch(jnp.minimum(j, 2), [lambda: i, lambda: i * 2, lambda: i - j])
     f = lax.fori_loop(0, i, lambda k, total: total + k * j, 0)
     g = lax.while_loop(lambda n: n < 20, lambda n: n * 2 + 1, i + j)
