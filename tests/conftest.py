@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from forked import Forks
 
 # Several devices for what runs under shard_map; read when jax's CPU backend starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
@@ -113,9 +113,18 @@ def blessed(pytestconfig: pytest.Config) -> Callable[[Path, str], None]:
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A script that stands for `python`, but forks; see `forked.py`."""
-    forks = Forks(str(tmp_path_factory.mktemp("forks")))
-    yield forks.python
-    forks.stop()
+    folder, program = tmp_path_factory.mktemp("forks"), Path(__file__).with_name("forked.py")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -ISu {program} {folder}/socket "$@"\n')
+    python.chmod(0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"{folder}/socket")
+        listener.listen(64)
+        number = listener.fileno()
+        command = [sys.executable, program, str(number)]
+        server = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.PIPE)
+    yield str(python)
+    server.communicate()  # the end of its input, with which it ends
 
 
 @pytest.fixture
