@@ -44,27 +44,12 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _OURS = "please report it"
-ALLOWED = tuple(
-    str(Path(p).resolve())
-    for p in (
-        sys.prefix,
-        sys.base_prefix,
-        HERE.parents[1],
-        "/usr/lib",
-        "/usr/share",
-        "/lib",
-        "/etc/terminfo",
-        "/sys",
-    )
-)
+_FOLDERS = (sys.prefix, sys.base_prefix, HERE.parents[1])
+_OF_THE_SYSTEM = ("/usr/lib", "/usr/share", "/lib", "/etc/terminfo", "/sys")
+ALLOWED = tuple(str(Path(p).resolve()) for p in (*_FOLDERS, *_OF_THE_SYSTEM))
 EXACTLY = ("/dev/null", "/dev/tty", "/etc/localtime", "/etc/ld.so.cache", "/etc/os-release")
 STARTS = (
-    "subprocess.Popen",
-    "os.exec",
-    "os.posix_spawn",
-    "os.system",
-    "os.spawn",
-    "os.fork",
+    *("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.spawn", "os.fork"),
     "pty.spawn",
 )
 WRITES = (
@@ -272,21 +257,8 @@ def judge_page(page: Path) -> Iterator[str]:
 
 KEYS = (
     *("j", "k", "enter", "right_curly_bracket", "left_square_bracket", "tab", "slash", "a", "r"),
-    *(
-        "enter",
-        "n",
-        "escape",
-        "d",
-        "i",
-        "s",
-        "greater_than_sign",
-        "d",
-        "o",
-        "j",
-        "tab",
-        "R",
-        "escape",
-    ),
+    *("enter", "n", "escape", "d", "i", "s", "greater_than_sign", "d", "o", "j", "tab", "R"),
+    "escape",
     *("w", "L", "u", "escape", "ctrl+g", "v", "e", "enter", "escape", "colon", "9"),
     *("enter", "question_mark", "escape", "y", "E", "e", "t", "j", "x", "X", "ctrl+p"),
     *("g", "o", "escape", "f", "o", "enter", "D"),

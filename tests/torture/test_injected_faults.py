@@ -177,14 +177,6 @@ def test_a_function_runs_without_a_session_that_cannot_be_started(
     assert "internal error in pallas-debug while starting a session" in capfd.readouterr().err
 
 
-def test_what_the_kernel_did_is_still_raised(tmp_path: Path) -> None:
-    def bad(x: Any) -> Any:
-        raise ValueError("of the user")
-
-    with pytest.raises(ValueError, match="of the user"):
-        pallas_debug.debug(targets="", to=tmp_path)(bad)(X)
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_what_stops_the_program_passes(
     stop: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -288,30 +280,6 @@ def test_an_engine_that_raises_leaves_a_cell_that_says_so(
     assert last.endswith(end if reference else f"{end}; values not judged (no reference)")
     with pytest.raises(pallas_debug.errors.VerificationFailed, match="not made"):
         verdict.throw()
-
-
-def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None:
-    inject(CAPTURE, RuntimeError("a bug"))
-    verdict = pallas_debug.verify(vector_add, X, X, targets="v5e,v6e")
-    columns = ["static", "v5e", "v6e", "machine"]
-    assert statuses(verdict) == dict.fromkeys(columns, "unjudged")
-    text = str(verdict)
-    assert text.splitlines()[1].split() == ["vector_add", *"????"]
-    assert "it could not be captured: internal error in pallas-debug" in text
-    assert "vector_add: 4 of 4 judgements not made (static, v5e, v6e, machine: " in text
-    assert text.endswith("nothing is known about its kernels; values not judged (no reference)")
-
-
-def test_a_kernel_that_did_not_run_is_not_judged() -> None:
-    def skipped(x: Any) -> Any:
-        return jax.lax.cond(x[0] > 1e6, lambda x: vector_add(x, x), lambda x: x, x)
-
-    verdict = pallas_debug.verify(skipped, X, targets="v5e", engines="static,machine")
-    assert statuses(verdict) == {"static": "ok", "machine": "unjudged"}
-    (outcome,) = verdict.unjudged
-    assert outcome.reason == (
-        "it was lowered but did not run to its end: is it in a branch that was not taken?"
-    )
 
 
 # The command, within this process: `verify module:function` and `verify SCRIPT.py`.
