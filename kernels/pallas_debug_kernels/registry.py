@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import jax
 
@@ -46,73 +47,57 @@ class BundledOperation:
         raise ValueError(f"{self.name} has no spec {name!r}. Its specs are: {known}.")
 
 
+def _bundled(
+    module: ModuleType, name: str, summary: str, *, differentiable: tuple[int, ...] = ()
+) -> BundledOperation:
+    """Return the operation that a module defines as `name`, `<name>_reference` and `SPECS`."""
+    return BundledOperation(
+        name=name,
+        summary=summary,
+        function=getattr(module, name),
+        reference=getattr(module, f"{name}_reference"),
+        specs=module.SPECS,
+        differentiable=differentiable,
+    )
+
+
 OPERATIONS: tuple[BundledOperation, ...] = (
-    BundledOperation(
-        name="vector_add",
-        summary="Element-wise sum of two vectors.",
-        function=vector_add.vector_add,
-        reference=vector_add.vector_add_reference,
-        specs=vector_add.SPECS,
-    ),
-    BundledOperation(
-        name="softmax",
-        summary="Softmax over the last axis, forward and backward.",
-        function=softmax.softmax,
-        reference=softmax.softmax_reference,
-        specs=softmax.SPECS,
+    _bundled(vector_add, "vector_add", "Element-wise sum of two vectors."),
+    _bundled(
+        softmax,
+        "softmax",
+        "Softmax over the last axis, forward and backward.",
         differentiable=(0,),
     ),
-    BundledOperation(
-        name="layer_norm",
-        summary="Rows scaled to mean 0 and variance 1, forward and backward.",
-        function=layer_norm.layer_norm,
-        reference=layer_norm.layer_norm_reference,
-        specs=layer_norm.SPECS,
+    _bundled(
+        layer_norm,
+        "layer_norm",
+        "Rows scaled to mean 0 and variance 1, forward and backward.",
         differentiable=(0, 1, 2),
     ),
-    BundledOperation(
-        name="matmul",
-        summary="Tiled matrix product with a fused activation.",
-        function=matmul.matmul,
-        reference=matmul.matmul_reference,
-        specs=matmul.SPECS,
-    ),
-    BundledOperation(
-        name="dma_copy",
-        summary="Copy through VMEM, double-buffered by hand.",
-        function=pipelined.dma_copy,
-        reference=pipelined.copy_reference,
-        specs=pipelined.SPECS,
-    ),
-    BundledOperation(
-        name="flash_attention",
-        summary="Attention with an online softmax, forward and backward.",
-        function=flash_attention.flash_attention,
-        reference=flash_attention.flash_attention_reference,
-        specs=flash_attention.SPECS,
+    _bundled(matmul, "matmul", "Tiled matrix product with a fused activation."),
+    _bundled(pipelined, "dma_copy", "Copy through VMEM, double-buffered by hand."),
+    _bundled(
+        flash_attention,
+        "flash_attention",
+        "Attention with an online softmax, forward and backward.",
         differentiable=(0, 1, 2),
     ),
-    BundledOperation(
-        name="splash_attention",
-        summary="Block-sparse attention over masks, forward and backward.",
-        function=splash_attention.splash_attention,
-        reference=splash_attention.splash_attention_reference,
-        specs=splash_attention.SPECS,
+    _bundled(
+        splash_attention,
+        "splash_attention",
+        "Block-sparse attention over masks, forward and backward.",
         differentiable=(0, 1, 2),
     ),
-    BundledOperation(
-        name="paged_attention",
-        summary="Attention of one query per sequence over pages of keys and values.",
-        function=paged_attention.paged_attention,
-        reference=paged_attention.paged_attention_reference,
-        specs=paged_attention.SPECS,
+    _bundled(
+        paged_attention,
+        "paged_attention",
+        "Attention of one query per sequence over pages of keys and values.",
     ),
-    BundledOperation(
-        name="all_gather",
-        summary="All devices' rows on every device, by remote DMA around the ring.",
-        function=collectives.all_gather,
-        reference=collectives.all_gather_reference,
-        specs=collectives.SPECS,
+    _bundled(
+        collectives,
+        "all_gather",
+        "All devices' rows on every device, by remote DMA around the ring.",
     ),
 )
 

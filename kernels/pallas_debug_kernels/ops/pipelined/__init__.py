@@ -2,4 +2,4 @@
 
 from .kernel import dma_copy as dma_copy
 from .specs import SPECS as SPECS
-from .specs import copy_reference as copy_reference
+from .specs import dma_copy_reference as dma_copy_reference

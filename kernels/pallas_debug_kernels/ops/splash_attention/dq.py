@@ -24,7 +24,7 @@ from .mask_info import EMPTY, MaskInfo
 from .tile import (
     Masking,
     Score,
-    entry,
+    index_maps,
     masked,
     masking_arrays,
     masking_specs,
@@ -123,17 +123,7 @@ def launch_dq(
     block_q, block_kv = block_sizes.block_q_dq, block_sizes.block_kv_dq
     table_shape = info.data_next.shape
 
-    def row(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
-        return i
-
-    def kv_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
-        data_next, _, _ = tables
-        return entry(data_next, table_shape, h, i, j)
-
-    def mask_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
-        _, _, mask_next = tables
-        return entry(mask_next, table_shape, h, i, j)
-
+    row, kv_block, mask_block = index_maps(table_shape)
     q_spec = pl.BlockSpec((None, block_q, head_dim), lambda h, i, *_: (h, i, jnp.int32(0)))
     q_row_spec = pl.BlockSpec((None, 1, block_q), lambda h, i, *_: (h, jnp.int32(0), i))
     kv_spec = pl.BlockSpec(

@@ -22,7 +22,7 @@ from .tile import (
     MASK_VALUE,
     Masking,
     Score,
-    entry,
+    index_maps,
     masked,
     masking_arrays,
     masking_specs,
@@ -149,17 +149,7 @@ def launch_forward(
     block_q, block_kv = block_sizes.block_q, block_sizes.block_kv
     table_shape = info.data_next.shape
 
-    def row(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
-        return i
-
-    def kv_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
-        data_next, _, _ = tables
-        return entry(data_next, table_shape, h, i, j)
-
-    def mask_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
-        _, _, mask_next = tables
-        return entry(mask_next, table_shape, h, i, j)
-
+    row, kv_block, mask_block = index_maps(table_shape)
     q_spec = pl.BlockSpec((None, block_q, head_dim), lambda h, i, *_: (h, i, jnp.int32(0)))
     kv_spec = pl.BlockSpec(
         (None, block_kv, head_dim),

@@ -136,6 +136,26 @@ def entry(
     return value
 
 
+def index_maps(table_shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
+    """Return the numbers of the blocks of queries, of keys and of the mask for each grid point.
+
+    The grid is (heads, blocks of queries, visible blocks).
+    """
+
+    def row(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
+        return i
+
+    def kv_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
+        data_next, _, _ = tables
+        return entry(data_next, table_shape, h, i, j)
+
+    def mask_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
+        _, _, mask_next = tables
+        return entry(mask_next, table_shape, h, i, j)
+
+    return row, kv_block, mask_block
+
+
 def scaled(products: jax.Array, score: Score) -> tuple[jax.Array, jax.Array | None]:
     """Return the scores, and their slope against `sm_scale * products` if it is not 1."""
     scores = products if score.sm_scale == 1.0 else products * score.sm_scale
