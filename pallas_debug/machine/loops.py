@@ -115,21 +115,17 @@ def _run(
         others = [registers[reg.number] for reg in step.condition_constants]
     buffers: dict[int, MemoryBuffer] = {}
     own_views = views(constants, buffers)
-    other_views = views(others, buffers)
     is_tested = machine.observer is not None and machine.observer.evaluates
     key = (
         is_tested,
-        *(
-            (v.slot, v.shape, v.parts) if isinstance(v, BufferView) else None
-            for v in (*own_views, *other_views)
-        ),
+        *((v.slot, v.shape, v.parts) if isinstance(v, BufferView) else None for v in own_views),
     )
     programs = machine.launch.loops.setdefault(id(step), {})
     program = programs.get(key)
     if program is None:
         if len(programs) == MAX_VARIANTS:
             return None
-        program = programs[key] = CompiledLoop(step, own_views, other_views, is_tested=is_tested)
+        program = programs[key] = CompiledLoop(step, own_views, is_tested=is_tested)
     numbers = [_identity(machine, thread, inner) for inner in loops.identities(step)]
     limit = max_iterations(step) if isinstance(step, ir.WhileLoop) else None
     first = iteration

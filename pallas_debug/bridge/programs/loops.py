@@ -152,23 +152,16 @@ class CompiledLoop:
       step: a loop that `is_compilable`.
       constants: values of the body's constants, with `BufferView`s for references; only the types
         of the others matter.
-      condition_constants: likewise, for the condition of a `while_loop`.
       is_tested: whether the arithmetic is tested, as the sanitizer does.
 
     Raises:
       NotCompiled: an access is not a box of a buffer, or a reference is not a constant.
     """
 
-    def __init__(
-        self, step: Loop, constants: Sequence[Any], condition_constants: Sequence[Any] = (), *,
-        is_tested: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, step: Loop, constants: Sequence[Any], *, is_tested: bool = False) -> None:
         self.step = step
         self._is_tested = is_tested
         self._views = [v if isinstance(v, BufferView) else None for v in constants]
-        self._condition_views = [
-            v if isinstance(v, BufferView) else None for v in condition_constants
-        ]
         steps = [s for s in step.body.all_steps() if isinstance(s, ir.LoadStep | ir.StoreStep)]
         self._rows = {id(access): i for i, access in enumerate(steps)}
         self._accesses: dict[int, LoopAccess] = {}
@@ -196,12 +189,8 @@ class CompiledLoop:
           first: number of the first iteration.
         """
         plain = [None if v is not None else c for v, c in zip(self._views, constants, strict=True)]
-        others = [
-            None if v is not None else c
-            for v, c in zip(self._condition_views, condition_constants, strict=True)
-        ]
         count, is_done, carry, memory, places = self._run(
-            plain, others, list(carry), list(numbers), list(contents), first
+            plain, list(condition_constants), list(carry), list(numbers), list(contents), first
         )
         return LoopChunk(
             iterations=int(count),
@@ -223,7 +212,6 @@ class CompiledLoop:
     ) -> Any:
         step = self.step
         given = _joined(self._views, constants)
-        others = _joined(self._condition_views, condition_constants)
         known = dict(zip(map(id, identities(step)), numbers, strict=True))
         rank = max(map(jnp.ndim, contents), default=0)
         no_places = jnp.zeros((len(self._rows), 1 + rank), jnp.int32)
@@ -233,7 +221,7 @@ class CompiledLoop:
             if isinstance(step, ir.ScanLoop):
                 return jnp.asarray(first + count < step.length)
             trace = LoopRun(start, known, self._rows)
-            (result,) = trace.run(step.condition, [*others, *values])
+            (result,) = trace.run(step.condition, [*condition_constants, *values])
             return jnp.asarray(result)
 
         def condition(loop: Any) -> Any:
