@@ -333,41 +333,12 @@ def scoped(x):
     return whole(kernel, x, in_specs=[pl.BlockSpec(memory_space=pl.ANY)])
 
 
-@case("pltpu.prng_seed(1, 2)", "pltpu.prng_random_bits((16, 128))")
-def random_bits(x):
-    def kernel(x_ref, o_ref):
-        pltpu.prng_seed(1, 2)
-        o_ref[...] = x_ref[...] + (pltpu.prng_random_bits((16, 128)) & 1).astype(F32)
-
-    return whole(kernel, x)
-
-
-@case("lax.exp(", "jnp.bfloat16", "np.float32(-jnp.inf)", "lax.reduce_max(", "lax.integer_pow(")
-def numbers(x):
-    def kernel(x_ref, o_ref):
-        y = x_ref[...].astype(jnp.bfloat16) * jnp.bfloat16(0.1)
-        top = jnp.where(y > 1, -jnp.inf, y.astype(F32)).max(axis=1, keepdims=True)
-        o_ref[...] = jnp.exp(y.astype(F32) - top) ** 3 / 0.3 + jnp.abs(x_ref[...])
-
-    return whole(kernel, x)
-
-
 @case("def main_2(type_2, jax_2):", "name='main'")
 def names_of_the_script(x):
     def main(type, jax):
         jax[...] = type[...] + 1
 
     return whole(main, x, name="main")
-
-
-@case("pl.semaphore_signal(", "pl.semaphore_wait(", "pl.semaphore_read(", "SemaphoreType.REGULAR")
-def semaphores(x):
-    def kernel(x_ref, o_ref, sem):
-        pl.semaphore_signal(sem, 2)
-        o_ref[...] = x_ref[...] + pl.semaphore_read(sem).astype(F32)
-        pl.semaphore_wait(sem, 2)
-
-    return whole(kernel, x, scratch_shapes=[pltpu.SemaphoreType.REGULAR])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
