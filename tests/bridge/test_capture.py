@@ -17,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 from meshes import tensorcore_mesh
 
+from pallas_debug.bridge.capture import capture
 from pallas_debug.model import CostEstimate, Kernel, SourceLine
 from pallas_debug.session import Options, Session
 
@@ -347,3 +348,19 @@ def test_lines_of_specs_are_kept() -> None:
     whole = "whole = pl.BlockSpec(memory_space=pltpu.VMEM)"
     assert found["add"] == {"x_ref": tile, "whole_ref": whole, "o_ref": tile}
     assert found["double_kernel"] == {"x_ref": None, "o_ref": None}, "these have no spec"
+
+
+@pytest.mark.slow
+def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: Any) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(capture, "capture", crash)
+    with Session(Options()) as session:
+        np.testing.assert_array_equal(double(X), 2 * X)
+    (problem,) = session.problems
+    assert str(problem).startswith(
+        "internal error in pallas-debug while capturing kernel `double_kernel` "
+        "(please report it: RuntimeError at pallas_debug/session/session.py:"
+    )
+    assert str(problem).endswith(": a bug of ours). Your program is not at fault.")
