@@ -230,36 +230,6 @@ def test_the_first_iteration_wins() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
-def test_scalar_prefetch_scratch_and_when() -> None:
-    def kernel(table_ref: Any, x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
-        i = pl.program_id(0)
-        acc_ref[...] = x_ref[...]
-
-        @pl.when(table_ref[i] > 1)
-        def _() -> None:
-            checkify.check(i != 2, "page {p}", p=table_ref[i])
-
-        o_ref[...] = acc_ref[...]
-
-    def function(table: jax.Array, x: jax.Array) -> jax.Array:
-        spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(4,),
-            in_specs=[pl.BlockSpec((4, 128), lambda i, table: (table[i], 0))],
-            out_specs=pl.BlockSpec((4, 128), lambda i, table: (i, 0)),
-            scratch_shapes=[pltpu.VMEM((4, 128), F32)],
-        )
-        return call(kernel, table, x, grid_spec=spec)
-
-    assert error_of(function, jnp.array([3, 2, 1, 0]), X) is None
-    assert error_of(function, jnp.array([0, 1, 2, 3]), X) == "page 2 (`check` failed)"
-    text = error_of(function, jnp.array([0, 9, 2, 3]), X, errors=INDEX)
-    assert text is not None
-    assert "index 9 is out of bounds for axis 0" in text
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hlo")
 def test_dynamic_grid() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         pl.debug_check(pl.program_id(0) < 2, "third")

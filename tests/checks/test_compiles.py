@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,6 @@ from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 
 TARGETS = tuple(target.name for target in targets.BUILTIN)
-BACKWARD = ("flash_attention", "splash_attention", "layer_norm")
-"""Operations whose gradients are kernels unlike those of the values."""
 
 
 @pytest.fixture(scope="module")
@@ -43,45 +41,24 @@ def every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkify_errors, "checks_for", lambda errors: tuple(defaults.CHECKS))
 
 
-def compiled(
-    session: Session,
-    function: Callable[..., Any],
-    spec: Spec,
-    names: Sequence[str] = TARGETS,
-) -> list[Dump]:
-    """The kernels of a function with checks in them, each compiled for targets of those names."""
-    target = session.targets[0]
+def compiled(session: Session, function: Callable[..., Any], spec: Spec) -> list[Dump]:
+    """The kernels of a function with checks in them, compiled for each target."""
     with session.collecting() as captures:
-        trace.lower_for_kernels(checkify.checkify(function), spec.args, {}, target)
-    session.request(captures, [t for t in session.targets if t.name in names])
+        trace.lower_for_kernels(checkify.checkify(function), spec.args, {}, session.targets[0])
+    session.request(captures, session.targets)
     session.wait()
     assert not session.problems
     digests = {captured.kernel.digest for captured in captures}
     return [dump for dump in session.dumps if dump.kernel.digest in digests]
 
 
-def assert_compiled(dumps: list[Dump], refused: set[str], names: Sequence[str] = TARGETS) -> None:
-    for dump in dumps:
-        assert dump.kernel.of_kind("output")[-1].name == "checks_ref"
-        assert dump.kernel.of_kind("output")[-1].memory_space == "smem"
-        compilations = [c for c in dump.compilations if c.target in names]
-        failures = {c.target: c.failure for c in compilations if not c.ok}
-        assert set(failures) == refused & set(names), failures
-        assert {c.target for c in compilations} == set(names)
-        for target in set(names) - refused:
-            module = (dump.folder / target / "mosaic.mlir").read_text()
-            assert "callback" not in module
-            assert "tpu.log" not in module
-
-
-def cases(*, differentiable: bool = False) -> list[Any]:
+def cases() -> list[Any]:
     """Slow but one, with DMAs and scratch."""
     found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small")[:1]
         if op.name != "all_gather"  # lowered for a mesh of devices, by a test of its own
-        if not differentiable or op.name in BACKWARD
     ]
     return mark_all_but_first(found, lambda op, spec: op.name if op.name == "dma_copy" else None)
 
@@ -91,20 +68,16 @@ def cases(*, differentiable: bool = False) -> list[Any]:
 def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     dumps = compiled(session, partial(op.function, **spec.kwargs), spec)
     assert op.name in {dump.kernel.name for dump in dumps}
-    assert_compiled(dumps, set(spec.not_on))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", [TARGETS[:2], TARGETS[2:4], TARGETS[4:]], ids="-".join)
-@pytest.mark.parametrize("op, spec", cases(differentiable=True))
-def test_backward(session: Session, op: BundledOperation, spec: Spec, names: Sequence[str]) -> None:
-    def loss(*args: jax.Array) -> jax.Array:
-        leaves = jax.tree.leaves(op.function(*args, **spec.kwargs))
-        return sum((leaf.astype(jnp.float32) ** 2).sum() for leaf in leaves)
-
-    dumps = compiled(session, jax.grad(loss, argnums=op.differentiable), spec, names)
-    assert len(dumps) > 1
-    assert_compiled(dumps, set(spec.not_on), names)
+    for dump in dumps:
+        assert dump.kernel.of_kind("output")[-1].name == "checks_ref"
+        assert dump.kernel.of_kind("output")[-1].memory_space == "smem"
+        failures = {c.target: c.failure for c in dump.compilations if not c.ok}
+        assert set(failures) == set(spec.not_on), failures
+        assert {c.target for c in dump.compilations} == set(TARGETS)
+        for target in set(TARGETS) - set(spec.not_on):
+            module = (dump.folder / target / "mosaic.mlir").read_text()
+            assert "callback" not in module
+            assert "tpu.log" not in module
 
 
 def test_what_is_lowered_for_a_chip_that_is_not_here_is_left_alone() -> None:
