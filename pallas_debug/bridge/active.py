@@ -1,4 +1,4 @@
-"""Objects that are active in a context, in any thread: hosts, observers, watchers."""
+"""What is active in a context: objects in all threads, and flags in one."""
 
 from __future__ import annotations
 
@@ -43,3 +43,17 @@ class ActiveStack(Generic[T]):
             yield
         finally:
             self.remove(one)
+
+
+class ThreadFlag(threading.local):
+    """A flag of each thread, false unless it is set in a context."""
+
+    is_set = False
+
+    @contextlib.contextmanager
+    def setting(self) -> Iterator[None]:
+        before, self.is_set = self.is_set, True
+        try:
+            yield
+        finally:
+            self.is_set = before

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pallas_debug.bridge import contexts, patches
+from pallas_debug.bridge.active import ThreadFlag
 from pallas_debug.bridge.jaxcompat import mesh_lib, xla_bridge
 from pallas_debug.model import Target
 
@@ -25,10 +26,10 @@ _context = contexts.make()
 
 class _Chip(threading.local):
     target: Target | None = None
-    is_ours: bool = False
 
 
 _local = _Chip()
+_is_ours = ThreadFlag()
 _was_asked = False
 """Whether any code of the user has queried its chip in this process.
 
@@ -76,7 +77,7 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
 
 def _key(target: Target, *, pretend: bool) -> object:
     """Values that jax's caches depend on."""
-    return target.device_kind, pretend, _local.is_ours
+    return target.device_kind, pretend, _is_ours.is_set
 
 
 def _forget_backends() -> None:
@@ -106,18 +107,13 @@ def was_asked() -> str | None:
 def note(answer: _Answer) -> _Answer:
     """Return an answer that differs between chips, for `was_asked`."""
     global _was_asked
-    _was_asked = _was_asked or not _local.is_ours
+    _was_asked = _was_asked or not _is_ours.is_set
     return answer
 
 
-@contextlib.contextmanager
-def lowering_ourselves() -> Iterator[None]:
+def lowering_ourselves() -> contextlib.AbstractContextManager[None]:
     """Do not count the queries of this thread, in which we lower a kernel that is traced."""
-    before, _local.is_ours = _local.is_ours, True
-    try:
-        yield
-    finally:
-        _local.is_ours = before
+    return _is_ours.setting()
 
 
 def _is_in_mesh_of_tpus() -> bool:

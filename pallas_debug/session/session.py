@@ -343,7 +343,7 @@ class Session:
         before, self.observer.checks = self.observer.checks, checks
         try:
             with contextlib.ExitStack() as stack:
-                stack.enter_context(hook.epoch((self._identity, checks)))
+                stack.enter_context(hook.in_epoch((self._identity, checks)))
                 stack.enter_context(self.interpreting(self._mode))
                 if not self.options.checks:
                     stack.enter_context(observe.observing(self.observer))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 
 from pallas_debug.bridge import undo as undoing
-from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.active import ActiveStack, ThreadFlag
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
@@ -70,7 +69,7 @@ class Observer(Protocol):
 
 
 _observers: ActiveStack[Observer] = ActiveStack()
-_local = threading.local()
+_lowering = ThreadFlag()
 
 
 def observing(observer: Observer) -> contextlib.AbstractContextManager[None]:
@@ -103,7 +102,7 @@ def is_active() -> bool:
 
 def is_lowering() -> bool:
     """Return whether this thread is lowering a kernel that already has its checks."""
-    return bool(getattr(_local, "lowering", False))
+    return _lowering.is_set
 
 
 def lowered(
@@ -183,11 +182,8 @@ def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
 
 def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
     """Lower a function whose kernels already have their checks."""
-    before, _local.lowering = getattr(_local, "lowering", False), True
-    try:
+    with _lowering.setting():
         return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
-    finally:
-        _local.lowering = before
 
 
 class _Reporter:

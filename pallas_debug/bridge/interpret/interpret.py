@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import interrupts
 from pallas_debug.bridge import contexts, patches, platform
-from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.active import ActiveStack, ThreadFlag
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret.params import ChosenMode, Kind, Mode
@@ -48,7 +47,7 @@ _context = contexts.make()
 """Makes the mode part of jax's cache keys: jax does not know about `auto`, `machine` and `off`."""
 
 _asked: ActiveStack[_Asked] = ActiveStack()
-_local = threading.local()
+_suspended, _eager = ThreadFlag(), ThreadFlag()
 
 
 @contextlib.contextmanager
@@ -90,14 +89,9 @@ def interpreting(mode: Mode | str) -> Iterator[None]:
         patches.uninstall(patches.MODES)
 
 
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> contextlib.AbstractContextManager[None]:
     """Bind kernels in this thread unchanged, while we lower them for a TPU ourselves."""
-    before, _local.suspended = getattr(_local, "suspended", False), True
-    try:
-        yield
-    finally:
-        _local.suspended = before
+    return _suspended.setting()
 
 
 def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
@@ -197,7 +191,7 @@ def reset(*, wait: bool = True) -> None:
 
 
 def _current() -> _Asked | None:
-    return None if getattr(_local, "suspended", False) else _asked.innermost
+    return None if _suspended.is_set else _asked.innermost
 
 
 def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,13 +206,10 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
             return bind(*args, **params)
         # After a NaN, jax calls what it jitted without jit (jax#25519). For an eager pallas_call,
         # that is this primitive, which it jits again, without an end.
-        if getattr(_local, "is_eager", False):
+        if _eager.is_set:
             raise DebugNansError("Invalid value (nan or inf) encountered in pallas_call")
-        _local.is_eager = True
-        try:
+        with _eager.setting():
             return bind(*args, **params)
-        finally:
-            _local.is_eager = False
 
     return bind_in_mode
 

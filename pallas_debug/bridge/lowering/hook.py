@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_debug.bridge import chip, contexts, inline, patches
-from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.active import ActiveStack, ThreadFlag
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
@@ -67,6 +67,7 @@ _epoch = contexts.make()
 _epochs = itertools.count(1)
 _watchers: ActiveStack[LoweringWatcher] = ActiveStack()
 _local = threading.local()
+_unwatched, _unannounced, _stubbed = ThreadFlag(), ThreadFlag(), ThreadFlag()
 
 
 @contextlib.contextmanager
@@ -84,13 +85,9 @@ def watching(
         through jax's Python dispatch, which costs about 50 microseconds per call.
     """
     areas = (patches.LOWERING, patches.LINES, *([patches.RUNS] if runs else []))
-    with patches.installed(*areas), _watchers.adding(watcher):
-        before = _epoch.get_global()
-        _epoch.set_global(epoch if epoch is not None else _new_epoch())
-        try:
-            yield
-        finally:
-            _epoch.set_global(before)
+    shared = in_epoch(epoch if epoch is not None else _new_epoch())
+    with patches.installed(*areas), _watchers.adding(watcher), shared:
+        yield
 
 
 def _new_epoch() -> object:
@@ -98,7 +95,7 @@ def _new_epoch() -> object:
 
 
 @contextlib.contextmanager
-def epoch(value: object) -> Iterator[None]:
+def in_epoch(value: object) -> Iterator[None]:
     """In all threads, reuse only jax cache entries that were jitted under an equal epoch."""
     before = _epoch.get_global()
     _epoch.set_global(value)
@@ -116,12 +113,8 @@ def without_caches() -> contextlib.AbstractContextManager[object]:
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
     """Disable capture in this thread while we lower the kernel ourselves."""
-    before, _local.unwatched = getattr(_local, "unwatched", False), True
-    try:
-        with interpret.suspended(), chip.lowering_ourselves():
-            yield
-    finally:
-        _local.unwatched = before
+    with _unwatched.setting(), interpret.suspended(), chip.lowering_ourselves():
+        yield
 
 
 @contextlib.contextmanager
@@ -130,32 +123,24 @@ def unannounced() -> Iterator[None]:
 
     For our own runs, which do not belong to the program; the caller provides the host.
     """
-    before, _local.unannounced = getattr(_local, "unannounced", False), True
-    try:
-        with interpret.interpreting("auto"), patches.installed(patches.LOWERING), without_caches():
-            yield
-    finally:
-        _local.unannounced = before
+    in_mode = interpret.interpreting("auto")
+    with _unannounced.setting(), in_mode, patches.installed(patches.LOWERING), without_caches():
+        yield
 
 
-@contextlib.contextmanager
-def stubbed() -> Iterator[None]:
+def stubbed() -> contextlib.AbstractContextManager[None]:
     """Report kernels in this thread without lowering them; their outputs are zeros.
 
     For programs that are traced only to find their kernels: a kernel that jax cannot lower would
     hide the kernels after it.
     """
-    before, _local.stubbed = getattr(_local, "stubbed", False), True
-    try:
-        yield
-    finally:
-        _local.stubbed = before
+    return _stubbed.setting()
 
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
     """Notify watchers that a kernel is being lowered; return the innermost one's token."""
     __tracebackhide__ = True  # for pytest, if a watcher stops the program here
-    if getattr(_local, "unwatched", False):
+    if _unwatched.is_set:
         return None
     innermost = None
     for watcher in _watchers:
@@ -191,7 +176,7 @@ def reporting(entry: Any, name: str) -> Any:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
         __tracebackhide__ = True
-        if getattr(_local, "unannounced", False):
+        if _unannounced.is_set:
             return _in_mode(rule, params)(context, *nodes)
         if observe.is_lowering():  # the kernel was announced before its checks were inserted
             return lower(None, context, *nodes, **params)
@@ -200,9 +185,9 @@ def reporting(entry: Any, name: str) -> Any:
 
     def lower(token: object | None, context: Any, *nodes: Any, **params: Any) -> Any:
         __tracebackhide__ = True
-        if getattr(_local, "stubbed", False):
+        if _stubbed.is_set:
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
-        if getattr(_local, "unwatched", False):
+        if _unwatched.is_set:
             return rule(context, *nodes, **params)
         if interpret.is_for_another_platform(context):
             return interpret.lower_as_written(rule, context, nodes, params)
@@ -259,7 +244,7 @@ def emitting_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
         ctx: Any, callback: Any, token: Any, operands: Any, operand_avals: Any, result_avals: Any,
         **options: Any,
     ) -> Any:  # fmt: skip
-        if not getattr(_local, "stubbed", False):
+        if not _stubbed.is_set:
             return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
         zeros = _zeros(result_avals)
         return inline.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
