@@ -1,4 +1,4 @@
-"""What is active in a context: objects in all threads, and flags in one."""
+"""What is active in a context: objects in all threads, and values in one."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ class ActiveStack(Generic[T]):
             self.remove(one)
 
 
-class ThreadFlag(threading.local):
-    """A flag of each thread, false unless it is set in a context."""
+class ThreadValue(threading.local, Generic[T]):
+    """A value of each thread, which may be set in a context."""
 
-    is_set = False
+    def __init__(self, value: T) -> None:
+        self.value = value
 
     @contextlib.contextmanager
-    def setting(self) -> Iterator[None]:
-        before, self.is_set = self.is_set, True
+    def setting(self, value: T) -> Iterator[None]:
+        before, self.value = self.value, value
         try:
             yield
         finally:
-            self.is_set = before
+            self.value = before

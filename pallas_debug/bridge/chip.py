@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pallas_debug.bridge import contexts, patches
-from pallas_debug.bridge.active import ThreadFlag
+from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.jaxcompat import mesh_lib, xla_bridge
 from pallas_debug.model import Target
 
@@ -24,12 +23,8 @@ _context = contexts.make()
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
 
-class _Chip(threading.local):
-    target: Target | None = None
-
-
-_local = _Chip()
-_is_ours = ThreadFlag()
+_target = ThreadValue[Target | None](None)
+_is_ours = ThreadValue(False)
 _was_asked = False
 """Whether any code of the user has queried its chip in this process.
 
@@ -45,12 +40,9 @@ _pretends = False
 @contextlib.contextmanager
 def answering(target: Target) -> Iterator[None]:
     """Present `target`'s chip to code in this thread."""
-    before, _local.target = _local.target, target
-    try:
-        with patches.installed(patches.CHIP), _context(_key(target, pretend=_pretends)):
-            yield
-    finally:
-        _local.target = before
+    in_context = _context(_key(target, pretend=_pretends))
+    with _target.setting(target), patches.installed(patches.CHIP), in_context:
+        yield
 
 
 @contextlib.contextmanager
@@ -77,7 +69,7 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
 
 def _key(target: Target, *, pretend: bool) -> object:
     """Values that jax's caches depend on."""
-    return target.device_kind, pretend, _is_ours.is_set
+    return target.device_kind, pretend, _is_ours.value
 
 
 def _forget_backends() -> None:
@@ -90,7 +82,7 @@ def _forget_backends() -> None:
 
 def answered() -> Target | None:
     """Chip presented to code in this thread."""
-    return _local.target or _everywhere
+    return _target.value or _everywhere
 
 
 def pretended() -> Target | None:
@@ -107,13 +99,13 @@ def was_asked() -> str | None:
 def note(answer: _Answer) -> _Answer:
     """Return an answer that differs between chips, for `was_asked`."""
     global _was_asked
-    _was_asked = _was_asked or not _is_ours.is_set
+    _was_asked = _was_asked or not _is_ours.value
     return answer
 
 
 def lowering_ourselves() -> contextlib.AbstractContextManager[None]:
     """Do not count the queries of this thread, in which we lower a kernel that is traced."""
-    return _is_ours.setting()
+    return _is_ours.setting(True)
 
 
 def _is_in_mesh_of_tpus() -> bool:
@@ -141,7 +133,7 @@ def asking_for_tpu(original: Callable[[], bool]) -> Callable[[], bool]:
 
     @functools.wraps(original)
     def ask() -> bool:
-        if _local.target is not None or _pretends or _is_in_mesh_of_tpus():
+        if _target.value is not None or _pretends or _is_in_mesh_of_tpus():
             return original()
         return bool(xla_bridge.default_backend() == "tpu")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug.bridge import chip, meaning, patches, platform
+from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -111,7 +112,7 @@ class Session:
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._identity = object()
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._collected = ThreadValue[list[capture.Capture] | None](None)
         self._captures: dict[str, capture.Capture] = {}
         self.room = RoomCheck(
             self.chip if options.chip else None,
@@ -305,13 +306,9 @@ class Session:
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
         """Capture kernels that this thread lowers, without compiling them yet."""
-        before = getattr(self._local, "collected", None)
         collected: list[capture.Capture] = []
-        self._local.collected = collected
-        try:
+        with self._collected.setting(collected):
             yield collected
-        finally:
-            self._local.collected = before
 
     @contextlib.contextmanager
     def interpreting(self, mode: Mode | str) -> Iterator[None]:
@@ -450,9 +447,8 @@ class Session:
                 self._keep(captured)
         with self._guarded("hook", f"recording the callers of kernel `{kernel.name}`"):
             self.callers.add(captured)
-        collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
-        if collected is not None:
-            collected.append(captured)
+        if self._collected.value is not None:
+            self._collected.value.append(captured)
         elif self.room.has_room(captured, self._wanted):
             self.queue.request_traced(captured, self._wanted)
         else:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pallas_debug.bridge import undo as undoing
-from pallas_debug.bridge.active import ActiveStack, ThreadFlag
+from pallas_debug.bridge.active import ActiveStack, ThreadValue
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
@@ -69,7 +69,7 @@ class Observer(Protocol):
 
 
 _observers: ActiveStack[Observer] = ActiveStack()
-_lowering = ThreadFlag()
+_lowering = ThreadValue(False)
 
 
 def observing(observer: Observer) -> contextlib.AbstractContextManager[None]:
@@ -102,7 +102,7 @@ def is_active() -> bool:
 
 def is_lowering() -> bool:
     """Return whether this thread is lowering a kernel that already has its checks."""
-    return _lowering.is_set
+    return _lowering.value
 
 
 def lowered(
@@ -182,7 +182,7 @@ def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
 
 def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
     """Lower a function whose kernels already have their checks."""
-    with _lowering.setting():
+    with _lowering.setting(True):
         return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
 
 

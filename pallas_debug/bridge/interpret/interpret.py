@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import interrupts
 from pallas_debug.bridge import contexts, patches, platform
-from pallas_debug.bridge.active import ActiveStack, ThreadFlag
+from pallas_debug.bridge.active import ActiveStack, ThreadValue
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret.params import ChosenMode, Kind, Mode
@@ -47,7 +47,7 @@ _context = contexts.make()
 """Makes the mode part of jax's cache keys: jax does not know about `auto`, `machine` and `off`."""
 
 _asked: ActiveStack[_Asked] = ActiveStack()
-_suspended, _eager = ThreadFlag(), ThreadFlag()
+_suspended, _eager = ThreadValue(False), ThreadValue(False)
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def interpreting(mode: Mode | str) -> Iterator[None]:
 
 def suspended() -> contextlib.AbstractContextManager[None]:
     """Bind kernels in this thread unchanged, while we lower them for a TPU ourselves."""
-    return _suspended.setting()
+    return _suspended.setting(True)
 
 
 def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
@@ -191,7 +191,7 @@ def reset(*, wait: bool = True) -> None:
 
 
 def _current() -> _Asked | None:
-    return None if _suspended.is_set else _asked.innermost
+    return None if _suspended.value else _asked.innermost
 
 
 def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,9 +206,9 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
             return bind(*args, **params)
         # After a NaN, jax calls what it jitted without jit (jax#25519). For an eager pallas_call,
         # that is this primitive, which it jits again, without an end.
-        if _eager.is_set:
+        if _eager.value:
             raise DebugNansError("Invalid value (nan or inf) encountered in pallas_call")
-        with _eager.setting():
+        with _eager.setting(True):
             return bind(*args, **params)
 
     return bind_in_mode

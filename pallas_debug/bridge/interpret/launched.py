@@ -8,33 +8,25 @@ that kernel when they run.
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from pallas_debug.bridge.active import ActiveStack
+from pallas_debug.bridge.active import ActiveStack, ThreadValue
 
 Tokens = tuple[str, ...]
 """Kernel digests, outermost first: an interpreter may lower a kernel as several others."""
 
-_local = threading.local()
+_tokens = ThreadValue[Tokens](())
 _listeners: ActiveStack[Callable[[str], None]] = ActiveStack()
 
 
-@contextlib.contextmanager
-def lowering(token: object | None) -> Iterator[None]:
+def lowering(token: object | None) -> contextlib.AbstractContextManager[None]:
     """Mark this token's kernel as being lowered in this thread; None is a no-op."""
-    before = current()
-    _local.tokens = before if token is None else (*before, str(token))
-    try:
-        yield
-    finally:
-        _local.tokens = before
+    return _tokens.setting(current() if token is None else (*current(), str(token)))
 
 
 def current() -> Tokens:
     """Return the kernels that this thread is lowering."""
-    tokens: Tokens = getattr(_local, "tokens", ())
-    return tokens
+    return _tokens.value
 
 
 def notify(tokens: Tokens) -> None:

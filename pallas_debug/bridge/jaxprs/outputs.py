@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
@@ -110,20 +110,14 @@ def _has_effect(eqn: Any) -> bool:
 
 # The program that a thread is lowering, and the kernel in it.
 
-_local = threading.local()
-
 
 def lowering_programs(lower: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap jax's lowering of a whole program: its kernels' lowering rules see only themselves."""
 
     @functools.wraps(lower)
     def lower_program(module_name: str, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
-        before = getattr(_local, "program", None)
-        _local.program = _Program(jaxpr)
-        try:
+        with _program.setting(_Program(jaxpr)):
             return lower(module_name, jaxpr, *args, **kwargs)
-        finally:
-            _local.program = before
 
     return lower_program
 
@@ -153,6 +147,10 @@ class _Program:
         ]
 
 
+_program = ThreadValue[_Program | None](None)
+_uses = ThreadValue[Sequence[OutputUse]](())
+
+
 def _identity(params: Mapping[str, Any]) -> tuple[int, ...]:
     """Key of a kernel within one program, which its jaxprs outlive."""
     return tuple(map(id, nested.within(params)))
@@ -173,16 +171,12 @@ def at_kernel(params: Mapping[str, Any], report: Callable[[Any], None]) -> Itera
     Args:
       report: called with an error of ours; the outputs then count as used.
     """
-    before = getattr(_local, "uses", ())
-    _local.uses = ()
-    program = getattr(_local, "program", None)
-    if program is not None:
+    uses: Sequence[OutputUse] = ()
+    if _program.value is not None:
         with guarded("hook", "looking at what uses a kernel's outputs", report):
-            _local.uses = program.uses(params)
-    try:
+            uses = _program.value.uses(params)
+    with _uses.setting(uses):
         yield
-    finally:
-        _local.uses = before
 
 
 def current_uses(names: Iterable[str]) -> dict[str, OutputUse]:
@@ -190,6 +184,5 @@ def current_uses(names: Iterable[str]) -> dict[str, OutputUse]:
 
     Empty if they are not known; all outputs then count as used.
     """
-    uses: Sequence[OutputUse] = getattr(_local, "uses", ())
-    names = list(names)
+    names, uses = list(names), _uses.value
     return dict(zip(names, uses, strict=True)) if len(names) == len(uses) else {}

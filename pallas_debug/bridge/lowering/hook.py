@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
@@ -23,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_debug.bridge import chip, contexts, inline, patches
-from pallas_debug.bridge.active import ActiveStack, ThreadFlag
+from pallas_debug.bridge.active import ActiveStack, ThreadValue
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
@@ -66,8 +65,8 @@ class LoweringWatcher(Protocol):
 _epoch = contexts.make()
 _epochs = itertools.count(1)
 _watchers: ActiveStack[LoweringWatcher] = ActiveStack()
-_local = threading.local()
-_unwatched, _unannounced, _stubbed = ThreadFlag(), ThreadFlag(), ThreadFlag()
+_collected = ThreadValue[list[object] | None](None)
+_unwatched, _unannounced, _stubbed = ThreadValue(False), ThreadValue(False), ThreadValue(False)
 
 
 @contextlib.contextmanager
@@ -113,7 +112,7 @@ def without_caches() -> contextlib.AbstractContextManager[object]:
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
     """Disable capture in this thread while we lower the kernel ourselves."""
-    with _unwatched.setting(), interpret.suspended(), chip.lowering_ourselves():
+    with _unwatched.setting(True), interpret.suspended(), chip.lowering_ourselves():
         yield
 
 
@@ -124,7 +123,7 @@ def unannounced() -> Iterator[None]:
     For our own runs, which do not belong to the program; the caller provides the host.
     """
     in_mode = interpret.interpreting("auto")
-    with _unannounced.setting(), in_mode, patches.installed(patches.LOWERING), without_caches():
+    with _unannounced.setting(True), in_mode, patches.installed(patches.LOWERING), without_caches():
         yield
 
 
@@ -134,13 +133,13 @@ def stubbed() -> contextlib.AbstractContextManager[None]:
     For programs that are traced only to find their kernels: a kernel that jax cannot lower would
     hide the kernels after it.
     """
-    return _stubbed.setting()
+    return _stubbed.setting(True)
 
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
     """Notify watchers that a kernel is being lowered; return the innermost one's token."""
     __tracebackhide__ = True  # for pytest, if a watcher stops the program here
-    if _unwatched.is_set:
+    if _unwatched.value:
         return None
     innermost = None
     for watcher in _watchers:
@@ -156,9 +155,8 @@ def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | 
         if fault is not None:
             _notify_ran(watcher, (token,))
             raise fault
-        collected: list[object] | None = getattr(_local, "collected", None)
-        if collected is not None:
-            collected.append(token)
+        if _collected.value is not None:
+            _collected.value.append(token)
         else:  # lowered ahead of time, or by a transformation: there is no run to wait for
             _notify_ran(watcher, (token,))
     return innermost
@@ -176,7 +174,7 @@ def reporting(entry: Any, name: str) -> Any:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
         __tracebackhide__ = True
-        if _unannounced.is_set:
+        if _unannounced.value:
             return _in_mode(rule, params)(context, *nodes)
         if observe.is_lowering():  # the kernel was announced before its checks were inserted
             return lower(None, context, *nodes, **params)
@@ -185,9 +183,9 @@ def reporting(entry: Any, name: str) -> Any:
 
     def lower(token: object | None, context: Any, *nodes: Any, **params: Any) -> Any:
         __tracebackhide__ = True
-        if _stubbed.is_set:
+        if _stubbed.value:
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
-        if _unwatched.is_set:
+        if _unwatched.value:
             return rule(context, *nodes, **params)
         if interpret.is_for_another_platform(context):
             return interpret.lower_as_written(rule, context, nodes, params)
@@ -244,7 +242,7 @@ def emitting_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
         ctx: Any, callback: Any, token: Any, operands: Any, operand_avals: Any, result_avals: Any,
         **options: Any,
     ) -> Any:  # fmt: skip
-        if not _stubbed.is_set:
+        if not _stubbed.value:
             return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
         zeros = _zeros(result_avals)
         return inline.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None
@@ -309,11 +307,10 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def call_and_notify(*args: Any, jaxpr: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # hidden by pytest, because it is not the user's code
-        before = getattr(_local, "collected", None)
         collected: list[object] = []
-        _local.collected = collected
         try:
-            result = call(*args, jaxpr=jaxpr, **kwargs)
+            with _collected.setting(collected):
+                result = call(*args, jaxpr=jaxpr, **kwargs)
             if collected or jaxpr in _kernels_of:
                 with guarded("hook", "noting which program ran", _report):
                     _with_kernels.add(result[1])
@@ -326,7 +323,6 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
                     watcher.failed(error)
             raise
         finally:
-            _local.collected = before
             with guarded("hook", "recording which kernels a program holds", _report):
                 if collected:
                     _kernels_of[jaxpr] = tuple(collected)

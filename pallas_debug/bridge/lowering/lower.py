@@ -7,7 +7,6 @@ import functools
 import linecache
 import math
 import re
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ import jax
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
 from pallas_debug.bridge import chip, jaxcompat, patches
+from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxcompat import error_handling, lowering, mlir, source_info_util
 from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
@@ -181,7 +181,7 @@ def _with_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"name": name, "jaxprs": type(params["jaxprs"])(map(renamed, params["jaxprs"]))}
 
 
-_local = threading.local()
+_sink = ThreadValue[list[str] | None](None)
 
 
 @contextlib.contextmanager
@@ -191,12 +191,8 @@ def collecting_mosaic(sink: list[str]) -> Iterator[None]:
     The module in the custom call is serialised, and since jax 0.12 its locations are stored
     separately; here it is still complete.
     """
-    before, _local.sink = getattr(_local, "sink", None), sink
-    try:
-        with patches.installed(patches.MOSAIC):
-            yield
-    finally:
-        _local.sink = before
+    with _sink.setting(sink), patches.installed(patches.MOSAIC):
+        yield
 
 
 def collecting(lower_module: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,9 +200,8 @@ def collecting(lower_module: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(lower_module)
     def lower_and_collect(*args: Any, **kwargs: Any) -> Any:
-        sink: list[str] | None = getattr(_local, "sink", None)
-        if sink is not None:
-            sink.append(kwargs["module"].operation.get_asm(enable_debug_info=True))
+        if _sink.value is not None:
+            _sink.value.append(kwargs["module"].operation.get_asm(enable_debug_info=True))
         return lower_module(*args, **kwargs)
 
     return lower_and_collect
