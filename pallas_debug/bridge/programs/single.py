@@ -17,29 +17,26 @@ if TYPE_CHECKING:
     from pallas_debug.bridge.programs.decode import PendingEquation
 
 
-def _is_wide(unit: Unit) -> bool:
-    """Return whether a kernel was traced with 64-bit values, which jax would otherwise truncate."""
-    (eqn,) = unit.eqns
-    names = {str(getattr(atom.aval, "dtype", "")) for atom in (*eqn.invars, *eqn.outvars)}
-    return not names.isdisjoint({"float64", "int64", "uint64", "complex128"})
-
-
-def _in_64_bits(unit: Unit) -> Callable[..., Sequence[Any]]:
-    def evaluate(*values: Any) -> Sequence[Any]:
-        with jax.enable_x64(True):
-            return unit.compiled(*values)
-
-    return evaluate
-
-
 def compute(members: Sequence[PendingEquation]) -> ir.Compute:
     """Return a step that evaluates one equation, and keeps its results even if they are unused."""
     (item,) = members
     step = units.compute(members, {out.number for out in item.outputs})
-    unit = step.unit
-    if isinstance(unit, Unit) and step.evaluate is unit:
-        return replace(step, evaluate=_in_64_bits(unit) if _is_wide(unit) else unit.compiled)
-    return step
+    if not isinstance(step.evaluate, Unit):
+        return step
+    return replace(step, evaluate=_evaluator(step.evaluate))
+
+
+def _evaluator(unit: Unit) -> Callable[..., Sequence[Any]]:
+    """The compiled unit, of a kernel that may have been traced with 64-bit values."""
+    names = {str(getattr(v.aval, "dtype", "")) for v in (*unit.invars, *unit.outvars)}
+    if names.isdisjoint({"float64", "int64", "uint64", "complex128"}):
+        return unit.compiled
+
+    def evaluate(*values: Any) -> Sequence[Any]:
+        with jax.enable_x64(True):  # otherwise jax would truncate them
+            return unit.compiled(*values)
+
+    return evaluate
 
 
 def prepare(program: ir.KernelProgram) -> None:

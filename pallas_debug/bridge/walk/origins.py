@@ -96,17 +96,15 @@ class _Origins(Forward[KernelOrigin, None]):
                 return [source]
         if name in primitives.MOVES and len({(s.captured, s.output) for s in sources}) == 1:
             return [_moved(eqn, inputs, sources[0])]
-        why = f"it is computed by `{name}` from a result of kernel `{_name(sources[0])}`"
+        captured = sources[0].captured
+        of = "" if captured is None else captured.kernel.name
+        why = f"it is computed by `{name}` from a result of kernel `{of}`"
         return [KernelOrigin(reason=why)] * len(eqn.outvars)
 
 
 def _lost(inputs: Sequence[KernelOrigin]) -> KernelOrigin:
     """Origin of a value that is not directly from a kernel's output; keeps earlier reasons."""
     return next((KernelOrigin(reason=o.reason) for o in inputs if "`" in o.reason), KernelOrigin())
-
-
-def _name(origin: KernelOrigin) -> str:
-    return "" if origin.captured is None else origin.captured.kernel.name
 
 
 def _moved(eqn: Any, inputs: Sequence[KernelOrigin], source: KernelOrigin) -> KernelOrigin:
