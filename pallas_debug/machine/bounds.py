@@ -37,16 +37,6 @@ Entries = dict[str, list[str]]
 table of which a loop has read entries, since the registers of its iterations are gone."""
 
 
-def origin_of_index(thread: Thread, error: OutOfBounds, dim: int) -> Entries:
-    """Entries from which an out-of-bounds index was computed.
-
-    Args:
-      error: error of a load, store or copy in the innermost frame of the thread.
-      dim: position in the index.
-    """
-    return _entries(thread.frames, _of_dimension(error, dim))
-
-
 def origin_text(tables: Entries) -> str:
     """Describe entries one by one, or their tables if there are many."""
     is_short = sum(map(len, tables.values())) <= MAX_ENTRIES
@@ -243,7 +233,7 @@ class BoundsObserver(MachineObserver):
         )
         if is_of_map:
             return seen, {"map_of": thread.index_map_of, "slice": outside}
-        tables = origin_of_index(thread, error, outside.dim)
+        tables = _entries(thread.frames, _of_dimension(error, outside.dim))
         if tables:
             seen = seen.with_values({"index from": ", ".join(tables)})
         copy, is_rounded = None, False

@@ -97,8 +97,6 @@ def _run(
         raise _refused(machine, error) from error
     found = [one for observer in observers for one in _findings(observer)]
     hints = _hints(observers)
-    if launch.meshes:
-        found = _under_races(found)
     results = machine.results()
     is_compared = bool(machine.outside_reads) or any(order.undecided for order in orders)
     if machine.num_chunks and why is None and is_compared:
@@ -218,21 +216,6 @@ def _differ(results: Sequence[Sequence[Array]], others: Sequence[Sequence[Array]
         for mine, theirs in zip(results, others, strict=True)
         for one, two in zip(mine, theirs, strict=True)
     )
-
-
-def _under_races(found: list[Finding]) -> list[Finding]:
-    """Treat reads of data not yet written by another core as consequences of the race for it."""
-    races = [i for i, finding in enumerate(found) if finding.kind is Fault.DATA_RACE]
-    kept = list(found)
-    for finding in found:
-        for i in races if finding.kind is Fault.UNINITIALIZED_READ else ():
-            race = kept[i]
-            lines = (race.source, race.witness.other)
-            if race.operand == finding.operand and finding.source in lines:
-                kept[i] = replace(race, consequences=(*race.consequences, finding))
-                kept.remove(finding)
-                break
-    return kept
 
 
 def _is_not_before(finding: Finding, read: Finding) -> bool:

@@ -35,7 +35,6 @@ class MemoryWrite:
       window: the pipeline's window, for a fetch or write-back.
       block: block of the window that was fetched or written back.
       slot: slot of the window from which the block was written back.
-      counts: counts of the semaphore's entries after the write.
       mask: elements of the region that a masked store wrote; None if it wrote all.
     """
 
@@ -46,7 +45,6 @@ class MemoryWrite:
     window: Window | None = None
     block: tuple[int, ...] = ()
     slot: MemoryBuffer | None = None
-    counts: tuple[int, ...] = ()
     mask: np.ndarray[Any, Any] | None = None
 
 
@@ -67,10 +65,6 @@ class StepEvents(MachineObserver):
     def _wrote(self, write: MemoryWrite) -> None:
         self.writes.append(write)
         self.dirty.add(write.buffer)
-
-    def _counted(self, semaphore: MemoryBuffer, counts: np.ndarray[Any, Any]) -> None:
-        numbers = tuple(int(n) for n in counts.reshape(-1))
-        self._wrote(MemoryWrite("count", semaphore, counts=numbers))
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         self._wrote(MemoryWrite("new", buffer))
@@ -106,15 +100,12 @@ class StepEvents(MachineObserver):
         self._wrote(MemoryWrite("copy", copy.destination.buffer, copy.destination, copy))
         for counter in (copy.received, copy.sent):
             if counter is not None:
-                counts = counter.buffer.content.copy()
-                counts[counter.entry] += copy.amount(counter)  # reported before it is performed
-                self._counted(counter.buffer, counts)
+                self._wrote(MemoryWrite("count", counter.buffer))
 
     def signals(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
-        self._counted(counter.buffer, counter.buffer.content)
+        self._wrote(MemoryWrite("count", counter.buffer))
 
-    def waited(self, thread: Thread, step: ir.MachineStep, counter: Counter, amount: int) -> None:
-        self._counted(counter.buffer, counter.buffer.content)
+    waited = signals
 
     def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
         self.printed.append(step.text(values))

@@ -1,4 +1,4 @@
-"""Devices of a run: the position of each, and the one whose values are shown."""
+"""The run of a kernel that is stepped through: lines, devices, values, searches backwards."""
 
 from __future__ import annotations
 
@@ -47,70 +47,6 @@ def next_step(thread: Thread) -> ir.MachineStep | None:
     frame = thread.frames[-1]
     steps = frame.program.steps
     return steps[frame.position] if frame.position < len(steps) else None
-
-
-def statuses(driver: Driver, scope: NameScope) -> Sequence[DeviceStatus]:
-    """Position of each device."""
-    machine = driver.machine
-    return [_status(driver, scope, _thread_of(driver, d.number)) for d in machine.devices]
-
-
-def show(driver: Driver, scope: NameScope, number: int) -> DeviceStatus:
-    """Show the values of a device until the next step is executed.
-
-    Raises:
-      ConditionFailed: there is no such device.
-    """
-    count = len(driver.machine.devices)
-    if number >= count:
-        known = "one device, 0" if count == 1 else f"devices 0 to {count - 1}"
-        raise ConditionFailed(f"there is no device {number}: the kernel runs on {known}")
-    scope.shown = _thread_of(driver, number)
-    return _status(driver, scope, scope.shown)
-
-
-def _thread_of(driver: Driver, device: int) -> Thread:
-    """Return the core of a device that executes the next step, or the first that has not ended."""
-    if driver.thread.device == device:
-        return driver.thread
-    own = [thread for thread in driver.machine.threads if thread.device == device]
-    return next((thread for thread in own if not thread.is_done), own[0])
-
-
-def place_of(
-    driver: Driver, thread: Thread, stack: Sequence[SourceLine], *, ended: bool
-) -> StepPlace:
-    """Return the place of a thread, at the last of these lines."""
-    return StepPlace(
-        tick=driver.tick,
-        kernel=driver.machine.launch.name,
-        thread=thread.number,
-        device=thread.device,
-        point=thread.point,
-        grid=thread.grid,
-        iterations=thread.iterations,
-        line=stack[-1] if stack else None,
-        calls=tuple(stack[:-1]),
-        ended=ended,
-        devices=len(driver.machine.devices),
-    )
-
-
-def _status(driver: Driver, scope: NameScope, thread: Thread) -> DeviceStatus:
-    step = next_step(thread)
-    blocked = thread.blocked
-    waits = None
-    count = 0 if blocked is None else blocked.counter.count
-    if blocked is not None and not thread.is_done and count < blocked.amount:
-        waits = f"{blocked.counter} is {count}, but {blocked.amount} is awaited"
-    line = () if step is None or step.site.line is None else (step.site.line,)
-    place = place_of(driver, thread, line, ended=thread.is_done)
-    return DeviceStatus(
-        place=place,
-        waits=waits,
-        is_shown=thread is scope.thread,
-        is_next=thread is driver.thread and not driver.ended,
-    )
 
 
 SNAPSHOT_AFTER = 0.02
@@ -275,13 +211,54 @@ class LiveRun:
         stack: tuple[SourceLine, ...] = ()
         if step is not None and step.site.line is not None:
             stack = (*step.site.calls, step.site.line)[: self.level + 1]
-        return place_of(driver, thread, stack, ended=driver.ended)
+        return self._place_of(thread, stack, ended=driver.ended)
+
+    def _place_of(self, thread: Thread, stack: Sequence[SourceLine], *, ended: bool) -> StepPlace:
+        """Return the place of a thread, at the last of these lines."""
+        return StepPlace(
+            tick=self.driver.tick,
+            kernel=self.machine.launch.name,
+            thread=thread.number,
+            device=thread.device,
+            point=thread.point,
+            grid=thread.grid,
+            iterations=thread.iterations,
+            line=stack[-1] if stack else None,
+            calls=tuple(stack[:-1]),
+            ended=ended,
+            devices=len(self.machine.devices),
+        )
 
     def devices(self) -> Sequence[DeviceStatus]:
-        return statuses(self.driver, self.scope)
+        return [self._status(self._thread_of(device.number)) for device in self.machine.devices]
 
     def show_device(self, number: int) -> DeviceStatus:
-        return show(self.driver, self.scope, number)
+        count = len(self.machine.devices)
+        if number >= count:
+            known = "one device, 0" if count == 1 else f"devices 0 to {count - 1}"
+            raise ConditionFailed(f"there is no device {number}: the kernel runs on {known}")
+        self.scope.shown = self._thread_of(number)
+        return self._status(self.scope.shown)
+
+    def _thread_of(self, device: int) -> Thread:
+        """Return the core of a device that executes the next step, or the first one running."""
+        if self.driver.thread.device == device:
+            return self.driver.thread
+        own = [thread for thread in self.machine.threads if thread.device == device]
+        return next((thread for thread in own if not thread.is_done), own[0])
+
+    def _status(self, thread: Thread) -> DeviceStatus:
+        step, blocked, waits = next_step(thread), thread.blocked, None
+        count = 0 if blocked is None else blocked.counter.count
+        if blocked is not None and not thread.is_done and count < blocked.amount:
+            waits = f"{blocked.counter} is {count}, but {blocked.amount} is awaited"
+        line = () if step is None or step.site.line is None else (step.site.line,)
+        return DeviceStatus(
+            place=self._place_of(thread, line, ended=thread.is_done),
+            waits=waits,
+            is_shown=thread is self.scope.thread,
+            is_next=thread is self.driver.thread and not self.driver.ended,
+        )
 
     def forward(
         self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()

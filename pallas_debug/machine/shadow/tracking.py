@@ -154,6 +154,7 @@ class ArrayLedger:
       returns: revisits of output blocks that lose what was written before, the first of each
         output.
       overwritten: reads of blocks that were overwritten.
+      came_back: revisits of the blocks that are in the windows, by buffer number.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ArrayLedger:
         self.overwritten: dict[tuple[int, str], OverwrittenRead] = {}
         self._shadows = shadows
         self._writes = writes
-        self._came_back: dict[int, BlockReturn] = {}
+        self.came_back: dict[int, BlockReturn] = {}
         self._shared: dict[int, _SharedArray] = {}
         self._marked: dict[int, OverwrittenBlock] = {}
 
@@ -195,17 +196,13 @@ class ArrayLedger:
           before: grid points that have visited the block on the same core.
         """
         slot = window.current.number
-        self._came_back.pop(slot, None)
+        self.came_back.pop(slot, None)
         if before and not window.spec.revisits:
-            self._came_back[slot] = BlockReturn(window, block, before[0], before[-1], point)
-
-    def came_back(self, buffer: MemoryBuffer) -> BlockReturn | None:
-        """Return the revisit of the block in a window; None if it is a first visit."""
-        return self._came_back.get(buffer.number)
+            self.came_back[slot] = BlockReturn(window, block, before[0], before[-1], point)
 
     def returned(self, window: Window, block: Point) -> None:
         """Handle a write-back of a block, before it: a revisit loses what it does not write."""
-        back = self._came_back.get(window.current.number)
+        back = self.came_back.get(window.current.number)
         if back is None:
             return
         outer, inner = window.bounds(block)
@@ -498,7 +495,7 @@ class MemoryTracker(ControlTrace):
         writer = self.writes.get(int(found.numbers[shadow.first_in(mask)]))
         noted = SuspectRead(
             key, step, buffer, self.count, at.point, at.iterations, mask,
-            int(found.where(region).sum()), copy, writer, self.arrays.came_back(buffer),
+            int(found.where(region).sum()), copy, writer, self.arrays.came_back.get(buffer.number),
         )  # fmt: skip
         for _, flying in self._flying.values():
             self._finds_early(noted, flying)
