@@ -78,8 +78,6 @@ class SweepDocument:
       problems: problems that do not belong to a setting.
       seconds: duration of the sweep.
       predictions: with `--predict`, the simulated cycles of all settings, by target, best first.
-      verdict: with `--check`, the verdict on the best setting, as in `verify --json`; otherwise
-        null.
     """
 
     ok: bool
@@ -90,7 +88,6 @@ class SweepDocument:
     problems: tuple[str, ...]
     seconds: float
     predictions: tuple[Prediction, ...]
-    verdict: VerifyDocument | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ SCHEMAS = {
     "show": 1,
     "source": 1,
     "stats": 1,
-    "sweep": 1,
+    "sweep": 2,
     "timeline": 1,
     "verify": 2,
 }

@@ -21,7 +21,6 @@ from pallas_debug.errors import UsageError, meant
 
 if TYPE_CHECKING:
     from pallas_debug.sweeps.result import SweepResult
-    from pallas_debug.verdict import Verdict
 
 _WORTH_SAYING = 1.005
 """Minimum ratio of the worst setting's cycles to the best setting's that is printed."""
@@ -40,7 +39,6 @@ class SweepOptions(shared.FunctionOptions):
     switches: tuple[str, ...]
     stages: tuple[str, ...]
     predict: int | None
-    check: bool
 
 
 @click.option(
@@ -80,7 +78,6 @@ class SweepOptions(shared.FunctionOptions):
     help="Compile only N settings for each target: those that a simulation from the first one "
     "ranks best.",
 )
-@click.option("--check", is_flag=True, help="Verify the best setting, as `verify` does.")
 @click.option(
     "--timeout",
     type=shared.SECONDS,
@@ -106,13 +103,13 @@ def run(options: SweepOptions) -> int:
     pallas-debug sweep pallas_debug_kernels:flash_attention --over block_k=64,128,256
 
     The table is sorted by estimated cycles, best first; settings that do not compile come last,
-    with the reason. Nothing is run, unless --check verifies the best setting.
+    with the reason. Nothing is run.
 
     Kernels are stored in the dump directory: if you run the same sweep again, it compiles only what
     is missing or has changed. The directory may be in an object store.
 
-    The exit code is 1 if no setting compiled for a target or --check found something, and 3 if a
-    setting has no result because of a problem with the machine.
+    The exit code is 1 if no setting compiled for a target, and 3 if a setting has no result because
+    of a problem with the machine.
     """
     named = programs.named_function(options.what)
     if named is None:
@@ -127,16 +124,12 @@ def run(options: SweepOptions) -> int:
     first = {name: values[0] for name, values in over.items()}
     programs.check_call(options.what, function, positional, keyword | first)
     found = _swept(function, over, positional, keyword, options)
-    verdict = _checked(function, over, found, options) if options.check else None
     if options.as_json:
         document = {name: value for name, value in vars(found).items() if name != "is_stopped"}
-        judged = None if verdict is None else {"ok": verdict.ok, **vars(verdict)}
-        output.print_json("sweep", {"ok": found.ok, **document, "verdict": judged})
+        output.print_json("sweep", {"ok": found.ok, **document})
     else:
         _print(found, options)
-        if verdict is not None:
-            click.echo(output.visible(str(verdict)))
-    return _exit_code(found, verdict, is_checked=options.check)
+    return _exit_code(found)
 
 
 command = shared.make("sweep", SweepOptions, run, needs_jax=True)
@@ -219,47 +212,6 @@ def _swept(
         )
 
 
-def _checked(
-    function: Callable[..., Any],
-    over: dict[str, list[Any]],
-    found: SweepResult,
-    options: SweepOptions,
-) -> Verdict | None:
-    """Verify the best setting of the first target, for all targets whose best it is.
-
-    Returns None if there is none, and says which target has another one.
-    """
-    best = found.best()
-    if best is None or found.is_stopped:
-        if not found.is_stopped and found.compiled(found.targets[0]):
-            output.message(f"nothing was verified: no setting is the best for {found.targets[0]}")
-        return None
-    targets = []
-    for target in found.targets:
-        of_target = found.best(target)
-        if of_target is not None and of_target.setting == best.setting:
-            targets.append(target)
-        elif of_target is not None:
-            output.message(
-                f"{of_target.label}, the best for {target}, was not verified: run the same command "
-                f"with --target {target}"
-            )
-    from pallas_debug.sweeps.grid import settings
-    from pallas_debug.verdict import verify
-
-    winner = next(one for one in settings(over) if one.texts == dict(best.setting))
-    args, kwargs = programs.function_arguments(function, options, values=True)
-    if not options.as_json:
-        output.message(f"verifying {best.label}")
-    return verify(
-        function,
-        *args,
-        targets=",".join(targets),
-        timeout=options.timeout,
-        **{**kwargs, **winner.values},
-    )
-
-
 def _print(found: SweepResult, options: SweepOptions) -> None:
     from pallas_debug.sweeps.result import notes, predicted, reasons_of, table
 
@@ -321,12 +273,9 @@ def _best(found: SweepResult, target: str) -> str:
     return f"best for {target}: {best.label}: {best.cycles} cycles{than}{others}"
 
 
-def _exit_code(found: SweepResult, verdict: Verdict | None, *, is_checked: bool = False) -> Exit:
+def _exit_code(found: SweepResult) -> Exit:
     if found.is_stopped:
         return Exit.INTERRUPTED
     if not all(found.compiled(target) for target in found.targets):
         return Exit.CANNOT_RUN if found.unfinished or found.undecided else Exit.FAILED
-    if verdict is not None and verdict.counted:
-        return Exit.FAILED
-    is_judged = verdict.ok if verdict is not None else not is_checked
-    return Exit.OK if found.ok and is_judged else Exit.CANNOT_RUN
+    return Exit.OK if found.ok else Exit.CANNOT_RUN

@@ -105,7 +105,7 @@ def test_cycles_that_depend_on_run_time_are_not_compared(
     assert found.best() is None
     assert found.ok
     assert repr(found) == "<SweepResult f: 6 of 6 compiled>"
-    options = SimpleNamespace(directory="dumps", timeout=9.0, as_json=False)
+    options = SimpleNamespace(directory="dumps")
     command._print(found, options)  # type: ignore[arg-type]
     text = " ".join(capsys.readouterr().err.split())
     assert (
@@ -117,10 +117,7 @@ def test_cycles_that_depend_on_run_time_are_not_compared(
         "best for v6e: q=8: 90 cycles; without 1 whose cycles depend on numbers that are known "
         "only at run time" in text
     )
-    assert command._checked(print, {"q": [2]}, found, options) is None  # type: ignore[arg-type]
-    assert "nothing was verified: no setting is the best for v5e" in capsys.readouterr().err
-    assert command._exit_code(found, None) is command.Exit.OK
-    assert command._exit_code(found, None, is_checked=True) is command.Exit.CANNOT_RUN
+    assert command._exit_code(found) is command.Exit.OK
 
 
 def test_settings_that_do_less_work_come_after_the_others() -> None:
@@ -199,34 +196,3 @@ def test_reasons_are_wrapped_at_words_in_a_terminal(
     assert max(map(len, reason)) <= 80
     assert " ".join(line.strip() for line in reason).count("a block of rows") == 20
     assert all(line.startswith("    ") for line in reason[1:])
-
-
-def test_the_best_setting_is_verified_for_every_target_whose_best_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from pallas_debug.cli import sweep as command
-
-    asked: list[tuple[str, int]] = []
-    monkeypatch.setattr(
-        "pallas_debug.verdict.verify",
-        lambda _, *, targets, timeout, q: asked.append((targets, q)),
-    )
-    monkeypatch.setattr(command.programs, "function_arguments", lambda *_, **__: ([], {}))
-    best = {"v5e": 2, "v6e": 4, "tpu7x": 2}
-    found = SweepResult(
-        name="f",
-        targets=(*best, "v4"),
-        results=tuple(
-            _result(q, 50 if q == best[target] else 90, target) for target in best for q in (2, 4)
-        ),
-    )
-    found = replace(found, results=ranked(found.results, found.targets))
-    options = SimpleNamespace(timeout=9.0, as_json=False)
-    command._checked(print, {"q": [2, 4]}, found, options)  # type: ignore[arg-type]
-    assert asked == [("v5e,tpu7x", 2)]
-    message = capsys.readouterr().err
-    assert (
-        "q=4, the best for v6e, was not verified: run the same command with --target v6e" in message
-    )
-    assert "verifying q=2" in message
-    assert "v4" not in message
