@@ -9,7 +9,11 @@ NEWEST_VENV := .venv-newest
 .PHONY: demo test test-all check docs clean
 
 demo: $(VENV)/.installed
-	@$(VENV)/bin/pallas-debug doctor --demo
+	@echo '$$ pallas-debug dump --target v5e,v6e pallas_debug_kernels:flash_attention'
+	@$(VENV)/bin/pallas-debug dump --target v5e,v6e pallas_debug_kernels:flash_attention
+	@echo '$$ pallas-debug ls dumps'
+	@$(VENV)/bin/pallas-debug ls dumps
+	@echo; echo 'next: pallas-debug show dumps mosaic -k flash_attention -t v5e'
 
 test:
 	@PYTHON="$(PYTHON)" $(PYTHON) tests/run.py $(ARGS)

@@ -22,7 +22,6 @@ class BrowseOptions:
     target: str | None
     step: str | None
     line: int | None
-    theme: str | None
 
 
 @click.argument("where", type=shared.PLACE, nargs=-1)
@@ -30,7 +29,6 @@ class BrowseOptions:
 @click.option("-t", "--target", help="Open at this target.")
 @click.option("-p", "--pass", "step", help="Open at this stage or pass, by number or name.")
 @click.option("-n", "--line", type=click.IntRange(1), help="Open at this line of the text.")
-@click.option("--theme", help="Colour theme; the palette lists them.")
 def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 
@@ -52,7 +50,6 @@ def run(options: BrowseOptions) -> int:
         target=options.target or of_path.get("target"),
         step=options.step,
         line=options.line,
-        theme=options.theme,
     )
     return Exit.OK if is_left else Exit.CANNOT_RUN
 

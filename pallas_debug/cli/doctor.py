@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import click
 
-from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
@@ -18,7 +17,6 @@ from pallas_debug.installed import require_jax
 class DoctorOptions:
     targets: bool
     kernels: bool
-    demo: bool
     as_json: bool
 
 
@@ -28,30 +26,22 @@ class DoctorOptions:
     is_flag=True,
     help="List the bundled kernels and their specs, which are named sets of arguments.",
 )
-@click.option(
-    "--demo",
-    is_flag=True,
-    help="Dump the bundled flash attention for v5e and v6e, and suggest what to look at.",
-)
 @shared.as_json
 def run(options: DoctorOptions) -> int:
     """Check what works on this machine, and suggest a remedy for each problem.
 
     Compiles a kernel for every target. The exit code is 3 if kernels cannot be dumped. With
-    --targets, --kernels or --demo, it does that instead.
+    --targets or --kernels, it lists those instead.
     """
-    if options.targets + options.kernels + options.demo > 1:
-        raise UsageError("pass only one of --targets, --kernels and --demo")
-    if options.as_json and (options.demo or options.kernels):
-        raise UsageError("--demo and --kernels print no JSON")
+    if options.targets and options.kernels:
+        raise UsageError("pass only one of --targets and --kernels")
+    if options.as_json and options.kernels:
+        raise UsageError("--kernels prints no JSON")
     if options.targets:
         return _list_targets(options.as_json)
     if options.kernels:
         require_jax("`doctor --kernels`")
         return _list_kernels()
-    if options.demo:
-        require_jax("`doctor --demo`")
-        return _demo()
     return _examine(options.as_json)
 
 
@@ -102,16 +92,3 @@ def _list_kernels() -> Exit:
     rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]
     output.print_table(["kernel", "", "specs"], rows)
     return Exit.OK
-
-
-def _demo() -> int:
-    from pallas_debug.cli.dump import command as dump
-    from pallas_debug.cli.ls import command as ls
-
-    words = ["--target", "v5e,v6e", "pallas_debug_kernels:flash_attention"]
-    click.echo(f"$ pallas-debug dump {' '.join(words)}")
-    code: int = dump.main(words, standalone_mode=False)
-    click.echo(f"$ pallas-debug ls {defaults.DIRECTORY}")
-    ls.main([defaults.DIRECTORY], standalone_mode=False)
-    click.echo(f"\nnext: pallas-debug show {defaults.DIRECTORY} mosaic -k flash_attention -t v5e")
-    return code

@@ -33,7 +33,6 @@ SYNONYMS = {
     "check": "verify",
     "compile": "dump",
     "debug": "step",
-    "demo": "doctor --demo",
     "kernels": "doctor --kernels",
     "profile": "stats",
     "sanitize": "verify",

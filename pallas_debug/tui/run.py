@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pallas_debug.errors import UsageError
 from pallas_debug.store.files import is_file
 from pallas_debug.tui import terminal
 from pallas_debug.tui.app import BrowseApp
@@ -21,23 +20,17 @@ def browse(
     target: str | None = None,
     step: str | None = None,
     line: int | None = None,
-    theme: str | None = None,
 ) -> bool:
     """Browse one or two directories, or a file; return whether the user ended it.
 
     Raises:
-      UsageError: there is no such kernel, target, pass or theme.
+      UsageError: there is no such kernel, target or pass.
       DumpDirectoryError: a directory does not exist or cannot be listed.
       Exception: an internal error that ended the app.
     """
     browser = SingleFile(roots[0]) if is_file(roots[0]) else Browser(*roots)
     spot = find_spot(browser, kernel=kernel, target=target, step=step, line=line)
     app = BrowseApp(browser, spot=spot, colors=terminal.has_colors(os.environ))
-    if theme is not None:
-        if theme not in app.available_themes:
-            listed = ", ".join(sorted(app.available_themes))
-            raise UsageError(f"no theme {theme!r}; there are: {listed}")
-        app.theme = theme
     try:
         app.run()
     finally:

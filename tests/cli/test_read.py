@@ -188,17 +188,6 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     assert checks["target v5e"]["state"] == "ok"
 
 
-@pytest.mark.slow
-def test_demo_shows_what_it_did_and_what_comes_next(real_command: Any) -> None:
-    done = real_command("doctor", "--demo")
-    assert done.returncode == 0, done.stderr
-    assert "$ pallas-debug dump" in done.stdout
-    assert "$ pallas-debug ls dumps" in done.stdout
-    assert done.stdout.count("flash_attention-") == 2
-    following = done.stdout.rsplit("next: pallas-debug ", 1)[1].split()
-    assert "func.func" in real_command(*following).stdout
-
-
 def test_without_a_command_there_is_the_help_alone(commands: Any) -> None:
     none, asked = commands([], ["--help"])
     assert (none.returncode, none.stdout, none.stderr) == (2, "", asked.stdout)

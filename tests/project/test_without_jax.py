@@ -68,7 +68,6 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
     lines = {name: [name, *arguments] for name, (arguments, _) in READ.items()}
     lines |= {name: [name, *arguments] for name, arguments in REFUSED.items()}
     lines["--shrink"] = ["reproduce", "rows:shift", "--shrink"]
-    lines["--demo"] = ["doctor", "--demo"]
     lines["--kernels"] = ["doctor", "--kernels"]
     with ThreadPoolExecutor(2) as threads:
         ran = {
@@ -82,9 +81,9 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
     for name in REFUSED:
         message = f"pallas-debug: `{name}` {MISSING}\n"
         assert (done[name].returncode, done[name].stderr, done[name].stdout) == (3, message, "")
-    for name in ("--demo", "--kernels"):
-        message = f"pallas-debug: `doctor {name}` {MISSING}\n"
-        assert (done[name].returncode, done[name].stderr, done[name].stdout) == (3, message, "")
+    message = f"pallas-debug: `doctor --kernels` {MISSING}\n"
+    kernels = done["--kernels"]
+    assert (kernels.returncode, kernels.stderr, kernels.stdout) == (3, message, "")
     assert done["--shrink"].returncode == 3
     assert done["--shrink"].stderr == f"pallas-debug: `reproduce` of a function {MISSING}\n"
 

@@ -233,7 +233,6 @@ def test_without_a_terminal(command: Run, dumps: Path, tmp_path: Path) -> None:
         (["{add}", "--target", "v5e"], "add has no target 'v5e'; there are: raw"),
         (["{add}", "--pass", "99"], "no stage or pass '99': 00 deserialization, 01 original"),
         (["{add}", "--pass", "canonicalize"], "no stage or pass 'canonicalize'; several match: "),
-        (["{add}", "--theme", "plaid"], "no theme 'plaid'; there are: "),
     ],
 )
 def test_what_cannot_be_browsed(
