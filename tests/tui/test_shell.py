@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pilot import drive, press, until
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from pallas_debug.tui import _textual
 from pallas_debug.tui import app as app_module
@@ -223,51 +223,13 @@ async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
     async with app.run_test(size=(160, 24)) as pilot:
         await press(pilot, "v", "G", "k", "y")
         assert copied[-1] == "\n".join(["0123456789"] * 6817)
-        message = "copied 6,817 of 20,000 lines, the limit of terminals; press S to save all"
+        message = (
+            "copied 6,817 of 20,000 lines, the limit of terminals; `pallas-debug show` prints all"
+        )
         assert message in status(app)
         await press(pilot, "G", "y")
         assert copied[-1] == "x" * 74_994
         assert "copied the first 74,994 bytes of the line" in status(app)
-
-
-@pytest.mark.slow
-@drive
-async def test_a_text_is_saved(add: Path, tmp_path: Path) -> None:
-    app = BrowseApp(Browser(add))
-    file = tmp_path / "saved"
-    async with app.run_test(size=(160, 24)) as pilot:
-
-        async def save(path: Path, message: str) -> None:
-            await press(pilot, "S")
-            app.prompt.value = str(path)
-            await press(pilot, "enter")
-            await until(pilot, lambda: message in status(app) or app.prompt.asking)
-
-        await press(pilot, "S")
-        assert app.query_one(Input).value.endswith("-post-deserialization.txt")
-        await press(pilot, "escape")
-        await save(file, "saved")
-        assert app.place is not None
-        assert file.read_bytes() == app.browser.path(app.place).read_bytes()
-        assert f"saved {file}, {file.stat().st_size:,} bytes" in status(app)
-        await press(pilot, "g", "v", "j")
-        await save(tmp_path / "lines", "saved")
-        assert (tmp_path / "lines").read_text().splitlines() == [app.text.line(n) for n in (0, 1)]
-        file.write_text("mine")
-        await save(file, "exists")
-        assert app.prompt.placeholder == f"{file} exists; y overwrites it"
-        await press(pilot, "n", "enter")
-        assert f"{file} was left unchanged" in status(app)
-        assert file.read_text() == "mine"
-        await save(file, "exists")
-        await press(pilot, "y", "enter")
-        await until(pilot, lambda: "saved" in status(app))
-        assert file.read_text() != "mine"
-        await save(tmp_path / "no" / "folder", "cannot be written: No such file or directory")
-        assert "cannot be written: No such file or directory" in status(app)
-        await press(pilot, *["right_square_bracket"] * 2, "d")
-        await save(tmp_path / "diff", "saved")
-        assert (tmp_path / "diff").read_text().startswith("--- 01 original\n+++ 03 canon")
 
 
 @drive

@@ -337,7 +337,7 @@ def test_the_text_is_opened_in_the_editor(tmp_path: Path, add: str, recorder: Pa
         terminal.send("]]d")
         terminal.wait_for("what it changed")
         terminal.send("E")
-        terminal.wait_for("there is no file of this text; press S to save it")
+        terminal.wait_for("there is no file of this text")
         assert terminal.quit() == 0
     (path,) = edited["words"]
     assert Path(path).parent == Path(add)

@@ -1,14 +1,9 @@
-"""Actions that pass the shown text on: to the clipboard, a file, or an editor."""
+"""Actions that pass the shown text on: to the clipboard or an editor."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path, PurePath
-
-from textual import work
 
 from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 from pallas_debug.render import plural
@@ -23,13 +18,13 @@ from pallas_debug.tui.workspace import Workspace
 _MAX_LINES = terminal.MAX_COPY
 """Maximum number of lines to read for copying, as more newlines alone would not fit."""
 
-_TRUNCATED = "the limit of terminals; press S to save all"
+_TRUNCATED = "the limit of terminals; `pallas-debug show` prints all"
 
 
 class OutputActions(Workspace):
-    """Mixin with actions that copy, save and edit."""
+    """Mixin with actions that copy and edit."""
 
-    @action("copy.select", "v", "select lines, for y and S; esc cancels")
+    @action("copy.select", "v", "select lines, for y; esc cancels")
     def action_select_lines(self) -> None:
         pane = self.shown
         pane.selected_from = pane.cursor if pane.selected_from is None else None
@@ -53,28 +48,6 @@ class OutputActions(Workspace):
             self._copy([plain(pane.cells(pane.cursor)).strip()])
         elif self.shown.count:
             self._copy([self._line(self.shown.cursor)])
-
-    @action("output.save", "S", "save the text, or the selected lines, to a file")
-    def action_save(self) -> None:
-        if not self.shown.count:
-            return
-
-        def done(typed: str) -> None:
-            if not typed.strip():
-                return
-            file = Path(typed.strip()).expanduser()
-            if not file.exists():
-                self._save(file)
-            else:
-                self.ask(f"{file} exists; y overwrites it", done=lambda word: overwrite(word, file))
-
-        def overwrite(word: str, file: Path) -> None:
-            if word.strip().lower() in ("y", "yes"):
-                self._save(file)
-            else:
-                self.show_message(f"{file} was left unchanged")
-
-        self.ask("save as", value=self._file_name(), done=done)
 
     @action("output.edit_source", "e", "open the Python source at the line in $VISUAL or $EDITOR")
     def action_edit_source(self) -> None:
@@ -102,17 +75,9 @@ class OutputActions(Workspace):
         if file is not None:
             self._edit(file.path, self.shown.cursor + 1, "")
         elif self.shown.count:
-            self.show_message("there is no file of this text; press S to save it")
+            self.show_message("there is no file of this text")
 
     # The shown text.
-
-    def _lines(self) -> Iterator[str]:
-        """Yield the lines of the text, or of the diff as `diff -u` prints it."""
-        if self.compared is not None:
-            yield from self.browser.change(*self.compared, noise=self.noise)
-            return
-        for number in range(self.text.count):
-            yield self._line(number)
 
     def _line(self, number: int) -> str:
         """Return a line, cut to the length that can be copied."""
@@ -128,14 +93,6 @@ class OutputActions(Workspace):
         except (OSError, PallasDebugError):
             return None
         return file
-
-    def _file_name(self) -> str:
-        """Return a file name for the text."""
-        file = self._file()
-        if file is not None:
-            return file.path.name
-        label = self.place.step.label if self.place else "text"
-        return label.replace(" ", "-").replace("/", "-") + ".diff"
 
     def _source_as_dumped(self, file: str, own: str | None) -> tuple[Path | None, str]:
         """Return a Python file with its content at the time of the dump, and a message."""
@@ -176,35 +133,6 @@ class OutputActions(Workspace):
             self.show_message(f"copied the first {size} of the line, {_TRUNCATED}")
         else:
             self.show_message(f"copied {plural(count, 'line')}, {size}")
-
-    @work(group="save")
-    async def _save(self, file: Path) -> None:
-        lines = self.shown.selected
-        self.shown.selected_from = None
-        source = None if lines else self._file()
-        texts: list[str] = []
-        if source is None:
-            texts = [self._line(n) for n in lines] if lines else list(self._lines())
-
-        def write() -> None:
-            if source is None:
-                file.write_bytes("".join(f"{text}\n" for text in texts).encode(errors="replace"))
-                return
-            if file.exists() and source.path.samefile(file):
-                raise shutil.SameFileError
-            with os.fdopen(source.open(), "rb") as opened, file.open("wb") as to:
-                shutil.copyfileobj(opened, to)
-
-        try:
-            await asyncio.to_thread(write)
-        except shutil.SameFileError:
-            self.show_message(f"{file} is the dump's own file")
-        except OSError as error:
-            self.show_message(f"{file} cannot be written: {error.strerror}")
-        except PallasDebugError as error:
-            self.show_message(str(error))
-        else:
-            self.show_message(f"saved {file}, {file.stat().st_size:,} bytes")
 
     def _edit(self, file: Path, line: int, message: str) -> None:
         try:

@@ -364,21 +364,6 @@ class Browser:
             is_first = False
         return (place, base) if is_first else (base, place)
 
-    def change(self, old: TextPlace, new: TextPlace, *, noise: bool) -> list[str]:
-        """Return a unified diff of two texts.
-
-        Args:
-          noise: whether value numbers, locations and the order of attributes count.
-        """
-        from pallas_debug.ir import diff  # slow to import
-        from pallas_debug.ir.operations import NOISE
-
-        found = diff.diff(self.lines(old), self.lines(new), ignore=() if noise else NOISE)
-        names = self.label(old, new), self.label(new, old)
-        lines = list(found.unified(*names))
-        except_noise = "" if noise else IGNORING_NOISE
-        return lines or [f"{names[1]} is the same as {names[0]}{except_noise}"]
-
     def label(self, place: TextPlace, other: TextPlace) -> str:
         """Return a label that distinguishes a text from another."""
         parts = [place.step.label]
@@ -408,9 +393,6 @@ class Browser:
             return self.stored(entry).stage_text("source").removesuffix("\n").split("\n")
         except PallasDebugError as error:
             return [str(error)]
-
-
-IGNORING_NOISE = " except for value numbers, locations and the order of attributes"
 
 
 class SingleFile(Browser):

@@ -129,9 +129,10 @@ class Runs:
         return [r for r in self.results if all(word in r.searched for word in words)]
 
 
-_KINDS: dict[type, Literal["finding", "hint", "print"]] = {
+_KINDS: dict[type, Literal["finding", "hint", "gap", "print"]] = {
     Finding: "finding",
     Hint: "hint",
+    Gap: "gap",
     PrintRecord: "print",
 }
 
@@ -139,25 +140,16 @@ _KINDS: dict[type, Literal["finding", "hint", "print"]] = {
 def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
     if isinstance(found, Gap):
         how = "judged in part" if found.is_partial else "not judged"
-        return RunEvent(
-            kind="gap",
-            test=record.name,
-            kernel=found.kernel,
-            entry=entry,
-            source=None,
-            place="",
-            text=f"{how} by {found.engine}: {found.reason}".replace("\n", " "),
-        )
-    place = str(found.grid_point) if found.grid_point else ""
-    if not isinstance(found, Hint) and found.loop:
-        place = f"{place} loop {found.loop}".strip()
-    text = found.text if isinstance(found, PrintRecord) else f"{found.kind}: {found.message}"
+        text = f"{how} by {found.engine}: {found.reason}"
+    else:
+        text = found.text if isinstance(found, PrintRecord) else f"{found.kind}: {found.message}"
+    point, loop = (getattr(found, name, None) for name in ("grid_point", "loop"))
     return RunEvent(
         kind=_KINDS[type(found)],
         test=record.name,
         kernel=found.kernel,
         entry=entry,
-        source=found.source,
-        place=place,
+        source=getattr(found, "source", None),
+        place=" ".join(([str(point)] if point else []) + ([f"loop {loop}"] if loop else [])),
         text=text.replace("\n", " "),
     )

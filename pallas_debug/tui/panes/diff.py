@@ -19,7 +19,6 @@ from textual import work
 from textual.reactive import reactive
 
 from pallas_debug.ir.operations import NOISE, Noise
-from pallas_debug.tui.model.browser import IGNORING_NOISE
 from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import (
     KINDS,
@@ -312,7 +311,8 @@ class DiffPane(FindView):
             return
         rows = self._diff.rows()
         old, new = self.labels
-        same = f"{new} is the same as {old}{IGNORING_NOISE if self.ignore else ''}."
+        noise = " except for value numbers, locations and the order of attributes"
+        same = f"{new} is the same as {old}{noise if self.ignore else ''}."
         self._show(rows or [DiffRow(tag="note", text=same)])
         self.cursor = next((n for n, row in enumerate(rows) if row.tag in SIGNS), 0)
 
