@@ -46,14 +46,7 @@ class DumpOptions(shared.ProgramOptions):
     help="How to run the kernels of a script: auto, hlo, tpu, gpu, machine, off, with parameters "
     "as in tpu,detect_races; auto by default if there is no accelerator.",
 )
-@click.option(
-    "--switch",
-    "switches",
-    multiple=True,
-    metavar="NAME",
-    help="Switches for each compilation, joined by commas or repeated: "
-    "log_recorder, bounds_checks, assertions, …",
-)
+@shared.switches
 @shared.stages
 @shared.timeout
 @shared.jobs
@@ -133,9 +126,7 @@ def _given(context: click.Context) -> Iterator[str]:
 def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
     from pallas_debug._api.dump import dump
 
-    function = programs.imported(module, name)
-    positional, keyword = programs.function_arguments(function, options)
-    programs.check_call(options.what, function, positional, keyword)
+    function, positional, keyword = programs.function_call((module, name), options)
     sessions: list[Session] = []
 
     with output.progress(

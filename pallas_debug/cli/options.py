@@ -152,6 +152,15 @@ spec = click.option(
     help="For a bundled kernel: name of its spec; the first by default. See `doctor --kernels`.",
 )
 
+switches = click.option(
+    "--switch",
+    "switches",
+    multiple=True,
+    metavar="NAME",
+    help="Switches for each compilation, joined by commas or repeated: "
+    "log_recorder, bounds_checks, assertions, …",
+)
+
 stages = click.option(
     "--stages",
     multiple=True,

@@ -13,7 +13,7 @@ import runpy
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import TracebackType
@@ -230,6 +230,16 @@ def function_arguments(
     return _returned(str(options.inputs))
 
 
+def function_call(
+    named: tuple[str, str], options: FunctionOptions, *, values: bool = False
+) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """Import a function, and return it with its arguments, which fit its signature."""
+    function = imported(*named)
+    args, kwargs = function_arguments(function, options, values=values)
+    check_call(options.what, function, args, kwargs)
+    return function, args, kwargs
+
+
 def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments that the function of `--inputs` returns."""
     from pallas_debug import inputs
@@ -323,28 +333,32 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
     return None
 
 
-def raised(
-    what: str, function: Callable[..., Any] | None, error: Exception
-) -> ProgramFailed | None:
-    """Return the error for an exception of the user's program, with its traceback printed.
+@contextlib.contextmanager
+def running(what: str, function: Callable[..., Any] | None) -> Iterator[None]:
+    """Context in which a program runs: its own exception is printed, and raised as its failure.
 
     Args:
-      function: the function that was called; None for a script or module.
+      function: the function that is called; None for a script or module.
 
-    Returns:
-      None if the program was not running when it was raised: the exception is ours.
+    Raises:
+      ProgramFailed: the program raised an exception. Ours are left as they are.
     """
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = runpy.run_path.__code__ if function is None else None
-    if function is not None:
-        code = getattr(inspect.unwrap(function), "__code__", None)
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if code not in frames and not (function is None and _run_module in frames):
-        return None
-    print_their_traceback(error)
-    message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
-    return ProgramFailed(_explained(message, error))
+    try:
+        yield
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = runpy.run_path.__code__ if function is None else None
+        if function is not None:
+            code = getattr(inspect.unwrap(function), "__code__", None)
+        frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if code not in frames and not (function is None and _run_module in frames):
+            raise
+        print_their_traceback(error)
+        message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
+        raise ProgramFailed(_explained(message, error)) from error
 
 
 def _explained(message: str, error: Exception) -> str:

@@ -125,20 +125,13 @@ def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> 
     from pallas_debug.dumping import dump_function
     from pallas_debug.session import Options
 
-    function = programs.imported(module, name)
-    positional, keyword = programs.function_arguments(function, options)
-    programs.check_call(options.what, function, positional, keyword)
+    function, positional, keyword = programs.function_call((module, name), options)
     given = Options(
         dumps=folder, targets=(options.target or defaults.TARGETS,), interpret="off",
         timeout=options.timeout,
     )  # fmt: skip
-    try:
+    with programs.running(options.what, function):
         return dump_function(function, positional, keyword, given)
-    except Exception as error:
-        theirs = programs.raised(options.what, function, error)
-        if theirs is None:
-            raise
-        raise theirs from error
 
 
 def _write(text: str, to: Path | None) -> None:

@@ -14,7 +14,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import UsageError
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line, typed
 
@@ -107,24 +107,14 @@ def _of_function(
     require_jax("`stats` of a function")
     from pallas_debug.profiling import profile_of
 
-    function = programs.imported(*named)
-    positional, keyword = programs.function_arguments(function, options)
-    programs.check_call(options.what, function, positional, keyword)
+    function, positional, keyword = programs.function_call(named, options)
     target = options.target or defaults.TARGETS
-    try:
+    with programs.running(options.what, function):
         found = profile_of(function, positional, keyword, target=target, kernel=options.kernel)
         profile = replace(found, assume=assume)
-        changed = None
-        if options.what_if:
-            changed = _changed(profile, function, positional, keyword, options.what_if)
-        return profile, changed
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        theirs = programs.raised(options.what, function, error)
-        if theirs is None:
-            raise
-        raise theirs from error
+        if not options.what_if:
+            return profile, None
+        return profile, _changed(profile, function, positional, keyword, options.what_if)
 
 
 def _changed(

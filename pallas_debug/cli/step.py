@@ -119,18 +119,16 @@ def run(options: StepOptions) -> int:
     points = [_point(text) for text in options.points]
     function, called, made_up = _called(options)
     try:
-        captured = stepper.capture(
-            called,
-            kernel=options.kernel,
-            call=options.call,
-            post_mortem=options.post_mortem,
-        )
+        with programs.running(options.what, function):
+            captured = stepper.capture(
+                called,
+                kernel=options.kernel,
+                call=options.call,
+                post_mortem=options.post_mortem,
+            )
     except PallasDebugError:
         raise
     except Exception as error:
-        theirs = programs.raised(options.what, function, error)
-        if theirs is not None:
-            raise theirs from error
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
     if options.record is None:
         open_session(captured.session, (*captured.notes, *made_up), plain=plain)
@@ -185,7 +183,5 @@ def _called(
 
         return None, execute, ()
     programs.refuse_words(what, options.rest)
-    function = programs.imported(*named)
-    args, kwargs = programs.function_arguments(function, options, values=True)
-    programs.check_call(what, function, args, kwargs)
+    function, args, kwargs = programs.function_call(named, options, values=True)
     return (function, *stepper.call_of(function, args, kwargs))

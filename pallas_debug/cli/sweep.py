@@ -57,20 +57,8 @@ class SweepOptions(shared.FunctionOptions):
 @shared.args
 @shared.inputs
 @shared.spec
-@click.option(
-    "--switch",
-    "switches",
-    multiple=True,
-    metavar="NAME",
-    help="Switches for each compilation, as for `dump`.",
-)
-@click.option(
-    "--stages",
-    multiple=True,
-    metavar="NAMES",
-    help="Stages of each compilation to keep besides bundles: estimate, for libtpu's own cycles "
-    "in the table; llo.",
-)
+@shared.switches
+@shared.stages
 @click.option(
     "--predict",
     type=click.IntRange(min=1),
@@ -78,20 +66,8 @@ class SweepOptions(shared.FunctionOptions):
     help="Compile only N settings for each target: those that a simulation from the first one "
     "ranks best.",
 )
-@click.option(
-    "--timeout",
-    type=shared.SECONDS,
-    default=defaults.COMPILE_TIMEOUT,
-    show_default=True,
-    help="Maximum seconds for one setting.",
-)
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Worker processes; 0: one per core, up to four.",
-)
+@shared.timeout
+@shared.jobs
 @shared.as_json
 @click.argument("what")
 def run(options: SweepOptions) -> int:

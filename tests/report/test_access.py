@@ -146,26 +146,6 @@ def test_contrast_and_width(browser: Browser, page: Path, width: int, dark: bool
 
 
 @pytest.mark.slow
-def test_narrow_tables_scroll_and_keep_names_whole(browser: Browser, page: Path) -> None:
-    show(browser, page, "double", 400, False)
-    lines = """
-      return [...document.querySelectorAll('.pd-current .pd-passes tbody tr')].map((row) =>
-        row.getBoundingClientRect().height / parseFloat(getComputedStyle(row).lineHeight));
-    """
-    found = browser.run(lines)
-    assert len(found) == 19
-    assert max(found) < 2, "a name or a number is broken into several lines"
-    stays = """
-      const region = document.querySelector('.pd-current .pd-scroll:has(.pd-passes)');
-      region.scrollLeft = 1000;
-      return [region.scrollLeft > 0,
-        region.querySelector('tbody th').getBoundingClientRect().left >= 0,
-        region.querySelector('caption').getBoundingClientRect().left >= 0];
-    """
-    assert browser.run(stays) == [True, True, True]
-
-
-@pytest.mark.slow
 def test_print_shows_all_kernels_and_no_controls(browser: Browser, page: Path) -> None:
     show(browser, page, "double", 1280, False)
     browser.command("Emulation.setEmulatedMedia", media="print")

@@ -170,14 +170,6 @@ def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
     assert active(browser) == "INPUT: Filter kernels by name or file"
 
 
-def test_the_count_of_findings_leads_to_them(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    browser.click(".pd-tiles a")
-    browser.wait("location.hash === '#overview/findings'")
-    found = "document.querySelector('#findings h2').getBoundingClientRect().top"
-    browser.wait(f"scrollY > 0 && {found} < innerHeight / 2")
-
-
 @pytest.mark.slow
 def test_parts_of_a_kernel_are_one_key_away(browser: Browser, page: Path) -> None:
     browser.open(page)

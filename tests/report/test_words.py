@@ -6,14 +6,12 @@ import re
 
 import pytest
 
-from pallas_debug.ir.operations import Module
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.report import schedule, words
-from pallas_debug.report.bare import bare_text
 from pallas_debug.report.markup import Markup, escape, tag
-from pallas_debug.report.pack import MAX_LINE, Packer, Text, document, runs, shortened
+from pallas_debug.report.pack import MAX_LINE, Packer, Text, document
 from pallas_debug.report.parts.memory import COLOURS, memory_part
 
 BUNDLES = """\
@@ -61,16 +59,6 @@ def test_markup_escapes_everything_but_itself() -> None:
     assert isinstance(inner, Markup)
 
 
-def test_run_lengths() -> None:
-    assert runs([7, 7, 7, 2, 7]) == [7, 3, 2, 1, 7, 1]
-    assert runs([]) == []
-
-
-def test_a_long_line_is_cut_and_says_so() -> None:
-    assert shortened("x" * MAX_LINE) == "x" * MAX_LINE
-    assert shortened("x" * (MAX_LINE + 1234)).endswith("x … 1,234 more characters")
-
-
 def test_locations_are_removed_and_kept_as_chains() -> None:
     text = (
         "module {\n"
@@ -116,14 +104,6 @@ def test_packed_lines_are_visible_and_short(line: str, expected: str) -> None:
     first, shown, last = packed["text"].split("\n")
     assert (first, last) == ("first", "last")
     assert shown.startswith(expected)
-
-
-def test_a_bundle_has_a_chain_for_each_instruction() -> None:
-    bare = bare_text(Module.of(BUNDLES, "bundles"))
-    assert "loc(" not in "\n".join(bare.lines)
-    assert [[line.line for chain in chains for line in chain] for chains in bare.chains] == [
-        [], [7], [], [8],
-    ]  # fmt: skip
 
 
 def test_the_listing_has_an_instruction_per_line() -> None:
