@@ -56,7 +56,7 @@ def dump_format() -> str:
         "a lock is held, its file names the holder. A folder under "
         f"`{layout.TMP}/` holds a lock (`{layout.LOCK}`) as long as its process lives, and is "
         "deleted by the next run after that. If locks cannot decide, because the file system has "
-        "none or the folder was created on another host or before a reboot, it is deleted once "
+        "none or the folder was created on another host, it is deleted once "
         f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
         "Both directories may be deleted while nothing is running.",
         "## Documents",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallas_debug.errors import LockTimeoutError, WorkerError
+from pallas_debug.render import one_line
 
 NOTIFY_AFTER = 2.0
 """Seconds of waiting before the lock's holder is reported."""
@@ -141,7 +142,7 @@ def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
 def holder(opened: int) -> str:
     """Return what the holder of an open file's lock wrote into it; empty if nothing is there."""
     try:
-        return _printable(os.pread(opened, _MAX_RECORD, 0).decode(errors="replace"))
+        return one_line(os.pread(opened, _MAX_RECORD, 0).decode(errors="replace"))
     except OSError:
         return ""
 
@@ -154,8 +155,3 @@ def _record(opened: int, task: str) -> None:
     with contextlib.suppress(OSError):  # a full disk, or another user's file
         os.ftruncate(opened, 0)
         os.pwrite(opened, record.encode(errors="replace"), 0)
-
-
-def _printable(text: str) -> str:
-    """Return `text` safe for the terminal, since it may come from elsewhere."""
-    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,10 +1,9 @@
 """Temporary folders whose lock shows that the owner is alive, and a sweep of orphans.
 
-Process IDs are unreliable: in another PID namespace (a second container with the same host name)
-the ID belongs to another process, or to none. The owner locks a file inside the folder while it
-writes, and the kernel releases the lock when the owner dies. If locks cannot decide, because the
-file system has none or the folder was made under another kernel (another host, or before a reboot),
-a folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
+Process IDs are unreliable: in another PID namespace the ID belongs to another process, or to none.
+The owner locks a file inside the folder while it writes, and the kernel releases the lock when the
+owner dies. If locks cannot decide, because the file system has none or the folder was made on
+another host, a folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from pallas_debug.store import locks
@@ -89,18 +87,14 @@ def delete(path: Path) -> None:
     """Delete a scratch folder, its lock last, so that the next sweep can continue after a kill."""
     with contextlib.suppress(OSError):
         for below in path.iterdir():
-            if below.name != LOCK:
-                remove(below)
+            if below.name == LOCK:
+                continue
+            if below.is_dir() and not below.is_symlink():
+                shutil.rmtree(below, ignore_errors=True)
+            else:
+                below.unlink()
         (path / LOCK).unlink(missing_ok=True)
         path.rmdir()
-
-
-def remove(path: Path) -> None:
-    """Delete a file or a folder, ignoring errors."""
-    try:
-        path.unlink()
-    except OSError:  # a folder
-        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -135,7 +129,7 @@ def _sweep(path: Path, identity: str) -> None:
     try:
         opened = os.open(path / LOCK, flags)
     except FileNotFoundError:
-        if identity.startswith(f"{_kernel()}-"):  # a live owner will retry
+        if identity.startswith(f"{_host()}-"):  # a live owner will retry
             with contextlib.suppress(OSError):
                 path.rmdir()  # only if empty
         return
@@ -143,7 +137,7 @@ def _sweep(path: Path, identity: str) -> None:
         try:
             if not locks.try_lock(opened):
                 return  # its owner is alive
-            decides = identity.startswith(f"{_kernel()}-") and _is_file(opened, path / LOCK)
+            decides = identity.startswith(f"{_host()}-") and _is_file(opened, path / LOCK)
         except locks.LocksUnavailable:
             decides = False
         if decides or time.time() - _changed(path) > ABANDONED_AFTER:
@@ -180,18 +174,8 @@ def _is_file(opened: int, path: Path) -> bool:
 
 
 def _identity() -> str:
-    """Return `<kernel>-<host>-<pid>`, a prefix of folder names; host and pid are for people."""
-    return f"{_kernel()}-{_host()}-{os.getpid()}"
-
-
-@cache
-def _kernel() -> str:
-    """Return an ID of the running kernel, within which locks work; equal in all its containers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")
-    except OSError:
-        return f"h{_host()}"
-    return f"b{boot[:12]}"
+    """Return `<host>-<pid>`, a prefix of folder names; the pid is for people."""
+    return f"{_host()}-{os.getpid()}"
 
 
 def _host() -> str:

@@ -166,15 +166,6 @@ def test_a_file(tmp_path: Path, below: str) -> None:
     assert (tmp_path / "file").read_text() == "precious"
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
-def test_where_no_directory_can_be_made() -> None:
-    with pytest.raises(DumpDirectoryError) as error:
-        Store(Path("/proc/dumps"))
-    assert str(error.value) == (
-        "cannot dump to /proc/dumps: no directory can be created there. Dump elsewhere."
-    )
-
-
 def test_it_goes_while_the_run_goes_on(tmp_path: Path, kernel: Kernel) -> None:
     root = tmp_path / "dumps"
     store = Store(root)

@@ -58,11 +58,6 @@ def test_folders() -> None:
     assert target_folder("../x") == "_x"
 
 
-def test_targets_are_listed_by_generation() -> None:
-    chips = ["raw", "v4", "v5e", "v5e-2x4", "v5p", "v6e", "tpu7x", "tpu12x"]
-    assert sorted(sorted(chips), key=layout.by_generation) == chips
-
-
 def test_names_of_files_occur_nowhere_else() -> None:
     root = Path(layout.__file__).parents[2]
     names = {

@@ -51,7 +51,7 @@ def test_the_user_is_told_who_holds_a_lock(
     with pytest.raises(CannotRunError) as error, store.claim(kernel, "v5e"):
         pass
     command = f"pallas-debug {tmp_path}"[:120]
-    name = f"pid {held.pid} on {os.uname().nodename} (`{command}`; compiling so?ftmax for v5e)"
+    name = f"pid {held.pid} on {os.uname().nodename} (`{command}`; compiling so\\x1bftmax for v5e)"
     assert messages == [f"compiling add for v5e waits for {name}; waiting ends after 0.2 s"]
     assert str(error.value) == (
         f"compiling add for v5e was not attempted: {name} holds the lock "

@@ -182,21 +182,6 @@ def test_several_compiles_of_one_kernel(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kernels_deserialized_in_turn(data: Path, tmp_path: Path, version: str) -> None:
-    """Two kernels of one program: their files before the first pass are mixed."""
-    copy(data / version / "add", tmp_path)
-    early = sorted((data / version / "misaligned").glob("*-0000-*"))[-1]
-    add = min(int(p.name.partition("-")[0]) for p in tmp_path.glob("*-0001-*"))
-    _, _, rest = early.name.partition("-")
-    shutil.copy(early, tmp_path / f"{add - 1}-{rest}")
-    found = raw.compiles(tmp_path.iterdir())
-    assert [(c.kernel, len(c.passes) > 1) for c in found] == [("misaligned", False), ("add", True)]
-    for compile_ in found:
-        text = compile_.passes[0].path.read_text()
-        assert f"func.func @{compile_.kernel}(" in text
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_died_before_its_first_pass(data: Path, tmp_path: Path, version: str) -> None:
     for path in (data / version / "add").glob("*-0000-*"):
         shutil.copy(path, tmp_path)

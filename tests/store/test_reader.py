@@ -44,12 +44,6 @@ def test_whole(folder: Path, kernel: Kernel) -> None:
         assert stored.stage_text("stablehlo", "v6e") == "StableHLO for v6e"
 
 
-def test_the_folder_in_which_one_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    (stored,) = open_dumps(Path())
-    assert stored.name == "add-01234567"
-
-
 def test_what_is_no_kernel_is_passed_over(folder: Path) -> None:
     Store(folder.parent).put_run(RunRecord(run="r", name="n"))
     (folder.parent / ".git").mkdir()
@@ -152,11 +146,6 @@ def test_a_pass_that_is_not_as_recorded(folder: Path, content: bytes | None, why
     assert v5e.text(v5e.find_pass("finalize-llo")) == "last of first\n"
 
 
-def test_what_is_not_utf8_is_shown_all_the_same(folder: Path) -> None:
-    (folder / "jaxpr.txt").write_bytes(b"a\xff\xfeb")
-    assert open_dumps(folder).kernels()[0].stage_text("jaxpr") == "a\ufffd\ufffdb"
-
-
 def test_a_folder_that_was_replaced_since_it_was_read_is_not_called_damaged(folder: Path) -> None:
     (stored,) = open_dumps(folder)
     v5e = stored.target("v5e")
@@ -169,17 +158,6 @@ def test_a_folder_that_was_replaced_since_it_was_read_is_not_called_damaged(fold
     manifest.write_text(json.dumps(document))
     path.write_bytes(text)
     assert v5e.text(v5e.find_pass("original")) == "another first\n"
-
-
-def test_a_pass_of_no_text(folder: Path) -> None:
-    path = folder / "v5e" / "compilation.json"
-    document = json.loads(path.read_text())
-    document["passes"][0]["file"] = None
-    path.write_text(json.dumps(document))
-    v5e = open_dumps(folder).kernels()[0].target("v5e")
-    with pytest.raises(DumpFormatError) as error:
-        v5e.text(v5e.find_pass("idle"))
-    assert str(error.value) == f"{folder / 'v5e'} keeps no text of the pass 'idle'"
 
 
 # Finding.

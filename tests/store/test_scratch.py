@@ -115,15 +115,3 @@ def test_an_owner_whose_folder_is_taken_before_it_is_locked_starts_over(
     assert [path.name for path in tmp_path.iterdir()] == [made.path.name]
     made.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_in_the_temporary_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with scratch.folder("pallas-debug-") as path:
-        (path / "file").write_text("x")
-        sweep(tmp_path, "pallas-debug-")
-        assert path.parent == tmp_path
-        assert (path / "file").exists()
-    assert list(tmp_path.iterdir()) == []
