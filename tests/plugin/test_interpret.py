@@ -5,35 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from marks import with_and_without_xdist
 
 Child = Callable[..., pytest.RunResult]
 ChildFiles = Callable[[str], None]
 Sessions = Callable[..., list[pytest.RunResult]]
-
-TESTS = """
-def test_rows():
-    assert rows(8)[0, 0] == 1
-
-@pytest.mark.parametrize("i", range(2))
-def test_log(i):
-    assert log(GOOD)[0, 0] == 0
-"""
-
-
-@pytest.mark.slow
-@with_and_without_xdist
-def test_the_bare_flag_selects_the_machine(child: Child, workers: list[str]) -> None:
-    result = child(TESTS, "--pallas-interpret", *workers)
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        [
-            "pallas-debug *: kernels run on the kernel machine",
-            "*- pallas-debug -*",
-            "2 kernels used by 3 tests",
-        ]
-    )
-
 
 IN_MODE = """
 import os

@@ -57,14 +57,6 @@ def test_plain_again():
     plain(X)
 """
 
-EACH = """
-from kernels import *
-
-def test_multiply(pallas_target):
-    dtype.cache_clear()
-    assert multiply(X, Y)[0, 0] == 128
-"""
-
 WHY = "the code queried its chip and got TPU v5 lite; for v4 it may call another kernel"
 
 
@@ -102,13 +94,3 @@ def test_a_healthy_kernel_is_not_accused_for_the_other_chip(run_pytest: Run) -> 
     result.stdout.fnmatch_lines(["narrow *ok*", f"not judged: narrow v4: {WHY}"])
     result.stdout.no_fnmatch_line("*CompileError*")
     assert result.ret == 0
-
-
-@pytest.mark.slow
-def test_the_fixture_runs_the_test_for_each_chip(
-    run_pytest: Run, pytester: pytest.Pytester
-) -> None:
-    pytester.makepyfile(test_kernels=EACH)
-    result = run_pytest("--pallas-verify=v5e,v4", "--pallas-dump", "--pallas-target=v5e,v4")
-    result.assert_outcomes(passed=2)
-    assert compiled(pytester.path / "dumps") == {("narrow", "v5e"), ("narrow", "v4")}

@@ -173,30 +173,3 @@ def test_hints_are_shown_below_a_failed_test(child: Child) -> None:
     assert following == "next: pytest test_it.py::test_fails --pallas-dump"
     assert hint.endswith("(hint: unread input)")
     assert "x_ref" in hint
-
-
-REPLACED = """
-def replaced(x):
-    def rows(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-    whole = pl.BlockSpec((8, 128), lambda i: (0, 0))
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    return call(rows, x, out_shape=out, grid=(2,), in_specs=[block], out_specs=whole)
-
-def test_fails():
-    assert jax.jit(replaced)(jnp.arange(2048.0).reshape(16, 128)).sum() == 0
-
-def test_passes():
-    replaced(jnp.ones((16, 128)))
-"""
-
-
-@pytest.mark.slow
-def test_a_failed_test_shows_hints_of_a_run_without_the_sanitizer(child: Child) -> None:
-    """Its kernels run once more for them."""
-    result = child(HINTS + REPLACED.replace("test_", "test_too_"), "--pallas-interpret")
-    result.assert_outcomes(passed=2, failed=2)
-    text = result.stdout.str()
-    for kind in ("unread input", "unread write"):
-        assert f"(hint: {kind})" in text
