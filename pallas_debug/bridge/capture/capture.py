@@ -23,7 +23,13 @@ from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.jaxcompat import source_info_util
 from pallas_debug.bridge.jaxprs import lines, nested, unprinted, windows
-from pallas_debug.bridge.jaxprs.params import block_entry, index_map_line, jaxprs_of, static_shape
+from pallas_debug.bridge.jaxprs.params import (
+    block_entry,
+    index_map_line,
+    jaxprs_of,
+    memory_space,
+    static_shape,
+)
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
@@ -285,7 +291,7 @@ def _plain_operand(name: str, kind: OperandKind, aval: Any) -> Operand:
         kind=kind,
         shape=static_shape(aval),
         dtype=str(getattr(aval, "dtype", aval)),
-        memory_space=_memory_space(aval),
+        memory_space=memory_space(aval),
     )
 
 
@@ -297,19 +303,12 @@ def _blocked_operand(
         kind=kind,
         shape=static_shape(block.array_aval),
         dtype=str(block.array_aval.dtype),
-        memory_space=_memory_space(block.transformed_block_aval),
+        memory_space=memory_space(block.transformed_block_aval),
         block_shape=tuple(map(_block_size, block.block_shape)),
         index_map=_scrub(block.index_map_jaxpr.pretty_print(use_color=False)),
         pipeline=None if block.pipeline_mode is None else _scrub(str(block.pipeline_mode)),
         block_source=source,
     )
-
-
-def _memory_space(aval: Any) -> str:
-    space = getattr(aval, "memory_space", None)
-    if space is None or "Device" in str(space):
-        return "default"
-    return str(getattr(space, "value", space)).lower()
 
 
 def _block_size(entry: Any) -> int | None:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from pallas_debug.bridge.jaxcompat import indexing, jax_core
+from pallas_debug.bridge.jaxprs.params import memory_space
 from pallas_debug.findings.regions import slice_text
 
 
@@ -82,6 +83,5 @@ def dims(transform: Any) -> tuple[str, ...]:
 
 
 def space(aval: Any, default: str) -> str:
-    space = getattr(aval, "memory_space", None)
-    name = str(getattr(space, "value", space or "default")).lower()
+    name = memory_space(aval)
     return default if name == "default" else name

@@ -96,6 +96,14 @@ def static_shape(aval: Any) -> tuple[int, ...]:
     return tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ()))
 
 
+def memory_space(aval: Any) -> str:
+    """Memory space of a ref, in lower case; `default` if Pallas chooses it."""
+    space = getattr(aval, "memory_space", None)
+    if space is None or "Device" in str(space):
+        return "default"
+    return str(getattr(space, "value", space)).lower()
+
+
 def buffer_count(mode: Any) -> int | None:
     """Number of buffers that a block's `pipeline_mode` asks for; None if it does not say.
 

@@ -20,6 +20,7 @@ from pallas_debug.bridge.jaxprs.params import (
     gpu_backend,
     index_map_line,
     jaxprs_of,
+    memory_space,
     revisits,
     static_shape,
 )
@@ -213,7 +214,7 @@ def grid(captured: Capture) -> Grid:
             "parallel": _parallel(params),
         }
     buffers = [
-        Buffer(name=name, space=_space(variable.aval), **_type(variable.aval))
+        Buffer(name=name, space=memory_space(variable.aval), **_type(variable.aval))
         for name, variable in zip(names, body.invars, strict=False)
     ]
     return Grid(
@@ -235,7 +236,7 @@ def _whole(name: str, position: int, variable: Any, num_inputs: int) -> Block:
         name=name,
         kind="input" if position < num_inputs else "output",
         position=position,
-        space=_space(variable.aval) if nested.is_ref(variable) else "smem",
+        space=memory_space(variable.aval) if nested.is_ref(variable) else "smem",
         dims=tuple(BlockIndex(kind="blocked", size=n, bound=n) for n in kind["shape"]),
         source=None,
         buffers=None,
@@ -370,7 +371,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         name=name,
         kind="input" if position < num_inputs else "output",
         position=position,
-        space=_space(block.transformed_block_aval),
+        space=memory_space(block.transformed_block_aval),
         dims=tuple(map(_dim, block.block_shape, static_shape(block.array_aval))),
         source=index_map_line(block),
         buffers=buffer_count(block.pipeline_mode),
@@ -402,12 +403,6 @@ def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
     words = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
     missing = len(params["grid_mapping"].grid) - len(words)
     return (*[False] * missing, *["parallel" in s for s in words])
-
-
-def _space(aval: Any) -> str:
-    space = getattr(aval, "memory_space", None)
-    text = "default" if space is None else str(getattr(space, "value", space)).lower()
-    return "default" if "device" in text else text
 
 
 def _bits(dtype: Any) -> int:

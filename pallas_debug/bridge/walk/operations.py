@@ -13,7 +13,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxcompat import checkify, indexing, lowering, tpu_core
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.jaxprs.params import jaxprs_of, static_shape
+from pallas_debug.bridge.jaxprs.params import jaxprs_of, memory_space, static_shape
 from pallas_debug.bridge.normal_forms import (
     AccessForm,
     BranchForm,
@@ -174,8 +174,7 @@ class _Operations(Forward[_Known, None]):
 def _typed(aval: Any) -> Typed:
     space = None
     if hasattr(aval, "inner_aval"):
-        given = getattr(aval, "memory_space", None)
-        space = "vmem" if given is None else str(getattr(given, "value", given)).lower()
+        space = memory_space(aval)
         space = "vmem" if space == "default" else space
     return Typed(shape=static_shape(aval), dtype=str(getattr(aval, "dtype", "")), space=space)
 

@@ -18,7 +18,7 @@ from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxcompat import indexing
 from pallas_debug.bridge.jaxprs import lines, nested
-from pallas_debug.bridge.jaxprs.params import static_shape
+from pallas_debug.bridge.jaxprs.params import memory_space, static_shape
 from pallas_debug.bridge.normal_forms import (
     AccessForm,
     AtomicForm,
@@ -121,14 +121,13 @@ class Walker(Forward[Value, WalkState]):
 
     def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> KernelRef:
         self._buffers += 1
-        space = getattr(aval, "memory_space", None)
         return KernelRef(
             name=name,
             kind=kind,
             position=position,
             shape=static_shape(aval),
             dtype=str(getattr(aval, "dtype", "")),
-            space=str(getattr(space, "value", space or "default")).lower(),
+            space=memory_space(aval),
             number=self._buffers,
         )
 
