@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,12 +47,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 def primitives(jaxpr: Any) -> set[str]:
     """Names of the primitives of a jaxpr, and of all jaxprs within."""
     return {eqn.primitive.name for eqn in equations(jaxpr)}
-
-
-@functools.cache
-def primitives_in(module: ModuleType) -> frozenset[jax_core.Primitive]:
-    """Primitives that a module defines."""
-    return frozenset(v for v in vars(module).values() if isinstance(v, jax_core.Primitive))
 
 
 def inlined(eqn: Any) -> InnerJaxpr | None:

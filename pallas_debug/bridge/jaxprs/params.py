@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
-from pallas_debug.bridge.jaxcompat import dtypes, pallas_core
-from pallas_debug.bridge.jaxprs import lines, nested, triton
+from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.jaxcompat import dtypes, jax_core, pallas_core, triton_primitives
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.model import SourceLine
 
 
@@ -66,9 +66,37 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
     )
     packages = (name for value in stated for name in type(value).__module__.split("."))
     found = next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
-    if found is None and triton.has_operations(jaxprs_of(params)):
+    if found is None and _has_operations_of_triton(jaxprs_of(params)):
         return "Triton"
     return found
+
+
+def _has_operations_of_triton(jaxprs: Iterable[Any]) -> bool:
+    module = triton_primitives.loaded
+    if module is None:  # then no kernel uses them
+        return False
+    own = [value for value in vars(module).values() if isinstance(value, jax_core.Primitive)]
+    return any(
+        eqn.primitive in own or _is_of_triton(eqn)
+        for jaxpr in jaxprs
+        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
+    )
+
+
+def _is_of_triton(eqn: Any) -> bool:
+    """Return whether a load or store has arguments that only those of Triton take.
+
+    A TPU's have a mask, but no value for masked elements, no cache policy, and no indices of
+    several dimensions.
+    """
+    if eqn.primitive.name not in ("masked_load", "masked_swap"):
+        return False
+    access = primitives.form(eqn)
+    return (
+        access.other is not None
+        or any(eqn.params.get(n) for n in ("cache_modifier", "eviction_policy", "is_volatile"))
+        or any(indexer.int_indexer_shape for indexer in access.at.indexers)
+    )
 
 
 _LOADS = ("get", "masked_load")
