@@ -89,9 +89,7 @@ class Grid:
       batch: positions of the dimensions added by `vmap`.
       parallel: for each dimension, whether its grid points are unordered.
       aliased: positions of outputs that start with an input's values.
-      is_of_cores: whether its points are cores; each runs the kernel once, with its own scratch and
-        semaphores.
-      is_sparse: whether these cores are subcores of a SparseCore.
+      is_sparse: whether its points are subcores of a SparseCore.
     """
 
     sizes: tuple[int, ...]
@@ -103,7 +101,6 @@ class Grid:
     aliased: frozenset[int]
     num_inputs: int
     vmem_limit: int | None
-    is_of_cores: bool = False
     is_sparse: bool = False
 
     @property
@@ -198,7 +195,6 @@ def grid(captured: Capture) -> Grid:
             "sizes": tuple(size or 0 for size in kernel.grid),
             "batch": (),
             "parallel": (True,) * len(kernel.grid),
-            "is_of_cores": True,
             "is_sparse": kinds != ["TensorCoreMesh"],
         }
     else:
