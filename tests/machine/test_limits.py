@@ -17,7 +17,7 @@ from pallas_debug.bridge.programs import decode
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import limit, run
-from pallas_debug.machine.host import MachineHost, PreparedKernel, Unobserved
+from pallas_debug.machine.host import KeptCalls, MachineHost, PreparedKernel, Unobserved
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import Thread
@@ -116,10 +116,10 @@ def test_a_call_is_kept_for_hints_only_if_there_is_room_to_sanitize_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel = PreparedKernel(decoded(unrolled, [TILE]), "digest", False, False, {})
-    host = MachineHost(Unobserved())
-    host.calls = {}
+    calls = KeptCalls(0)
+    host = MachineHost(Unobserved(), calls=calls)
     host.run(kernel, [[TILE]], 0)
-    assert list(host.calls) == ["digest"]
+    assert list(calls.arrays) == ["digest"]
     monkeypatch.setattr(defaults, "MAX_SHADOW_BYTES", TILE.size)
     host.run(kernel, [[TILE]], 0)
-    assert host.calls == {}
+    assert calls.arrays == {}

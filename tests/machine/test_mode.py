@@ -304,7 +304,7 @@ def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]
         "pass one of them"
     )
     with pytest.raises(
-        UsageError, match=r"'machine' has no parameter 'sanitise' .did you mean sani"
+        UsageError, match=r"'machine' has no parameter 'sanitise' .did you mean 'sani"
     ):
         pallas_debug.interpret("machine,sanitise")
 
