@@ -236,7 +236,7 @@ class GrepText:
 
 @dataclass(frozen=True, kw_only=True)
 class GrepDocument:
-    """Output of `grep --json`; `texts` in place of `matches` with `--count` and `--files`."""
+    """Output of `grep --json`; `texts` in place of `matches` with `--count`."""
 
     matches: tuple[GrepMatch, ...]
     texts: tuple[GrepText, ...]

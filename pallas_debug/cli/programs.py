@@ -14,7 +14,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -52,17 +51,7 @@ def not_a_function(option: str, what: str) -> UsageError:
     """Error for an option that applies only to functions, given with a script or module."""
     return UsageError(
         f"{option} is for package.module:function, and {what!r} is a script or module"
-        f"{_with_colon(what)}"
     )
-
-
-def _with_colon(what: str) -> str:
-    """Return ` (did you mean 'kern:matmul'?)` for `kern.matmul` if there is a module `kern`."""
-    module, _, name = what.rpartition(".")
-    is_dotted = name != "py" and all(part.isidentifier() for part in what.split("."))
-    if not module or not is_dotted or Path(what).exists() or _spec(what) is not None:
-        return ""
-    return f" (did you mean '{module}:{name}'?)" if _spec(module) is not None else ""
 
 
 def refuse_words(what: str, words: Sequence[str]) -> None:
@@ -149,17 +138,6 @@ def _near_file(path: Path) -> str:
     return meant(path.name, names)
 
 
-def _spec(module: str) -> ModuleSpec | None:
-    """Find a module without importing it; the packages that it is in are imported."""
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    finally:
-        sys.path.pop(0)
-
-
 def pretending(options: ProgramOptions) -> contextlib.AbstractContextManager[None]:
     """Context in which a program and its imports see the devices that they ask for."""
     if not options.pretend:
@@ -181,24 +159,13 @@ def check_call(
     refusal = refused_call(function, args, kwargs)
     if refusal is not None:
         signature, reason = refusal
+        is_kernel = any(name.endswith("_ref") for name in signature.parameters)
+        kernel = ". It looks like a kernel: name the function that passes it to pl.pallas_call"
         raise UsageError(
             f"{what} cannot be called with these arguments: {reason}. Pass --arg once per "
             "argument, such as --arg 'f32[128,128]' or --arg causal=True. Its signature: "
-            f"{what.rpartition(':')[2]}{signature}{_instead(what, signature)}"
+            f"{what.rpartition(':')[2]}{signature}{kernel * is_kernel}"
         )
-
-
-def _instead(what: str, signature: inspect.Signature) -> str:
-    """Advice for a kernel, and for a method given by its class: `kern:Layer.call` lacks `self`."""
-    module, _, name = what.rpartition(":")
-    if any(parameter.endswith("_ref") for parameter in signature.parameters):
-        return ". It looks like a kernel: name the function that passes it to pl.pallas_call"
-    if "." not in name or next(iter(signature.parameters), None) != "self":
-        return ""
-    return (
-        f". It is a method of a class: create an instance in {module}, and name its method, "
-        f"as in {module}:layer.{name.rpartition('.')[2]}"
-    )
 
 
 def function_arguments(
@@ -387,8 +354,6 @@ def check_exists(what: str, *, module: bool) -> None:
             f"{what} lacks the name of a function, as in {what}function. To run it as a script or "
             "module, leave out the colon."
         )
-    elif Path(what).is_symlink() and not Path(what).exists():
-        raise UsageError(f"{what} is a link to {Path(what).readlink()}, which does not exist")
     elif Path(what).is_dir():
         raise UsageError(
             f"{what} is a directory. Name a Python file in it, `-m` and a module, "
@@ -400,7 +365,7 @@ def check_exists(what: str, *, module: bool) -> None:
             "program as a file, and name that."
         )
     elif not Path(what).is_file():
-        near = _with_colon(what) or _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
+        near = _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
         raise UsageError(
             f"no such script: {what}{near}. Name a Python file, `-m` and a module, "
             "or package.module:function."
@@ -408,7 +373,13 @@ def check_exists(what: str, *, module: bool) -> None:
 
 
 def _check_module(what: str) -> None:
-    spec = _spec(what)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        spec = importlib.util.find_spec(what)  # imports the packages that it is in
+    except (ImportError, ValueError):
+        spec = None
+    finally:
+        sys.path.pop(0)
     if spec is None:
         raise _no_module(what)
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]

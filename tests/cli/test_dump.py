@@ -148,17 +148,8 @@ def test_options_of_dump_after_a_script_are_pointed_out(command: Any, script: Pa
     ) in done.stderr
 
 
-METHODS = """
-class Layer:
-    def call(self, x):
-        return x
-def double(x):
-    return x + x
-"""
-
-
 def test_words_and_options_after_a_function_are_told_apart(command: Any, script: Path) -> None:
-    script.write_text(METHODS)
+    script.write_text("def double(x):\n    return x + x\n")
     done = command("dump", "script:double", "--args", "f32[8]")
     assert done.returncode == 2
     assert "Usage: pallas-debug dump [OPTIONS] WHAT" in done.stderr
@@ -185,17 +176,6 @@ def test_a_kernel_in_place_of_its_caller_is_recognised() -> None:
         "'f32[128,128]' or --arg causal=True. Its signature: rows(x_ref: 'Any', o_ref: 'Any') -> "
         "'None'. It looks like a kernel: name the function that passes it to pl.pallas_call"
     )
-
-
-@pytest.mark.slow
-def test_a_method_named_on_its_class_lacks_an_instance(command: Any, script: Path) -> None:
-    script.write_text(METHODS)
-    done = command("dump", "script:Layer.call", "--arg", "f32[8]")
-    assert done.returncode == 2
-    assert (
-        "Its signature: Layer.call(self, x). It is a method of a class: create an instance in "
-        "script, and name its method, as in script:layer.call\n"
-    ) in done.stderr
 
 
 @pytest.mark.slow
@@ -232,7 +212,6 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "json:nothing"], "json has no 'nothing'"),
     (["dump", "json:__doc__"], "json:__doc__ is a str, not a function"),
     (["dump", "json:"], "json: lacks the name of a function, as in json:function. To run it"),
-    (["dump", "dangling.py"], "dangling.py is a link to nowhere, which does not exist"),
     (["dump", "-m", "package"], "package is a package without a __main__, which -m cannot run: "
      "name a module in it, such as package.module"),
     (["dump", "--target=", "script.py"], "'--target': is empty; omit it to use the default"),
@@ -262,8 +241,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "."], ". is a directory. Name a Python file in it, `-m` and a module, or "),
     (["dump", "scirpt.py"], "no such script: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "script"], "no such script: script (did you mean 'script.py'?)"),
-    (["dump", "json.dumps"], "no such script: json.dumps (did you mean 'json:dumps'?)"),
-    (["dump", "-a", "f32[2]", "json.dumps"], "is a script or module (did you mean 'json:dumps'?)"),
+    (["dump", "-a", "f32[2]", "json.dumps"], "and 'json.dumps' is a script or module"),
     (["dump", "-m", "scirpt"], "there is no module 'scirpt' (did you mean 'script'?)"),
     (["dump", "scirpt.py:f"], "no such file: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "--switch=log_recordr", "script.py"], "'log_recordr' (did you mean 'log_recorder'?)"),
@@ -278,7 +256,6 @@ NO_SENSE: list[tuple[list[str], str]] = [
 
 @pytest.mark.slow
 def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
-    script.with_name("dangling.py").symlink_to("nowhere")
     script.with_name("package").mkdir()
     script.with_name("package").joinpath("__init__.py").touch()
     results = commands(*(arguments for arguments, _ in NO_SENSE))
