@@ -10,17 +10,9 @@ from pallas_debug.stepping.session import StepSession
 
 
 def open_session(
-    session: StepSession,
-    notes: Sequence[str] = (),
-    *,
-    plain: bool | None = None,
-    post_mortem: bool = False,
+    session: StepSession, notes: Sequence[str] = (), *, plain: bool | None = None
 ) -> None:
     """Open the terminal UI or the plain prompt on a session, until the user quits."""
-    if post_mortem:
-        session.run()
-        if session.track.fault is None:
-            notes = [*notes, "the run ends without a fault: opened at its end"]
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if plain is None and has_terminal:
         from pallas_debug.tui.debugger import open_debugger  # Textual takes a while to import

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
@@ -16,14 +15,12 @@ from pallas_debug.findings import stops
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.machine import run as machine_run
-from pallas_debug.machine.debugger import recorder
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.render import finding_text, titled
 from pallas_debug.screen import open_session
 from pallas_debug.session import Options, Session
-from pallas_debug.stepping.recording import Recording
 from pallas_debug.stepping.session import StepSession
 
 
@@ -49,7 +46,6 @@ def step(
     call: int = 1,
     plain: bool | None = None,
     post_mortem: bool = False,
-    record: str | Path | None = None,
     chip: str | None = None,
 ) -> Callable[..., Any]:
     """Step through a kernel that a function calls, line by line, forwards and backwards.
@@ -68,9 +64,6 @@ def step(
       plain: whether to use the plain prompt; by default only without a terminal.
       post_mortem: whether to run to the end with the sanitizer first, and open at its first
         finding, or where the run could not continue.
-      record: folder in which to record the whole run, instead of opening the debugger.
-        `pallas-debug step FOLDER` opens the recording on any machine; options of the command select
-        lines and points.
       chip: target whose chip is reported to code that queries one; v5e by default.
 
     Returns:
@@ -97,9 +90,6 @@ def step(
             chip=chip,
             post_mortem=post_mortem,
         )
-        if record is not None:
-            record_session(captured.session, Path(record))
-            return captured.result
         open_session(captured.session, (*captured.notes, *made_up), plain=plain)
         return captured.result
 
@@ -113,19 +103,6 @@ def call_of(
     given = filled(function, args, kwargs)
     notes = [f"values were made up for {' and '.join(given.named.values())}"] if given.named else []
     return lambda: function(*given.args, **given.kwargs), tuple(notes)
-
-
-def record_session(
-    session: StepSession,
-    to: Path,
-    *,
-    lines: Sequence[int] = (),
-    points: Sequence[tuple[int, ...]] = (),
-    max_bytes: int = recorder.MAX_BYTES,
-) -> Recording:
-    """Record a session's run; see `recorder.record` for the arguments and errors."""
-    assert isinstance(session.track, LiveRun)
-    return recorder.record(session.track, to, lines=lines, points=points, max_bytes=max_bytes)
 
 
 def capture(

@@ -1,8 +1,8 @@
 """The kernel machine: a deterministic interpreter of kernels, with shadow memory and stepping.
 
 It runs the programs that `bridge/programs/` decodes, in one process and one thread: simulated
-memories per core and device, DMAs, semaphores, a scheduler, recordings. It imports no jax. What
-its observers check:
+memories per core and device, DMAs, semaphores, a scheduler. It imports no jax. What its observers
+check:
 
 bounds     indices, blocks, devices and sizes of copies
 order      happens-before, races, semaphores, deadlocks

@@ -1,4 +1,4 @@
-"""Stepping through a kernel's run: commands, conditions, values, recordings. Imports no jax.
+"""Stepping through a kernel's run: commands, conditions, values. Imports no jax.
 
-A session steps through a `Track`: a live run (`machine/debugger/`), or a recording of a run.
+A session steps through a `Track`: the live run of `machine/debugger/`.
 """

@@ -10,7 +10,7 @@ from pallas_debug.errors import PallasDebugError, meant
 from pallas_debug.findings.facts import line_text
 from pallas_debug.stepping import describe
 from pallas_debug.stepping.session import SteppingError, StepSession, short
-from pallas_debug.stepping.track import DevicesTrack, ElementWriter, NamedValue, StepPlace
+from pallas_debug.stepping.track import ElementWriter, NamedValue, StepPlace
 
 CONTEXT = 5
 """Lines shown before and after the current one."""
@@ -235,8 +235,6 @@ def summary(value: NamedValue, held: object) -> str:
 
 def _device(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     track = prompt.session.track
-    if not isinstance(track, DevicesTrack):
-        raise SteppingError("a recording shows the device that executes the line")
     shown = [track.show_device(_number(rest, "the number of a device"))] if rest else None
     for item in shown or track.devices():
         mark = "->" if item.is_next else "* " if item.is_shown else "  "

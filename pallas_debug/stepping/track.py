@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -193,11 +193,6 @@ class Track(Protocol):
 
     def executable(self, file: str) -> Collection[int]:
         """Numbers of the lines of a file at which the run can stop."""
-
-
-@runtime_checkable
-class DevicesTrack(Protocol):
-    """A track that knows where each device is, and shows the values of any of them."""
 
     def devices(self) -> Sequence[DeviceStatus]: ...
 

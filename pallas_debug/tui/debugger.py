@@ -20,7 +20,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.stepping import describe, prompt
 from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
-from pallas_debug.stepping.track import DevicesTrack, FlyingCopy, NamedValue, StepPlace
+from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
 from pallas_debug.tui import _textual
 from pallas_debug.tui.panes.dialogs import HelpScreen
 from pallas_debug.tui.shell import Prompt
@@ -213,7 +213,7 @@ class DebuggerApp(App[None]):
         names = [value.name for value in named]
         selected = self._selected if self._selected in names else next(iter(names), None)
         array = None if selected is None else track.value(selected)
-        devices = track.devices() if isinstance(track, DevicesTrack) else ()
+        devices = track.devices()
         return DebuggerView(
             place=track.place,
             fault=track.fault,

@@ -220,7 +220,6 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["explain", ""], "say what to explain: a file, a directory of dumps"),
     (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
     (["stats", "-m", "script"], "pallas-debug dump --stages estimate -m script"),
-    (["step", "script.py", "--line=3"], "--line chooses what --record saves: pass --record FOLDER"),
     (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program "
      "call kernels only on a TPU, or only define them?"),
     (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "

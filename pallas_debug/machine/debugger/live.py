@@ -70,7 +70,6 @@ class LiveRun:
       stops: places to stop before the next step: numbers of lines in its stack, outermost first.
         The last is the step's own line. The others belong to calls that begin with this step.
       level: number of the line in the stack at which the run is stopped; one of `stops`.
-      on_step: called with the place of each step after it; between grid points it has no line.
       printed: prints of the kernel, each recorded once, however often the step is replayed.
     """
 
@@ -81,7 +80,6 @@ class LiveRun:
         self.snapshots = Snapshots(self.driver, max_bytes)
         self.printed: list[str] = []
         self.interrupted = False
-        self.on_step: Callable[[StepPlace], None] | None = None
         self._fault: tuple[int, str] | None = None
         self._furthest = 0
         self._snapshot_due = 0.0
@@ -122,7 +120,6 @@ class LiveRun:
             return False
         self.scope.shown = None
         before = driver.tick
-        place = None if self.on_step is None else self._own_place()
         try:
             with np.errstate(all="ignore"):
                 driver.advance()
@@ -131,8 +128,6 @@ class LiveRun:
             driver.tick = before
             self.go_to(before)
             return False
-        if self.on_step is not None and place is not None:
-            self.on_step(place)
         self._arrive()
         if driver.tick > self._furthest:
             self._furthest = driver.tick
@@ -196,12 +191,6 @@ class LiveRun:
     def step(self) -> ir.MachineStep | None:
         """Step that is executed next; None between programs and grid points."""
         return next_step(self.driver.thread)
-
-    def _own_place(self) -> StepPlace:
-        """Return the place of the next step, whichever line of its stack is shown."""
-        shown, self.level = self.level, len(self._stack[1]) - 1
-        place, self.level = self.place, shown
-        return place
 
     @property
     def place(self) -> StepPlace:
