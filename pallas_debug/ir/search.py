@@ -130,14 +130,12 @@ def count(
     paths: Iterable[Path],
     query: Query,
     *,
-    first: bool = False,
     chunk: int = CHUNK,
     opened: Opened = open_regular,
 ) -> Iterator[tuple[Path, int, str | None]]:
     """Yield, for each text, the number of matching lines and any problem reading it.
 
     Args:
-      first: stop at the first hit of each text.
       opened: opens each text.
     """
     find = finder(query)
@@ -147,9 +145,6 @@ def count(
         try:
             for size in _chunks(opened(path), buffer):
                 found += sum(1 for _ in find(buffer, size))
-                if first and found:
-                    found = 1
-                    break
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
         except PallasDebugError as error:

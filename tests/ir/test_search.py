@@ -141,7 +141,6 @@ def test_many_files_with_progress_and_problems(tmp_path: Path) -> None:
     assert [(n, bool(p)) for _, n, p in count(paths, Query(text="x"))] == [
         (100, False), (0, True), (1, False), (0, True),
     ]  # fmt: skip
-    assert [n for _, n, _ in count(paths[:1], Query(text="x"), first=True)] == [1]
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*", "(?P<", "a)(b"])
