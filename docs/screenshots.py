@@ -141,7 +141,7 @@ def _report(dumps: Path, scratch: Path) -> None:
     service = webdriver.ChromeService(shutil.which("chromedriver"))  # else it looks for one online
     driver = webdriver.Chrome(options, service)
     try:
-        driver.set_window_size(1280, 1180)
+        driver.set_window_size(1280, 1560)
         driver.get(f"{page.as_uri()}#k0/t0/bundles/l{_line(dumps, 'p = jnp.exp2(')}")
         driver.implicitly_wait(60)
         driver.find_element("css selector", ".pd-current .pd-text .pd-linked")
