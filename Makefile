@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each makes the virtual environments that it needs, and
-# is quick the second time. `make test-all` adds the slow tests. uv installs in a sixth of pip's time; pip knows indexes that uv has not been told
-# of, and takes over where uv finds no package.
+# is quick the second time. `make test-all` adds the slow tests. uv installs in a sixth of pip's
+# time; pip knows indexes that uv has not been told of, and takes over where uv finds no package.
 
 PYTHON ?= python3
 VENV := .venv
