@@ -1,4 +1,4 @@
-"""What is active in a context: objects in all threads, and values in one."""
+"""State of a context: objects that are active in all threads, and values of one thread."""
 
 from __future__ import annotations
 

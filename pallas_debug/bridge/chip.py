@@ -12,10 +12,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pallas_debug.bridge import contexts, patches
+from pallas_debug.bridge import contexts, jaxcompat, patches
 from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.jaxcompat import mesh_lib, xla_bridge
-from pallas_debug.model import Target
+from pallas_debug.model import SourceLine, Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)
 
@@ -25,11 +25,10 @@ _context = contexts.make()
 
 _target = ThreadValue[Target | None](None)
 _is_ours = ThreadValue(False)
-_was_asked = False
-"""Whether any code of the user has queried its chip in this process.
-
-It is never reset: code may keep the answer, in a constant of a module or a cache.
-"""
+_has_asked = ThreadValue(False)
+"""Whether the user's code has queried its chip in this thread, in the context of `listening`."""
+_askers: set[tuple[str, int]] = set()
+"""Kernel functions that were traced after a query: their callers may have cached the answer."""
 
 _everywhere: Target | None = None
 """Chip for threads without one of their own; set for the duration of a session."""
@@ -55,7 +54,7 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
     global _everywhere, _pretends
     before = (_everywhere, _pretends, _context.get_global())
     areas = (patches.CHIP, *([patches.PRETEND] if pretend else []))
-    with patches.installed(*areas):
+    with patches.installed(*areas), listening():
         _everywhere, _pretends = target, pretend
         _context.set_global(_key(target, pretend=pretend))
         _forget_backends()
@@ -90,17 +89,33 @@ def pretended() -> Target | None:
     return answered() if _pretends else None
 
 
-def was_asked() -> str | None:
-    """Device kind for which a kernel may have been traced; None if no code queried its chip."""
+def was_asked(kernel: SourceLine | None = None) -> str | None:
+    """Device kind for which a kernel may have been traced; None if its code queried no chip.
+
+    Args:
+      kernel: first line of the kernel's function; once it was traced after a query, it always
+        counts, because the code that calls it may have cached the answer.
+    """
     target = answered()
-    return target.device_kind if _was_asked and target else None
+    if _has_asked.value and kernel is not None:
+        _askers.add(kernel.place)
+    is_asker = _has_asked.value or (kernel is not None and kernel.place in _askers)
+    return target.device_kind if is_asker and target else None
 
 
 def note(answer: _Answer) -> _Answer:
     """Return an answer that differs between chips, for `was_asked`."""
-    global _was_asked
-    _was_asked = _was_asked or not _is_ours.value
+    if not _is_ours.value:
+        _has_asked.value = True
     return answer
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Forget the queries of this context at its end; those from before it still count."""
+    jaxcompat.forget_tpu_info()  # a cached answer would bypass us
+    with _has_asked.setting(_has_asked.value):
+        yield
 
 
 def lowering_ourselves() -> contextlib.AbstractContextManager[None]:

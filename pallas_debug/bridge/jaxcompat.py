@@ -213,6 +213,11 @@ state_types: Any = Internal(
     names="BitcastTransform ReadEffect ReshapeTransform SelectTransform TransformedRef "
     "TransposeTransform",
 )
+tpu_info: Any = Internal(
+    "jax._src.tpu_info",  # since jax 0.11
+    "jax._src.pallas.mosaic.tpu_info",
+    names="get_tpu_info",
+)
 util: Any = Internal("jax._src.util", names="fun_name")
 xla_bridge: Any = Internal(
     "jax._src.xla_bridge",
@@ -307,6 +312,13 @@ def tensorcore_mesh(axis: str, num_cores: int) -> Any:
     pltpu = importlib.import_module("jax.experimental.pallas.tpu")
     make = getattr(pltpu, "TensorCoreMesh", None) or pltpu.create_tensorcore_mesh
     return make(axis_name=axis, num_cores=num_cores)
+
+
+def forget_tpu_info() -> None:
+    """Clear the cache of `get_tpu_info`, where it has one."""
+    clear = getattr(tpu_info.get_tpu_info, "cache_clear", None)
+    if clear is not None:
+        clear()
 
 
 EFFORTS = ("exec_time_optimization_effort", "memory_fitting_effort")

@@ -318,7 +318,7 @@ class _Child:
         self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
         environment = _environment(flags)
-        # libtpu writes logs there, even if disabled; /tmp/tpu_logs may belong to another user
+        # libtpu writes logs there, even if disabled; its usual folder may belong to another user
         # (pytorch/xla#7816).
         environment["TMPDIR"] = str(self.folder)
         try:

@@ -17,7 +17,7 @@ from pallas_debug.model import SourceLine
 ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
 
 Tables = dict[tuple[str, ...], tuple[Chains, dict[tuple[str, ...], ChainsOfLine]]]
-"""By the lines that define aliases, their resolver and the locations that it has resolved.
+"""Resolvers of aliases and their resolved locations, keyed by the lines that define the aliases.
 
 Two thirds of a module's passes share their aliases.
 """

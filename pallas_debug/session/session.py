@@ -397,13 +397,15 @@ class Session:
     def separately(self) -> Iterator[None]:
         """Separate findings and prints from earlier ones, for example for a test.
 
-        Clears `observer`, so that known faults are reported again.
+        Clears `observer`, so that known faults are reported again. Queries of the chip count for
+        the kernels of the test alone.
         """
         self.observer.clear()
         self.raised.clear()
         if self.calls is not None:
             self.calls.arrays.clear()
-        yield
+        with chip.listening():
+            yield
 
     def wait_for_runs(self) -> None:
         """Wait for interpreted kernels that this thread started, and raise their exceptions."""

@@ -19,6 +19,7 @@ from pallas_debug.bridge import chip, patches, platform
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import targets
 from pallas_debug.errors import IncompatibleJaxError
+from pallas_debug.model import SourceLine
 from pallas_debug.session import Options, Session
 
 
@@ -69,15 +70,19 @@ def test_a_chip_is_there_where_there_is_none(target: Any) -> None:
         pltpu.get_tpu_info()
 
 
-def test_code_that_asked_for_its_chip_may_keep_the_answer() -> None:
+def test_a_query_counts_in_its_context_and_for_the_kernels_that_were_traced_there() -> None:
+    here, there = (SourceLine(file="kernels.py", line=n) for n in (1, 2))
     with chip.answering(targets.resolve("v6e")):
         with chip.lowering_ourselves(), chip.answering(targets.resolve("v6e")):
             pltpu.get_tpu_info()  # jax may cache it
-        assert chip.was_asked() is None
-        pltpu.get_tpu_info()
-        assert chip.was_asked() == "TPU v6 lite"
+        for _ in range(2):
+            with chip.listening():
+                assert chip.was_asked(there) is None
+                pltpu.get_tpu_info()
+                assert chip.was_asked(here) == "TPU v6 lite"
+        assert chip.was_asked(there) is None
     with chip.answering(targets.resolve("v4")):
-        assert chip.was_asked() == "TPU v4"
+        assert chip.was_asked(here) == "TPU v4"  # its caller may have cached the answer
 
 
 def test_another_thread_gets_the_sessions_chip_and_this_one_its_own() -> None:

@@ -115,7 +115,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         cost_estimate=_cost_estimate(params.get("cost_estimate")),
         metadata={str(k): str(v) for k, v in dict(params.get("metadata") or {}).items()},
         mesh=meshes.sizes(mesh),
-        chip=chip.was_asked(),
+        chip=chip.was_asked(first),
         versions=versions.installed(),
     )
     return Capture(

@@ -32,7 +32,7 @@ def lower_for_kernels(
     call, given = arrays.of_arrays(function, args, kwargs)
 
     avals = [_abstract(leaf) for leaf in given]
-    with chip.answering(target), hook.stubbed(), hook.without_caches():
+    with chip.answering(target), chip.listening(), hook.stubbed(), hook.without_caches():
         jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
         return chip.was_asked() is not None
 
