@@ -215,7 +215,7 @@ def chip_of(target: str | None) -> Chip | None:
 
 def similar_chip(name: str | None) -> Chip:
     """Return the chip with that name; the default one for an unknown name."""
-    return CHIPS.get(name or "", CHIPS[defaults.CHIP])
+    return CHIPS.get(name or "", CHIPS[defaults.TARGET])
 
 
 def chip_of_kind(device_kind: str | None) -> Chip | None:

@@ -1,10 +1,7 @@
 """Default values: chip, directory, timeouts, checks. Imports nothing."""
 
-CHIP = "v5e"
-"""Target whose chip is reported to interpreted code that queries one."""
-
-TARGETS = "v5e"
-"""Targets to compile for."""
+TARGET = "v5e"
+"""Target of every command, option and function, and chip that interpreted code sees if it asks."""
 
 VERIFY_TARGETS = "all"
 """Targets for which `verify` judges kernels."""

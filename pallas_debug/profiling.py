@@ -26,7 +26,7 @@ def profile_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    target: str | None = defaults.TARGETS,
+    target: str | None = defaults.TARGET,
     kernel: str | None = None,
     estimate: bool = True,
     timeout: float = defaults.COMPILE_TIMEOUT,
@@ -47,7 +47,7 @@ def profiles_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    target: str | None = defaults.TARGETS,
+    target: str | None = defaults.TARGET,
     estimate: bool = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
 ) -> tuple[Profile, ...]:
@@ -57,7 +57,7 @@ def profiles_of(
       UsageError, UnknownTargetError, CannotRunError: as `stats`.
     """
     with WithoutOurFrames(), tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
-        names = targets_by_name(target, defaults.TARGETS)
+        names = targets_by_name(target, defaults.TARGET)
         if len(names) != 1 or names == ("all",):
             count = "several" if names else "none"
             raise UsageError(f"stats are for a single target, but {target!r} lists {count}")

@@ -157,7 +157,7 @@ def status(compilation: Compilation) -> str:
 
 
 def summary(dumps: Sequence[Dump], root: str | Path | None) -> list[str]:
-    """Failures with their explanations, counts, and the next command to run.
+    """Failures with their explanations, and counts.
 
     Args:
       root: the dump directory, or its URL.
@@ -186,8 +186,6 @@ def summary(dumps: Sequence[Dump], root: str | Path | None) -> list[str]:
     if failed:
         notes.append(f"{len(failed)} failed")
     lines.append(" ".join(counts) + (f" ({'; '.join(notes)})" if notes else ""))
-    if where is not None and dumps:
-        lines.append(f"next: {next_command(dumps, where)}")
     return lines
 
 
@@ -230,16 +228,6 @@ def explanation(failure: Failure | None) -> list[str]:
     if failure is None or failure.explanation is None or failure.stage in OWN_ADVICE:
         return []
     return [f"  {line}" for line in failure.explanation.brief()]
-
-
-def next_command(dumps: Sequence[Dump], where: str) -> str:
-    """Next command to run: `show` for the first failure, otherwise `ls`."""
-    for dump in dumps:
-        for compilation in dump.compilations:
-            if not compilation.ok:
-                folder = typed(f"{where}/{dump.name}")
-                return f"pallas-debug show {folder} error -t {compilation.target}"
-    return f"pallas-debug ls {typed(where)}"
 
 
 def finding_text(finding: Finding) -> str:

@@ -221,7 +221,7 @@ class Prepared:
         Raises:
           UsageError, InvalidReference: as for `compare`.
         """
-        (target,) = resolve_targets((chip or defaults.CHIP,), plugin_manager())
+        (target,) = resolve_targets((chip or defaults.TARGET,), plugin_manager())
         compared = ComparedCall(
             function=self.function,
             args=self.given.args,

@@ -72,14 +72,18 @@ def compile(
         "assertions": assertions,
     }
     chosen = switches_of.parse(name for name, is_on in given.items() if is_on)
-    return Compiled(function, switches=chosen, chip=chip or defaults.CHIP)
+    return Compiled(function, switches=chosen, chip=chip or defaults.TARGET)
 
 
 class Compiled(Generic[P, R]):
     """Compiled function, as returned by `compile`; `switches` are the names of enabled switches."""
 
     def __init__(
-        self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = defaults.CHIP
+        self,
+        function: Callable[P, R],
+        *,
+        switches: tuple[str, ...] = (),
+        chip: str = defaults.TARGET,
     ) -> None:
         functools.update_wrapper(self, function)
         self.switches = switches

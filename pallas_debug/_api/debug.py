@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pallas_debug import defaults, render, tracebacks
+from pallas_debug import defaults, followup, render, tracebacks
 from pallas_debug.bridge import platform
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
@@ -66,7 +66,7 @@ def debug(
     /,
     *,
     to: str | Path = defaults.DIRECTORY,
-    targets: str | Iterable[str] | None = defaults.TARGETS,
+    targets: str | Iterable[str] | None = defaults.TARGET,
     interpret: Interpret = None,
     sanitize: bool = False,
     pretend: bool | str = False,
@@ -119,7 +119,7 @@ def debug(
         )
     options = Options(
         dumps=to,
-        targets=targets_by_name(targets, defaults.TARGETS),
+        targets=targets_by_name(targets, defaults.TARGET),
         interpret=sanitizing(interpret) if sanitize else interpret,
         pretend=pretend,
         timeout=timeout,
@@ -228,5 +228,9 @@ def _report(session: Session, *, quiet: bool) -> None:
     fresh = [d for d in session.dumps if not all(c.cached for c in d.compilations)]
     if quiet or not fresh:
         return
-    for line in render.summary(session.kept, session.store.name if session.store else None):
+    root = session.store.name if session.store else None
+    for line in render.summary(session.kept, root):
         sys.stderr.write(f"pallas-debug: {line}\n")
+    if root is not None:
+        command = followup.after_dump(session.kept, root, has_terminal=sys.stderr.isatty())
+        sys.stderr.write(f"{followup.LABEL}{command}\n")

@@ -24,7 +24,7 @@ def dump(
     function: Callable[..., Any],
     /,
     *args: Any,
-    targets: str | Iterable[str] | None = defaults.TARGETS,
+    targets: str | Iterable[str] | None = defaults.TARGET,
     to: str | Path = defaults.DIRECTORY,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
@@ -71,11 +71,12 @@ def dump(
         check_function("pallas_debug.dump", function)
         own = inspect.signature(dump).parameters
         check_arguments("pallas_debug.dump", function, args, kwargs, own)
-        names = targets_by_name(targets, defaults.TARGETS)
+        names = targets_by_name(targets, defaults.TARGET)
         if not names:
             raise UsageError(
-                f"dump needs a target to compile for: pass one, such as targets={defaults.CHIP!r}, "
-                'or omit the argument; pallas_debug.debug(targets="") captures without compiling'
+                "dump needs a target to compile for: pass one, such as "
+                f"targets={defaults.TARGET!r}, or omit the argument; "
+                'pallas_debug.debug(targets="") captures without compiling'
             )
         options = Options(
             dumps=to,

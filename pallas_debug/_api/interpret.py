@@ -42,7 +42,7 @@ def interpret(
     mode: str | Mode | Callable[..., Any] = "auto",
     /,
     *,
-    chip: str = defaults.CHIP,
+    chip: str = defaults.TARGET,
     pretend: bool | str = False,
     **params: object,
 ) -> Any:

@@ -21,7 +21,7 @@ def stats(
     function: Callable[..., Any],
     /,
     *args: Any,
-    target: str | None = defaults.TARGETS,
+    target: str | None = defaults.TARGET,
     kernel: str | None = None,
     estimate: bool = True,
     assume: Mapping[str, object] | None = None,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
+
+if TYPE_CHECKING:
+    from pallas_debug.cli.where import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +36,9 @@ class BrowseOptions:
 def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 
-    WHERE is a dump directory, the folder of a kernel or target in one, a directory of raw dumps, or
-    a text file. With two directories, kernels can be compared between them. `?` lists the keys.
+    WHERE is a dump directory, the folder of a kernel or target in one, the start of a kernel's name
+    in `dumps`, a directory of raw dumps, or a text file. With two directories, kernels can be
+    compared between them. `?` lists the keys.
     """
     where = options.where
     if len(where) > 2:
@@ -43,13 +48,9 @@ def run(options: BrowseOptions) -> int:
         raise CannotRunError(_without_a_terminal(where))
     from pallas_debug.tui.run import browse  # importing Textual takes a while
 
-    roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
+    roots, place = _place(where or (Path(defaults.DIRECTORY),), options)
     is_left = browse(
-        roots,
-        kernel=options.kernel or of_path.get("kernel"),
-        target=options.target or of_path.get("target"),
-        step=options.step,
-        line=options.line,
+        roots, kernel=place.kernel, target=place.target, step=options.step, line=options.line
     )
     return Exit.OK if is_left else Exit.CANNOT_RUN
 
@@ -74,22 +75,19 @@ def _without_a_terminal(where: Sequence[Path]) -> str:
     )
 
 
-def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
-    """Return the directories, and the kernel or target that a single path names.
+def _place(where: Sequence[Path], options: BrowseOptions) -> tuple[list[Path], Place]:
+    """Return the directories, and the kernel and target to open at.
 
     Raises:
       UsageError: one of two paths is a file.
     """
-    from pallas_debug.cli.where import split_prefix, split_target
+    from pallas_debug.cli.where import Place, place_at
     from pallas_debug.store.files import is_file
 
-    if len(where) == 2:
-        for path in where:
-            if is_file(path):
-                raise UsageError(f"browse takes two directories, and {path} is a file")
-        return list(where), {}
-    folder, target = split_target(where[0])
-    if target is not None:
-        return [folder], {"target": target}
-    folder, kernel = split_prefix(folder)
-    return [folder], {} if kernel is None else {"kernel": kernel}
+    if len(where) == 1:
+        place = place_at(where[0], options.kernel, options.target)
+        return [place.root], place
+    for path in where:
+        if is_file(path):
+            raise UsageError(f"browse takes two directories, and {path} is a file")
+    return list(where), Place(root=where[0], kernel=options.kernel, target=options.target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -35,7 +36,7 @@ class DumpOptions(shared.ProgramOptions):
 @shared.directory(
     "directory", "The dump directory; created if it does not exist.", Path(defaults.DIRECTORY)
 )
-@shared.targets(defaults.TARGETS)
+@shared.targets()
 @shared.pretend
 @shared.args
 @shared.inputs
@@ -79,8 +80,11 @@ def run(options: DumpOptions) -> int:
     if options.as_json:
         dumps = [{**vars(d), "folder": _folder(d, options)} for d in done.dumps]
         output.print_json("dump", {"dumps": dumps, "findings": done.findings})
-    for line in _lines(done.dumps, options) if done.dumps else ():
+    for line in render.summary(done.dumps, options.directory) if done.dumps else ():
         output.message(line)
+    if done.dumps and done.error is None and not options.as_json:
+        has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        output.follow(followup.after_dump(done.dumps, options.directory, has_terminal=has_terminal))
     if done.error is not None:
         raise done.error
     is_faulty = any(finding.counts for finding in done.findings)
@@ -289,9 +293,3 @@ def _folder(dump: Dump, options: DumpOptions) -> str:
     if isinstance(options.directory, Path):
         return str(dump.folder)
     return f"{options.directory.rstrip('/')}/{dump.name}"
-
-
-def _lines(dumps: Sequence[Dump], options: DumpOptions) -> list[str]:
-    from pallas_debug.render import summary
-
-    return summary(dumps, options.directory)

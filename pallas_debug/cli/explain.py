@@ -106,10 +106,10 @@ def _answer(what: str) -> _Answer:
             "standard input", _lines(io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
         )
     if _URL.match(what):
-        return _of_dumps(where.local(what))
+        return _of_dumps(what)
     path = Path(what)
     if os.path.lexists(path):  # False if `what` is not a path, whatever its length
-        return _of_dumps(path) if path.is_dir() else _of_file(path)
+        return _of_dumps(what) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what) or what in {known.id for known in explain.entries()}:
         found = explain.entry(what)
         return _Answer(found.text(), [_error(found)])
@@ -219,23 +219,20 @@ def _unknown(text: str) -> str:
     return "\n".join([*lines, *(f"    {item}" for item in WHAT_TO_ATTACH)])
 
 
-def _of_dumps(directory: Path) -> _Answer:
+def _of_dumps(place: str) -> _Answer:
     """Explain every failed compilation, grouping the targets with the same failure."""
     from pallas_debug import explain
     from pallas_debug.render import plural
-    from pallas_debug.store import open_dumps
 
     parts, data, known = [], [], True
     problems: list[str | None] = []
-    folder, of_path = where.split_target(directory)
-    kernels = open_dumps(folder).kernels()
+    named = where.place_at(place)
+    directory, kernels = Path(place), named.kernels()
     if not kernels:
-        return _Answer(where.no_kernels(directory), is_known=False)
+        return _Answer(where.no_kernels(named.root), is_known=False)
     for stored in kernels:
         by_text: dict[str, list[str]] = {}
-        for compilation in stored.compilations:
-            if of_path not in (None, compilation.target):
-                continue
+        for compilation in named.compilations(stored):
             failure = compilation.compilation.failure if compilation.compilation else None
             if failure is None:
                 continue

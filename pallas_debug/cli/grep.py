@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output
+from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PatternError, UsageError, meant
 from pallas_debug.render import one_line
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class GrepOptions:
     pattern: str
-    directory: Path
+    where: Path
     ignore_case: bool
     fixed: bool
     count: bool
@@ -35,7 +34,7 @@ class GrepOptions:
 
 
 @click.argument("pattern")
-@click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
+@shared.where
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
 @click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")
@@ -44,7 +43,7 @@ class GrepOptions:
 @click.option("-p", "--pass", "stage", help="Only this stage or pass, by number or name.")
 @shared.as_json
 def run(options: GrepOptions) -> int:
-    """Search DIRECTORY (`dumps` by default) for PATTERN, a regular expression.
+    """Search WHERE (`dumps` by default) for PATTERN, a regular expression.
 
     All stages and passes of all kernels are searched, each text once: a pass that changed nothing
     has no text of its own. The source, the program and the compiler's log are searched only on
@@ -57,6 +56,8 @@ def run(options: GrepOptions) -> int:
     from pallas_debug.ir.search import Query
     from pallas_debug.store.texts import TextFilter, texts_in
 
+    root, kernel = where.split_prefix(options.where)
+    options = replace(options, where=root, kernel=options.kernel or kernel)
     query = Query(text=options.pattern, literal=options.fixed, ignore_case=options.ignore_case)
     try:
         query.compiled()
@@ -65,7 +66,7 @@ def run(options: GrepOptions) -> int:
     targets = [name.strip() for name in options.target.split(",")] if options.target else []
     problems: list[str] = []
     wanted = TextFilter(kernel=options.kernel, targets=targets, stage=options.stage)
-    texts = list(texts_in(options.directory, wanted, problems.append))
+    texts = list(texts_in(options.where, wanted, problems.append))
     _check_names(options, targets, texts)
     if options.count:
         found = _counts(texts, query, problems, as_json=options.as_json)
@@ -94,9 +95,9 @@ def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[S
     missing = [name for name in targets if layout.target_folder(name) not in found]
     if texts and not missing:
         return
-    everything = list(texts_in(options.directory, ALL, lambda _: None))
+    everything = list(texts_in(options.where, ALL, lambda _: None))
     if not everything:
-        output.message(f"there are no texts in {options.directory}")
+        output.message(f"there are no texts in {options.where}")
         return
     kernels = {text.kernel for text in everything}
     if options.kernel is not None and not any(options.kernel in name for name in kernels):
@@ -109,14 +110,14 @@ def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[S
         passes = {text.stage.partition("-")[2] or text.stage for text in everything}
         raise _no_such("stage or pass", options.stage, passes, options)
     if not texts:
-        output.message(f"no texts of that kernel and target in {options.directory}")
+        output.message(f"no texts of that kernel and target in {options.where}")
 
 
 def _no_such(what: str, name: str, known: Iterable[str], options: GrepOptions) -> UsageError:
     listed = sorted(known)
     stems = [one.rpartition("-")[0] for one in listed] if what == "kernel" else []
     return UsageError(
-        f"no {what} {name!r}{meant(name, [*listed, *stems])} in {one_line(options.directory)}; "
+        f"no {what} {name!r}{meant(name, [*listed, *stems])} in {one_line(options.where)}; "
         f"there are: {', '.join(map(one_line, listed[:40]))}{', …' if len(listed) > 40 else ''}"
     )
 
@@ -182,9 +183,9 @@ def _print(hit: Hit) -> None:
         output.echo(f"{hit.path}:{hit.line}:{more}{''.join(hit.parts)}{more}")
         return
     before, match, after = map(output.visible, hit.parts)
-    path = output.visible(str(hit.path))
-    place = f"{click.style(path, fg='magenta')}:{click.style(str(hit.line), fg='green')}:"
-    click.echo(f"{place}{more}{before}{click.style(match, fg='red', bold=True)}{after}{more}")
+    path = output.styled("place", output.visible(str(hit.path)))
+    found = output.styled("found", match)
+    click.echo(f"{path}:{output.styled('ok', str(hit.line))}:{more}{before}{found}{after}{more}")
 
 
 def _place(text: StoredText) -> dict[str, Any]:

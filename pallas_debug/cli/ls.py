@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults, render
+from pallas_debug import render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -20,53 +20,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LsOptions:
-    directory: Path
+    where: Path
     kernel: str | None
     target: str | None
     show_all: bool
     as_json: bool
 
 
-@click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
+@shared.where
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Include passes that changed nothing.")
 @shared.as_json
 def run(options: LsOptions) -> int:
-    """List the kernels of DIRECTORY (`dumps` by default), or the passes of one kernel.
+    """List the kernels of WHERE (`dumps` by default), or the passes of one kernel.
 
-    DIRECTORY is a dump directory, a kernel's folder in it (the start of its name is enough, as in
-    dumps/rmsnorm), or a directory of raw dumps, written by libtpu with --xla_mosaic_dump_to.
+    WHERE is a dump directory, a kernel's folder in it (the start of its name is enough, as in
+    old/rmsnorm, or rmsnorm for one in `dumps`), or a directory of raw dumps, written by libtpu with
+    --xla_mosaic_dump_to.
 
-    The exit code is 3 if something in DIRECTORY cannot be read.
+    The exit code is 3 if something in WHERE cannot be read.
     """
-    from pallas_debug.store import open_dumps
-
-    directory, of_path = where.split_target(options.directory)
-    options = replace(options, target=options.target or of_path)
-    directory, prefix = where.split_prefix(directory)
-    reader = open_dumps(directory)
-    of_one = options.kernel is not None
-    wanted = where.either(prefix, options.kernel)
-    kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
-    where.check_targets(() if options.target is None else (options.target,), kernels)
-    chosen = [
-        (k, [c for c in k.compilations if options.target in (None, c.target, c.folder.name)])
-        for k in kernels
-    ]
+    place = where.place_at(options.where, options.kernel, options.target)
+    chosen = [(kernel, place.compilations(kernel)) for kernel in place.kernels()]
     if options.as_json:
         rows = [_as_json(k, compilations) for k, compilations in chosen]
         output.print_json("ls", {"kernels": rows})
-    elif of_one:
+    elif place.is_one:
         _print_passes(chosen, show_all=options.show_all)
     else:
         _print_kernels(chosen)
         if not chosen:
-            output.message(where.no_kernels(options.directory))
+            output.message(where.no_kernels(place.root))
     problems = 0
     for k, compilations in chosen:
         # Check every file only for a single kernel; checking the files of many would be slow.
-        damaged = [d for c in compilations for d in c.damaged()] if of_one else []
+        damaged = [d for c in compilations for d in c.damaged()] if place.is_one else []
         for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:
                 output.message(problem)

@@ -39,6 +39,8 @@ def make(
     """
 
     def callback(**given: Any) -> int:
+        if "module" in given and "::" in given["what"]:  # a test: FILE::test, as for pytest
+            given |= {"what": "pytest", "module": True, "rest": (given["what"], *given["rest"])}
         options = kind(**given)
         if needs_jax:
             require_jax(f"`{name}`")
@@ -104,6 +106,11 @@ class _Place(click.Path):
 
 
 PLACE = _Place()
+
+
+def where(function: Any) -> Any:
+    """Argument WHERE of commands that read: `dumps` by default, or a kernel's name in it."""
+    return click.argument("where", type=PLACE, default=defaults.DIRECTORY)(function)
 
 
 class _Seconds(click.FloatRange):
@@ -215,8 +222,8 @@ def _named(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -
     return given
 
 
-def targets(default: str) -> Decorator:
-    """Option for the chips to compile for."""
+def targets(default: str = defaults.TARGET) -> Decorator:
+    """Option for the chips to compile for; every command has the same default."""
     return click.option(
         "-t",
         "--target",
@@ -231,6 +238,6 @@ def targets(default: str) -> Decorator:
 
 
 def what(function: Any) -> Any:
-    """Arguments WHAT and REST: a script or module with its own arguments, or a function."""
+    """Arguments WHAT and REST: a script, module or test with its arguments, or a function."""
     rest = click.argument("rest", nargs=-1, type=click.UNPROCESSED)
     return click.argument("what")(rest(function))

@@ -11,19 +11,51 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
 from pallas_debug.errors import CannotRunError
+from pallas_debug.followup import LABEL
 from pallas_debug.render import one_line
 from pallas_debug.render import visible as visible
+
+if TYPE_CHECKING:
+    from rich.style import Style
 
 _UNSAFE = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 """Characters that are valid in a JSON string, but that a terminal may interpret or hide."""
+
+PALETTE: dict[str, dict[str, Any]] = {
+    "ok": {"fg": "green"},
+    "found": {"fg": "red", "bold": True},
+    "unsure": {"fg": "yellow"},
+    "remedy": {"fg": "green", "bold": True},
+    "cost": {"fg": "yellow", "bold": True},
+    "next": {"fg": "cyan", "bold": True},
+    "place": {"fg": "magenta"},
+}
+"""Colours by role; all that commands print in colour uses these."""
+
+LABELS = {
+    "ok": "ok",
+    "failed": "found",
+    "found": "found",
+    "unknown": "unsure",
+    "warning": "unsure",
+    "hint": "unsure",
+    "cause:": "unsure",
+    "try:": "remedy",
+    "next:": "next",
+}
+"""Roles of the words that lines begin with."""
+
+_LABEL = re.compile(
+    rf"(?m)^( *)({'|'.join(map(re.escape, LABELS))}|[A-Z]\w+(?= in kernel `))(?!\w)"
+)
 
 MIN_WRAPPED = 40
 """Minimum width of a terminal for which lines are wrapped."""
@@ -167,15 +199,47 @@ def _encoded(text: str) -> bytes:
         return text.encode(errors="backslashreplace")
 
 
-def colored() -> bool:
-    """Return whether to colour standard output: on a capable terminal, unless `NO_COLOR` is set."""
+def colored(stream: TextIO | None = None) -> bool:
+    """Return whether to colour a stream: on a capable terminal, unless `NO_COLOR` is set.
+
+    Args:
+      stream: standard output by default.
+    """
     dumb = os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
+    return (stream or sys.stdout).isatty() and not dumb and not os.environ.get("NO_COLOR")
+
+
+def styled(role: str, text: str, stream: TextIO | None = None) -> str:
+    """Return text in the colour of its role, one of `PALETTE`, if the stream takes colours.
+
+    A colour says nothing that the text does not say.
+    """
+    return click.style(text, **PALETTE[role]) if colored(stream) else text
+
+
+def painted(text: str, stream: TextIO | None = None) -> str:
+    """Return text with the labels of its lines in colour: verdicts, kinds of findings, remedies."""
+    if not colored(stream):
+        return text
+    return _LABEL.sub(lambda found: found[1] + click.style(found[2], **_of_label(found[2])), text)
+
+
+def _of_label(label: str) -> dict[str, Any]:
+    return PALETTE[LABELS.get(label, "found")]
 
 
 def message(text: str) -> None:
     """Print a message to standard error."""
-    click.echo(f"pallas-debug: {visible(text)}", err=True)
+    click.echo(f"pallas-debug: {painted(visible(text), sys.stderr)}", err=True)
+
+
+def follow(command: str | None) -> None:
+    """Print the command to run next as the last line, on standard error; no line for None.
+
+    With `--json`, there is no such line.
+    """
+    if command is not None:
+        click.echo(painted(f"{LABEL}{visible(command)}", sys.stderr), err=True)
 
 
 @contextlib.contextmanager
@@ -212,7 +276,10 @@ def _one_line(cell: str) -> str:
     return visible(cell).replace("\n", " ").replace("\t", " ")
 
 
-def _style(cell: str) -> str:
-    if cell.startswith("failed"):
-        return "red"
-    return "green" if cell == "ok" or cell.startswith("ok,") else ""
+def _style(cell: str) -> Style:
+    """Return the style of a table's cell, by its first word."""
+    from rich.style import Style
+
+    role = LABELS.get(re.split(r"\W", cell, maxsplit=1)[0])
+    look = PALETTE[role] if role else {}
+    return Style(color=look.get("fg"), bold=look.get("bold"))

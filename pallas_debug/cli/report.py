@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -17,14 +17,14 @@ from pallas_debug.render import one_line, plural
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    directory: Path
+    where: Path
     to: Path
     kernel: str | None
     targets: tuple[str, ...]
     title: str | None
 
 
-@click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
+@shared.where
 @click.option(
     "-o",
     "--to",
@@ -37,36 +37,30 @@ class ReportOptions:
 @click.option("-t", "--target", "targets", multiple=True, help="Only this target; can be repeated.")
 @click.option("--title", help="Title of the page; by default the directory's name.")
 def run(options: ReportOptions) -> int:
-    """Write one HTML page about the kernels of DIRECTORY (`dumps` by default).
+    """Write one HTML page about the kernels of WHERE (`dumps` by default).
 
     The page shows kernels and targets, findings at their lines, source linked to the operations of
     each pass, sizes and times of passes, and diffs. It is a single self-contained file, which opens
     from a disk or from CI artefacts, without a network.
 
-    The exit code is 3 if something in DIRECTORY cannot be read; the page says so, too.
+    The exit code is 3 if something in WHERE cannot be read; the page says so, too.
     """
     from pallas_debug.report import write_report
-    from pallas_debug.store import open_dumps
 
-    directory, of_path = where.split_target(options.directory)
-    if of_path is not None and not options.targets:
-        options = replace(options, targets=(of_path,))
-    directory, prefix = where.split_prefix(directory)
-    reader = open_dumps(directory)
-    wanted = where.either(prefix, options.kernel)
-    kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
-    kernels = list(where.without_strangers(kernels, directory))
+    place = where.place_at(options.where, options.kernel)
+    kernels = place.kernels()
+    reader, targets = place.reader, options.targets or ((place.target,) if place.target else ())
     if not kernels and not any(record.findings for record in reader.iter_runs()):
-        raise UsageError(where.no_kernels(options.directory))
-    where.check_targets(options.targets, kernels)
-    title = options.title or directory.resolve().name
+        raise UsageError(where.no_kernels(place.root))
+    where.check_targets(targets, kernels)
+    title = options.title or place.root.resolve().name
     try:
         written = write_report(
             reader,
             kernels,
             options.to,
             title=title,
-            targets=options.targets,
+            targets=targets,
         )
     except OSError as error:
         raise output.unwritable(options.to, error) from error

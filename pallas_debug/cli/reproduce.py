@@ -16,7 +16,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.cli.where import kernel_at, local
+from pallas_debug.cli.where import kernel_at
 from pallas_debug.errors import UsageError
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line, typed
@@ -94,7 +94,7 @@ def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
             f"--shrink is for package.module:function, and {options.what!r} is none: the search "
             "needs the kernel as the function calls it, not a dump"
         )
-    stored, of_folder = kernel_at(local(options.what), options.kernel)
+    stored, of_folder = kernel_at(options.what, options.kernel)
     found = recorded.read(stored, options.target or of_folder)
     return script.script_of(found), found
 
@@ -127,7 +127,7 @@ def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> 
 
     function, positional, keyword = programs.function_call((module, name), options)
     given = Options(
-        dumps=folder, targets=(options.target or defaults.TARGETS,), interpret="off",
+        dumps=folder, targets=(options.target or defaults.TARGET,), interpret="off",
         timeout=options.timeout,
     )  # fmt: skip
     with programs.running(options.what, function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    directory: Path
+    where: Path
     stage: str
     kernel: str | None
     target: str | None
     as_json: bool
 
 
-@click.argument("directory", type=shared.PLACE)
+@shared.where
 @click.argument("stage", default="summary")
 @shared.kernel
 @shared.target
 @shared.as_json
 def run(options: ShowOptions) -> int:
-    """Print a stage of a kernel in DIRECTORY to standard output.
+    """Print a stage of a kernel to standard output.
 
     \b
     STAGE is one of
@@ -59,16 +60,17 @@ def run(options: ShowOptions) -> int:
       estimate    libtpu's estimate of cycles
       vmem, hlo   the memory map of VMEM (HTML); the HLO around the kernel
 
-    DIRECTORY is a dump directory, a kernel's or a target's folder in it, or a directory of raw
-    dumps; if it contains several kernels, append the start of a name, as in dumps/rmsnorm.
+    WHERE is the start of a kernel's name in `dumps`, a dump directory, a kernel's or a target's
+    folder in it, or a directory of raw dumps; if it contains several kernels, append the start of a
+    name, as in old/rmsnorm.
     """
-    found, of_path = where.kernel_at(options.directory, options.kernel)
-    target, stage = options.target or of_path, options.stage
-    where.check_targets(() if target is None else (target,), [found])
+    place = where.place_at(options.where, options.kernel, options.target)
+    found, target, stage = place.only(), place.target, options.stage
     problems: list[str] = []
     if stage == "summary":
-        text = _summary(found, target)
-        problems += [c.problem for c in _chosen(found, target) if c.problem]
+        compilations = place.compilations(found)
+        text = _summary(found, compilations)
+        problems += [c.problem for c in compilations if c.problem]
     elif stage == "error":
         stored = found.target(target)
         text, target = _error(found, stored), stored.target
@@ -86,12 +88,6 @@ def run(options: ShowOptions) -> int:
 
 
 command = shared.make("show", ShowOptions, run)
-
-
-def _chosen(kernel: StoredKernel, target: str | None) -> list[StoredCompilation]:
-    """Compilations to show: those for the target, or all."""
-    found = kernel.compilations
-    return [c for c in found if target in (None, c.target, c.folder.name)]
 
 
 def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
@@ -126,7 +122,7 @@ def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
     return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
 
-def _summary(stored: StoredKernel, target: str | None) -> str:
+def _summary(stored: StoredKernel, compilations: Sequence[StoredCompilation]) -> str:
     kernel = stored.kernel
     if kernel is None:
         raise DumpFormatError(f"{one_line(stored.folder)} cannot be read")
@@ -158,7 +154,7 @@ def _summary(stored: StoredKernel, target: str | None) -> str:
     aliases = ", ".join(f"input {i} is output {o}" for i, o in kernel.aliases)
     if aliases:
         lines.append(f"  {'aliases':15} {aliases}")
-    for compilation in _chosen(stored, target):
+    for compilation in compilations:
         status = render.status(compilation.compilation) if compilation.compilation else "unreadable"
         lines.append(f"  {compilation.target:15} {status}")
         if compilation.compilation is not None:

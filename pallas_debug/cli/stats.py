@@ -38,7 +38,7 @@ class StatsOptions(shared.CallOptions):
 @click.option(
     "-t",
     "--target",
-    help=f"The target, if there are several; {defaults.TARGETS} for a function.",
+    help=f"The target, if there are several; {defaults.TARGET} for a function.",
 )
 @shared.args
 @shared.inputs
@@ -108,7 +108,7 @@ def _of_function(
     from pallas_debug.profiling import profile_of
 
     function, positional, keyword = programs.function_call(named, options)
-    target = options.target or defaults.TARGETS
+    target = options.target or defaults.TARGET
     with programs.running(options.what, function):
         found = profile_of(function, positional, keyword, target=target, kernel=options.kernel)
         profile = replace(found, assume=assume)

@@ -56,6 +56,7 @@ def run(options: StepOptions) -> int:
     pallas-debug step package.module:function --arg 'bf16[1,2,512,128]' --arg causal=True
     pallas-debug step pallas_debug_kernels:flash_attention
     pallas-debug step SCRIPT.py [ARGS]…
+    pallas-debug step tests/test_rows.py::test_sum
 
     WHAT is run once, to find the arrays with which it calls the kernel. That call then runs on the
     kernel machine, one line at a time. Without a terminal, commands are read from standard input;

@@ -53,7 +53,7 @@ class SweepOptions(shared.FunctionOptions):
     "The dump directory, from which an interrupted sweep continues.",
     Path(defaults.DIRECTORY),
 )
-@shared.targets(defaults.TARGETS)
+@shared.targets()
 @shared.args
 @shared.inputs
 @shared.spec

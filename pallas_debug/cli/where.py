@@ -1,15 +1,88 @@
-"""Lookup of the kernel that a command's WHERE names."""
+"""Lookup of the kernels that a command's WHERE names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from pallas_debug import defaults
 from pallas_debug.errors import DumpFormatError, UsageError, meant
 from pallas_debug.render import one_line, typed
-from pallas_debug.store import StoredKernel, open_dumps
+from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL, is_url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What WHERE and the options of a command name.
+
+    Attributes:
+      root: a dump directory, a kernel's folder in one, or a directory of raw dumps.
+      kernel: name of a kernel in it, or its beginning; None if none was named.
+      target: name of a target; None if none was named.
+    """
+
+    root: Path
+    kernel: str | None = None
+    target: str | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """True if a single kernel is named, rather than a dump directory."""
+        return self.kernel is not None or is_there(self.root / KERNEL)
+
+    @property
+    def reader(self) -> DumpReader:
+        """Reader of the directory.
+
+        Raises:
+          NoDumpsError: there is no such directory.
+        """
+        return open_dumps(self.root)
+
+    def kernels(self) -> list[StoredKernel]:
+        """Return the kernel that is named, or all; none of a directory of dump directories.
+
+        Raises:
+          UsageError: there is no such kernel, or none compiled for the target.
+          NoDumpsError: there is no such directory.
+        """
+        if self.kernel is not None:
+            found = [self.reader.find(self.kernel)]
+        else:
+            found = self.reader.kernels()
+            is_any = any(k.kernel is not None or k.compilations for k in found)
+            found = found if is_any or not _dumps_below(self.root) else []
+        check_targets(() if self.target is None else (self.target,), found)
+        return found
+
+    def only(self) -> StoredKernel:
+        """Return the one kernel that is named, or that is there.
+
+        Raises:
+          UsageError: there is no such kernel, or there are several.
+          NoDumpsError: there is no such directory.
+          DumpFormatError: the kernel cannot be read.
+        """
+        kernels = self.kernels()
+        known = [k for k in kernels if k.kernel is not None or k.compilations] or kernels
+        if not known:
+            raise UsageError(no_kernels(self.root))
+        if len(known) > 1:
+            listed = ", ".join(one_line(k.name) for k in known[:20])
+            more = f", and {len(known) - 20} more" if len(known) > 20 else ""
+            raise UsageError(
+                f"{one_line(self.root)} has several kernels: name one of {listed}{more}"
+            )
+        if known[0].problem:
+            raise DumpFormatError(known[0].problem)
+        return known[0]
+
+    def compilations(self, kernel: StoredKernel) -> list[StoredCompilation]:
+        """Return the compilations of a kernel: that for the target, or all if none was named."""
+        return [c for c in kernel.compilations if self.target in (None, c.target, c.folder.name)]
 
 
 def local(place: str | Path) -> Path:
@@ -21,58 +94,61 @@ def local(place: str | Path) -> Path:
     return fetch(str(place))
 
 
-def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
-    """Return the kernel at a path, and the target if the path is a target's folder.
+def place_at(where: str | Path, kernel: str | None = None, target: str | None = None) -> Place:
+    """Return what a command's WHERE, `--kernel` and `--target` name.
 
     Args:
-      where: a dump directory, the folder of a kernel or target in one, or raw dumps; or a dump
-        directory followed by a prefix of a kernel's name, as in `dumps/rmsnorm`.
-      name: name of the kernel, if `where` contains several.
+      where: a dump directory, the folder of a kernel or target in one, or raw dumps; a dump
+        directory followed by the beginning of a kernel's name, as in `old/rmsnorm`; or only that,
+        of a kernel in `dumps`.
+      kernel: name of the kernel, if `where` contains several.
+      target: name of the target; by default that of a target's folder.
 
     Raises:
-      UsageError: there is no such kernel, or there are several.
-      NoDumpsError: there is no such directory.
-      DumpFormatError: the kernel cannot be read.
+      UsageError: the path and `kernel` name different kernels.
     """
-    found, target = _found(where, name)
-    if found.problem:
-        raise DumpFormatError(found.problem)
-    return found, target
+    path = local(where)
+    if is_there(path / COMPILATION):
+        folder = path.absolute()
+        path, target = folder.parent, target or folder.name
+    root, prefix = split_prefix(path)
+    if prefix is None or kernel is None or prefix.startswith(kernel):
+        return Place(root=root, kernel=prefix or kernel, target=target)
+    if kernel.startswith(prefix):
+        return Place(root=root, kernel=kernel, target=target)
+    raise UsageError(
+        f"the path names the kernel {prefix!r}, and --kernel {kernel!r}: pass only one of them"
+    )
+
+
+def kernel_at(where: str | Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
+    """Return the only kernel at a place, and the target if the place is a target's folder.
+
+    Raises:
+      UsageError, NoDumpsError, DumpFormatError: as `Place.only`.
+    """
+    place = place_at(where, name)
+    return place.only(), place.target
 
 
 def split_prefix(where: Path) -> tuple[Path, str | None]:
-    """Split `dumps/rmsnorm`, if it is not a path, into a dump directory and a kernel's prefix."""
+    """Split `old/rmsnorm` or `rmsnorm`, if it is not a path, into a directory and a kernel."""
     if is_there(where) or not where.name or not is_folder(where.parent):
         return where, None
-    is_bare = where.parent == Path()
-    if is_bare and not any(is_there(folder / KERNEL) for folder in _starting_with(where.name)):
-        return where, None  # the name of a directory, rather than of a kernel in this one
-    if not is_bare and not _holds_dumps(where.parent):
-        return where, None  # nothing next to it is a kernel, so it is a missing directory
-    return where.parent, where.name
+    if where.parent != Path():
+        # Where nothing next to it is a kernel, it is a missing directory.
+        return (where.parent, where.name) if _holds_dumps(where.parent) else (where, None)
+    if _has_kernels(Path()):
+        return Path(), where.name
+    dumps = Path(defaults.DIRECTORY)
+    return (dumps, where.name) if is_folder(dumps) else (where, None)
 
 
-def split_target(where: Path) -> tuple[Path, str | None]:
-    """Split the folder of a target into that of its kernel, and the target's name."""
-    if not is_there(where / COMPILATION):
-        return where, None
-    whole = where.absolute()
-    return whole.parent, whole.name
-
-
-def either(prefix: str | None, name: str | None) -> str | None:
-    """Return the kernel that a path ends with, or that `--kernel` names; the longer, if both do.
-
-    Raises:
-      UsageError: they name different kernels.
-    """
-    if prefix is None or name is None or prefix.startswith(name):
-        return prefix or name
-    if name.startswith(prefix):
-        return name
-    raise UsageError(
-        f"the path names the kernel {prefix!r}, and --kernel {name!r}: pass only one of them"
-    )
+def _has_kernels(folder: Path) -> bool:
+    try:
+        return any(is_there(child / KERNEL) for child in folder.iterdir())
+    except OSError:  # it cannot be listed
+        return False
 
 
 def _holds_dumps(folder: Path) -> bool:
@@ -87,57 +163,13 @@ def _holds_dumps(folder: Path) -> bool:
 def _dumps_below(folder: Path) -> list[str]:
     """The dump directories among a directory's folders."""
     try:
-        children = sorted(folder.iterdir())
         return [
             child.name
-            for child in children
-            if not is_there(child / KERNEL)
-            and is_folder(child)
-            and any(is_there(kernel / KERNEL) for kernel in child.iterdir())
+            for child in sorted(folder.iterdir())
+            if not is_there(child / KERNEL) and is_folder(child) and _has_kernels(child)
         ]
     except OSError:
         return []
-
-
-def _starting_with(name: str) -> list[Path]:
-    try:
-        return [found for found in Path().iterdir() if found.name.startswith(name)]
-    except OSError:  # this directory cannot be listed
-        return []
-
-
-def _found(where: Path, name: str | None) -> tuple[StoredKernel, str | None]:
-    where, prefix = split_prefix(where)
-    if prefix is not None:
-        return open_dumps(where).find(either(prefix, name) or prefix), None
-    where, target = split_target(where)
-    reader = open_dumps(where)
-    return (reader.find(name) if name else only(reader.kernels(), where)), target
-
-
-def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
-    """Return the only kernel of a directory.
-
-    Raises:
-      UsageError: there is none, or several.
-    """
-    found = [k for k in kernels if k.kernel is not None or k.compilations]
-    kernels = found or without_strangers(kernels, where)
-    if len(kernels) == 1:
-        return kernels[0]
-    if not kernels:
-        raise UsageError(no_kernels(where))
-    listed = ", ".join(one_line(k.name) for k in kernels[:20])
-    more = f", and {len(kernels) - 20} more" if len(kernels) > 20 else ""
-    raise UsageError(
-        f"select a kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
-    )
-
-
-def without_strangers(kernels: Sequence[StoredKernel], where: Path) -> Sequence[StoredKernel]:
-    """Return the kernels of a directory; none if it only contains dump directories."""
-    is_any = any(k.kernel is not None or k.compilations for k in kernels)
-    return kernels if is_any or not _dumps_below(where) else ()
 
 
 def no_kernels(where: Path) -> str:

@@ -86,7 +86,7 @@ class Session:
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
         needs_chip = (self._interprets or options.pretend) and not self.targets
         named = options.pretend if isinstance(options.pretend, str) else options.chip
-        chip_name = named or (defaults.CHIP if needs_chip else None)
+        chip_name = named or (defaults.TARGET if needs_chip else None)
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
@@ -387,7 +387,7 @@ class Session:
         Raises:
           UnknownTargetError: an unknown target.
         """
-        target = self.chip or resolve_targets((defaults.CHIP,), self.plugins)[0]
+        target = self.chip or resolve_targets((defaults.TARGET,), self.plugins)[0]
         if isinstance(name, str):
             (target,) = resolve_targets((name,), self.plugins)
         with self.answering(target, pretend=bool(name)):

@@ -46,7 +46,7 @@ def sweep(
     over: Mapping[str, Sequence[Any]],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    targets: str | Sequence[str] | None = defaults.TARGETS,
+    targets: str | Sequence[str] | None = defaults.TARGET,
     to: str | Path = defaults.DIRECTORY,
     executor: Executor | None = None,
     jobs: int = 0,
@@ -257,7 +257,7 @@ def _shortened(text: str) -> str:
 
 
 def _targets(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    names = target_names.split(given, defaults.TARGETS)
+    names = target_names.split(given, defaults.TARGET)
     if not names:
         raise UsageError("a sweep needs a target, such as v5e")
     return tuple(t.name for t in target_names.resolve_all(names, extra_targets(plugin_manager())))

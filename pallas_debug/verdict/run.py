@@ -115,7 +115,7 @@ class Request:
         if not chips:
             raise UsageError(
                 "verify needs a target to trace the function for: pass one, such as "
-                f"targets={defaults.CHIP!r}, or omit the argument"
+                f"targets={defaults.TARGET!r}, or omit the argument"
             )
         return chips
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pallas_debug
+from pallas_debug import followup
 from pallas_debug import render as text
 from pallas_debug.compiler import targets
 from pallas_debug.errors import MissingJaxError, PallasDebugError, UnknownTargetError
@@ -288,8 +289,10 @@ class Listener:
             return [f"{text.plural(len(used), 'kernel')} used by {tests}"]
         dumps = _read(self._settings, used, self._targets)
         lines = text.summary(dumps, self._settings.dump)
-        counts = len(lines) - 2 if len(lines) > 1 else 0
-        lines[counts] += f", used by {tests}"
+        lines[-1] += f", used by {tests}"
+        if dumps:
+            command = followup.after_dump(dumps, self._settings.dump, has_terminal=False)
+            lines.append(f"{followup.LABEL}{command}")
         return lines
 
 

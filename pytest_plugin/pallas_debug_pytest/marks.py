@@ -193,7 +193,7 @@ def _resolve(config: pytest.Config) -> Settings:
     dump, verify, pretend = found["dump"], found["verify"] or (), found["pretend"]
     pretended = (pretend,) if isinstance(pretend, str) else ()
     own = tuple(name for name in verify if name != "all")
-    targets = found["target"] or own or pretended or (defaults.TARGETS,)
+    targets = found["target"] or own or pretended or (defaults.TARGET,)
     judges_all = found["sanitize"] or verify
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,

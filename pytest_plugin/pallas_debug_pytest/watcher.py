@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pallas_debug import interrupts, tracebacks
+from pallas_debug import followup, interrupts, tracebacks
 from pallas_debug import render as text
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
 from pallas_debug.findings import stops
@@ -450,8 +450,13 @@ class Watcher:
         if any(parts) or dumped or findings or has_run:
             faulty = {finding.kernel for finding in findings}
             dumped.sort(key=lambda folder: folder.name.rpartition("-")[0] not in faulty)
-            is_verified = bool(self.settings.verify)
-            command = _command(running.item, findings, dumped, is_verified=is_verified)
+            name = running.item.nodeid.partition("::")[2]
+            command = followup.after_test(
+                f"{text.relative(running.item.path)}::{name}",
+                findings,
+                [Path(text.relative(folder)) for folder in dumped],
+                is_verified=bool(self.settings.verify),
+            )
             words = _below(running.lines, parts, dumped, command)
             report.sections.append((NAME, words))
 
@@ -600,23 +605,4 @@ def _below(shown: int, parts: Iterable[str], dumped: Sequence[Path], command: st
         named = ", ".join(map(text.relative, dumped[:MAX_KERNELS]))
         more = f" and {len(dumped) - MAX_KERNELS} more" if len(dumped) > MAX_KERNELS else ""
         lines.append(f"{text.plural(len(dumped), 'kernel')} used by this test: {named}{more}")
-    return "\n".join([*lines, f"next: {command}"])
-
-
-def _command(
-    item: pytest.Item, findings: Iterable[Finding], dumped: Sequence[Path], *, is_verified: bool
-) -> str:
-    """Return the command that shows most about a failed test.
-
-    A finding of the machine can be reached by stepping; otherwise its dump shows the kernel, and
-    without a dump pytest can look for more.
-    """
-    name = item.nodeid.partition("::")[2]
-    test = text.typed(f"{text.relative(item.path)}::{name}")
-    for finding in findings:
-        if "machine" in finding.engines:
-            kernel = text.typed(finding.kernel)
-            return f"pallas-debug step -x -k {kernel} -m pytest {test}"
-    if dumped:
-        return f"pallas-debug show {text.typed(text.relative(dumped[0]))}"
-    return f"pytest {test} {'--pallas-dump' if is_verified else '--pallas-verify'}"
+    return "\n".join([*lines, f"{followup.LABEL}{command}"])

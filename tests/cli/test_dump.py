@@ -50,7 +50,7 @@ def test_a_script_is_run_and_its_kernels_dumped(
     assert done.stdout == "sum 2048.0 --its own arguments\n"
     assert "no accelerator found: kernels run on the kernel machine" in done.stderr
     assert "pallas-debug: 1 kernel for v5e, v6e in dumps" in done.stderr
-    assert "pallas-debug: next: pallas-debug ls dumps" in done.stderr
+    assert "next: pallas-debug report dumps" in done.stderr
     (kernel,) = (tmp_path / "dumps").glob("vector_add-*")
     assert (kernel / "v5e" / "passes").is_dir()
     assert (kernel / "v6e" / "mosaic.mlir").is_file()
@@ -104,8 +104,9 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
     assert "broken.py:5: Unimplemented primitive in Pallas TPU lowering" in done.stderr
     assert "(1 failed)" in done.stderr
     following = done.stderr.rsplit("next: pallas-debug ", 1)[1].split()
-    shown = command(*following)
-    assert shown.returncode == 0
+    (explained, shown) = (command(*following), command("show", *following[1:], "error"))
+    assert (explained.returncode, shown.returncode) == (0, 0)
+    assert "\nunimplemented-primitive: " in explained.stdout
     assert "NotImplementedError in broken_kernel-" in shown.stdout
     assert "broken.py:5   o_ref[...] = jnp.cumsum(x_ref[...], axis=0)" in shown.stdout
 

@@ -28,11 +28,10 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dump]:
     return root, dump
 
 
-@pytest.mark.slow
 def test_ls_of_a_kernel_lists_its_passes(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
     shown = command("ls", root, "-k", "matmul", "-t", "v5e").stdout.splitlines()
-    every = command("ls", root, "-k", "matmul", "-t", "v5e", "--all").stdout.splitlines()
+    every = command("ls", dump.folder / "v5e", "--all").stdout.splitlines()
     compilation = dump.compilation("v5e")
     assert len(shown) == len(compilation.changed_passes)
     assert len(every) == len(compilation.passes)
@@ -40,17 +39,30 @@ def test_ls_of_a_kernel_lists_its_passes(command: Any, dumped: tuple[Path, Dump]
 
 
 def test_a_kernel_is_named_by_the_start_of_its_name(
-    command: Any, dumped: tuple[Path, Dump]
+    commands: Any, dumped: tuple[Path, Dump], tmp_path: Path
 ) -> None:
     root, dump = dumped
-    whole, start = (command("show", where).stdout for where in (root / dump.name, root / "mat"))
-    assert whole == start
-    whole, start = (command("ls", where).stdout for where in (root / dump.name, root / "mat"))
-    assert whole == start
-    assert start.count(dump.name) == 2
-    (root.parent / "dumpz").mkdir()
-    for words in (["ls", "dump"], ["show", "nowhere"]):  # a name alone is a directory's
-        assert "no such directory" in command(*words).stderr
+    folder, start, by_option = commands(
+        ("ls", dump.folder), ("ls", root / "mat"), ("ls", root, "-k", "matmul")
+    )
+    assert folder.stdout == start.stdout == by_option.stdout
+    assert {line.split("\t")[0] for line in folder.stdout.splitlines()} == {"v5e", "v6e"}
+    for words in (["ls", "mat"], ["show", "nowhere"]):  # without dumps, a name is a directory's
+        (done,) = commands(words)
+        assert "no such directory: " in done.stderr
+        assert "`pallas-debug dump SCRIPT.py` creates one" in done.stderr
+    (tmp_path / "dumps").symlink_to(root)
+    named = commands(*((name, "mat") for name in ("ls", "show", "report")))
+    assert [done.returncode for done in named] == [0, 0, 0]
+    assert named[0].stdout == folder.stdout
+    for name in ("ls", "show", "diff", "source", "stats", "timeline", "report", "reproduce"):
+        (done,) = commands((name, "matnul"))
+        assert done.returncode == 2
+        assert f"no kernel 'matnul' (did you mean 'matmul'?) in dumps; there are: {dump.name}" in (
+            done.stderr
+        )
+    everything = commands(("ls",), ("show",), ("report",), ("grep", "-c", "vector"))
+    assert [done.returncode for done in everything] == [0, 0, 0, 0]
 
 
 STAGES = {
@@ -87,8 +99,8 @@ def test_a_targets_folder_is_listed_reported_and_explained(
     _, dump = dumped
     folder = dump.folder / "v5e"
     listed, passes, explained, reported = commands(
+        ("ls", dump.folder.parent, "-t", "v5e"),
         ("ls", folder),
-        ("ls", folder, "-k", dump.folder.name),
         ("explain", folder),
         ("report", folder, "-o", tmp_path / "page.html"),
     )

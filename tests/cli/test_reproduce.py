@@ -122,7 +122,7 @@ def test_what_makes_no_sense(commands: Any, dumped: Path, tmp_path: Path) -> Non
         (["raw"], 3, "is a raw libtpu dump: it contains passes, but neither the kernel's jaxpr "
          "nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"),
         (["nowhere/at/all"], 2, "no such directory: nowhere/at/all"),
-        ([dumped], 2, "select a kernel of"),
+        ([dumped], 2, "has several kernels: name one of "),
         ([dumped, "-k", "healthy", "-t", "v99"], 2, "unknown target 'v99'"),
         ([dumped, "-k", "healthy", "-o", "no/such/file.py"], 3,
          "no/such/file.py cannot be written: No such file or directory"),

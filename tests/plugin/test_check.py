@@ -111,7 +111,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
             "*- pallas-debug -*",
             "NanProduced in kernel `log`",
             "  called from test_it.py:15",
-            "next: pallas-debug step -x -k log -m pytest test_it.py::test_fails_by_itself",
+            "next: pallas-debug step -x -k log test_it.py::test_fails_by_itself",
         ]
     )
     for test in ("test_skips_the_rest", "TestCase.test_bad"):

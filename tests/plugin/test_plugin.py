@@ -77,7 +77,7 @@ def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
             "pallas-debug *: dumping to dumps for v5e, v6e; kernels run on the kernel machine, as there is no accelerator",
             "*- pallas-debug -*",
             "2 kernels for v5e, v6e in dumps*, used by 4 tests",
-            "next: pallas-debug ls dumps",
+            "next: pallas-debug report dumps",
         ]
     )
     assert used(pytester.path / "dumps") == EXPECTED
@@ -140,7 +140,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
             "  unimplemented-primitive: interpret modes run any jax operation; *",
             "  try: express it with other operations: a cumulative sum as a product with a triangular *",
             "1 kernel for v5e in dumps (1 failed), used by 1 test",
-            "next: pallas-debug show dumps/broken_kernel-* error -t v5e",
+            "next: pallas-debug explain dumps/broken_kernel-*",
         ]
     )
 

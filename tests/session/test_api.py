@@ -46,7 +46,7 @@ def test_a_bare_decorator(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert printed.err.splitlines() == [
         api.INTERPRETED,
         "pallas-debug: 1 kernel for v5e in dumps",
-        "pallas-debug: next: pallas-debug ls dumps",
+        "next: pallas-debug report dumps",
     ]
     added(X)  # the same again: nothing is compiled, and there is nothing to say
     assert capfd.readouterr().err == ""
@@ -155,7 +155,7 @@ def test_a_failing_kernel_is_reported_and_raises_nothing(
     output = capfd.readouterr().err
     assert "v5e: failed (lowering): " in output
     assert f"{Path(__file__).name}:" in output
-    assert "next: pallas-debug show d/sums-" in output
+    assert "next: pallas-debug explain d/sums-" in output
 
 
 def test_wrong_options_are_refused_on_entering(tmp_path: Path) -> None:

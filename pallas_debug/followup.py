@@ -1,0 +1,108 @@
+"""The command to run next: what each outcome of a command, a finding or a failed test leads to.
+
+All `next:` lines come from here. A command is complete: a shell takes it as it is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from pallas_debug.render import relative, typed
+
+if TYPE_CHECKING:
+    from pallas_debug.model import Compilation, Dump, Finding
+
+LABEL = "next: "
+"""What a line with the command begins with."""
+
+
+def command(*words: str | PurePath) -> str:
+    """Return the command line of `pallas-debug` with these words, quoted for a shell.
+
+    Args:
+      words: paths are written so that they are no options, if they start with a dash.
+    """
+    quoted = (typed(word) if isinstance(word, PurePath) else shlex.quote(word) for word in words)
+    return " ".join(["pallas-debug", *quoted])
+
+
+def within(root: Path | str, *names: str) -> Path | str:
+    """Return the place of a kernel in a dump directory or at its URL."""
+    return root / Path(*names) if isinstance(root, Path) else "/".join([root.rstrip("/"), *names])
+
+
+def after_failure(folder: Path | str, compilation: Compilation) -> str:
+    """Command for a compilation that failed: its explanation, or what reproduces it."""
+    failure = compilation.failure
+    if failure is not None and failure.explanation is not None:
+        return command("explain", folder)
+    return command("reproduce", folder, "-t", compilation.target, "-o", "reproduce.py")
+
+
+def first_failure(
+    root: Path | str, kernels: Iterable[tuple[str, Iterable[Compilation | None]]]
+) -> str | None:
+    """Command for the first compilation that failed; None if there is none.
+
+    Args:
+      kernels: the folder's name and the compilations of each.
+    """
+    for name, compilations in kernels:
+        for made in compilations:
+            if made is not None and not made.ok:
+                return after_failure(within(root, name), made)
+    return None
+
+
+def after_dump(dumps: Sequence[Dump], root: Path | str, *, has_terminal: bool) -> str:
+    """Command for kernels that were dumped: of the first that failed, or a look at all of them."""
+    if isinstance(root, Path):
+        root = Path(relative(root.absolute()))
+    kernels = ((dump.name, dump.compilations) for dump in dumps)
+    look = command("browse" if has_terminal else "report", root)
+    return first_failure(root, kernels) or look
+
+
+def after_findings(
+    findings: Sequence[Finding], program: Sequence[str], root: Path | str | None = None
+) -> str | None:
+    """Command for what was found in a program's kernels: where it happens, or why it is refused.
+
+    Args:
+      findings: as they are shown, the first of which is the cause of others.
+      program: what was run, as words of a command line: `rows:double --arg f32[8,128]`.
+      root: the dump directory of its kernels, if they were kept.
+
+    Returns:
+      None if nothing was found.
+    """
+    for finding in findings:
+        if "machine" in finding.engines:
+            return command("step", "-x", "-k", finding.kernel, *program)
+    for finding in findings:
+        if "compile" in finding.engines:
+            return command("dump", *program) if root is None else command("explain", root)
+        if "trace" in finding.engines:
+            return command("explain", str(finding.kind))
+    return command("step", "-k", findings[0].kernel, *program) if findings else None
+
+
+def after_test(
+    test: str, findings: Sequence[Finding], dumped: Sequence[Path], *, is_verified: bool
+) -> str:
+    """Command for a failed test.
+
+    Args:
+      test: its file and name, as pytest takes them: `tests/test_rows.py::test_sum[8]`.
+      dumped: folders of its kernels, the faulty ones first.
+      is_verified: whether its kernels were verified, so that more is found only in a dump.
+    """
+    found = after_findings(findings, [test], dumped[0] if dumped else None)
+    if found is not None:
+        return found
+    if dumped:
+        return command("show", dumped[0])
+    return f"pytest {typed(test)} {'--pallas-dump' if is_verified else '--pallas-verify'}"
