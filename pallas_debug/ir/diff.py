@@ -181,20 +181,25 @@ def diff(
     return Diff(old=sides[0], new=sides[1], changes=changes, kind=kind)
 
 
-def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def words(
+    old: str, new: str, renamed: Mapping[str, str] = {}
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the character spans in which two lines differ, for the old and the new line.
 
     Lines longer than `LONG` get a single span, from the first difference to the last.
+
+    Args:
+      renamed: names of values in the new text, by their names in the old one.
     """
     if max(len(old), len(new)) > LONG:
         return _middle(old, new)
     a, b = _WORDS.findall(old), _WORDS.findall(new)
-    head, tail = common_ends(a, b)
-    middle = a[head : len(a) - tail], b[head : len(b) - tail]
+    keys = [renamed.get(word, word) for word in a]
+    head, tail = common_ends(keys, b)
     spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-    starts = [sum(map(len, a[:head]))] * 2
-    for tag, i, j, k, m in _word_opcodes(*middle):
-        for side, (texts, first, last) in enumerate(((middle[0], i, j), (middle[1], k, m))):
+    starts = [sum(map(len, side[:head])) for side in (a, b)]
+    for tag, i, j, k, m in _word_opcodes(keys[head : len(a) - tail], b[head : len(b) - tail]):
+        for side, (texts, first, last) in enumerate(((a[head:], i, j), (b[head:], k, m))):
             length = sum(map(len, texts[first:last]))
             if tag != "equal" and length:
                 spans[side].append((starts[side], starts[side] + length))

@@ -34,7 +34,7 @@ from pallas_debug.tui.panes.failure import FailurePane
 from pallas_debug.tui.panes.kernels import KernelPane
 from pallas_debug.tui.panes.steps import StepPane
 from pallas_debug.tui.panes.text import TextPane
-from pallas_debug.tui.panes.trail import SourcePane, TrailPane
+from pallas_debug.tui.panes.trail import TrailPane
 from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lineview import LineView
@@ -61,7 +61,7 @@ class Workspace(Shell):
     KernelPane { width: 2fr; min-width: 24; }
     #middle { width: 2fr; min-width: 24; border-left: vkey $surface-lighten-2; }
     #right { width: 5fr; border-left: vkey $surface-lighten-2; }
-    SourcePane, TrailPane { border-top: hkey $surface-lighten-2; }
+    #source, TrailPane { border-top: hkey $surface-lighten-2; }
     .hidden { display: none; }
     #title, #status {
         height: 1; background: $panel; padding: 0 1;
@@ -86,7 +86,7 @@ class Workspace(Shell):
         self.text = TextPane(id="text")
         self.diff = DiffPane(id="diff")
         self.trail = TrailPane(id="trail")
-        self.source = SourcePane(id="source")
+        self.source = TextPane(id="source")
         self._document: Document | None = None
         self._shown_place: TextPlace | None = None
         self._sourced: Entry | None = None
@@ -324,12 +324,10 @@ class Workspace(Shell):
         """Show the kernel's file, with the number of text lines that come from each line."""
         if not self.sourcing or self.entry is None:
             return
-        file = self.browser.source_file(self.entry)
-        counts = {n: len(at) for (name, n), at in self.text.origins.items() if name == file}
-        self.source.show(self.browser.source_lines(self.entry), counts)
         if self._sourced != self.entry:
             self._sourced = self.entry
-            self.source.cursor = self.browser.source_line(self.entry) - 1
+            line = self.browser.source_line(self.entry) - 1
+            self.source.show(self.browser.source_lines(self.entry), keep=line)
         self._follow_text()
 
     def _follow_text(self) -> None:
@@ -354,7 +352,7 @@ class Workspace(Shell):
     # Title and status.
 
     @on(LineView.Moved, "#text, #diff")
-    @on(TextPane.TextChanged)
+    @on(TextPane.TextChanged, "#text")
     @on(DiffPane.DiffChanged)
     @on(FindView.Found)
     def update_status(self) -> None:

@@ -113,18 +113,21 @@ async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
         show(app.pane, ["same", "%0 = a.load %1 : f32"], ["same", "%0 = a.store %1 : f32"])
         await pilot.pause()
         rows = [row.rstrip() for row in screen_rows(app)]
-        assert rows[:4] == [
+        assert rows[:7] == [
+            "- A   + B",
+            "  a.load       -1          ██████████████████████████████",
+            "  a.store              +1  ██████████████████████████████",
             "@@ -1,2 +1,2 @@",
             "1 1  same",
             "2   -%0 = a.load %1 : f32",
             "  2 +%0 = a.store %1 : f32",
         ]
-        assert app.pane.cells(2) == [
+        assert app.pane.cells(5) == [
             ("%0 = ", "diff--removed"),
             ("a.load", "diff--removed-word"),
             (" %1 : f32", "diff--removed"),
         ]
-        styled = [s for strip in app.screen._compositor.render_strips()[2:4] for s in strip]
+        styled = [s for strip in app.screen._compositor.render_strips()[5:7] for s in strip]
         assert [s.text for s in styled if s.style and s.style.reverse] == ["a.load", "a.store"]
 
 
@@ -135,19 +138,82 @@ async def test_a_location_is_no_change_in_a_line_that_changed() -> None:
         old = ["%0 = a.load %1 : f32 loc(#loc1)", "%1 = a.b loc(#loc1)"]
         show(app.pane, old, ["%0 = a.store %1 : f32 loc(#loc7)", "%1 = a.b loc(#loc8)"])
         await pilot.pause()
-        assert plain(app.pane.cells(1)) == "%0 = a.load %1 : f32 loc(…)"
-        assert [text for text, look in app.pane.cells(2) if look == "diff--added-word"] == [
+        removed, added = app.pane.cursor, app.pane.cursor + 1
+        assert plain(app.pane.cells(removed)) == "%0 = a.load %1 : f32"
+        assert plain(app.pane.cells(added)) == "%0 = a.store %1 : f32"
+        assert [text for text, look in app.pane.cells(added) if look == "diff--added-word"] == [
             "a.store"
         ]
-        assert app.pane.cells(2)[-1] == ("loc(…)", "diff--location")
-        assert app.pane.count == 4
+        assert app.pane.count == 7
         app.pane.ignore = () if app.pane.ignore else NOISE
         await pilot.pause()
-        assert [text for text, look in app.pane.cells(3) if look == "diff--added-word"] == [
+        removed, added = app.pane.cursor, app.pane.cursor + 2
+        assert [text for text, look in app.pane.cells(added) if look == "diff--added-word"] == [
             "a.store",
             "#loc7",
         ]
-        assert plain(app.pane.cells(1)).endswith("f32 loc(#loc1)")
+        assert plain(app.pane.cells(removed)).endswith("f32 loc(#loc1)")
+
+
+@drive
+async def test_renumbered_values_are_not_marked_and_other_operands_are() -> None:
+    app = Alone()
+    old = ["%0 = a.b : i32", "%1 = a.c : i32", "%2 = a.d %0, %1 : i32", "%3 = a.e %2, %0"]
+    new = ["%4 = a.b : i32", "%5 = a.c : i32", "%6 = a.d %4, %4 : i32", "%7 = a.f %6, %4"]
+    async with app.run_test(size=(80, 24)):
+        show(app.pane, old, new)
+        marked = [
+            [text for text, look in app.pane.cells(n) if look.endswith("-word")]
+            for n in range(app.pane.count)
+        ]
+        assert [words for words in marked if words] == [["%1"], ["a.e"], ["%4"], ["a.f"]]
+        app.pane.ignore = ()
+        words = [cell for n in range(app.pane.count) for cell in app.pane.cells(n)]
+        assert ("%0", "diff--removed-word") in words
+
+
+@drive
+async def test_a_row_of_an_operation_filters_the_changes() -> None:
+    app = Alone()
+    same = [f"%{n} = a.same %{n} : i32" for n in range(20)]
+    old = ["%x = a.load : i32", *same, "%y = a.mul : i32"]
+    new = ["%x = a.store : i32", *same, "%y = a.div : i32", "%z = a.div : i32"]
+    async with app.run_test(size=(80, 40)) as pilot:
+        show(app.pane, old, new, labels=("v5e", "v6e"))
+        await pilot.pause()
+        rows = [row.rstrip() for row in screen_rows(app)]
+        assert rows[0] == "- v5e   + v6e"
+        assert [row.split()[:2] for row in rows[1:5]] == [
+            ["a.div", "+2"],
+            ["a.load", "-1"],
+            ["a.mul", "-1"],
+            ["a.store", "+1"],
+        ]
+        assert sum(row.startswith("@@") for row in rows) == 2
+        app.pane.cursor = 1
+        app.pane.choose()
+        await pilot.pause()
+        rows = [row.rstrip() for row in screen_rows(app)]
+        assert rows[1].startswith("▸ a.div")
+        assert sum(row.startswith("@@") for row in rows) == 1
+        assert not any("a.load :" in row for row in rows)
+        app.pane.choose()
+        await pilot.pause()
+        assert sum(row.startswith("@@") for row in screen_rows(app)) == 2
+
+
+@drive
+async def test_a_change_beyond_the_edge_is_panned_to() -> None:
+    app = Alone()
+    head = "%0 = a.b " + "x" * 100
+    async with app.run_test(size=(60, 24)) as pilot:
+        show(app.pane, [f"{head} old", *"abcdefgh", "short"], [f"{head} new", *"abcdefgh", "other"])
+        await pilot.pause()
+        assert app.pane.panned
+        assert any("old" in row for row in screen_rows(app))
+        app.pane.next_hunk(1)
+        await pilot.pause()
+        assert app.pane.panned == 0
 
 
 @drive
@@ -233,8 +299,8 @@ async def test_many_bytes_are_read_in_a_thread_and_once() -> None:
             app.pane.ignore = () if app.pane.ignore else NOISE
             await until(pilot, lambda: not app.pane.comparing)
             assert [t is not threading.main_thread() for t in threads] == [in_thread] * 2
-            assert screen_rows(app)[1].startswith("1   -x x")
-            assert screen_rows(app)[2].startswith("  1 +y y")
+            assert screen_rows(app)[2].startswith("1   -x x")
+            assert screen_rows(app)[3].startswith("  1 +y y")
 
 
 @drive

@@ -14,11 +14,9 @@ from pallas_debug.ir.operations import Module, Region
 from pallas_debug.ir.patterns import Query
 from pallas_debug.tui.model.document import MAX_PIECE, OVERLAP, Document, Lines
 from pallas_debug.tui.widgets.cells import (
-    Mark,
     cells,
     cuts,
     marked,
-    outside,
     plain,
     spans,
     visible,
@@ -85,7 +83,8 @@ def test_tabs_reach_their_stops_across_parts() -> None:
     [
         ("  %0 = arith.constant 1 : i32", {"value", "operation", "type", "literal"}),
         ("#loc1 = loc(callsite(#loc2 at #loc3))", {"location"}),
-        ("    c:f32[128,256] <- a[...]  # softmax.py:7:8 (k)", {"comment", "type"}),
+        ("    c:f32[128,256] <- a[...]  # softmax.py:7:8 (k)", {"location", "type"}),
+        ("    x = y  # at most", {"comment"}),
         ('"string" // and a comment', {"comment"}),
         ("plain words", set()),
         (LLO[0], {"label"}),
@@ -129,11 +128,21 @@ def test_marks_lie_over_parts_and_lose_nothing() -> None:
             at += len(text)
 
 
-def test_a_location_with_a_hit_in_it_is_not_folded_away() -> None:
-    line = '%0 = a.b loc("rows.py":1:2)'
-    parts = marked(spans(line), [(13, 17, "hit")])
-    assert plain(without_locations(parts)) == line
-    assert plain(without_locations(spans(line))) == "%0 = a.b loc(…)"
+@pytest.mark.parametrize(
+    "line, left",
+    [
+        ('%0 = a.b loc("rows.py":1:2)', "%0 = a.b"),
+        ("func.func @f(%arg0: i32 loc(unknown)) {", "func.func @f(%arg0: i32) {"),
+        ("} loc(#loc)", "}"),
+        ("c:f32[8] <- a[...]  # /x/rows.py:7:8 (rows)", "c:f32[8] <- a[...]"),
+        ('%7 = vsyncpa 0 /* loc("rows.py":21:17 to :27) */', "%7 = vsyncpa 0"),
+        ("x = y  # at most 1", "x = y  # at most 1"),
+    ],
+)
+def test_locations_are_left_out_except_for_hits_in_them(line: str, left: str) -> None:
+    assert plain(without_locations(spans(line))) == left
+    parts = marked(spans(line), [(len(line) - 3, len(line), "hit")])
+    assert plain(without_locations(parts)).endswith(line[-3:])
 
 
 def shown(folds: Folds, count: int) -> list[int]:
@@ -237,18 +246,3 @@ def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> 
     assert (source.text(0), source.length(1), list(source.whole())) == ("", 0, [])
     assert source.index()
     assert list(source.pieces(10)) == []
-
-
-@pytest.mark.parametrize(
-    "marks, kept",
-    [
-        ([(0, 2, "a")], [(0, 2, "a")]),
-        ([(4, 6, "a")], []),
-        ([(2, 5, "a")], [(2, 3, "a")]),
-        ([(5, 9, "a")], [(7, 9, "a")]),
-        ([(0, 20, "a")], [(0, 3, "a"), (7, 10, "a"), (12, 20, "a")]),
-        ([(0, 4, "a"), (6, 8, "b"), (12, 13, "c")], [(0, 3, "a"), (7, 8, "b"), (12, 13, "c")]),
-    ],
-)
-def test_marks_outside_of_ranges(marks: list[Mark], kept: list[Mark]) -> None:
-    assert outside(marks, [(3, 7), (10, 12)]) == kept

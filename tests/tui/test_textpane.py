@@ -53,7 +53,8 @@ async def test_every_stage_is_drawn_at_every_size(size: str) -> None:
     app = Alone()
     async with app.run_test(size=SIZES[size]) as pilot:
         for path in (*PASSES[::5], JAXPR):
-            app.pane.show(lines_of(path))
+            app.pane.locations = True
+            app.pane.show(lines_of(path), keep=0)
             await pilot.pause()
             width, height = SIZES[size]
             rows = app.rows()
@@ -190,6 +191,7 @@ async def test_regions_fold_and_searches_unfold_what_they_land_in() -> None:
     path = next(p for p in PASSES if "canonicalize-operations" in p.name)
     async with app.run_test(size=(160, 48)) as pilot:
         app.pane.show(lines_of(path))
+        app.pane.locations = True
         regions = app.pane.module.regions
         function = next(r for r in regions if "func.func @rows(" in app.pane.line(r.start))
         app.pane.cursor = function.start + 1

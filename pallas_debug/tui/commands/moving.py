@@ -35,13 +35,15 @@ class MovingActions(Workspace):
     def action_focus_pane(self, direction: int) -> None:
         self.focus_pane(direction)
 
-    @action("pane.into", "enter", "into the next pane; in the text, fold a region")
+    @action("pane.into", "enter", "into the next pane; fold a region of a text; filter a diff")
     def action_into_pane(self) -> None:
         if self.focused is self.trail:
             self.trail.choose()
         elif self.focused is self.text:
             self.text.toggle_fold()
-        elif self.focused is not self.diff:
+        elif self.focused is self.diff:
+            self.diff.choose()
+        else:
             self.focus_pane(1)
 
     @action("pane.zoom", "z", "zoom a pane")
@@ -213,7 +215,7 @@ class MovingActions(Workspace):
         if lines := self.lines_from(line, place):
             self.text.go_to(lines[int(share * len(lines))])
 
-    @on(TextPane.TextChanged)
+    @on(TextPane.TextChanged, "#text")
     def _seek_origin_later(self) -> None:
         if self.is_composed:
             self._seek_origin(self.place)

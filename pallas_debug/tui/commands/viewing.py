@@ -82,9 +82,9 @@ class ViewingActions(Workspace):
 
     # The text.
 
-    @action("text.locations", "L", "fold locations")
-    def action_fold_locations(self) -> None:
-        self.text.folded = not self.text.folded
+    @action("text.locations", "L", "show or hide locations")
+    def action_toggle_locations(self) -> None:
+        self.text.locations = not self.text.locations
 
     @action("text.wrap", "w", "wrap long lines")
     def action_wrap(self) -> None:

@@ -353,7 +353,7 @@ class Browser:
         """Return two texts in the order of a diff: old, new.
 
         The first directory is the old one, and so is the earlier text of a compilation. Otherwise
-        `base`, which `place` is compared with, is the old text.
+        `place` is the old text, and `base`, which it is compared with, the new one.
         """
         if place.entry.dump != base.entry.dump:
             is_first = place.entry.dump < base.entry.dump
@@ -361,7 +361,7 @@ class Browser:
             steps = self.steps(place.entry, place.target)
             is_first = steps.index(place.step) < steps.index(base.step)
         else:
-            is_first = False
+            is_first = True
         return (place, base) if is_first else (base, place)
 
     def label(self, place: TextPlace, other: TextPlace) -> str:

@@ -1,4 +1,4 @@
-"""Diff of two texts.
+"""Diff of two texts, below the operations that it removes and adds.
 
 Signs in front of lines and reversed words mark the changes; colour only helps.
 """
@@ -8,25 +8,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from operator import itemgetter
+from functools import cached_property, lru_cache
 from threading import Event
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import work
 from textual.reactive import reactive
 
-from pallas_debug.ir.operations import NOISE, Noise
+from pallas_debug.findings.facts import line_text
+from pallas_debug.ir.operations import NOISE, Module, Noise, name_of, read_line
+from pallas_debug.model import SourceLine
 from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import (
     KINDS,
     Cells,
-    Mark,
+    fitted,
     marked,
-    outside,
+    plain,
     spans,
+    visible,
     without_locations,
 )
 from pallas_debug.tui.widgets.find import FindView
@@ -41,13 +45,18 @@ AT_ONCE = 200_000
 MAX_BYTES = 16_000_000
 """Maximum size in bytes of a text to compare."""
 
-Tag = Literal["hunk", "equal", "removed", "added", "note"]
+MAX_OPERATIONS = 6
+"""Maximum number of operations listed at first."""
+
+Tag = Literal["labels", "operation", "more", "growth", "hunk", "equal", "removed", "added", "note"]
 Spans = list[tuple[int, int]]
 
 SIGNS: dict[Tag, str] = {"removed": "-", "added": "+"}
 
-_COMPARED = 2 * MAX_LINE
-"""Maximum characters of a line to compare by words; more than are drawn."""
+_BAR = 30
+"""Cells of the longest bar."""
+
+_RESULT = re.compile(r"%[\w$.-]+(?=(?::\d+)?(?:, %[\w$.:-]+)* = )")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +66,7 @@ class DiffRow:
     Attributes:
       old, new: indices in the diff's `old.lines` and `new.lines`; both are set for a line that is
         compared by words with its counterpart.
-      text: text of a `hunk` or `note`.
+      text: text of a `hunk` or `note`; name of an `operation`.
     """
 
     tag: Tag
@@ -67,12 +76,24 @@ class DiffRow:
 
 
 class DiffRows:
-    """Rows of a diff. Expensive steps are done on construction."""
+    """Rows of a diff. Expensive steps are done on construction.
 
-    def __init__(self, diff: engine.Diff) -> None:
+    Args:
+      texts: the lines of both texts.
+
+    Attributes:
+      removed, added: number of removed and added lines by operation.
+      growth: Python line from which the new text has most operations more, and how many; or None.
+    """
+
+    def __init__(
+        self, diff: engine.Diff, texts: Sequence[Sequence[str]], ignore: Sequence[Noise]
+    ) -> None:
         from pallas_debug.ir.match import Budget
 
         self.diff = diff
+        self._ignore = ignore
+        self._modules = [Module(lines, diff.kind) for lines in texts]
         budget = Budget()
         # For each change, by its start, the pairs of old and new lines.
         self._pairs = {
@@ -81,32 +102,110 @@ class DiffRows:
             if c.tag == "replace"
         }
         self.words = lru_cache(maxsize=4096)(self._words)
+        self.names = lru_cache(maxsize=4096)(self._names)
+        self.removed, self.added = (
+            Counter(name for text in texts for name in self.names(text))
+            for texts in self._changed()
+        )
+        self.growth = self._growth()
 
-    def rows(self) -> list[DiffRow]:
-        """Return the changes, with some lines around them."""
+    def operations(self) -> list[str]:
+        """Return the operations that the changes remove or add, most frequent first."""
+        return [name for name, _ in (self.removed + self.added).most_common()]
+
+    def rows(self, only: str | None = None) -> list[DiffRow]:
+        """Return the changes, with some lines around them.
+
+        Args:
+          only: operation that a hunk must remove or add.
+        """
         found: list[DiffRow] = []
         for hunk in self.diff.hunks():
-            found.append(DiffRow(tag="hunk", text=self.diff.place(hunk)))
-            for change in hunk:
-                found += self._unified(change)
+            rows = [row for change in hunk for row in self._unified(change)]
+            if only is None or any(
+                row.tag in SIGNS and only in self.names(self.text(row)) for row in rows
+            ):
+                found += [DiffRow(tag="hunk", text=self.diff.place(hunk)), *rows]
         return found
 
     def text(self, row: DiffRow) -> str:
-        """Return the text of a row to search in."""
+        """Return the text of a row."""
         old, new = self.diff.old.lines, self.diff.new.lines
-        if row.tag in ("hunk", "note"):
-            return row.text
         if row.tag == "removed":
             return old[row.old or 0]
-        return new[row.new or 0]
+        return row.text if row.new is None else new[row.new]
+
+    def shown(self, row: DiffRow) -> str:
+        """Return the text of a line as it is drawn, without the noise that is ignored."""
+        text = self.text(row)[:MAX_LINE]
+        return plain(without_locations(spans(text))) if "loc" in self._ignore else text
+
+    def source(self, row: DiffRow) -> SourceLine | None:
+        """Return the innermost Python line of a removed or added line."""
+        is_old = row.tag == "removed"
+        side, at = (self.diff.old, row.old) if is_old else (self.diff.new, row.new)
+        module = self._modules[not is_old]
+        if at is None or self.diff.kind == "bundles":
+            return None
+        return next(iter(module.source(side.numbers[at])), None)
+
+    def _changed(self) -> Iterator[list[str]]:
+        """Yield the removed lines, and the added ones."""
+        changes = [c for c in self.diff.changes if c.tag != "equal"]
+        yield [self.diff.old.lines[n] for c in changes for n in c.old]
+        yield [self.diff.new.lines[n] for c in changes for n in c.new]
+
+    def _names(self, text: str) -> tuple[str, ...]:
+        if self.diff.kind == "bundles":
+            return tuple(operation.name for operation in read_line(text, "bundles"))
+        name = name_of(text, self.diff.kind)
+        return (name,) if name is not None else ()
+
+    def _growth(self) -> tuple[SourceLine, int] | None:
+        counts: Counter[tuple[str, int]] = Counter()
+        lines: dict[tuple[str, int], SourceLine] = {}
+        for change in self.diff.changes:
+            for row in self._unified(change) if change.tag != "equal" else ():
+                if self.names(self.text(row)) and (source := self.source(row)):
+                    counts[source.place] += 1 if row.tag == "added" else -1
+                    lines[source.place] = source
+        for place, count in counts.most_common(1):
+            if count > 0:
+                return lines[place], count
+        return None
+
+    def has_grown(self, row: DiffRow) -> bool:
+        """Return whether an added line comes from the Python line of `growth`."""
+        if self.growth is None or (source := self.source(row)) is None:
+            return False
+        return source.place == self.growth[0].place
+
+    @cached_property
+    def _renamed(self) -> dict[str, str]:
+        """Names of values in the new text, by their names in the old one."""
+        found: dict[str, str] = {}
+        if "ssa" in self._ignore:
+            old, new = self.diff.old.lines, self.diff.new.lines
+            for change in self.diff.changes:
+                for a, b in self._paired(change):
+                    if a is not None and b is not None:
+                        found.update(zip(self._results(old[a]), self._results(new[b])))  # noqa: B905
+        return found
+
+    def _results(self, text: str) -> list[str]:
+        if self.diff.kind != "jaxpr":
+            return _RESULT.findall(text)
+        return [value.name for o in read_line(text, "jaxpr") for value in o.results]
 
     def _words(self, old: int, new: int) -> tuple[Spans, Spans]:
         from pallas_debug.ir import diff as engine
 
-        a, b = self.diff.old.lines[old], self.diff.new.lines[new]
-        return engine.words(a[:_COMPARED], b[:_COMPARED])
+        a = self.shown(DiffRow(tag="removed", old=old))
+        return engine.words(a, self.shown(DiffRow(tag="added", new=new)), self._renamed)
 
-    def _paired(self, change: engine.Change) -> list[tuple[int | None, int | None]]:
+    def _paired(self, change: engine.Change) -> Sequence[tuple[int | None, int | None]]:
+        if change.tag == "equal":
+            return list(zip(change.old, change.new, strict=True))
         if change.tag == "delete":
             return [(n, None) for n in change.old]
         if change.tag == "insert":
@@ -114,11 +213,10 @@ class DiffRows:
         return self._pairs[change.old.start, change.new.start]
 
     def _unified(self, change: engine.Change) -> Iterator[DiffRow]:
-        if change.tag == "equal":
-            for old, new in zip(change.old, change.new, strict=True):
-                yield DiffRow(tag="equal", old=old, new=new)
-            return
         pairs = self._paired(change)
+        if change.tag == "equal":
+            yield from (DiffRow(tag="equal", old=a, new=b) for a, b in pairs)
+            return
         yield from (DiffRow(tag="removed", old=a, new=b) for a, b in pairs if a is not None)
         yield from (DiffRow(tag="added", old=a, new=b) for a, b in pairs if b is not None)
 
@@ -154,12 +252,14 @@ class DiffPane(FindView):
         "diff--added",
         "diff--removed-word",
         "diff--added-word",
+        "diff--chosen",
         *(f"diff--{kind}" for kind in KINDS),
     }
     DEFAULT_CSS = """
     DiffPane {
         & .diff--number { text-style: dim; }
         & .diff--hit { background: $warning; color: $background; text-style: bold; }
+        & .diff--chosen { color: $text-warning; text-style: bold; }
         & .diff--hunk { color: $text-secondary; text-style: bold; }
         & .diff--note { text-style: italic; }
         & .diff--removed { color: $text-error; }
@@ -187,6 +287,8 @@ class DiffPane(FindView):
         self._shown: list[DiffRow] = []
         self._stop = Event()
         self._note = ""
+        self._only: str | None = None
+        self._lists_all = False
 
     @property
     def count(self) -> int:
@@ -297,38 +399,103 @@ class DiffPane(FindView):
             if stop.is_set():
                 raise _Stopped
 
-        old, new = self._read()
+        texts = self._read()
         tick()
-        return DiffRows(engine.diff(old, new, ignore=self.ignore, tick=tick))
+        return DiffRows(engine.diff(*texts, ignore=self.ignore, tick=tick), texts, self.ignore)
 
     def _show_note(self, note: str) -> None:
         self._note = note
         self._show([DiffRow(tag="note", text=note)])
 
     def _arrange(self) -> None:
-        """Create the rows, and put the cursor on the first change."""
+        """Show the diff, with the cursor where the text grew most, or on the first change."""
         if self._diff is None:
             return
-        rows = self._diff.rows()
+        self._only, self._lists_all = None, False
+        self._make_rows()
+        added = [n for n, row in enumerate(self._shown) if row.tag == "added"]
+        grown = [n for n in added if self._diff.has_grown(self._shown[n])]
+        changes = [n for n, row in enumerate(self._shown) if row.tag in SIGNS]
+        self.cursor = next(iter(grown or changes), 0)
+
+    def _make_rows(self) -> None:
+        """Create the rows: the labels, the operations, and the changes that are not filtered."""
+        assert self._diff is not None
+        changes = self._diff.rows(self._only)
         old, new = self.labels
-        noise = " except for value numbers, locations and the order of attributes"
-        same = f"{new} is the same as {old}{noise if self.ignore else ''}."
-        self._show(rows or [DiffRow(tag="note", text=same)])
-        self.cursor = next((n for n, row in enumerate(rows) if row.tag in SIGNS), 0)
+        if not changes:
+            noise = " except for value numbers, locations and the order of attributes"
+            same = f"{new} is the same as {old}{noise if self.ignore else ''}."
+            self._show([DiffRow(tag="note", text=same)])
+            return
+        operations = self._diff.operations()
+        listed = operations if self._lists_all else operations[:MAX_OPERATIONS]
+        head = [DiffRow(tag="labels", text=f"- {old}   + {new}")]
+        head += [DiffRow(tag="operation", text=name) for name in listed]
+        if rest := len(operations) - len(listed):
+            head.append(DiffRow(tag="more", text=f"  {rest} more operations"))
+        if self._diff.growth is not None:
+            source, count = self._diff.growth
+            text = f"most added by {line_text(source)}: +{count:,}"
+            head.append(DiffRow(tag="growth", text=text))
+        self._show([*head, *changes])
+
+    def choose(self) -> None:
+        """Show only the changes of the operation under the cursor, or all again."""
+        row = self._shown[self.cursor] if self._shown else None
+        if self._diff is None or row is None or row.tag not in ("operation", "more"):
+            return
+        at = self.cursor
+        if row.tag == "more":
+            self._lists_all = True
+        else:
+            self._only = None if self._only == row.text else row.text
+        self._make_rows()
+        self.cursor = at
 
     def _show(self, rows: list[DiffRow]) -> None:
         self._shown = rows
         texts = [row.text if self._diff is None else self._diff.text(row) for row in rows]
         self.source = Lines(texts)
+        self.set_reactive(DiffPane.panned, 0)
         self.changed(keep=0)
         self._search_again()
         self.post_message(self.DiffChanged(self))
 
     # Drawing.
 
+    @property
+    def frozen(self) -> int:
+        head = next((n for n, row in enumerate(self._shown) if row.tag == "hunk"), 0)
+        return head if 2 * head <= self.room else 0
+
+    def watch_cursor(self, before: int, after: int) -> None:
+        self._pan_to_change()
+        super().watch_cursor(before, after)
+
+    def _pan_to_change(self) -> None:
+        """Pan so that a change under the cursor is visible."""
+        row = self._shown[self.cursor] if self.cursor < self.count else None
+        if self._diff is None or self.wrap or row is None or row.tag not in SIGNS:
+            return
+        marks = self._words_of(row)
+        room = max(self.columns - len(plain(self.prefix(self.cursor))), 1)
+        seen = range(self.panned, self.panned + room - 1)
+        if not marks:
+            self.panned = 0
+        elif not any(start in seen for start, _ in marks):
+            start, stop = marks[0]
+            self.panned = 0 if stop < room else max(start - room // 4, 0)
+
+    def _words_of(self, row: DiffRow) -> Spans:
+        """Return the changed words of a line; none if it has no counterpart."""
+        if self._diff is None or row.old is None or row.new is None:
+            return []
+        return self._diff.words(row.old, row.new)[row.tag == "added"]
+
     def prefix(self, line: int) -> Cells:
         row = self._shown[line]
-        if self._diff is None or row.tag in ("hunk", "note"):
+        if self._diff is None or (row.old is None and row.new is None):
             return []
         old, new = self._diff.diff.old, self._diff.diff.new
         numbers = [
@@ -340,52 +507,44 @@ class DiffPane(FindView):
 
     def cells(self, line: int) -> Cells:
         row = self._shown[line]
-        if self._diff is None or row.tag in ("hunk", "note"):
+        if self._diff is None or row.tag in ("hunk", "note", "more", "growth"):
             return self._with_hits(row.text, [(row.text, row.tag)])
-        return self._body(row, "old" if row.tag == "removed" else "new")
-
-    def _body(self, row: DiffRow, which: str) -> Cells:
-        """Return the text of a line, with its changed words marked."""
-        assert self._diff is not None
-        is_old = which == "old"
-        at = row.old if is_old else row.new
-        side = self._diff.diff.old if is_old else self._diff.diff.new
-        text = side.lines[at or 0]
-        rest, text = len(text) - MAX_LINE, text[:MAX_LINE]
-        parts: Cells
-        if row.tag == "equal":
-            parts = list(spans(text))
-        else:
-            kind = "removed" if is_old else "added"
-            marks: list[Mark] = []
-            if row.old is not None and row.new is not None:
-                changed = self._diff.words(row.old, row.new)[not is_old]
-                marks = [(start, stop, f"{kind}-word") for start, stop in changed]
-            parts = self._changed_line(text, kind, marks)
+        if row.tag == "labels":
+            old, new = self.labels
+            return [(f"- {old}", "diff--removed"), (f"   + {new}", "diff--added")]
+        if row.tag == "operation":
+            return self._operation(row.text)
+        text = self._diff.shown(row)
+        parts: Cells = list(spans(text))
+        if row.tag in SIGNS:
+            marks = [(start, stop, f"{row.tag}-word") for start, stop in self._words_of(row)]
+            parts = marked([(text, row.tag)], marks)
         cells = self._with_hits(text, parts)
+        rest = len(self._diff.text(row)) - MAX_LINE
         return cells if rest <= 0 else [*cells, (f" … {rest:,} more characters", "diff--note")]
 
-    def _changed_line(self, text: str, kind: str, marks: Sequence[Mark]) -> Cells:
-        """Return a changed line; if locations are ignored, they are not marked."""
-        if "loc" not in self.ignore:
-            return marked([(text, kind)], marks)
-        parts: Cells = []
-        locations: list[tuple[int, int]] = []
-        at = 0
-        of_location = [(part, what == "location") for part, what in spans(text)]
-        for is_location, group in itertools.groupby(of_location, key=itemgetter(1)):
-            part = "".join(part for part, _ in group)
-            parts.append((part, "location" if is_location else kind))
-            if is_location:
-                locations.append((at, at + len(part)))
-            at += len(part)
-        return marked(parts, outside(marks, locations))
+    def _operation(self, name: str) -> Cells:
+        """Return the row of an operation: how many lines with it are removed and added."""
+        assert self._diff is not None
+        removed, added = self._diff.removed, self._diff.added
+        largest = max((removed + added).values())
+        widest = max(len(row.text) for row in self._shown if row.tag == "operation")
+        bars = ["█" * -(-n * _BAR // largest) for n in (removed[name], added[name])]
+        counts = [
+            f"{sign}{n:,}" if n else "" for sign, n in (("-", removed[name]), ("+", added[name]))
+        ]
+        is_chosen = name == self._only
+        return [
+            ("▸ " if is_chosen else "  ", "diff--chosen"),
+            (fitted(visible(name), min(widest, 32)), "diff--chosen" if is_chosen else ""),
+            (f"{counts[0]:>8}", "diff--removed"),
+            (f"{counts[1]:>8}  ", "diff--added"),
+            (bars[0], "diff--removed"),
+            (bars[1], "diff--added"),
+        ]
 
     def _with_hits(self, text: str, parts: Cells) -> Cells:
-        parts = marked(parts, self.found_in(text))
-        if "loc" in self.ignore:
-            parts = without_locations(parts)
-        return [(part, self._style_of(kind)) for part, kind in parts]
+        return [(part, self._style_of(kind)) for part, kind in marked(parts, self.found_in(text))]
 
     def _style_of(self, kind: str) -> str:
         return f"diff--{kind}" if f"diff--{kind}" in self.COMPONENT_CLASSES else ""

@@ -2,21 +2,25 @@
 
 Only lines on the screen are read and highlighted. Anything that needs the whole text (uses of a
 value, lines that come from a Python line, regions to fold) is computed after the text is shown, in
-the background if it takes long, and not at all for very large texts.
+the background if it takes long, and not at all for very large texts. Costs beside the lines and
+notes below them come from the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
+import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 from textual import work
 from textual.reactive import reactive
 
 from pallas_debug.findings.facts import line_text
-from pallas_debug.ir.operations import Module, guess_kind, read_line
+from pallas_debug.ir.operations import Kind, Module, Region, guess_kind, read_line
 from pallas_debug.model import SourceLine
 from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import KINDS, Cells, Mark, marked, spans, without_locations
@@ -31,8 +35,30 @@ AT_ONCE = 5_000
 """Maximum number of lines to parse before the text is drawn."""
 
 _HEAD = 60
+_FIRST = 1 << 18
+"""Bytes at the start of a text in which the function is looked for."""
+
+_FUNCTION = re.compile(rb"^.*\bfunc\.func\b", re.MULTILINE)
 _REPORT_EVERY = 0.3
 """Seconds between progress reports, each of which redraws the screen."""
+
+
+HEAT = "▁▂▃▄▅▆▇█"
+
+Note = Sequence[tuple[str, str]]
+"""Note below a line: its lines with their kinds: `bad`, `hint`, `help`, or `""`."""
+
+
+class Heat(NamedTuple):
+    """Cost beside a line.
+
+    Attributes:
+      text: the cost, such as `41%`.
+      level: share of the highest cost in the text, from 0 to 1; below 0 for a reduction.
+    """
+
+    text: str
+    level: float
 
 
 class TextPane(FindView):
@@ -46,6 +72,7 @@ class TextPane(FindView):
         "text--origin",
         "text--folded",
         "text--region",
+        *(f"text--{name}" for name in ("cool", "warm", "hot", "bad", "hint", "help")),
         *(f"text--{kind}" for kind in KINDS),
     }
     DEFAULT_CSS = """
@@ -57,6 +84,12 @@ class TextPane(FindView):
         & .text--origin { color: $text-accent; text-style: bold; }
         & .text--folded { color: $text-warning; text-style: italic; }
         & .text--region { color: $text-accent; text-style: bold; }
+        & .text--cool { color: $text-success; }
+        & .text--warm { color: $text-warning; }
+        & .text--hot { color: $text-error; text-style: bold; }
+        & .text--bad { color: $text-error; text-style: bold; }
+        & .text--hint { color: $text-warning; }
+        & .text--help { color: $text-success; }
         & .text--comment { text-style: dim italic; }
         & .text--location { text-style: dim; }
         & .text--string { color: $text-success; }
@@ -69,8 +102,8 @@ class TextPane(FindView):
     }
     """
 
-    folded: reactive[bool] = reactive(True)
-    """Whether locations are folded, except on the line under the cursor."""
+    locations: reactive[bool] = reactive(False)
+    """Whether locations are shown."""
 
     class TextChanged(ViewMessage):
         """Message: the text changed, or more is known about it: `state`, `linked`, `count`."""
@@ -86,6 +119,10 @@ class TextPane(FindView):
         self._origin: frozenset[int] = frozenset()
         self._ends: tuple[int, ...] = ()
         self._wanted: int | None = None
+        self._make: Callable[[Sequence[str], Kind], Module] = Module
+        self._heat: Mapping[int, Heat] = {}
+        self._notes: Mapping[int, Note] = {}
+        self._rows_below: dict[int, list[Cells]] = {}
 
     def on_mount(self) -> None:
         self._begin(self.cursor)
@@ -96,16 +133,25 @@ class TextPane(FindView):
     def count(self) -> int:
         return self.source.count
 
-    def show(self, lines: Sequence[str] | Lines, *, is_diff: bool = False, keep: int = 0) -> None:
-        """Show lines, with the cursor on line `keep`.
+    def show(
+        self,
+        lines: Sequence[str] | Lines,
+        *,
+        is_diff: bool = False,
+        keep: int | None = None,
+        make: Callable[[Sequence[str], Kind], Module] = Module,
+    ) -> None:
+        """Show lines, with the cursor on line `keep`; by default on the module's function.
 
         The caller closes a document once another text is shown.
 
         Args:
           is_diff: whether the lines are a diff instead of a stage, and are not parsed.
+          make: parses the lines of a text of a certain kind.
         """
         self.source = lines if isinstance(lines, Lines) else Lines(lines)
-        self.is_diff = is_diff
+        self.is_diff, self._make = is_diff, make
+        self._heat, self._notes = {}, {}
         self.set_reactive(TextPane.panned, 0)
         self._begin(keep)
 
@@ -138,23 +184,32 @@ class TextPane(FindView):
         """True if values, regions and Python lines are known."""
         return bool(self.module.lines)
 
-    def _begin(self, keep: int = 0) -> None:
+    def _begin(self, keep: int | None) -> None:
         """Show the source from the start, and discard data about the previous text."""
         self.module = Module([])
         self._folds = Folds()
+        self._fit_notes()
         self._values, self._origin = {}, frozenset()
-        self._wanted = keep
         if self.is_running:
             self.workers.cancel_group(self, "index")
             self.workers.cancel_group(self, "links")
         complete = self.source.index()
         head = [self.source.text(n) for n in range(min(self.count, _HEAD))]
         self._kind = guess_kind("\n".join(head))
+        self._wanted = self._function() if keep is None else keep
         self._reach()
+        if keep is None:
+            self.scroll_to(y=max(self.row_of(self.cursor) - 1, 0), animate=False, force=True)
         self._link(complete)
         self._search_again()
         if not complete and self.is_running:
             self._index()
+
+    def _function(self) -> int:
+        """Return the line at which a module's first function begins; 0 for other texts."""
+        first = next(self.source.pieces(_FIRST), b"") if self._kind == "mlir" else b""
+        found = _FUNCTION.search(first)
+        return first.count(b"\n", 0, found.start()) if found else 0
 
     @work(exclusive=True, group="index")
     async def _index(self) -> None:
@@ -205,7 +260,7 @@ class TextPane(FindView):
     def _link(self, complete: bool) -> None:
         if self.is_diff or not complete or self.source.size > MAX_LINKED or not self.count:
             return
-        module = Module(self.source.whole(), self._kind)
+        module = self._make(self.source.whole(), self._kind)
         if self.count <= AT_ONCE:
             self._set_module(module)
         elif self.is_running:
@@ -220,12 +275,20 @@ class TextPane(FindView):
         if len(module.lines) != self.count:  # another text is already shown
             return
         self.module = module
-        self._folds = Folds(module.regions)
+        self._fold()
         self._mark_values()
-        self.changed()
         self.post_message(self.TextChanged(self))
 
     # Folding.
+
+    def _fold(self) -> None:
+        """Fold the definitions of locations, unless locations are shown."""
+        aliases = [] if self._kind != "mlir" else list(_aliases(self.module.lines))
+        regions = sorted([*self.module.regions, *aliases], key=lambda r: (r.start, -r.stop))
+        folded = frozenset[int]() if self.locations else {region.start for region in aliases}
+        self._folds = Folds(regions, folded)
+        self._folds.reveal(self.cursor)
+        self._fit_notes()
 
     @property
     def rows(self) -> int:
@@ -261,7 +324,22 @@ class TextPane(FindView):
             mark, style = "▸", "text--folded"
         elif line in self._ends:
             mark, style = "╭╰"[line == self._ends[1]], "text--region"
-        return [(number, "text--number"), (mark, style)]
+        return [(number, "text--number"), (mark, style), *self._heat_of(line)]
+
+    def _heat_of(self, line: int) -> Cells:
+        if not self._heat:
+            return []
+        width = max(len(heat.text) for heat in self._heat.values())
+        heat = self._heat.get(line)
+        if heat is None:
+            return [(" " * (width + 3), "")]
+        level = min(abs(heat.level), 1.0)
+        style = "cool" if heat.level < 0.25 else "warm" if level < 0.6 else "hot"
+        bar = HEAT[min(int(level * len(HEAT)), len(HEAT) - 1)]
+        return [(f"{heat.text:>{width + 1}}{bar} ", f"text--{style}")]
+
+    def below(self, line: int) -> Sequence[Cells]:
+        return self._rows_below.get(line, ())
 
     def cells(self, line: int) -> Cells:
         start, width = self.left_out(line), self.columns
@@ -275,7 +353,7 @@ class TextPane(FindView):
         parts: Cells = list(spans(text[:seen]))
         parts = marked(parts, [] if start else self._value_marks(line, text))
         parts = marked(parts, self.found_in(text[:seen]))
-        if self.folded and line != self.cursor:
+        if not self.locations:
             parts = without_locations(parts)
         cells: Cells = [(part, f"text--{kind}" if kind else "") for part, kind in parts]
         if text[seen:]:
@@ -307,12 +385,64 @@ class TextPane(FindView):
             return False
         return not self.linked or self.module.definition(base, line) == self._values[base]
 
-    def watch_folded(self) -> None:
+    def watch_locations(self) -> None:
+        if self.linked:
+            self._fold()
         self.refresh()
 
     def watch_wrap(self) -> None:
         self.set_reactive(TextPane.panned, 0)
-        super().watch_wrap()
+        self._fit_notes()
+
+    def on_resize(self) -> None:
+        self._fit_notes()
+
+    # Costs and notes.
+
+    def show_heat(self, heat: Mapping[int, Heat]) -> None:
+        """Show costs beside lines."""
+        self._heat = heat
+        self.refresh()
+
+    def show_notes(self, notes: Mapping[int, Note]) -> None:
+        """Show notes below lines."""
+        self._notes = notes
+        self._fit_notes()
+
+    def _fit_notes(self) -> None:
+        """Wrap the notes to the width of the pane."""
+        margin = " " * (len(str(self.count)) + 1)
+        width = max(self.columns - 1, len(margin) + 20)
+        self._rows_below = {
+            line: [
+                [(margin, ""), (row, f"text--{kind}" if kind else "")]
+                for text, kind in note
+                for row in _wrapped(text, width - len(margin))
+            ]
+            for line, note in self._notes.items()
+        }
+        # Where lines wrap, `rows` counts lines.
+        below = {} if self.wrap else {line: len(rows) for line, rows in self._rows_below.items()}
+        self._folds.put_below(below)
+        self.changed()
+
+    def next_note(self, direction: int = 1) -> bool:
+        """Move the cursor to the next line with a note, from the last to the first."""
+        return self._next_of(sorted(self._notes), direction)
+
+    def next_hot(self) -> bool:
+        """Move the cursor to the line that costs most after the cursor's, or else to the first."""
+        lines = sorted(self._heat, key=lambda line: -self._heat[line].level)
+        at = lines.index(self.cursor) + 1 if self.cursor in lines else 0
+        if lines:
+            self.go_to(lines[at % len(lines)])
+        return bool(lines)
+
+    def _next_of(self, lines: Sequence[int], direction: int) -> bool:
+        ahead = [line for line in lines if (line - self.cursor) * direction > 0]
+        if lines:
+            self.go_to((ahead or lines)[0 if direction > 0 else -1])
+        return bool(lines)
 
     # Values, and origins of lines.
 
@@ -385,3 +515,20 @@ class TextPane(FindView):
     def has_many_origins(self) -> bool:
         """True if lines come from several unrelated Python lines, as bundles do."""
         return self._kind == "bundles"
+
+
+def _aliases(lines: Sequence[str]) -> Iterator[Region]:
+    """Yield runs of lines that define locations."""
+    numbered = enumerate(line.startswith("#loc") for line in lines)
+    for is_alias, run in itertools.groupby(numbered, key=lambda item: item[1]):
+        numbers = [number for number, _ in run]
+        if is_alias and len(numbers) > 1:
+            yield Region(start=numbers[0], stop=numbers[-1])
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Wrap a line of a note behind a rule; its continuation is indented further."""
+    inside = text.lstrip()
+    indent = "│ " + " " * (len(text) - len(inside))
+    rows = textwrap.wrap(inside, max(width - len(indent) - 2, 10), break_on_hyphens=False)
+    return [indent + ("  " if number else "") + row for number, row in enumerate(rows or [""])]

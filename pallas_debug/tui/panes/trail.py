@@ -1,4 +1,4 @@
-"""Pane below the text: the history of an operation through the passes, and the source."""
+"""Pane below the text: the history of an operation, text by text."""
 
 from __future__ import annotations
 
@@ -199,40 +199,3 @@ def trail_rows(load: Loader, position: int, line: int) -> list[TrailRow]:
         for at in sorted(places)
         for number in places[at] or (None,)
     ]
-
-
-class SourcePane(LineView):
-    """Pane with the kernel's Python file as dumped; marks lines from which operations come."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"source--number", "source--origin"}
-    DEFAULT_CSS = """
-    SourcePane {
-        & .source--number { text-style: dim; }
-        & .source--origin { color: $text-accent; text-style: bold; }
-    }
-    """
-
-    def __init__(self, *, id: str) -> None:
-        super().__init__(id=id)
-        self._lines: list[str] = []
-        self._counts: dict[int, int] = {}
-
-    @property
-    def count(self) -> int:
-        return len(self._lines)
-
-    def show(self, lines: Sequence[str], counts: dict[int, int]) -> None:
-        """Show a file. `counts` is the number of text lines that come from each source line."""
-        self._lines, self._counts = list(lines), counts
-        self.changed()
-
-    def prefix(self, line: int) -> Cells:
-        operations = self._counts.get(line + 1, 0)
-        origin = f"{operations:>4} ▌" if operations else "     ▏"
-        return [
-            (f"{line + 1:>{len(str(self.count))}} ", "source--number"),
-            (origin, "source--origin" if operations else "source--number"),
-        ]
-
-    def cells(self, line: int) -> Cells:
-        return [(self._lines[line], "")]

@@ -140,30 +140,14 @@ def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Cells:
     return found
 
 
-def outside(marks: Iterable[Mark], ranges: Sequence[tuple[int, int]]) -> list[Mark]:
-    """Remove the parts of marks that lie in one of the ranges, which must be in order."""
-    found: list[Mark] = []
-    for first, last, over in marks:
-        for start, stop in ranges:
-            if start >= last:
-                break
-            if first < start:
-                found.append((first, start, over))
-            first = max(first, stop)
-        if first < last:
-            found.append((first, last, over))
-    return found
-
-
 # Syntax highlighting: one set of rules for all stages, as the useful colours differ little between
 # MLIR, jax, LLO and Python.
 
 KINDS = ("comment", "location", "string", "value", "operation", "type", "literal", "label")
 
-_FOLDED = "loc(…)"
-
 _RULES = re.compile(
-    r"(?P<location>\bloc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\""
+    r"(?P<location> ?/\* loc\([^\n*]{0,4000}?\) ?\*/|  # \S[^#]*?:\d+(?::\d+)?(?: \(.*\))?$"
+    r"| ?\bloc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\""
     r"|\((?:[^()]|\([^()]*\))*\))*\))*\))"
     r"|(?P<string>\"(?:[^\"\\]|\\.)*\")"
     r"|(?P<comment>//.*|(?:(?<=\s)|^)#\s.*|;;|/\*(?! loc\()[^*]*\*/)"
@@ -191,11 +175,5 @@ def spans(line: str) -> Sequence[tuple[str, str]]:
 
 
 def without_locations(parts: Iterable[tuple[str, str]]) -> Cells:
-    """Fold every location that does not contain a search hit."""
-    return [
-        (_FOLDED if kind == "location" and _is_whole(text) else text, kind) for text, kind in parts
-    ]
-
-
-def _is_whole(location: str) -> bool:
-    return location.startswith("loc(") and location.endswith(")")
+    """Leave out locations, except for search hits in them."""
+    return [(text, kind) for text, kind in parts if kind != "location"]

@@ -9,7 +9,7 @@ scroll bars appears or disappears.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -151,6 +151,13 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         """Return the prefix of a line, which stays in place when the line is panned."""
         return []
 
+    def below(self, line: int) -> Sequence[Cells]:
+        """Return rows that are drawn below a line, and neither panned nor wrapped.
+
+        Unless lines wrap, `rows`, `row_of` and `line_of` must count them.
+        """
+        return ()
+
     def left_out(self, line: int) -> int:
         """Return how many invisible cells at the start of a line are missing from `cells`."""
         return 0
@@ -174,6 +181,11 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     def room(self) -> int:
         """Number of screen rows for lines."""
         return self._frame.room if self._frame else max(self.size.height, 1)
+
+    @property
+    def frozen(self) -> int:
+        """Number of first rows that stay in place, unless lines wrap."""
+        return 0
 
     @property
     def columns(self) -> int:
@@ -225,10 +237,14 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         if not self.count:
             return
         row, top = self.row_of(self.cursor), self.scroll_offset.y
-        if row < top:
-            wanted = row
+        frozen = 0 if self.wrap else self.frozen
+        if row < frozen:
+            return
+        if row < top + frozen:
+            wanted = row - frozen
         elif not self.wrap:
-            wanted = max(top, row - self.room + 1)
+            last = row + len(self.below(self.cursor))
+            wanted = max(top, min(row, last - self.room + 1))
         elif row - top >= self.room:
             wanted = self._first_row(row, row - self.room + 1)
         else:
@@ -250,7 +266,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     def line_at(self, y: int) -> int | None:
         """Return the line that is drawn in a row of the screen."""
         if not self.wrap:
-            row = y + self.scroll_offset.y
+            row = y + self.scroll_offset.y * (y >= self.frozen)
             return self.line_of(row) if 0 <= row < self.rows else None
         return next((line for at, (line, _) in enumerate(self._wrapped()) if at == y), None)
 
@@ -287,8 +303,8 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         elif now.wrap:
             strip = self._screen[y] if y < len(self._screen) else now.blank
         else:
-            row = y + now.top
-            strip = now.blank if row >= now.rows else self._strips(self.line_of(row))[0]
+            row = y + now.top * (y >= now.frozen)
+            strip = now.blank if row >= now.rows else self._strip_in(row)
         edge = now.bar if y < now.room and y in now.thumb else now.no_bar
         key = id(strip), edge  # the entry keeps the strip alive, so its ID is not reused
         found = self._edged.get(key)
@@ -315,10 +331,19 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
             if left <= 0:
                 return
 
+    def _strip_in(self, row: int) -> Strip:
+        """Render a row, where lines do not wrap."""
+        line = self.line_of(row)
+        strips = self._strips(line)
+        return strips[min(row - self.row_of(line), len(strips) - 1)]
+
     def _strips(self, line: int) -> list[Strip]:
-        """Render a line as one row, or as all rows to which it wraps."""
+        """Render a line as one row, or as all rows to which it wraps, and the rows below it."""
         before, body = self.prefix(line), self.cells(line)
-        return self.column(before, body, self.columns, self.base_of(line), self.left_out(line))
+        base, width = self.base_of(line), self.columns
+        strips = self.column(before, body, width, base, self.left_out(line))
+        below = [self.column(cells, [], width, self.base)[0] for cells in self.below(line)]
+        return [*strips, *below] if below else strips
 
     def base_of(self, line: int) -> Style:
         """Return the style of plain text on a line."""
@@ -415,6 +440,8 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     def action_move(self, lines: int) -> None:
         if self.rows:
             row = self.row_of(self.cursor) + lines
+            if lines > 0:
+                row += len(self.below(self.cursor))
             self.cursor = self.line_of(max(0, min(row, self.rows - 1)))
 
     def action_page(self, pages: float) -> None:
@@ -459,6 +486,7 @@ class _Frame:
         self.base = base = view.rich_style
         self.columns = view.columns
         self.room, self.rows, self.top = view.room, view.rows, view.scroll_offset.y
+        self.frozen = view.frozen
         self.wrap, self.panned = view.wrap, view.panned
         self.cursor, self.selected = view.cursor, view.selected
         self.of_cursor = base + view.style_named("lineview--cursor")
