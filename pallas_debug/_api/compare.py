@@ -11,6 +11,7 @@ from pallas_debug import defaults
 from pallas_debug import render as text
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
+from pallas_debug.comparison import gradients
 from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput
 from pallas_debug.comparison.compare import compare as compare_results
@@ -106,9 +107,10 @@ class ComparisonReport:
 
 def compare(
     function: Callable[..., Any],
-    reference: Callable[..., Any],
+    reference: Callable[..., Any] | None,
     /,
     *args: Any,
+    grad: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
     same_dtypes: bool = True,
@@ -134,13 +136,19 @@ def compare(
     Both functions are run, the reference first. Both may call kernels, so you can compare two
     versions of a kernel.
 
+    With `grad`, the gradients with respect to all arrays of floats are compared instead, for the
+    same random cotangents. If `reference` is None, they are compared with finite differences of the
+    function itself, in two random directions of each argument, to 2 %; that takes float32.
+
     Args:
       function: the function to check; usually it calls kernels, but it does not have to.
       reference: a function that takes the same arguments and returns arrays of the same structure
         and shapes, and of the same dtypes or wider ones: int32 for int8, float32 for bfloat16.
+        Only with `grad` may it be None.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or with
         zeros for integers and bools (large matrices of at most 8 bits: random). Anything
         else is passed through.
+      grad: whether to compare gradients instead of results.
       rtol, atol: relative and absolute tolerance of floats.
       same_dtypes: if False, the reference may also return less precise floats than the function;
         the tolerance is then that of the reference's dtype.
@@ -154,13 +162,13 @@ def compare(
         first element, the number of elements, the largest errors, and their pattern.
 
     Raises:
-      UsageError: a tolerance is not a number of at least 0, the call is within jit, or a result has
-        no arrays.
+      UsageError: a tolerance is not a number of at least 0, the call is within jit, a result has no
+        arrays, or there is nothing to differentiate by.
       InvalidReference: the reference raised an exception, or its structure, shapes or dtypes
         differ.
       KernelFault: an interpreter stopped a kernel of the function.
     """
-    asked = prepare(function, reference, args, kwargs, rtol, atol, same_dtypes)
+    asked = prepare(function, reference, args, kwargs, rtol, atol, same_dtypes, grad=grad)
     options = Options(interpret=interpret, chip=chip)
     with WithoutOurFrames():
         with Session(options, runs=True) as session:
@@ -206,8 +214,17 @@ class Prepared:
         return runs.run(self.reference, self.given.args, self.given.kwargs)
 
     def run(self) -> Any:
-        """Run the function, and wait for its results."""
-        return runs.result(self.function, self.given.args, self.given.kwargs)
+        """Run the function, and wait for its results.
+
+        Raises:
+          UsageError: jax cannot differentiate it; whatever it raises itself.
+        """
+        try:
+            return runs.result(self.function, self.given.args, self.given.kwargs)
+        except Exception as error:
+            if refused := gradients.refusal(error):
+                raise UsageError(refused) from error
+            raise
 
     def judge(
         self, result: Any, expected: Any, *, chip: str | None, captures: Iterable[Capture]
@@ -258,12 +275,14 @@ class Prepared:
 
 def prepare(
     function: Callable[..., Any],
-    reference: Callable[..., Any],
+    reference: Callable[..., Any] | None,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     rtol: float | None,
     atol: float | None,
     same_dtypes: bool,
+    *,
+    grad: bool,
 ) -> Prepared:
     """Check the arguments of `compare`, and make up values for those given only by shape.
 
@@ -271,7 +290,8 @@ def prepare(
       UsageError: as for `compare`.
     """
     check_function("pallas_debug.compare", function)
-    check_function("pallas_debug.compare", reference)
+    if reference is not None or not grad:
+        check_function("pallas_debug.compare", reference)
     own = inspect.signature(compare).parameters
     check_arguments("pallas_debug.compare", function, args, kwargs, own)
     if trace.is_traced((args, kwargs)):
@@ -279,6 +299,14 @@ def prepare(
             f"pallas_debug.compare({runs.name_of(function)}, …) runs its functions and cannot be "
             "traced by jit, vmap or grad. Put it outside of them, as in compare(jax.jit(f), g, x)."
         )
+    if grad:
+        both = gradients.of(function, reference, args, kwargs)
+        function, reference, rtol = (
+            both.function,
+            both.reference,
+            both.rtol if rtol is None else rtol,
+        )
+    assert reference is not None
     return Prepared(
         function=function,
         reference=reference,

@@ -32,6 +32,7 @@ class VerifyOptions(shared.ProgramOptions):
     reference: str | None
     rtol: float | None
     atol: float | None
+    grad: bool
     hints: str
     stop_after: float | None
 
@@ -67,6 +68,12 @@ class VerifyOptions(shared.ProgramOptions):
     type=float,
     metavar="NUMBER",
     help="Error that any element may have in addition; by default rtol times the largest element.",
+)
+@click.option(
+    "--grad",
+    is_flag=True,
+    help="Verify the gradient of the function: its backward kernels, against the gradient of the "
+    "reference, or against finite differences of the function itself.",
 )
 @click.option(
     "--hints",
@@ -211,16 +218,18 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         "timeout": options.timeout,
         "jobs": options.jobs,
         "hints": options.hints,
+        "grad": options.grad,
     }
     if options.engines:
         wanted["engines"] = ",".join(options.engines)
-    if options.reference is None and (options.rtol, options.atol) != (None, None):
+    is_compared = options.reference is not None or options.grad
+    if not is_compared and (options.rtol, options.atol) != (None, None):
         raise UsageError("--rtol and --atol apply to the comparison with a --reference: pass one")
     named = None if options.module else programs.named_function(what)
     if named is None:
         programs.refuse_arguments(options)
-        if options.reference is not None:
-            raise programs.not_a_function("--reference", what)
+        for option in ("--reference",) * bool(options.reference) + ("--grad",) * options.grad:
+            raise programs.not_a_function(option, what)
         programs.check_exists(what, module=options.module)
 
         def execute() -> BaseException | None:
@@ -241,6 +250,7 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
     if options.reference is None:
+        wanted |= {"rtol": options.rtol, "atol": options.atol}
         return verifier.of_function(function, args, kwargs, Request(**wanted))
     reference = _reference(options.reference)
     programs.check_call(options.reference, reference, args, kwargs)

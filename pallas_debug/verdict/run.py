@@ -11,6 +11,7 @@ from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.params import gpu_backend
+from pallas_debug.comparison import gradients
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.compiler.targets import split as targets_by_name
@@ -68,6 +69,7 @@ class Request:
     reference: Callable[..., Any] | None = None
     rtol: float | None = None
     atol: float | None = None
+    grad: bool = False
     hints: bool | str = True
 
     @property
@@ -132,7 +134,8 @@ class Request:
     def check(self) -> None:
         """Reject invalid parameters before anything runs."""
         _ = self.asked, self.left_out, self.tolerance, self.chips
-        if self.reference is None and (self.rtol, self.atol) != (None, None):
+        has_other = self.reference is not None or self.grad
+        if not has_other and (self.rtol, self.atol) != (None, None):
             raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
         if self.hints not in (True, False, "on", "off"):
             raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
@@ -163,6 +166,7 @@ def verify(
     reference: Callable[..., Any] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    grad: bool = False,
     hints: bool | str = True,
     **kwargs: Any,
 ) -> Verdict:
@@ -194,6 +198,8 @@ def verify(
       tick: called about ten times a second while waiting for compilations.
       reference: function of the same arguments that returns the correct results; see `compare`.
       rtol, atol: tolerance of the comparison with the reference, as for `compare`.
+      grad: whether to verify the gradient of the function instead, as for `compare`: its forward
+        and backward kernels, and their results; without a reference, by finite differences.
       hints: whether the verdict has hints: what looks unintended, but fails nothing.
       **kwargs: passed to the function, like `args`.
 
@@ -218,6 +224,7 @@ def verify(
             reference=reference,
             rtol=rtol,
             atol=atol,
+            grad=grad,
             hints=hints,
         )
         return Verifier().of_function(function, args, kwargs, request, tick)
@@ -264,6 +271,11 @@ class Verifier:
         check_arguments("pallas_debug.verify", function, args, kwargs, names)
         if request.reference is not None:
             check_function("pallas_debug.verify(…, reference=…)", request.reference)
+        request.check()
+        if request.grad:
+            both = gradients.of(function, request.reference, args, kwargs)
+            rtol = both.rtol if request.rtol is None else request.rtol
+            function, request = both.function, replace(request, reference=both.reference, rtol=rtol)
         self._begin(request)
         platform.leave_out_absent_tpu()
         call = self._call = Call(

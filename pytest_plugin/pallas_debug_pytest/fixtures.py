@@ -107,9 +107,10 @@ class Pallas(Performance):
     def compare(
         self,
         function: Callable[..., Any],
-        reference: Callable[..., Any],
+        reference: Callable[..., Any] | None,
         /,
         *args: Any,
+        grad: bool = False,
         rtol: float | None = None,
         atol: float | None = None,
         same_dtypes: bool = True,
@@ -124,7 +125,9 @@ class Pallas(Performance):
           ValuesDiffer: the reference is NaN somewhere, so that not everything could be compared.
         """
         running = self._running
-        asked = comparing.prepare(function, reference, args, kwargs, rtol, atol, same_dtypes)
+        asked = comparing.prepare(
+            function, reference, args, kwargs, rtol, atol, same_dtypes, grad=grad
+        )
         expected = asked.run_reference()
         self._wait_for_runs()
         before, running.used = running.used, {}

@@ -34,8 +34,11 @@ def source_of(eqn: Any, calls: Sequence[Any] = ()) -> SourceLine | None:
 
 
 def of_traceback(traceback: Any) -> SourceLine | None:
-    """Innermost line of a traceback outside jax."""
+    """Innermost line of a traceback outside jax and our own code."""
     frame = source_info_util.user_frame(traceback)
+    if frame is not None and frame.file_name.startswith(OURS):  # such as a gradient that we take
+        frames = source_info_util.user_frames(traceback)
+        frame = next((one for one in frames if not one.file_name.startswith(OURS)), None)
     if frame is None:
         return None
     return line_of(frame.file_name, frame.start_line, frame.function_name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from pallas_debug.bridge import chip, jaxcompat
+from pallas_debug.bridge import chip, jaxcompat, patches
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
@@ -19,6 +19,7 @@ def traced(
     """Trace a function as for a target; return its jaxpr, its constants and its arrays."""
     call, given = arrays.of_arrays(function, args, kwargs)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
-    with chip.answering(target), hook.without_caches():
+    own_lines = patches.installed(patches.LINES)  # of kernels of a gradient
+    with chip.answering(target), hook.without_caches(), own_lines:
         jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(call)(*shapes))
     return jaxpr, consts, given
