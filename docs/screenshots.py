@@ -162,7 +162,7 @@ def _line(dumps: Path, text: str) -> int:
 
 
 def _dump(kernel: str, dumps: Path) -> None:
-    _run("dump", kernel, "--to", str(dumps), "--target", "v5e,v6e", "--stages", "bundles")
+    _run("dump", kernel, "--to", str(dumps), "--target", "v5e,v6e")
 
 
 def _run(*words: str) -> None:

@@ -265,7 +265,7 @@ class MissingFile:
     """
 
     file: str
-    cause: Literal["aborted", "refused", "timeout", "unwritten", "failed"]
+    cause: Literal["aborted", "refused", "timeout", "unwritten"]
     flag: str | None = None
     message: str = ""
 

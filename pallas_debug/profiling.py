@@ -61,13 +61,12 @@ def profiles_of(
         if len(names) != 1 or names == ("all",):
             count = "several" if names else "none"
             raise UsageError(f"stats are for a single target, but {target!r} lists {count}")
-        stages = "estimate" if estimate else stage_names.BUNDLES
         options = Options(
             dumps=Path(folder),
             targets=names,
             interpret="off",
             timeout=timeout,
-            stages=stage_names.parse(stages).names,
+            stages=stage_names.Stages(bundles=True, estimate=estimate),
         )
         dumps = dump_function(function, args, kwargs, options).dumps
         return tuple(_profile(Path(folder), made) for made in dumps)

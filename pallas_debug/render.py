@@ -168,10 +168,7 @@ def summary(dumps: Sequence[Dump], root: str | Path | None) -> list[str]:
     lines = _failed_lines(failed)
     lines += dict.fromkeys(f"{dump.name}: {note}" for dump, c in compilations for note in c.notes)
     lines += [
-        f"{dump.name} {c.target}: {line}"
-        for dump, c in compilations
-        if c.ok
-        for line in missing_lines(c)
+        f"{dump.name} {c.target}: {line}" for dump, c in compilations for line in missing_lines(c)
     ]
     targets = list(dict.fromkeys(c.target for _, c in compilations))
     cached = sum(c.cached for _, c in compilations)
@@ -197,7 +194,6 @@ def why_missing(missing: MissingFile) -> str:
         "refused": f"this libtpu refuses {flag}: {message}",
         "timeout": f"{message}; it was compiled without {flag}",
         "unwritten": "the compiler wrote no such file",
-        "failed": "the kernel did not compile that far",
     }[missing.cause]
 
 

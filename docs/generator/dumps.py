@@ -26,7 +26,7 @@ def dump_format() -> str:
         f"      {files['mosaic']:21}the kernel's own module, before any pass",
         f"      {layout.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
         f"      {layout.LLO + '/':21}the LLO compiler's passes, with `--stages llo`",
-        f"      {layout.SCHEDULE + '/':21}the VLIW schedule, with `--stages bundles`",
+        f"      {layout.SCHEDULE + '/':21}the VLIW schedule",
         f"      {layout.LOG:21}the compiler's output",
         f"  {layout.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
     ]

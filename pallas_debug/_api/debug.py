@@ -104,7 +104,7 @@ def debug(
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
-      stages: stages of each compilation to keep besides `mosaic`, as for `dump`: `bundles`.
+      stages: more of each compilation to keep, as for `dump`.
       quiet: whether to print no summary on standard error.
 
     Raises:
@@ -125,7 +125,7 @@ def debug(
         timeout=timeout,
         jobs=jobs,
         switches=switch_names.parse(switches),
-        stages=stage_names.parse(stages).names,
+        stages=stage_names.parse(stages),
     )
     made = Debug(options, quiet=quiet)
     return made if function is None else made(function)

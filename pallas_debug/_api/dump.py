@@ -50,9 +50,9 @@ def dump(
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
-      stages: stages of each compilation to keep besides `mosaic`, as a list or joined by commas:
-        `bundles` for the VLIW schedule, `estimate` to add libtpu's cycle estimate, `llo` for all
-        LLO passes, `llo:post-ra` for a single one.
+      stages: more of each compilation to keep, as a list or joined by commas: `estimate` for
+        libtpu's cycle estimate, `llo` for all LLO passes, `llo:post-ra` for a single one; `mosaic`
+        leaves out the VLIW schedule.
       tick: called about ten times a second while compilations run.
       **kwargs: keyword arguments for the function, treated like `args`.
 
@@ -85,7 +85,7 @@ def dump(
             timeout=timeout,
             jobs=jobs,
             switches=switch_names.parse(switches),
-            stages=stage_names.parse(stages).names,
+            stages=stage_names.parse(stages),
         )
         dumped = dump_function(function, args, kwargs, options, tick=tick)
     for problem in dumped.spared:  # every kernel was compiled anyway

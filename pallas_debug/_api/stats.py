@@ -33,7 +33,7 @@ def stats(
         stats = pallas_debug.stats(attention, q, k, v, target="v5e", causal=True)
         stats.cycles.total.value, stats.spills.value
 
-    Nothing is run or saved: to save the schedule, use `dump` with `stages="bundles"`.
+    Nothing is run or saved; `dump` saves the schedule.
 
     Args:
       function: a function that calls kernels, jitted or not.

@@ -9,7 +9,7 @@ from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.findings.facts import line_text
-from pallas_debug.render import one_line, plural, typed
+from pallas_debug.render import missing_lines, one_line, plural, typed
 
 if TYPE_CHECKING:
     from pallas_debug.cli.source import SourceOptions
@@ -76,10 +76,10 @@ def schedule_of(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfil
     read = read_profile(kernel, stored)
     check_compiled(read, kernel, stored)
     if read is None:
+        reasons = missing_lines(stored.compilation) if stored.compilation else ()
         raise CannotRunError(
-            f"{one_line(kernel.name)} was dumped for {one_line(stored.target)} without its "
-            "schedule. Dump it again with --stages bundles, or --stages estimate for libtpu's "
-            "cycles too."
+            f"{one_line(kernel.name)} has no schedule for {one_line(stored.target)}: "
+            f"{'; '.join(reasons) or 'it was dumped without'}"
         )
     for problem in (*read.problems, *read.profile.schedule.problems):
         output.message(problem)

@@ -141,10 +141,7 @@ def run(options: DiffOptions) -> int:
         if side.is_sparse:
             output.message(f"{one_line(side.label)} is not compared: {ON_SPARSECORE}")
             continue
-        output.message(
-            f"{one_line(side.label)} has no schedule, so its cost is unknown: dump it with "
-            "--stages bundles"
-        )
+        output.message(f"{one_line(side.label)} has no schedule, so its cost is unknown")
     if not pairs:
         raise UsageError(f"no kernel of {one_line(old_at)} has a counterpart to compare with")
     return code

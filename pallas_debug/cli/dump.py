@@ -205,7 +205,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
             jobs=options.jobs,
             prints=True,
             switches=switches.parse(options.switches),
-            stages=stages.parse(options.stages).names,
+            stages=stages.parse(options.stages),
         ),
         Prints(),
         *([Notice()] if options.interpret is None else []),

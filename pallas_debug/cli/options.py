@@ -172,10 +172,9 @@ stages = click.option(
     "--stages",
     multiple=True,
     metavar="NAMES",
-    help="Stages of each compilation to keep, joined by commas or repeated: mosaic (always), "
-    "bundles (the VLIW schedule: utilization, critical path, register pressure, memory map), "
-    "estimate (that, and libtpu's cycle estimate, for which it simulates the whole grid), llo (all "
-    "LLO passes: tens of MB), llo:PASS (single ones, as in llo:post-ra or llo:*bundles*).",
+    help="More of each compilation to keep, joined by commas or repeated: estimate (libtpu's cycle "
+    "estimate, for which it simulates the whole grid), llo (all LLO passes: tens of MB), llo:PASS "
+    "(single ones, as in llo:post-ra or llo:*bundles*); mosaic leaves out the VLIW schedule.",
 )
 
 timeout = click.option(

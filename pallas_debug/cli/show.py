@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallas_debug import render
+from pallas_debug import defaults, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -51,14 +51,17 @@ def run(options: ShowOptions) -> int:
       a pass      by number or name: 13, infer-vector-layout
 
     \b
-    and, if the kernel was dumped with the matching --stages,
-      llo:PASS    an LLO pass by number or name: llo:54, llo:post-ra
+    and of its schedule,
       bundles     the final VLIW bundles
       utilization, analysis, critical-path, profile, registers, gaps
                   the compiler's tables of them
       sparsecore  the bundles of a kernel on the SparseCore
-      estimate    libtpu's estimate of cycles
       vmem, hlo   the memory map of VMEM (HTML); the HLO around the kernel
+
+    \b
+    and, if it was dumped with `--stages estimate` or `llo`,
+      estimate    libtpu's estimate of cycles
+      llo:PASS    an LLO pass by number or name: llo:54, llo:post-ra
 
     WHERE is the start of a kernel's name in `dumps`, a dump directory, a kernel's or a target's
     folder in it, or a directory of raw dumps; if it contains several kernels, append the start of a
@@ -166,7 +169,7 @@ def _compiled(compilation: Compilation) -> list[str]:
     lines = []
     if compilation.switches:
         lines.append(f"switches: {', '.join(compilation.switches)}")
-    if compilation.stages:
+    if compilation.stages not in ((), (defaults.STAGES[2],)):
         lines.append(f"stages: {', '.join(compilation.stages)}")
     lines += render.missing_lines(compilation)
     if compilation.memory is not None:

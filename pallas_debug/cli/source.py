@@ -57,8 +57,7 @@ def run(options: SourceOptions) -> int:
 
     `--cost` prints the cost of each line in the final schedule, including its calls: its share of
     the cycles, its bundles, register spills and fills, copies, and the units that it
-    uses; with `--line`, it prints the bundles themselves. The kernel must have been dumped with
-    `--stages bundles`.
+    uses; with `--line`, it prints the bundles themselves.
 
     Raw dumps have locations only if libtpu ran with --xla_mosaic_enable_dump_debug_info=true.
     """

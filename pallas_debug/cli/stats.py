@@ -66,7 +66,7 @@ def run(options: StatsOptions) -> int:
     """Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.
 
     \b
-    pallas-debug dump --stages estimate SCRIPT.py
+    pallas-debug dump SCRIPT.py
     pallas-debug stats dumps/flash -t v5e
     pallas-debug stats package.module:function --arg 'bf16[1,2,512,128]' -t v6e
 
@@ -155,7 +155,7 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
     if options.module or options.rest or is_script:
         raise UsageError(
             f"stats does not run {one_line(options.what)}. Dump its kernels first: "
-            f"pallas-debug dump --stages estimate {'-m ' if options.module else ''}"
+            f"pallas-debug dump {'-m ' if options.module else ''}"
             f"{typed(options.what)}"
         )
     found, of_path = where.kernel_at(where.local(options.what), options.kernel)

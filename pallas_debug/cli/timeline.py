@@ -53,7 +53,7 @@ def run(options: TimelineOptions) -> int:
     """Show when a kernel computes, copies and waits, over its first and last grid steps.
 
     \b
-    pallas-debug dump --stages bundles SCRIPT.py
+    pallas-debug dump SCRIPT.py
     pallas-debug timeline dumps/flash -t v5e
     pallas-debug timeline dumps/flash -t v5e -o trace.json
 

@@ -63,7 +63,12 @@ class Attempt:
     def missing(
         self, stages: Stages, files: Collection[str], compilation: Compilation
     ) -> tuple[MissingFile, ...]:
-        """Return the files of these stages that are not among `files`, each with the reason."""
+        """Return the files of these stages that are not among `files`, each with the reason.
+
+        A kernel that failed has what was written until then, and nothing is missing.
+        """
+        if not compilation.ok:
+            return ()
         is_sparse = layout.SPARSECORE in files
         wanted = layout.EXPECTED_FILES if stages.bundles and not is_sparse else ()
         if stages.estimate:
@@ -73,18 +78,18 @@ class Attempt:
         for pattern in stages.llo:
             if not any(matches(pattern, name) for name in names):
                 absent.append(layout.LLO if pattern == "*" else f"{layout.LLO}/*-{pattern}.txt")
-        return tuple(self._missing(name, compilation) for name in absent)
+        return tuple(map(self._missing, absent))
 
-    def _missing(self, file: str, compilation: Compilation) -> MissingFile:
+    def _missing(self, file: str) -> MissingFile:
         for left_out in self.left_out:
             # The estimate depends on its own flag; all files depend on the dump as a whole.
             needed = (ESTIMATE_TO, LLO_DUMP_TO) if file == layout.ESTIMATE else (LLO_DUMP_TO,)
             flag = next((name for name in needed if name in left_out.flags), None)
-            if flag is not None and compilation.ok:
+            if flag is not None:
                 return MissingFile(
                     file=file, cause=left_out.cause, flag=f"--{flag}", message=left_out.message
                 )
-        return MissingFile(file=file, cause="unwritten" if compilation.ok else "failed")
+        return MissingFile(file=file, cause="unwritten")
 
 
 @contextlib.contextmanager

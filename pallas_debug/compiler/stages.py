@@ -93,6 +93,7 @@ class Stages:
 
 
 NONE = Stages()
+DEFAULT = Stages(bundles=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,22 +148,19 @@ class LeftOut:
 
 
 def parse(text: str | Iterable[str]) -> Stages:
-    """Parse `"mosaic,llo:post-ra,bundles"`, or names.
+    """Parse `"llo:post-ra,estimate"`, or names. With `mosaic`, only what is named is kept.
 
     Raises:
       UsageError: a stage is unknown, or a pattern of passes cannot be passed to libtpu.
     """
     texts = [text] if isinstance(text, str) else list(text)
+    names = [part.strip() for given in texts for part in given.split(",")]
     patterns: list[str] = []
-    bundles = estimate = False
-    for name in (part.strip() for given in texts for part in given.split(",")):
+    for name in names:
         stage, colon, pattern = name.partition(":")
-        if name in ("", MOSAIC):
+        if name in ("", MOSAIC, BUNDLES, ESTIMATE):
             continue
-        if name in (BUNDLES, ESTIMATE):
-            bundles = True
-            estimate |= name == ESTIMATE
-        elif stage == LLO and (not colon or _PATTERN.fullmatch(pattern)):
+        if stage == LLO and (not colon or _PATTERN.fullmatch(pattern)):
             patterns.append(pattern if colon else "*")
         elif stage == LLO:
             raise UsageError(
@@ -176,6 +174,8 @@ def parse(text: str | Iterable[str]) -> Stages:
                 f"unknown stage {name!r}{hint}; there are {', '.join(NAMES)}, and llo:PASS for "
                 "single LLO passes"
             )
+    estimate = ESTIMATE in names
+    bundles = estimate or BUNDLES in names or MOSAIC not in names
     return _stages(patterns, bundles=bundles, estimate=estimate)
 
 
@@ -186,7 +186,7 @@ def of(compilation: Compilation) -> Stages:
         with contextlib.suppress(UsageError):
             parse(name)
             known.append(name)
-    return parse(known)
+    return parse([MOSAIC, *known])
 
 
 def child_flags(stages: Stages) -> ChildFlags:

@@ -178,9 +178,6 @@ def _missing(made: Compilation) -> Markup:
     """Requested files that do not exist."""
     if not made.missing:
         return Markup()
-    if all(file.cause == "failed" and not file.message for file in made.missing):
-        text = f"no schedule: {_CAUSES['failed']}"
-        return tag("ul", tag("li", mark("warn", text)), class_="pd-notes")
     rows = [
         tag(
             "li",
@@ -199,7 +196,6 @@ _CAUSES = {
     "refused": "the compiler does not know the flag",
     "timeout": "the compiler took too long with the flag",
     "unwritten": "the compiler did not write it",
-    "failed": "the compilation did not get that far",
 }
 
 

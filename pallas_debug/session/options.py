@@ -16,6 +16,7 @@ from pallas_debug.bridge.platform import has_accelerator as has_accelerator
 from pallas_debug.bridge.platform import honouring_environment as honouring_environment
 from pallas_debug.bridge.platform import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.compiler import targets
+from pallas_debug.compiler.stages import DEFAULT, Stages
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Target
@@ -43,7 +44,7 @@ class Options:
       checks: names of checks for running kernels (`checks/names.py`); empty for none.
       prints: whether to record prints of interpreted kernels, and pass them to the plugins.
       switches: names of compilation switches (`compiler/switches.py`), such as `log_recorder`.
-      stages: stages of compilations to keep (`compiler/stages.py`), such as `bundles`.
+      stages: stages of compilations to keep besides Mosaic's, if there is a dump directory.
       stops_unfit: whether to stop the program at a kernel that does not fit into memory: of any
         target; without targets, of the chip; without both, of any TPU.
       hang_after: seconds that a device waits for the other devices of its mesh.
@@ -66,7 +67,7 @@ class Options:
     checks: tuple[str, ...] = ()
     prints: bool = False
     switches: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
+    stages: Stages = DEFAULT
     stops_unfit: bool = False
     hang_after: float = defaults.HANG_AFTER
     stop_after: float | None = None

@@ -158,7 +158,7 @@ class Queue:
         self._elsewhere: dict[tuple[str, str], Kernel] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
         settings = PoolSettings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
-        self._stages = stage_names.parse(options.stages)
+        self._stages = options.stages if store is not None else stage_names.NONE
         flags = stage_names.child_flags(self._stages)
         self._pool = Pool(settings, shared=True, flags=flags)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))

@@ -238,6 +238,8 @@ def _why_missing(kernel: StoredKernel, target: str | None, stage: str) -> str:
         return f"; {render.why_missing(known)}"
     if file == layout.GAPS:
         return f"; libtpu writes it only with {_GAPS_FLAG} in LIBTPU_INIT_ARGS"
+    if made is not None and not made.ok:
+        return "; the kernel did not compile that far"
     wanted = defaults.STAGES[3] if file == layout.ESTIMATE else defaults.STAGES[2]
     if made is not None and wanted in made.stages:
         return "; the compiler writes it only for some kernels"

@@ -82,7 +82,7 @@ def sweep(
       jobs: number of processes; 0 is one per core, up to four.
       timeout: maximum seconds for one setting.
       switches: names of compilation switches, as for `dump`.
-      stages: stages to keep besides `bundles`, as for `dump`.
+      stages: more of each compilation to keep, as for `dump`.
       predict: compile only as many settings for each target, those that a simulation ranks best;
         `predictions` has the simulated cycles of all.
       progress: called with the numbers of finished and of all settings.
@@ -97,7 +97,7 @@ def sweep(
     wanted = settings(over)
     check_arguments("pallas_debug.sweep", function, args, {**(kwargs or {}), **wanted[0].values})
     names = _targets(targets)
-    kept = stage_names.parse([*_listed(stages), stage_names.BUNDLES]).names
+    kept = stage_names.parse([*_listed(stages), stage_names.BUNDLES])
     chosen = switch_names.parse(switches)
     store = open_store(to)
     predictions: tuple[Prediction, ...] = ()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pallas_debug.compiler.stages import DEFAULT, Stages
 from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
 from pallas_debug.explain import explain
@@ -89,7 +90,7 @@ class SweepTask:
     where: str
     timeout: float
     switches: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
+    stages: Stages = DEFAULT
 
 
 def run(task: SweepTask) -> tuple[SettingResult, ...]:

@@ -207,10 +207,10 @@ OPTIONS = (
     ),
     Option(
         name="stages",
-        metavar="bundles,llo:post-ra",
+        metavar="estimate,llo:post-ra",
         parse=_stages,
-        help="stages of each compilation to keep in the dump besides mosaic: bundles (the VLIW "
-        "schedule), estimate (with libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
+        help="more of each compilation to keep in the dump: estimate (libtpu's cycle estimate), "
+        "llo (all LLO passes), llo:PASS; mosaic leaves out the VLIW schedule",
         is_setting=True,
     ),
     Option(

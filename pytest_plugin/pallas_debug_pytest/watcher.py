@@ -20,6 +20,7 @@ import pytest
 
 from pallas_debug import followup, interrupts, tracebacks
 from pallas_debug import render as text
+from pallas_debug.compiler import stages
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
@@ -211,7 +212,7 @@ class Watcher:
                 **options,  # type: ignore[arg-type]
                 prints=True,
                 stops_unfit=True,
-                stages=settings.stages,
+                stages=stages.parse(settings.stages),
                 switches=settings.switches,
                 timeout=settings.timeout,
                 stop_after=settings.stop_after,

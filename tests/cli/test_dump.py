@@ -220,7 +220,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["ls", ""], "Invalid value for '[DIRECTORY]': the path is empty."),
     (["explain", ""], "say what to explain: a file, a directory of dumps"),
     (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
-    (["stats", "-m", "script"], "pallas-debug dump --stages estimate -m script"),
+    (["stats", "-m", "script"], "pallas-debug dump -m script"),
     (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program "
      "call kernels only on a TPU, or only define them?"),
     (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "

@@ -108,7 +108,7 @@ def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_pa
         (tmp_path / "rows.py").write_text(CODE.replace(wrong, "0, 16, 2), ::2]"))
         command("dump", "rows:shift", "--arg", "f32[16,128]", "--to", "failed")
     if name in ("timeline", "diff-stats", "source", "stats"):
-        given = ("--stages", "bundles", "--to", "scheduled")
+        given = ("--to", "scheduled")
         targets = ("--target", "v5e,v6e") if name == "diff-stats" else ()
         command("dump", "rows:shift", "--arg", "f32[16,128]", *given, *targets)
     for line in LINES[name]:

@@ -122,7 +122,6 @@ MISSING = {
     "refused": "this libtpu refuses --xla_f: Check failed: x",
     "timeout": "Check failed: x; it was compiled without --xla_f",
     "unwritten": "the compiler wrote no such file",
-    "failed": "the kernel did not compile that far",
 }
 
 

@@ -34,9 +34,7 @@ SPEC = operation("flash_attention").spec("bf16_causal")
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("stats") / "dumps"
-    pallas_debug.dump(
-        flash_attention, *SPEC.args, **SPEC.kwargs, targets="v5e,tpu7x", stages="bundles", to=root
-    )
+    pallas_debug.dump(flash_attention, *SPEC.args, **SPEC.kwargs, targets="v5e,tpu7x", to=root)
     return root
 
 
@@ -152,12 +150,11 @@ def test_what_cannot_be_asked_for(command: Any, dumps: Path, tmp_path: Path) -> 
     script.write_text("print()\n")
     done = command("stats", script)
     assert "stats does not run" in done.stderr
-    assert "pallas-debug dump --stages estimate" in done.stderr
+    assert "Dump its kernels first: pallas-debug dump " in done.stderr
     plain = tmp_path / "plain"
-    pallas_debug.dump(add, X, targets="v5e", to=plain)
+    pallas_debug.dump(add, X, targets="v5e", to=plain, stages="mosaic")
     done = command("stats", plain)
-    assert "was dumped for v5e without its schedule" in done.stderr
-    assert "Dump it again with --stages bundles" in done.stderr
+    assert "has no schedule for v5e: it was dumped without" in done.stderr
 
 
 @pytest.mark.slow
@@ -327,7 +324,6 @@ def test_a_kernel_that_did_not_compile_has_no_figures(command: Any, tmp_path: Pa
         lambda x: pl.pallas_call(split, out_shape=x)(x),
         x,
         targets="v5e",
-        stages="bundles",
         to=tmp_path,
     )
     assert not dump.ok
@@ -362,7 +358,7 @@ def test_a_kernel_on_the_sparse_core_has_no_figures_of_the_tensor_core(
         done = command(*words, "sparse", "-t", "v5e")
         assert done.returncode == Exit.CANNOT_RUN
         assert kind in done.stderr
-        assert "--stages bundles" not in done.stderr
+        assert "it was dumped without" not in done.stderr
     done = command("diff", "--stats", str(dumps), "sparse", "-t", "v5e")
     assert done.returncode == Exit.CANNOT_RUN
     assert "is not compared: the kernel runs on the SparseCore" in done.stderr

@@ -112,13 +112,7 @@ def test_a_kernel_that_the_compiler_never_survives(pool: Pool, stand_in: StandIn
     (left_out,) = attempt.left_out
     assert set(left_out.flags) == set(child_flags(parse("estimate,llo:post-ra")).names)
     assert (left_out.cause, left_out.message) == ("aborted", "Check failed: x")
-    missing = attempt.missing(parse("estimate,llo:post-ra"), files, FAILED)
-    assert {m.cause for m in missing} == {"failed"}
-    assert {m.file for m in missing} == {
-        *layout.EXPECTED_FILES,
-        layout.ESTIMATE,
-        "llo/*-post-ra.txt",
-    }
+    assert attempt.missing(parse("estimate,llo:post-ra"), files, FAILED) == ()
 
 
 @pytest.mark.slow

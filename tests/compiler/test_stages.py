@@ -15,18 +15,19 @@ from pallas_debug.model import Compilation
 @pytest.mark.parametrize(
     "text, names",
     [
-        ("", ()),
+        ("", ("bundles",)),
         ("mosaic", ()),
         ("mosaic, bundles", ("bundles",)),
         ("estimate", ("bundles", "estimate")),
+        ("mosaic,estimate", ("bundles", "estimate")),
         (["bundles", "llo:post-ra,llo"], ("llo", "bundles")),
-        ("llo:post-ra,llo:*MXU*,llo:post-ra", ("llo:*MXU*", "llo:post-ra")),
+        ("mosaic,llo:post-ra,llo:*MXU*,llo:post-ra", ("llo:*MXU*", "llo:post-ra")),
     ],
 )
 def test_stages_are_parsed_into_their_usual_order(text: str, names: tuple[str, ...]) -> None:
     parsed = parse(text)
     assert parsed.names == names
-    assert parse(parsed.names) == parsed
+    assert parse(["mosaic", *parsed.names]) == parsed
     assert bool(parsed) == bool(names)
 
 
@@ -58,14 +59,14 @@ def test_what_is_no_stage(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     "kept, wanted, does",
     [
-        ("bundles", "", True),
-        ("", "bundles", False),
+        ("bundles", "mosaic", True),
+        ("mosaic", "bundles", False),
         ("bundles", "estimate", False),
         ("estimate", "bundles", True),
         ("llo", "llo:post-ra", True),
         ("llo:post-ra", "llo", False),
         ("llo:a,llo:b", "llo:b", True),
-        ("llo:a", "bundles", False),
+        ("mosaic,llo:a", "bundles", False),
     ],
 )
 def test_which_stages_include_others(kept: str, wanted: str, does: bool) -> None:
@@ -89,7 +90,7 @@ def test_only_the_texts_of_a_schedule_are_written() -> None:
 
 
 def test_patterns_of_passes_become_an_expression() -> None:
-    flags = child_flags(parse("llo:post-ra,llo:*MXU*.2")).flags
+    flags = child_flags(parse("mosaic,llo:post-ra,llo:*MXU*.2")).flags
     (regex,) = [value for name, value in flags.items() if "regex" in name]
     assert regex == "^.*MXU.*[.]2$|^post-ra$"
     assert not any("regex" in name for name in child_flags(parse("llo,bundles")).flags)

@@ -69,8 +69,7 @@ EXPECTED = {
 def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
-    stages = "--override-ini=pallas_stages=bundles"
-    result = run_pytest("--pallas-dump", "--pallas-target=v5e,v6e", stages, *workers)
+    result = run_pytest("--pallas-dump", "--pallas-target=v5e,v6e", *workers)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(
         [

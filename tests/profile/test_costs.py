@@ -24,7 +24,7 @@ QUICK = ("matmul", "softmax")
 
 def profiles(function: Any, args: Any, to: Path) -> list[Profile]:
     names = ",".join(t.name for t in targets.BUILTIN)
-    pallas_debug.dump(function, *args, targets=names, to=to, stages="bundles")
+    pallas_debug.dump(function, *args, targets=names, to=to)
     read = [read_profile(k, c) for k in open_dumps(to).kernels() for c in k.compilations]
     return [found.profile for found in read if found is not None]
 

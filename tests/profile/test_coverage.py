@@ -25,7 +25,6 @@ def test_at_least_95_percent(name: str, spec: str, tmp_path: Path) -> None:
         lambda *args: attention.function(*args, **chosen.kwargs),
         *chosen.args,
         targets=TARGETS,
-        stages="bundles",
         to=tmp_path,
     )
     shares = {}

@@ -24,7 +24,7 @@ F32, BF16 = jnp.float32, jnp.bfloat16
 def compiled(kernel: Any, shape: tuple[int, ...], dtype: Any, to: Path) -> Profile:
     x = jax.ShapeDtypeStruct(shape, dtype)
     called = pl.pallas_call(kernel, out_shape=x)
-    (dump,) = pallas_debug.dump(called, x, targets="v6e", to=to, stages="bundles")
+    (dump,) = pallas_debug.dump(called, x, targets="v6e", to=to)
     found = read_profile(stored := open_dumps(to).find(dump.name), stored.target("v6e"))
     assert found is not None
     return found.profile

@@ -259,7 +259,7 @@ def test_blocks_that_depend_on_tables(fields: dict[str, Any], note: str) -> None
         (
             COPIED,
             "",
-            "there is no schedule of bundles. To get one, dump it with `--stages bundles`.",
+            "there is no schedule of bundles",
         ),
         (
             COPIED,

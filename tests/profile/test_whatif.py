@@ -49,7 +49,7 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, block: int) -> Any:
 
 
 def compiled(function: Any, args: Any, target: str, to: Path) -> Profile:
-    (dump,) = pallas_debug.dump(function, *args, targets=target, to=to, stages="bundles")
+    (dump,) = pallas_debug.dump(function, *args, targets=target, to=to)
     stored = open_dumps(to).find(dump.name)
     found = read_profile(stored, stored.target(target))
     assert found is not None

@@ -26,7 +26,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     root = tmp_path_factory.mktemp("without_jax")
     x = jax.ShapeDtypeStruct((1024,), jnp.float32)
-    pallas_debug.dump(vector_add, x, x, stages="bundles", to=root / "dumps")
+    pallas_debug.dump(vector_add, x, x, to=root / "dumps")
     return root
 
 

@@ -35,7 +35,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Dump:
     y = jax.ShapeDtypeStruct((512, 256), jnp.float32)
     block = {"block_m": 128, "block_n": 128, "block_k": 128}
     (made,) = pallas_debug.dump(
-        matmul, x, y, **block, activation="relu", targets="v5e,v6e", to=root, stages="bundles"
+        matmul, x, y, **block, activation="relu", targets="v5e,v6e", to=root
     )
     return made
 

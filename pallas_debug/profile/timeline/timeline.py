@@ -112,10 +112,7 @@ def timeline_of(
         raise CannotRunError(f"{name} has no timeline, because it runs on the SparseCore")
     blocks = _known(profile.blocks, name)
     if not schedule.bundles:
-        raise CannotRunError(
-            f"{name} has no timeline: there is no schedule of bundles. "
-            "To get one, dump it with `--stages bundles`."
-        )
+        raise CannotRunError(f"{name} has no timeline: there is no schedule of bundles")
     bounds = schedule.core_bounds(blocks.grid)
     steps = math.prod(bounds)
     placed = placements(schedule, profile.kernel)
