@@ -4,11 +4,13 @@ Lines that are equal in two passes except for names and locations are the same o
 locations decide: a pass that rewrites an operation gives its location to the new ones. Among
 several operations at one location, those with the same name match, and if n became m, those at the
 same relative position. An operation without a location matches one of its family in the same place.
+
+Texts of different kinds print locations differently: there, Python lines take their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -17,10 +19,13 @@ from pallas_debug.ir.diff import diff
 from pallas_debug.ir.match import Budget
 from pallas_debug.ir.operations import Module
 
-_PLAIN = ("matmul", "load", "store", "add", "sub", "mul", "div", "max", "min", "exp", "cmp")
+_PLAIN = ("matmul", "load", "store", "add", "sub", "mul", "div", "max", "min", "exp", "cmp", "log")
 """Stems shared by the operations of a family: `mulf`, `muli`, `vmul.f32`."""
 
-Fate = Literal["same", "changed", "renamed", "split", "merged", "gone"]
+_DECOMPOSED = {"pow2": "exp", "rcp": "div", "ld": "load", "st": "store"}
+"""Stems of LLO, and the families of the operations that become it."""
+
+Fate = Literal["same", "changed", "renamed", "lowered", "split", "merged", "gone"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +36,8 @@ class Step:
       module: index of the pass in the given modules.
       lines: its lines in the text of that pass, from 0; empty if it is gone.
       fate: `same` except for names; `changed` operands, types or attributes; `renamed` to another
-        operation; `split` into several; `merged` with others into fewer; `gone`.
+        operation; `lowered` to another kind of text; `split` into several; `merged` with others
+        into fewer; `gone`.
     """
 
     module: int
@@ -68,6 +74,9 @@ class Trail:
         self, module: int, lines: tuple[int, ...], step: Literal[1, -1]
     ) -> tuple[tuple[int, ...], Fate]:
         here, there = self._modules[module], self._modules[module + step]
+        if here.module.kind != there.module.kind:
+            lowered = {n for at in lines for n in counterparts(here.module, at, there.module)}
+            return tuple(sorted(lowered)), "lowered" if lowered else "gone"
         aligned = self._side(module, step)
         same = aligned.same
         if all(line in same for line in lines):
@@ -190,6 +199,46 @@ def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
     return _share(a.index(line), len(a), b) if b else []
 
 
+def counterparts(
+    here: Module,
+    line: int,
+    there: Module,
+    moved: Callable[[tuple[str, int]], tuple[str, int]] = lambda place: place,
+) -> list[int]:
+    """Return the lines of another text with the operations that a line's operations became.
+
+    They come from the same Python line. Those of the same family match, or else all that are left,
+    by their relative position.
+
+    Args:
+      moved: returns where the Python file of the other text has a line.
+    """
+    found: set[int] = set()
+    for name, chain in here.placed(line):
+        place = next((s.place for s in chain if there.from_source.get(moved(s.place))), None)
+        if place is None:
+            continue
+        ours = _operations(here, place)
+        theirs = _operations(there, moved(place))
+        for key_of in (_family, lambda _: ""):
+            a = [n for n, other in ours if key_of(other) == key_of(name)]
+            b = [n for n, other in theirs if key_of(other) == key_of(name)]
+            if b or not name:
+                found.update(_share(a.index(line), len(a), b) if name else [n for n, _ in theirs])
+                break
+    return sorted(found)
+
+
+def _operations(module: Module, place: tuple[str, int]) -> list[tuple[int, str]]:
+    """Operations that come from a Python line, as lines and names."""
+    return [
+        (line, name)
+        for line in module.from_source.get(place, ())
+        for name, chain in module.placed(line)
+        if any(source.place == place for source in chain)
+    ]
+
+
 def _share(position: int, size: int, row: list[int]) -> list[int]:
     """Return the share of `row` that the operation at `position`, one of `size`, became."""
     start = position * len(row) // size
@@ -203,9 +252,11 @@ def _is_constant(name: str) -> bool:
 def _family(name: str) -> str:
     """Family of an operation: `vector.load`, `tpu.vector_load` and `llo.vector_load` share one."""
     _, llo, word = name.rpartition("llo.")
-    word = word.partition(".")[0] if llo else word.rpartition(".")[2]
+    is_llo = llo or (name.startswith("v") and "vector" not in name)
+    word = word.partition(".")[0] if is_llo else word.rpartition(".")[2]
     word = word.removeprefix("vector_").removeprefix("v")
-    return next((plain for plain in _PLAIN if word.startswith(plain)), word)
+    found = next((plain for plain in _PLAIN if word.startswith(plain)), word)
+    return _DECOMPOSED.get(found, found)
 
 
 def _fate(here: _Located, there: _Located, lines: Sequence[int], found: set[int]) -> Fate:

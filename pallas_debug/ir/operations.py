@@ -193,6 +193,11 @@ class Module:
         bodies = LOCATION.finditer(text, 0, LONG)
         return tuple(dict.fromkeys(s for f in bodies for s in self.chains.resolve(f["body"])))
 
+    def placed(self, line: int) -> Sequence[tuple[str, tuple[SourceLine, ...]]]:
+        """Names of a line's operations, each with the Python lines that it comes from."""
+        sources = self.source(line)
+        return [(operation.name, sources) for operation in self.operations(line)]
+
     def location(self, line: int) -> str | None:
         """Body of a line's `loc(…)`, as printed."""
         text = self.lines[line]

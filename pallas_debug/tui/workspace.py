@@ -28,6 +28,7 @@ from pallas_debug.tui.model.browser import (
     TextPlace,
 )
 from pallas_debug.tui.model.document import Document
+from pallas_debug.tui.model.origins import module_of
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
 from pallas_debug.tui.panes.failure import FailurePane
@@ -38,9 +39,6 @@ from pallas_debug.tui.panes.trail import TrailPane
 from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.lineview import LineView
-
-Line = tuple[str, int]
-"""File and number of a Python line."""
 
 THREE_PANES, TWO_PANES = 120, 72
 """Minimum number of columns for three panes side by side, and for two panes."""
@@ -94,7 +92,6 @@ class Workspace(Shell):
         """Kernel whose steps are listed, and requested target."""
         self._placed: TextPlace | None = None
         """Place shown by the text or diff."""
-        self.trail_steps: list[KernelStep] = []
         self.wanted_target: str | None = None
         self.against: Against = BEFORE
         self.search = DumpSearch(browser)
@@ -221,13 +218,6 @@ class Workspace(Shell):
         if self.is_composed and event.place == self.place and not self.diffing:
             self.text.go_to(event.line)
 
-    def lines_from(self, line: Line, place: TextPlace) -> Sequence[int]:
-        """Return the lines of the shown text, from 0, that come from a Python line."""
-        if place.step.stage == "source":
-            is_file = self.browser.source_file(place.entry) == line[0]
-            return [line[1] - 1] if is_file and line[1] <= self.text.count else []
-        return self.text.origins.get(line, [])
-
     def show_step(self) -> None:
         """Show the text of the current step, or its diff."""
         place = self._placed = self.place
@@ -250,8 +240,9 @@ class Workspace(Shell):
             )
             self.text.show([nothing], is_diff=True)
         else:
-            keep = self.text.cursor if place == self._shown_place else 0
-            self.text.show(self._open(place), keep=keep)
+            keep = self.text.cursor if place == self._shown_place else None
+            make = partial(module_of, self.browser, place)
+            self.text.show(self._open(place), keep=keep, make=make)
         self._shown_place = place if compared is None else None
         if before is not None:
             before.close()
@@ -309,9 +300,12 @@ class Workspace(Shell):
 
     @on(TrailPane.Chosen)
     def _go_along_trail(self, event: TrailPane.Chosen) -> None:
-        self.go_to_step(self.trail_steps[event.position])
-        self.text.go_to(event.line)
-        self.focus_on(self.trail)
+        step = next((s for s in self.steps.all_steps if s.label == event.label), None)
+        if step is not None:
+            self.diffing = False
+            self.go_to_step(step)
+            self.text.go_to(event.line)
+            self.focus_on(self.trail)
 
     # The source, and the lines that come from it.
 

@@ -24,7 +24,7 @@ class Alone(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self.pane = TrailPane(id="trail")
-        self.chosen: list[tuple[int, int]] = []
+        self.chosen: list[tuple[str, int]] = []
 
     def compose(self) -> ComposeResult:
         yield self.pane
@@ -33,11 +33,11 @@ class Alone(App[None]):
         self.pane.focus()
 
     def on_trail_pane_chosen(self, event: TrailPane.Chosen) -> None:
-        self.chosen.append((event.position, event.line))
+        self.chosen.append((event.label, event.line))
 
 
-def modules() -> list[Module]:
-    return [Module.of(path.read_text()) for path in PATHS]
+def modules() -> dict[str, Module]:
+    return {path.stem: Module.of(path.read_text()) for path in PATHS}
 
 
 def line_of(module: Module, name: str) -> int:
@@ -51,11 +51,11 @@ async def test_a_load_through_all_passes(size: str) -> None:
     found = modules()
     labels = [path.stem for path in PATHS]
     async with app.run_test(size=SIZES[size]) as pilot:
-        line = line_of(found[0], "vector.load")
-        app.pane.follow(modules, labels, 0, line)
+        line = line_of(found[labels[0]], "vector.load")
+        app.pane.follow(modules, labels[0], line)
         assert app.pane.following
         message = plain(app.pane.cells(0))
-        assert message == f"following line {line + 1} of {labels[0]} through {len(labels)} passes…"
+        assert message == f"following line {line + 1} of {labels[0]}…"
         while app.pane.following:
             await pilot.pause(0.01)
         await pilot.pause()
@@ -68,7 +68,7 @@ async def test_a_load_through_all_passes(size: str) -> None:
         await pilot.pause()
         row = app.pane.current
         assert row is not None
-        assert app.chosen == [(1, row.line)]
+        assert app.chosen == [(labels[1], row.line)]
         assert app.pane.count >= 2
 
 
@@ -80,22 +80,22 @@ def test_fates_are_told_by_the_pass_that_did_it_whichever_way_one_looks() -> Non
         "module {\n}\n",
     ]
 
-    def load() -> list[Module]:
-        return [Module.of(text) for text in texts]
+    def load() -> dict[str, Module]:
+        return {str(n): Module.of(text) for n, text in enumerate(texts)}
 
     def fates(rows: list[TrailRow]) -> list[tuple[int, int | None, str, bool]]:
-        return [(row.position, row.line, row.fate, row.here) for row in rows]
+        return [(int(row.label), row.line, row.fate, row.here) for row in rows]
 
-    assert fates(trail_rows(load, 0, 1)) == [
+    assert fates(trail_rows(load, "0", 1)) == [
         (0, 1, "first", True),
         (1, 1, "split", False),
         (1, 2, "split", False),
         (2, None, "gone", False),
     ]
-    assert fates(trail_rows(load, 1, 1))[0] == (0, 1, "first", False)
+    assert fates(trail_rows(load, "1", 1))[0] == (0, 1, "first", False)
     texts.reverse()
-    assert fates(trail_rows(load, 2, 1))[:2] == [(1, 1, "new", False), (1, 2, "new", False)]
-    assert fates(trail_rows(load, 2, 1))[2] == (2, 1, "merged", True)
+    assert fates(trail_rows(load, "2", 1))[:2] == [(1, 1, "new", False), (1, 2, "new", False)]
+    assert fates(trail_rows(load, "2", 1))[2] == (2, 1, "merged", True)
 
 
 @drive
@@ -103,7 +103,8 @@ async def test_an_operation_that_is_gone_leads_nowhere() -> None:
     app = Alone()
     texts = ["module {\n  %0 = a.b : i32\n}\n", "module {\n}\n"]
     async with app.run_test(size=(80, 24)) as pilot:
-        app.pane.follow(lambda: [Module.of(t) for t in texts], ["one", "two"], 0, 1)
+        named = dict(zip(["one", "two"], map(Module.of, texts), strict=True))
+        app.pane.follow(lambda: named, "one", 1)
         while app.pane.following:
             await pilot.pause(0.01)
         await pilot.pause()
@@ -116,4 +117,4 @@ async def test_an_operation_that_is_gone_leads_nowhere() -> None:
         await pilot.click(app.pane, offset=(3, 0))
         await pilot.click(app.pane, offset=(3, 0))
         await pilot.pause()
-        assert app.chosen == [(0, 1)]
+        assert app.chosen == [("one", 1)]

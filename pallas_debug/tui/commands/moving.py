@@ -1,22 +1,25 @@
 """Actions that move between panes, kernels, passes and targets, or go to a place by name.
 
-When switching between texts of a kernel, the cursor stays on its Python line.
+When switching between texts of a kernel, the cursor stays on its operation.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePath
+from typing import NamedTuple
 
 from textual import on
 
+from pallas_debug.ir.operations import Module
 from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import KernelStep, TextPlace
+from pallas_debug.tui.model.browser import KernelStep, TextPlace, kernel_name
+from pallas_debug.tui.model.origins import moved_to
 from pallas_debug.tui.model.runs import RunEvent
 from pallas_debug.tui.model.spot import matching
 from pallas_debug.tui.panes.text import TextPane
-from pallas_debug.tui.workspace import Line, Workspace
+from pallas_debug.tui.workspace import Workspace
 
 _SOURCE = re.compile(r"(?P<file>.*[^:\s]):(?P<line>\d+)")
 _PASS = re.compile(r"p(?P<number>\d+)")
@@ -25,10 +28,13 @@ _PASS = re.compile(r"p(?P<number>\d+)")
 class MovingActions(Workspace):
     """Mixin with actions that go to another place."""
 
-    _origin: tuple[Line, float] | None = None
-    """Python line under the cursor, and relative position among the lines that come from it."""
-    _seeks_origin = False
-    """Whether the cursor still has to move to the lines of a new text that come from `_origin`."""
+    _anchor: _Anchor | None = None
+    _landed = -1
+    """Line to which the cursor followed the anchor."""
+    _diffed: tuple[TextPlace, TextPlace] | None = None
+    """Texts of the diff that is shown."""
+    _seeks = False
+    """Whether the cursor still has to follow the anchor to the text."""
 
     @action("pane.previous", "shift+tab", "previous pane", priority=True, arguments="-1")
     @action("pane.next", "tab", "next pane", priority=True, arguments="1")
@@ -175,50 +181,58 @@ class MovingActions(Workspace):
         self.focus_on(self.source)
         self.source.cursor = event.source.line - 1
 
-    # From text to text on the same Python line.
+    # From text to text at the same operation.
 
     def show_step(self) -> None:
-        is_new = self._shown_place != self.place
+        place, diffed = self.place, self._diffed
+        is_new = self._shown_place != place
         if is_new:
-            self._remember_origin(self.place)
+            self._remember()
         super().show_step()
-        self._seeks_origin = is_new and not self.diffing
-        self._seek_origin(self.place)
+        if is_new:
+            self._landed = self.text.cursor
+        self._seeks, self._diffed = is_new and not self.diffing, self.compared
+        if self._seeks and diffed is not None and place in diffed:
+            line = self.diff.place[diffed.index(place)]
+            if line is not None:
+                self.text.go_to(line)
+        self._seek()
 
-    def _remember_origin(self, place: TextPlace | None) -> None:
-        """Remember the Python line in the current text, before switching to another text."""
-        shown = self._shown_place
-        if shown is None or place is None or shown.entry != place.entry:
-            self._origin = None
-            return
-        found = [s.place for s in self.text.origin]
-        if self.sourcing and self.text.has_many_origins:  # prefer the chosen line
-            found.sort(key=lambda line: line[1] != self.source.cursor + 1)
-        if shown.step.stage == "source":
-            found = [(self.browser.source_file(shown.entry) or "", self.text.cursor + 1)]
-        for line in found:
-            lines = self.lines_from(line, shown)
-            if self.text.cursor in lines:
-                self._origin = line, lines.index(self.text.cursor) / len(lines)
-                return
-        if self.text.cursor:  # the user moved to a line without a Python line
-            self._origin = None
-
-    def _seek_origin(self, place: TextPlace | None) -> None:
-        """Go to a line of a new text from the same Python line, once its origins are known."""
-        if not self._seeks_origin or self._origin is None or place is None:
-            return
-        if not self.text.linked or self.text.cursor:
-            return
-        self._seeks_origin = False
-        line, share = self._origin
-        if lines := self.lines_from(line, place):
-            self.text.go_to(lines[int(share * len(lines))])
+    def _remember(self) -> None:
+        """Remember the line under the cursor, unless the cursor only followed another line."""
+        shown, text = self._shown_place, self.text
+        if shown is not None and text.linked and text.cursor != self._landed:
+            self._anchor = _Anchor(shown, text.module, text.cursor)
 
     @on(TextPane.TextChanged, "#text")
-    def _seek_origin_later(self) -> None:
-        if self.is_composed:
-            self._seek_origin(self.place)
+    def _seek(self) -> None:
+        """Go to what the remembered line became, once the text is parsed."""
+        place, anchor = self.place, self._anchor
+        if not self._seeks or anchor is None or place is None or not self.text.linked:
+            return
+        self._seeks = False
+        if self.text.cursor != self._landed:  # it has been moved meanwhile
+            return
+        from pallas_debug.ir.follow import counterparts  # slows the start
+
+        if kernel_name(place.entry.name) != kernel_name(anchor.place.entry.name):
+            return
+        moved = moved_to(self.browser, anchor.place.entry, place.entry)
+        found = counterparts(anchor.module, anchor.line, self.text.module, moved)
+        if not found and not anchor.module.source(anchor.line):
+            same = anchor.place.step.name == place.step.name
+            found = [anchor.line] if same and anchor.line < self.text.count else []
+        if found:
+            self.text.go_to(found[0])
+        self._landed = self.text.cursor
+
+
+class _Anchor(NamedTuple):
+    """Line to which the cursor stays, from text to text."""
+
+    place: TextPlace
+    module: Module
+    line: int
 
 
 def _is_path(name: str, typed: str) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from textual import work
 from textual.worker import get_current_worker
 
-from pallas_debug.ir.operations import Module
+from pallas_debug.ir.operations import NOISE
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import BEFORE, Against, TextPlace
+from pallas_debug.tui.model.browser import BEFORE, Against, KernelStep, TextPlace, kernel_name
+from pallas_debug.tui.model.origins import MAX_FOLLOWED, followed, is_followed
 from pallas_debug.tui.model.search import Job, Scope, TextHit, query_of, step_of
-from pallas_debug.tui.panes.text import MAX_LINKED
 from pallas_debug.tui.workspace import Workspace
 
 
@@ -91,39 +94,25 @@ class ViewingActions(Workspace):
         for pane in (self.text, self.diff):
             pane.wrap = not pane.wrap
 
-    @action("text.trail", "u", "history of the operation, pass by pass")
+    @action("text.trail", "u", "history of the operation, from the Python line to the bundles")
     def action_follow_operation(self) -> None:
         place, line = self.place, self.line
-        if place is None or line is None:
+        if self.focused is self.source and self.entry is not None:
+            steps = [step for step in self.steps.all_steps if step.stage == "source"]
+            line = self.source.cursor
+        else:
+            steps = [self.steps.current] if self.steps.current is not None else []
+        if place is None or line is None or not steps:
             self.show_message("this line is only in the other text" if place else "")
             return
-        steps = [s for s in self.steps.all_steps if s.changed and (s.pass_ or s == place.step)]
-        if place.step not in steps or not place.step.pass_:
-            self.show_message("operations are followed through passes; this is not a pass")
-            return
-        browser = self.browser
-        texts = [TextPlace(entry=place.entry, target=place.target, step=step) for step in steps]
-        at = steps.index(place.step)
-        sizes = [browser.size(text) for text in texts]
-        large = [i for i, size in enumerate(sizes) if size > MAX_LINKED]
-        for i in large:
+        if not is_followed(steps[0]):
             self.show_message(
-                f"{steps[i].label} has {sizes[i] / 1e6:,.0f} MB; operations are followed through "
-                f"texts of up to {MAX_LINKED / 1e6:,.0f} MB"
+                "operations are followed through forms of the kernel; this is not one"
             )
-        if at in large:
             return
-        first = max((i + 1 for i in large if i < at), default=0)
-        end = min((i for i in large if i > at), default=len(steps))
-        steps, texts = steps[first:end], texts[first:end]
-        self.trail_steps = steps
+        load = partial(followed, self.browser, place, list(self.steps.all_steps))
         self.trailing = True
-        self.trail.follow(
-            lambda: [Module(browser.lines(text)) for text in texts],
-            [step.label for step in steps],
-            steps.index(place.step),
-            line,
-        )
+        self.trail.follow(load, steps[0].label, line)
         self.arrange()
         self.focus_on(self.trail)
 
@@ -150,31 +139,60 @@ class ViewingActions(Workspace):
                 self.against = wanted
                 self.diffing = True
                 self.show_step()
+                if wanted.step is None and self.place is not None:
+                    self._find_difference(self.place, list(self.steps.all_steps))
 
         self.choose("compare with", self._comparable(), chosen)
 
     def _comparable(self) -> list[tuple[str, Against]]:
         """Return the texts with which the text can be compared, the most similar first."""
-        place = self.place
+        place, browser = self.place, self.browser
         if place is None:
             return []
-        browser = self.browser
-        choices = [("the text before", BEFORE)]
-        if len(browser.roots) > 1 and browser.counterpart(place.entry) is not None:
+        choices: list[tuple[str, Against]] = []
+        if len(browser.roots) > 1:
             other = browser.roots[1 - place.entry.dump]
             choices.append((f"the same kernel in {other}", Against(other_dump=True)))
         for compilation in browser.stored(place.entry).compilations:
-            if compilation.target != place.target:
-                target = compilation.target
-                choices.append((f"the same pass for {target}", Against(target=target)))
+            target = compilation.target
+            if target != place.target:
+                choices.append((f"the same text for {target}", Against(target=target)))
         for step in self.steps.all_steps:
-            if step.changed and step != place.step:
+            if step.changed and step != place.step and step.of_kernel and place.step.of_kernel:
                 choices.append((step.label, Against(step=step.label)))
-        for entry in browser.entries:
+        choices = [choice for choice in choices if browser.base(place, choice[1]) is not None]
+        if self.against != BEFORE:
+            choices.append(("the text before", BEFORE))
+        name = kernel_name(place.entry.name)
+        for entry in sorted(browser.entries, key=lambda e: kernel_name(e.name) != name):
             if entry != place.entry:
                 root = f" in {browser.roots[entry.dump]}" if len(browser.roots) > 1 else ""
-                choices.append((f"the same pass of {entry.name}{root}", Against(entry=entry)))
+                choices.append((f"the same text of {entry.name}{root}", Against(entry=entry)))
         return choices
+
+    @work(thread=True, exclusive=True, group="difference")
+    def _find_difference(self, place: TextPlace, steps: list[KernelStep]) -> None:
+        """Go to the first step, from the shown one, at which two kernels differ."""
+        from pallas_debug.ir.diff import diff  # slows the start
+
+        browser, against = self.browser, self.against
+        for step in steps[steps.index(place.step) :]:
+            at = replace(place, step=step)
+            base = browser.base(at, against) if step.of_kernel and step.changed else None
+            if base is None or max(browser.size(at), browser.size(base)) > MAX_FOLLOWED:
+                continue
+            if get_current_worker().is_cancelled:
+                return
+            found = diff(browser.lines(at), browser.lines(base), ignore=NOISE)
+            if found.changed and found.kind != "text":
+                self.call_from_thread(self._show_difference, place, against, step)
+                return
+
+    def _show_difference(self, place: TextPlace, against: Against, step: KernelStep) -> None:
+        is_shown = self.is_composed and (self.place, self.against) == (place, against)
+        if is_shown and self.diffing and step != place.step:
+            self.go_to_step(step)
+            self.show_message(f"{step.label} is the first text that differs")
 
     @action("diff.noise", "i", "count noise as change: value numbers, locations, attribute order")
     def action_toggle_noise(self) -> None:

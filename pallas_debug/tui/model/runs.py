@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug import render
 from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
@@ -24,6 +25,7 @@ class RunEvent:
     Attributes:
       entry: the kernel, if it is in the directory.
       place: grid point and loop iteration.
+      found: the record itself.
     """
 
     kind: Literal["finding", "hint", "gap", "print"]
@@ -33,6 +35,18 @@ class RunEvent:
     source: SourceLine | None
     place: str
     text: str
+    found: Result
+
+    @property
+    def lines(self) -> list[str]:
+        """All that a finding or hint says, without its source line."""
+        if isinstance(self.found, Hint):
+            return [f"hint: {self.found.message}"]
+        if not isinstance(self.found, Finding):
+            return [self.text]
+        quoted = render.quoted(self.source) if self.source is not None else ""
+        lines = render.finding_text(self.found).splitlines()
+        return [line.strip() for line in lines if line.strip() != quoted]
 
     @property
     def line(self) -> str:
@@ -121,6 +135,11 @@ class Runs:
         found = self._browser.named(dump, name)
         return found[0] if len(found) == 1 else None
 
+    def notes(self, entry: Entry) -> list[RunEvent]:
+        """Return the findings and hints of a kernel that have a source line."""
+        kinds = ("finding", "hint")
+        return [r for r in self.results if r.entry == entry and r.source and r.kind in kinds]
+
     def matching(self, text: str) -> list[RunEvent]:
         """Return the results that contain all of these words."""
         words = text.lower().split()
@@ -150,6 +169,7 @@ def _result(record: RunRecord, found: Result, entry: Entry | None) -> RunEvent:
         kernel=found.kernel,
         entry=entry,
         source=getattr(found, "source", None),
+        found=found,
         place=" ".join(([str(point)] if point else []) + ([f"loop {loop}"] if loop else [])),
         text=text.replace("\n", " "),
     )

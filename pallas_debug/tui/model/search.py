@@ -6,8 +6,10 @@ closed, for `n` and `N`. All hits are counted; the first ones are listed.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit
 
 Scope = Literal["kernel", "all"]
+
+_NOISE = re.compile(rb" ?\bloc\(.*|/\*.*?\*/|%[\w.$-]+")
+"""Parts of a line that differ between texts with the same operations."""
 
 Job = Callable[[Callable[[], bool]], None]
 """Work for a thread; it stops once the function that it is passed returns True."""
@@ -54,11 +59,28 @@ class TextHit(NamedTuple):
         return self.hit.parts
 
 
+@dataclass(kw_only=True, slots=True)
+class HitGroup:
+    """Texts of a kernel that have the same hits, except for names of values and locations.
+
+    Attributes:
+      hits: indices of the listed hits of the first text.
+      count: number of hits in each text.
+      texts: targets and stages.
+    """
+
+    entry: Entry
+    hits: range
+    count: int
+    texts: list[tuple[str | None, str]]
+
+
 class DumpSearch:
     """The latest search over many texts.
 
     Attributes:
-      hits: listed hits, in the order of kernels, targets and stages.
+      hits: listed hits, of the first text of each group.
+      groups: in the order of kernels, targets and stages.
       count: number of hits.
       texts: number of texts with a hit.
       searched: number of texts searched.
@@ -77,6 +99,8 @@ class DumpSearch:
         """Stop the search and drop its hits."""
         self._token: object = None
         self.hits: list[TextHit] = []
+        self.groups: list[HitGroup] = []
+        self._known: dict[tuple[Entry, tuple[bytes, ...]], HitGroup] = {}
         self.count = self.texts = self.searched = self.problems = 0
         self.at = -1
         self.text = ""
@@ -126,27 +150,32 @@ class DumpSearch:
 
         throttle = Throttle()
         known: dict[Path, tuple[Entry, StoredText]] = {}
-        last: Path | None = None
+        taken = 0
         texts = self._texts(entry, stopped)
 
         def listed() -> Iterator[Path]:
-            while len(self.hits) < MAX_LISTED and (found := next(texts, None)):
+            while self.count < MAX_LISTED and (found := next(texts, None)):
                 known.clear()  # the engine asks for a text once it is done with the previous one
                 known[found[1].path] = found
                 yield found[1].path
 
-        found: list[Hit] = []  # collected per chunk, so that the lock is taken only once
+        found: list[Hit] = []  # of one text
+        count = 0
         for event in search.search(listed(), query, opened=lambda path: known[path][1].open()):
             if isinstance(event, search.Hit):
-                found.append(event)
+                count += 1
+                if len(found) < MAX_LISTED:
+                    found.append(event)
                 continue
-            with self._lock:
+            with self._lock:  # taken once per chunk
                 if stopped():
                     return
-                if found:
-                    self._take(found, *known[event.path], event.path is not last)
-                    found, last = [], event.path
+                self.count += count - taken
+                taken = count
                 if event.done:
+                    if found:
+                        self._take(found, count, *known[event.path])
+                    found, count, taken = [], 0, 0
                     self.searched += 1
                     self.problems += event.problem is not None
             throttle.rest()
@@ -174,11 +203,20 @@ class DumpSearch:
             if not stopped():
                 self.running = False
 
-    def _take(self, hits: list[Hit], entry: Entry, text: StoredText, is_new: bool) -> None:
-        self.count += len(hits)
-        self.texts += is_new
-        kept = hits[: max(MAX_LISTED - len(self.hits), 0)]
-        self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in kept]
+    def _take(self, hits: list[Hit], count: int, entry: Entry, text: StoredText) -> None:
+        """Add the hits of a text, to the group of another text of the kernel with the same."""
+        self.texts += 1
+        key = entry, tuple(_NOISE.sub(b"", hit.data) for hit in hits)
+        group = self._known.get(key)
+        if group is None:
+            kept = hits[: max(MAX_LISTED - len(self.hits), 0)]
+            at = range(len(self.hits), len(self.hits) + len(kept))
+            self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in kept]
+            group = HitGroup(entry=entry, hits=at, count=count, texts=[])
+            self._known[key] = group
+            if kept:
+                self.groups.append(group)
+        group.texts.append((text.target, text.stage))
 
     def _texts(
         self, entry: Entry | None, stopped: Callable[[], bool]
@@ -197,13 +235,13 @@ class DumpSearch:
 
     @property
     def status(self) -> str:
-        """Status text: `3/41 in 12 texts, 1,204 searched`."""
+        """Status text: `3/7  41 in 12 texts, 1,204 searched`."""
         if not self.active:
             return ""
-        at = f"{self.at + 1:,}/" if self.at >= 0 else ""
+        at = f"{self.at + 1:,}/{len(self.hits):,}  " if self.at >= 0 else ""
         state = ", searching" if self.running else ", stopped" if self.stopped else ""
         listed = len(self.hits)
-        first = f", the first {listed:,} listed" if self.count > listed else ""
+        first = f", the first {listed:,} listed" if self.count >= MAX_LISTED else ""
         broken = f", {self.problems:,} cannot be read" if self.problems else ""
         texts = "text" if self.texts == 1 else "texts"
         return (

@@ -31,11 +31,17 @@ _KEY_COLUMNS = 14
 class ResultList(LineView, can_focus=False):
     """List of a `ListScreen`, which handles the keys that move the cursor."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"results--hit", "results--place", "results--bad"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "results--hit",
+        "results--place",
+        "results--bad",
+        "results--kernel",
+    }
     DEFAULT_CSS = """
     ResultList {
         & .results--hit { background: $warning; color: $background; text-style: bold; }
         & .results--place { text-style: dim; }
+        & .results--kernel { color: $text-primary; text-style: bold; }
         & .results--bad { color: $text-error; text-style: bold; }
         &:nocolor .results--hit { text-style: bold reverse; }
     }
@@ -90,6 +96,7 @@ class ListScreen(ModalScreen[T | None], Generic[T]):
     #results Static { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; }
     #results Input { height: 1; border: none; padding: 0 1; }
     #results ResultList { height: 1fr; }
+    #results Preview { height: 6; border-top: hkey $surface-lighten-2; }
     """
 
     def __init__(self, title: str, *, hint: str, value: str = "") -> None:

@@ -25,6 +25,7 @@ from pallas_debug.tui.model.kernels import (
 )
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.widgets.cells import Cells, fitted
+from pallas_debug.tui.widgets.lineview import ViewMessage
 from pallas_debug.tui.widgets.lists import ListPane
 
 BUDGET = 0.02
@@ -69,6 +70,9 @@ class KernelPane(ListPane):
     """
 
     filter_hint = "part of the name, target:v5e, status:failed"
+
+    class RunsRead(ViewMessage):
+        """Message: the records of runs were read."""
 
     side: reactive[int] = reactive(0)
     """Index of the directory from which to show a kernel that is in both."""
@@ -210,6 +214,7 @@ class KernelPane(ListPane):
         worker = get_current_worker()
         self.runs.read(lambda: worker.is_cancelled)
         self.call_later(self.refresh)
+        self.post_message(self.RunsRead(self))
 
     @work(thread=True, group="screen")
     def _read_unread(self) -> None:

@@ -8,12 +8,20 @@ from textual import on
 from textual.timer import Timer
 from textual.widgets import Input
 
+from pallas_debug.render import plural
 from pallas_debug.tui.model import MAX_LISTED
 from pallas_debug.tui.model.browser import kernel_name
 from pallas_debug.tui.model.runs import RunEvent, Runs
-from pallas_debug.tui.model.search import DumpSearch, TextHit
-from pallas_debug.tui.panes.dialogs import ListScreen
-from pallas_debug.tui.widgets.cells import Cells, fitted, visible
+from pallas_debug.tui.model.search import DumpSearch, HitGroup, TextHit
+from pallas_debug.tui.panes.dialogs import ListScreen, ResultList
+from pallas_debug.tui.widgets.cells import (
+    Cells,
+    fitted,
+    plain,
+    spans,
+    visible,
+    without_locations,
+)
 
 _MARKS = {"finding": ("⚑ ", "results--bad"), "hint": ("? ", "results--place")}
 """Mark and style of a finding and a hint."""
@@ -25,8 +33,18 @@ DEBOUNCE = 0.15
 """Seconds without typing before a search starts."""
 
 
+class Preview(ResultList, can_focus=False):
+    """View of the hits of a group, each in its line."""
+
+    def cells(self, line: int) -> Cells:
+        return self._draw(line, self.columns)
+
+
 class SearchScreen(ListScreen[None]):
     """Screen for a search over many texts, run while the user types.
+
+    Hits are grouped by kernel, and by texts that have the same ones. All hits of the group under
+    the cursor are shown below.
 
     Args:
       begin: starts a search.
@@ -46,11 +64,18 @@ class SearchScreen(ListScreen[None]):
         self._begin = begin
         self._opened = opened
         self._timer: Timer | None = None
+        self._rows: list[HitGroup | None] = []
+        """Groups, and None for the row of a kernel above its groups."""
+        self._listed = 0
+        self._preview = Preview(self._draw_hit)
 
     def on_mount(self) -> None:
-        self.listed.grow(len(self._search.hits), keep=max(self._search.at, 0))
+        self.query_one("#results").mount(self._preview, before="#summary")
+        wanted = self._search.at
         self.set_interval(TICK, self.tick)
         self.tick()
+        at = (n for n, row in enumerate(self._rows) if row and wanted in row.hits)
+        self.listed.grow(len(self._rows), keep=next(at, None))
 
     @on(Input.Changed)
     def _debounce(self, event: Input.Changed) -> None:
@@ -74,29 +99,78 @@ class SearchScreen(ListScreen[None]):
 
     def tick(self) -> None:
         search = self._search
-        if len(search.hits) != self.listed.count:
-            self.listed.grow(len(search.hits))
-        search.at = self.listed.cursor if search.hits else -1
+        if len(search.groups) != self._listed:
+            self._list_groups()
+        group = self._group(self.listed.cursor)
+        search.at = group.hits[0] if group is not None else -1
         self.show_summary(search.status or "type to search; enter opens a hit, then n and N")
+        self._preview.grow(len(group.hits) if group is not None else 0)
+
+    def _list_groups(self) -> None:
+        """List the groups below their kernels."""
+        groups = self._search.groups
+        if len(groups) < self._listed:
+            self._rows, self._listed = [], 0
+        for group in groups[self._listed :]:
+            last = self._rows[-1] if self._rows else None
+            if last is None or last.entry != group.entry:
+                self._rows.append(None)
+            self._rows.append(group)
+        is_first, self._listed = self._listed == 0, len(groups)
+        self.listed.grow(len(self._rows), keep=1 if is_first else None)
+
+    def _group(self, line: int) -> HitGroup | None:
+        """Return the group in a row; the first one of a kernel in the row with its name."""
+        rows = self._rows[line : line + 2]
+        return next((group for group in rows if group is not None), None)
 
     def draw(self, line: int, width: int) -> Cells:
-        found = self._search.hits[line]
-        room = min(max(width // 2, 12), 60)
-        kernel = f"{found.entry.name} " if self._search.scope == "all" else ""
-        place = f"{kernel}{found.target or ''} {found.stage}".strip()
-        before, match, after = found.parts
-        return [
-            (fitted(visible(place), room - 7), "results--place"),
-            (f"{found.line + 1:>6} ", "results--place"),
-            (before.lstrip()[-room:], ""),
-            (match, "results--hit"),
-            (after, ""),
-        ]
+        group, is_kernel = self._group(line), self._rows[line] is None
+        if group is None:
+            return []
+        if is_kernel:
+            of_kernel = [g for g in self._search.groups if g.entry == group.entry]
+            count = sum(g.count * len(g.texts) for g in of_kernel)
+            return [
+                (visible(group.entry.name), "results--kernel"),
+                (f"  {plural(count, 'hit')}", "results--place"),
+            ]
+        room = min(max(width * 2 // 5, 12), 60)
+        place = _place_of(group)
+        cells: Cells = [(f"  {fitted(visible(place), room)}", "results--place")]
+        cells.append((f"{group.count:>6} ", "results--place"))
+        return [*cells, *_around(self._search.hits[group.hits[0]], width - room - 9)]
+
+    def _draw_hit(self, line: int, width: int) -> Cells:
+        group = self._group(self.listed.cursor)
+        if group is None or line >= len(group.hits):
+            return []
+        hit = self._search.hits[group.hits[line]]
+        return [(f"{hit.line + 1:>8}  ", "results--place"), *_around(hit, width - 10)]
 
     def open(self, line: int) -> None:
-        self._search.at = line
-        self.dismiss()
-        self._opened(self._search.hits[line])
+        group = self._group(line)
+        if group is not None:
+            self._search.at = group.hits[0]
+            self.dismiss()
+            self._opened(self._search.hits[group.hits[0]])
+
+
+def _place_of(group: HitGroup) -> str:
+    """Return the targets and stages of a group: `v5e, v6e  mosaic … 09-tiling  (12 texts)`."""
+    targets = dict.fromkeys(target for target, _ in group.texts if target)
+    stages = list(dict.fromkeys(stage for _, stage in group.texts))
+    shown = stages[0] if len(stages) == 1 else f"{stages[0]} … {stages[-1]}"
+    count = f"({len(group.texts)} texts)" if len(group.texts) > 1 else ""
+    return "  ".join(filter(None, (shown, ", ".join(targets), count)))
+
+
+def _around(hit: TextHit, room: int) -> Cells:
+    """Return the part of a line around its match."""
+    before, match, after = hit.parts
+    before, after = before.lstrip(), plain(without_locations(spans(after)))
+    start = max(len(before) - max(room - len(match) - 10, 8), 0)
+    return [("…" * bool(start) + before[start:], ""), (match, "results--hit"), (after, "")]
 
 
 class RunsScreen(ListScreen[None]):

@@ -261,7 +261,7 @@ class TextPane(FindView):
         if self.is_diff or not complete or self.source.size > MAX_LINKED or not self.count:
             return
         module = self._make(self.source.whole(), self._kind)
-        if self.count <= AT_ONCE:
+        if self.count <= AT_ONCE and self._kind != "bundles":
             self._set_module(module)
         elif self.is_running:
             self._link_in_background(module)

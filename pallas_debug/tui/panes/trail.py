@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events, work
 
-from pallas_debug.ir.operations import Module
+from pallas_debug.ir.operations import Module, name_of
+from pallas_debug.tui.model.origins import BundleText
 from pallas_debug.tui.widgets.cells import Cells, spans, without_locations
 from pallas_debug.tui.widgets.lineview import LineView, ViewMessage
 
 if TYPE_CHECKING:
     from pallas_debug.ir.follow import Fate
 
-PassFate = Literal["same", "changed", "renamed", "split", "merged", "gone", "new", "first"]
+PassFate = Literal[
+    "same", "changed", "renamed", "lowered", "split", "merged", "gone", "new", "first"
+]
 
 FATES: dict[PassFate, str] = {
     "first": "",
@@ -24,6 +27,7 @@ FATES: dict[PassFate, str] = {
     "same": "= same",
     "changed": "~ changed",
     "renamed": "→ renamed",
+    "lowered": "↓ lowered",
     "split": "⑂ split",
     "merged": "⑃ merged",
     "gone": "✗ gone",
@@ -35,31 +39,34 @@ _BACKWARDS: dict[Fate, PassFate] = {"split": "merged", "merged": "split", "gone"
 
 _MAX_TEXT = 1000
 
+_MAX_LINES = 4
+"""Maximum number of lines of a text to list singly, instead of once per operation."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrailRow:
-    """Row of a trail: an operation in one pass.
+    """Row of a trail: an operation in one text.
 
     Attributes:
-      position: index of the pass.
-      line: line of the pass's text, from 0; None if the operation is gone.
-      fate: what the pass did to the operation.
+      label: label of the text's step.
+      line: line of the text, from 0; None if the operation is gone.
+      fate: what became of the operation in this text.
       here: whether the trail starts from this line.
     """
 
-    position: int
+    label: str
     line: int | None
     fate: PassFate
     text: str
     here: bool = False
 
 
-Loader = Callable[[], Sequence[Module]]
-"""Function that returns the modules of all passes, in order. Called in a thread."""
+Loader = Callable[[], Mapping[str, Module]]
+"""Function that returns the texts in order, parsed, by their labels. Called in a thread."""
 
 
 class TrailPane(LineView):
-    """Pane with an operation's history through the passes before and after the current one."""
+    """Pane with an operation's history, from its Python line to the bundles."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "trail--pass",
@@ -82,16 +89,15 @@ class TrailPane(LineView):
     """
 
     class Chosen(ViewMessage):
-        """Message: the user chose a pass, and a line of its text, from 0."""
+        """Message: the user chose a text by its label, and a line of it, from 0."""
 
-        def __init__(self, view: TrailPane, position: int, line: int) -> None:
+        def __init__(self, view: TrailPane, label: str, line: int) -> None:
             super().__init__(view)
-            self.position = position
+            self.label = label
             self.line = line
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._labels: Sequence[str] = ()
         self._shown: list[TrailRow] = []
         self._note = ""
 
@@ -104,25 +110,16 @@ class TrailPane(LineView):
         """True if the trail is being computed."""
         return not self._shown and bool(self._note)
 
-    def follow(self, load: Loader, labels: Sequence[str], position: int, line: int) -> None:
-        """Show the trail of the operation on a line of a pass.
-
-        Args:
-          load: returns the modules of the passes.
-          labels: label of each pass.
-          position: index of the pass.
-          line: line of the pass's text, from 0.
-        """
-        self._labels, self._shown = labels, []
-        self._note = (
-            f"following line {line + 1} of {labels[position]} through {len(labels)} passes…"
-        )
+    def follow(self, load: Loader, label: str, line: int) -> None:
+        """Show the trail of the operation on a line of the text with a label; `line` is from 0."""
+        self._shown = []
+        self._note = f"following line {line + 1} of {label}…"
         self.changed(keep=0)
-        self._follow(load, position, line)
+        self._follow(load, label, line)
 
     @work(exclusive=True, group="trail")
-    async def _follow(self, load: Loader, position: int, line: int) -> None:
-        rows = await asyncio.to_thread(trail_rows, load, position, line)
+    async def _follow(self, load: Loader, label: str, line: int) -> None:
+        rows = await asyncio.to_thread(trail_rows, load, label, line)
         self._shown = rows
         if not rows:
             self._note = f"line {line + 1} is no longer in the text; it was replaced meanwhile"
@@ -137,7 +134,7 @@ class TrailPane(LineView):
         row = self.current
         if row is None or row.line is None:
             return False
-        self.post_message(self.Chosen(self, row.position, row.line))
+        self.post_message(self.Chosen(self, row.label, row.line))
         return True
 
     def on_click(self, event: events.Click) -> None:
@@ -149,9 +146,9 @@ class TrailPane(LineView):
         if not self._shown:
             return [(self._note, "trail--note")]
         row = self._shown[line]
-        widest = max(map(len, self._labels))
-        repeated = line > 0 and self._shown[line - 1].position == row.position
-        label = "" if repeated else self._labels[row.position]
+        widest = max(len(shown.label) for shown in self._shown)
+        repeated = line > 0 and self._shown[line - 1].label == row.label
+        label = "" if repeated else row.label
         fate = "" if repeated else FATES[row.fate]
         style = row.fate if row.fate in ("same", "gone") else "fate"
         number = "" if row.line is None else f"{row.line + 1}"
@@ -168,34 +165,68 @@ class TrailPane(LineView):
         return f"trail--{kind}" if f"trail--{kind}" in self.COMPONENT_CLASSES else ""
 
 
-def trail_rows(load: Loader, position: int, line: int) -> list[TrailRow]:
-    """Return the rows of a trail, from the first pass with the operation to the last.
+def trail_rows(load: Loader, label: str, line: int) -> list[TrailRow]:
+    """Return the rows of a trail, from the first text with the operation to the last.
 
-    Empty if the pass no longer has the line, as a file may be replaced at any time.
+    Empty if the text no longer has the line, as a file may be replaced at any time.
     """
-    from pallas_debug.ir.follow import Trail
+    from pallas_debug.ir.follow import Trail, counterparts
 
-    modules = load()
-    if line >= len(modules[position].lines):
+    loaded = load()
+    labels, modules = list(loaded), list(loaded.values())
+    start = labels.index(label)
+    if line >= len(modules[start].lines):
         return []
     trail = Trail(modules)
-    places: dict[int, tuple[int, ...]] = {position: (line,)}
+    places: dict[int, tuple[int, ...]] = {start: (line,)}
     fates: dict[int, PassFate] = {}
-    for step in trail.trace(position, line):
+    for step in trail.trace(start, line):
         fates[step.module + 1] = _BACKWARDS.get(step.fate, step.fate)
         if step.lines:
             places[step.module] = step.lines
     fates.setdefault(min(places), "first")
-    for step in trail.follow(position, line):
+    for step in trail.follow(start, line):
         places[step.module], fates[step.module] = step.lines, step.fate
+    end = len(modules) - 1
+    if not places.get(end) and isinstance(modules[end], BundleText):  # lost on the way
+        places[end] = tuple(counterparts(modules[start], line, modules[end]))
+        fates[end] = "lowered" if places[end] else "gone"
+    wanted = {source.place for source in modules[start].source(line)}
     return [
         TrailRow(
-            position=at,
+            label=labels[at],
             line=number,
             fate=fates[at],
-            text="" if number is None else modules[at].lines[number][:_MAX_TEXT],
-            here=(at, number) == (position, line),
+            text=text,
+            here=(at, number) == (start, line),
         )
         for at in sorted(places)
-        for number in places[at] or (None,)
+        for number, text in _listed(modules[at], places[at], wanted)
     ]
+
+
+def _listed(
+    module: Module, lines: Sequence[int], wanted: Set[tuple[str, int]]
+) -> Iterator[tuple[int | None, str]]:
+    """Yield the lines of a trail in a text; of many, the first with each operation.
+
+    Args:
+      wanted: the Python lines of the trail, to which the instructions of a bundle are reduced.
+    """
+    if not lines:
+        yield None, ""
+    named: dict[str, list[tuple[int, str]]] = {}
+    for line in lines:
+        text = module.lines[line]
+        name = name_of(text, module.kind) or ""
+        if isinstance(module, BundleText):
+            of_line = [i for i, c in module.instructions[line] if wanted & {s.place for s in c}]
+            text = "  ;;  ".join(instruction.text for instruction in of_line) or text
+            name = of_line[0].opcode if of_line else name
+        named.setdefault(name, []).append((line, text[:_MAX_TEXT]))
+    for of_name in named.values():
+        if len(lines) <= _MAX_LINES:
+            yield from of_name
+        else:
+            line, text = of_name[0]
+            yield line, f"{text}  ×{len(of_name)}" if len(of_name) > 1 else text
