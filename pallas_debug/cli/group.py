@@ -8,25 +8,37 @@ import click
 
 from pallas_debug._version import __version__
 
-COMMANDS: dict[str, str] = {
-    "dump": "Compile the kernels of a script, module or function for TPU targets.",
-    "verify": "Report whether kernels work, on which chips, and if not, why.",
-    "sweep": "Compile a grid of settings of a function, and rank them.",
-    "step": "Step through a kernel, forwards and backwards.",
-    "ls": "List dumped kernels, or the passes of one.",
-    "show": "Print a stage or pass of a dumped kernel.",
-    "browse": "Browse kernels and their passes in the terminal.",
-    "diff": "Show what a pass changed, or what differs between two stages.",
-    "grep": "Search all stages and passes of all kernels.",
-    "source": "Show the source of a kernel with the operations that come from each line.",
-    "report": "Write one HTML page about dumped kernels.",
-    "timeline": "Show when a kernel computes, copies and waits; write a trace for Perfetto.",
-    "stats": "Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.",
-    "explain": "Explain errors from a message, a log, a dump or a code.",
-    "reproduce": "Write a script that reproduces a dumped kernel's failure.",
-    "doctor": "Check what works on this machine; list targets and bundled kernels.",
+GROUPS: dict[str, dict[str, str]] = {
+    "Is it right?": {
+        "verify": "Report whether kernels work, on which chips, and if not, why.",
+        "step": "Step through a kernel, forwards and backwards.",
+        "explain": "Explain errors from a message, a log, a dump or a code.",
+        "reproduce": "Write a script that reproduces a dumped kernel's failure.",
+    },
+    "Is it fast?": {
+        "stats": "Show what a kernel costs, where, and what would save cycles.",
+        "timeline": "Show when a kernel computes, copies and waits.",
+        "sweep": "Compile a grid of settings of a function, and rank them.",
+    },
+    "Look": {
+        "dump": "Compile the kernels of a program, and keep every stage.",
+        "browse": "Browse kernels and their passes in the terminal.",
+        "report": "Write one HTML page about dumped kernels.",
+        "ls": "List dumped kernels, or the passes of one.",
+        "show": "Print a stage or pass of a dumped kernel.",
+        "diff": "Show what a pass changed, or what differs between two stages.",
+        "source": "Show what comes of each line of a kernel's source.",
+        "grep": "Search all stages and passes of all kernels.",
+    },
+    "Set up": {
+        "doctor": "Check what works on this machine; list targets and kernels.",
+        "help": "Show what a command does, and its options.",
+    },
 }
-"""Name and summary of each command; its file in this folder has the same name."""
+"""Name and summary of each command, by the question that it answers."""
+
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+"""Summaries of all commands; each has a file of its name in this folder."""
 
 SYNONYMS = {
     "cat": "show",
@@ -64,8 +76,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for question, commands in GROUPS.items():
+            formatter.write(f"\n{question}\n")
+            with formatter.indentation():
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 def _meant(name: str) -> str:
@@ -84,5 +99,5 @@ def _meant(name: str) -> str:
 def cli() -> None:
     """See, check and understand Pallas TPU kernels, on any machine.
 
-    Start with `pallas-debug doctor --demo`, or `pallas-debug dump SCRIPT.py`.
+    Start with `pallas-debug verify SCRIPT.py`; `pallas-debug help COMMAND` shows its options.
     """

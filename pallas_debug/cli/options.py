@@ -2,10 +2,12 @@
 
 Each command file has a frozen dataclass of its options and a `run(options)` that returns an exit
 code. `make` connects the two to click, so only this module deals with click's parsed values.
+`--help` shows at most ten options of a command; the others are `hidden`, and in `--help-all`.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable
@@ -49,7 +51,27 @@ def make(
     callback.__doc__ = run.__doc__
     callback.__click_params__ = run.__click_params__  # type: ignore[attr-defined]
     made: Callable[[Callable[..., int]], click.Command] = click.command(name, **settings)
-    return made(callback)
+    command = made(callback)
+    rare = [p for p in command.params if isinstance(p, click.Option) and p.hidden]
+    if rare:
+        text = f"Show {len(rare)} more options, and exit."
+        command = click.option(
+            "--help-all", is_flag=True, is_eager=True, expose_value=False, help=text, callback=_all
+        )(command)
+    return command
+
+
+def _all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the help with all options, those that are hidden from `--help` included."""
+    if not value:
+        return
+    command = copy.copy(context.command)
+    command.params = [copy.copy(p) for p in command.params if p is not parameter]
+    for option in command.params:
+        if isinstance(option, click.Option):
+            option.hidden = False
+    click.echo(command.get_help(context))
+    context.exit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +155,7 @@ pretend = click.option(
     is_flag=True,
     help="Answer queries of jax's devices as the target would (`jax.default_backend()`, "
     "`device_kind`), for code that runs its kernels only on a TPU.",
+    hidden=True,
 )
 
 module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
@@ -157,6 +180,7 @@ inputs = click.option(
 spec = click.option(
     "--spec",
     help="For a bundled kernel: name of its spec; the first by default. See `doctor --kernels`.",
+    hidden=True,
 )
 
 switches = click.option(
@@ -166,6 +190,7 @@ switches = click.option(
     metavar="NAME",
     help="Switches for each compilation, joined by commas or repeated: "
     "log_recorder, bounds_checks, assertions, …",
+    hidden=True,
 )
 
 stages = click.option(
@@ -184,6 +209,7 @@ timeout = click.option(
     show_default=True,
     help="Maximum seconds for one compilation. Waiting for another process that compiles the "
     "same kernel may take 5 more.",
+    hidden=True,
 )
 
 jobs = click.option(
@@ -192,6 +218,7 @@ jobs = click.option(
     type=click.IntRange(min=0),
     default=0,
     help="Compiler processes; 0: one per core, up to four.",
+    hidden=True,
 )
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output.")

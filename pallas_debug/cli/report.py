@@ -21,7 +21,6 @@ class ReportOptions:
     to: Path
     kernel: str | None
     targets: tuple[str, ...]
-    title: str | None
 
 
 @shared.where
@@ -35,7 +34,6 @@ class ReportOptions:
 )
 @click.option("-k", "--kernel", help="Only this kernel.")
 @click.option("-t", "--target", "targets", multiple=True, help="Only this target; can be repeated.")
-@click.option("--title", help="Title of the page; by default the directory's name.")
 def run(options: ReportOptions) -> int:
     """Write one HTML page about the kernels of WHERE (`dumps` by default).
 
@@ -53,13 +51,12 @@ def run(options: ReportOptions) -> int:
     if not kernels and not any(record.findings for record in reader.iter_runs()):
         raise UsageError(where.no_kernels(place.root))
     where.check_targets(targets, kernels)
-    title = options.title or place.root.resolve().name
     try:
         written = write_report(
             reader,
             kernels,
             options.to,
-            title=title,
+            title=place.root.resolve().name,
             targets=targets,
         )
     except OSError as error:

@@ -51,6 +51,7 @@ class StatsOptions(shared.CallOptions):
     metavar="NAME=COUNT",
     help="The value of a count that is known only at run time: n1=12 iterations of a loop, or "
     "'grid[0]=64' of a dynamic grid. Repeatable.",
+    hidden=True,
 )
 @click.option(
     "--what-if",

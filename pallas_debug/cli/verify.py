@@ -62,12 +62,14 @@ class VerifyOptions(shared.ProgramOptions):
     type=float,
     metavar="NUMBER",
     help="Error that an element may have, relative to the reference's; by default by dtype.",
+    hidden=True,
 )
 @click.option(
     "--atol",
     type=float,
     metavar="NUMBER",
     help="Error that any element may have in addition; by default rtol times the largest element.",
+    hidden=True,
 )
 @click.option(
     "--grad",
@@ -80,11 +82,13 @@ class VerifyOptions(shared.ProgramOptions):
     type=click.Choice(["on", "off"]),
     default="on",
     help="Whether to show hints: what looks unintended, but may not be, and fails nothing.",
+    hidden=True,
 )
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of findings to ignore, with reasons; ./pallas-debug.toml by default, if it exists.",
+    hidden=True,
 )
 @shared.directory(
     "to", "Keep the compilations and findings in this directory, for `report` and `browse`."
@@ -96,6 +100,7 @@ class VerifyOptions(shared.ProgramOptions):
     metavar="SECONDS",
     help="End the command after this time, and name the line where the program was; by default "
     f"after {defaults.MAX_BUSY:,.0f} s of CPU time. A kernel that does not end is stopped earlier.",
+    hidden=True,
 )
 @shared.jobs
 @shared.as_json
@@ -103,8 +108,9 @@ class VerifyOptions(shared.ProgramOptions):
     "--sarif",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the findings to this file for code scanning, as SARIF 2.1.0.",
+    hidden=True,
 )
-@click.option("--github", is_flag=True, help="Annotate the code in a GitHub workflow.")
+@click.option("--github", is_flag=True, help="Annotate the code in a GitHub workflow.", hidden=True)
 @shared.what
 def run(options: VerifyOptions) -> int:
     """Report whether the kernels of WHAT work, on which chips, and if not, why.

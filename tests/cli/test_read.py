@@ -203,11 +203,6 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     assert checks["target v5e"]["state"] == "ok"
 
 
-def test_without_a_command_there_is_the_help_alone(commands: Any) -> None:
-    none, asked = commands([], ["--help"])
-    assert (none.returncode, none.stdout, none.stderr) == (2, "", asked.stdout)
-
-
 def test_help_imports_no_package_and_no_model(run_python: Any) -> None:
     code = """
 import contextlib, sys
