@@ -19,6 +19,13 @@ LABEL = "next: "
 """What a line with the command begins with."""
 
 
+VERIFY = "--pallas-verify"
+"""Option of pytest."""
+
+BUNDLED = "pallas_debug_kernels:matmul"
+"""A kernel that can be tried on every machine."""
+
+
 def command(*words: str | PurePath) -> str:
     """Return the command line of `pallas-debug` with these words, quoted for a shell.
 
@@ -43,17 +50,17 @@ def after_failure(folder: Path | str, compilation: Compilation) -> str:
 
 
 def first_failure(
-    root: Path | str, kernels: Iterable[tuple[str, Iterable[Compilation | None]]]
+    kernels: Iterable[tuple[Path | str, Iterable[Compilation | None]]],
 ) -> str | None:
     """Command for the first compilation that failed; None if there is none.
 
     Args:
-      kernels: the folder's name and the compilations of each.
+      kernels: the place and the compilations of each; None for one that cannot be read.
     """
-    for name, compilations in kernels:
+    for place, compilations in kernels:
         for made in compilations:
             if made is not None and not made.ok:
-                return after_failure(within(root, name), made)
+                return after_failure(place, made)
     return None
 
 
@@ -61,9 +68,9 @@ def after_dump(dumps: Sequence[Dump], root: Path | str, *, has_terminal: bool) -
     """Command for kernels that were dumped: of the first that failed, or a look at all of them."""
     if isinstance(root, Path):
         root = Path(relative(root.absolute()))
-    kernels = ((dump.name, dump.compilations) for dump in dumps)
+    kernels = ((within(root, dump.name), dump.compilations) for dump in dumps)
     look = command("browse" if has_terminal else "report", root)
-    return first_failure(root, kernels) or look
+    return first_failure(kernels) or look
 
 
 def after_findings(
@@ -90,6 +97,16 @@ def after_findings(
     return command("step", "-k", findings[0].kernel, *program) if findings else None
 
 
+def after_step(program: Sequence[str], test: str | None) -> str:
+    """Command for a program after its kernel was stepped through: whether it works by now.
+
+    Args:
+      program: as for `after_findings`.
+      test: the test, if the program is one.
+    """
+    return command("verify", *program) if test is None else f"pytest {typed(test)} {VERIFY}"
+
+
 def after_test(
     test: str, findings: Sequence[Finding], dumped: Sequence[Path], *, is_verified: bool
 ) -> str:
@@ -105,4 +122,9 @@ def after_test(
         return found
     if dumped:
         return command("show", dumped[0])
-    return f"pytest {typed(test)} {'--pallas-dump' if is_verified else '--pallas-verify'}"
+    return f"pytest {typed(test)} {'--pallas-dump' if is_verified else VERIFY}"
+
+
+def after_doctor(*, is_fine: bool) -> str:
+    """Command for a machine that was examined: a first kernel, or the whole list of checks."""
+    return command("verify", BUNDLED) if is_fine else command("doctor", "-v")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from pallas_debug import defaults
 from pallas_debug.cli import options as shared
+from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
 
@@ -44,7 +44,7 @@ def run(options: BrowseOptions) -> int:
     if len(where) > 2:
         listed = " ".join(map(str, where))
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not output.has_terminal():
         raise CannotRunError(_without_a_terminal(where))
     from pallas_debug.tui.run import browse  # importing Textual takes a while
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import click
 
+from pallas_debug import followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
@@ -17,6 +18,7 @@ from pallas_debug.installed import require_jax
 class DoctorOptions:
     targets: bool
     kernels: bool
+    verbose: bool
     as_json: bool
 
 
@@ -26,6 +28,7 @@ class DoctorOptions:
     is_flag=True,
     help="List the bundled kernels and their specs, which are named sets of arguments.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Print every check, also those that are fine.")
 @shared.as_json
 def run(options: DoctorOptions) -> int:
     """Check what works on this machine, and suggest a remedy for each problem.
@@ -42,26 +45,44 @@ def run(options: DoctorOptions) -> int:
     if options.kernels:
         require_jax("`doctor --kernels`")
         return _list_kernels()
-    return _examine(options.as_json)
+    return _examine(options)
 
 
 command = shared.make("doctor", DoctorOptions, run)
 
 
-def _examine(as_json: bool) -> Exit:
-    from pallas_debug._api.doctor import examine
+_BRIEF = ("pallas-debug", "jax", "libtpu", "device", "dumps")
+"""Checks that are printed even if they are fine; of the others, a count."""
 
-    checks = []
+
+def _examine(options: DoctorOptions) -> Exit:
+    from pallas_debug._api.doctor import Check, examine
+
+    checks: list[Check] = []
     for check in examine():
         checks.append(check)
-        if not as_json:
-            mark = {"ok": "ok     ", "warning": "warning", "failed": "failed "}[check.state]
-            click.echo(f"{mark}  {check.name}: {output.visible(check.detail)}")
+        is_shown = options.verbose or check.state != "ok" or check.name in _BRIEF
+        if is_shown and not options.as_json:
+            _print(check.state, f"{check.name}: {output.visible(check.detail)}")
             if check.remedy:
-                click.echo(f"         → {check.remedy}")
-    if as_json:
+                click.echo(f"{'':9}{output.styled('remedy', f'→ {check.remedy}')}")
+    code = Exit.CANNOT_RUN if any(c.state == "failed" for c in checks) else Exit.OK
+    if options.as_json:
         output.print_json("doctor", {"checks": checks})
-    return Exit.CANNOT_RUN if any(c.state == "failed" for c in checks) else Exit.OK
+        return code
+    fine = [c.name for c in checks if c.state == "ok" and c.name not in _BRIEF]
+    targets = [name.removeprefix("target ") for name in fine if name.startswith("target ")]
+    if not options.verbose and targets:
+        _print("ok", f"targets: a kernel compiles for {', '.join(targets)}")
+    if not options.verbose and len(fine) > len(targets):
+        _print("ok", f"{len(fine) - len(targets)} more checks; -v prints them")
+    output.follow(followup.after_doctor(is_fine=code == Exit.OK))
+    return code
+
+
+def _print(state: str, text: str) -> None:
+    role = {"ok": "ok", "warning": "unsure", "failed": "found"}[state]
+    click.echo(f"{output.styled(role, f'{state:7}')}  {text}")
 
 
 def _list_targets(as_json: bool) -> Exit:
@@ -76,6 +97,7 @@ def _list_targets(as_json: bool) -> Exit:
             ["target", "topology", "device kind", ""],
             [[t.name, t.topology or "", t.device_kind or "", t.summary] for t in known],
         )
+        output.follow(followup.command("dump", "-t", "all", followup.BUNDLED))
     return Exit.OK
 
 
@@ -91,4 +113,5 @@ def _list_kernels() -> Exit:
         rows.append([op.name, op.summary, "; ".join(named)])
     rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]
     output.print_table(["kernel", "", "specs"], rows)
+    output.follow(followup.command("verify", followup.BUNDLED))
     return Exit.OK

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from pallas_debug import defaults, followup, render
 from pallas_debug.cli import options as shared
@@ -67,10 +65,8 @@ def run(options: DumpOptions) -> int:
     arguments. A bundled kernel has default arguments.
     """
     function = None if options.module else programs.named_function(options.what)
-    if function is not None and options.rest:
-        if not options.rest[0].startswith("-"):
-            programs.refuse_words(options.what, options.rest)
-        return _with_options_after(options)
+    if function is not None:
+        programs.refuse_words(options.what, options.rest)
     with programs.pretending(options):
         if function is not None:
             done = _Dumped(_of_function(*function, options))
@@ -83,8 +79,8 @@ def run(options: DumpOptions) -> int:
     for line in render.summary(done.dumps, options.directory) if done.dumps else ():
         output.message(line)
     if done.dumps and done.error is None and not options.as_json:
-        has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        output.follow(followup.after_dump(done.dumps, options.directory, has_terminal=has_terminal))
+        is_seen = output.has_terminal()
+        output.follow(followup.after_dump(done.dumps, options.directory, has_terminal=is_seen))
     if done.error is not None:
         raise done.error
     is_faulty = any(finding.counts for finding in done.findings)
@@ -94,37 +90,22 @@ def run(options: DumpOptions) -> int:
     return Exit.FAILED if failed or is_faulty else Exit.OK
 
 
-command = shared.make(
-    "dump", DumpOptions, run, needs_jax=True, context_settings={"allow_interspersed_args": False}
-)
+class _Command(click.Command):
+    """Command whose WHAT ends its own options, as those after a script are the script's.
+
+    A function has none, so options may follow it.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        what = given.get("what")
+        is_function = isinstance(what, str) and programs.named_function(what) is not None
+        ctx.allow_interspersed_args = is_function and not given.get("module")
+        return super().parse_args(ctx, args)
 
 
-def _with_options_after(options: DumpOptions) -> int:
-    """Accept options after a function too, because it has no arguments of its own."""
-    context = click.get_current_context()
-    with command.make_context(
-        context.info_name,
-        [*_given(context), *options.rest, options.what],
-        parent=context.parent,
-        allow_interspersed_args=True,
-    ) as again:
-        surplus = (again.params["what"], *again.params["rest"])[:-1]
-        programs.refuse_words(options.what, surplus)
-        return command.invoke(again) or 0
-
-
-def _given(context: click.Context) -> Iterator[str]:
-    """Reconstruct the options given on the command line."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if isinstance(parameter, click.Argument) or source is not ParameterSource.COMMANDLINE:
-            continue
-        value = context.params[parameter.name or ""]
-        if isinstance(value, bool):
-            yield parameter.opts[-1]
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            yield from (f"{parameter.opts[-1]}={v}" for v in values)
+command = shared.make("dump", DumpOptions, run, needs_jax=True, cls=_Command)
 
 
 def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:

@@ -39,7 +39,7 @@ OUTCOMES: dict[str, Exit] = {
     "an interpreter found a fault in a kernel of a script that `dump` ran": Exit.FAILED,
     "`grep` found nothing, `explain` recognised nothing": Exit.FAILED,
     "unknown command or option, a missing argument, a value that does not parse": Exit.USAGE,
-    "unknown target, kernel, stage, pass, engine, check, switch, mode or entry": Exit.USAGE,
+    "unknown target, kernel, stage, pass, engine, check, switch or mode": Exit.USAGE,
     "no such script, module or function": Exit.USAGE,
     "arguments that the function does not accept": Exit.USAGE,
     "a reference that raises an exception, or returns other kinds of arrays": Exit.USAGE,

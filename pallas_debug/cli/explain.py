@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +14,34 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from pallas_debug import followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
-from pallas_debug.render import one_line
+from pallas_debug.render import aligned, one_line, plural
 
 if TYPE_CHECKING:
     from pallas_debug.explain import Occurrence, Scan
     from pallas_debug.findings.faults import Fault
     from pallas_debug.model import Explanation
+    from pallas_debug.store import StoredCompilation, StoredKernel
 
-_NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
+_CODE = re.compile(r"[Ee]\d{4}")
 _KIND = re.compile(r"(?:[A-Z][a-z]+){2,}")
 _URL = re.compile(r"\w[\w+.-]*://\S+$")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
+MAX_NAME = 255
+"""Maximum length of the name of a file."""
+
 _LINE = 1 << 20
 """Maximum number of characters read from a line; the rest is skipped."""
+
+MAX_OTHERS = 9
+"""Maximum number of other entries listed below the best for a fragment."""
+
+MAX_SEARCHED = 500
+"""Maximum number of characters of a message for which the nearest entries are searched."""
 
 MAX_LOG = 1 << 30
 """Maximum number of characters in a log."""
@@ -50,29 +62,41 @@ def run(options: ExplainOptions) -> int:
 
     \b
     WHAT is any number of
-      a file        a log or traceback; `-` is standard input
-      a directory   dumps: explains every compilation that failed
+      a file        a log or traceback; `-` is standard input, as is nothing in a pipe
+      a directory   dumps: explains every compilation that failed; or a kernel's name in them
       a code        XLA's error code: E1001
       an id         an entry listed by --list: scoped-vmem-overflow
       a finding     its kind: UninitializedRead
-      a message     in quotes
+      a message     in quotes, or words of one
 
     The exit code is 1 if nothing was recognised.
     """
     if options.as_list:
         return _list(as_json=options.as_json)
-    if not options.what or not all(item.strip() for item in options.what):
+    what = options.what or (("-",) if _is_piped() else ())
+    if not what or not all(item.strip() for item in what):
         raise UsageError(
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
             "or a message; --list lists the entries"
         )
-    answers = [_answer(item) for item in options.what]
+    answers = [_answer(item) for item in what]
     if options.as_json:
-        rows = [answer.document(what) for answer, what in zip(answers, options.what, strict=True)]
+        rows = [answer.document(item) for answer, item in zip(answers, what, strict=True)]
         output.print_json("explain", {"answers": rows, "entries": []})
     else:
-        output.echo("\n\n".join(output.visible(answer.text) for answer in answers))
+        texts = (output.painted(output.visible(answer.text)) for answer in answers)
+        click.echo("\n\n".join(texts))
+        output.follow(next((answer.next for answer in answers if answer.next), None))
     return Exit.OK if all(answer.is_known for answer in answers) else Exit.FAILED
+
+
+def _is_piped() -> bool:
+    """Return whether standard input is a pipe, a socket or a file."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:  # it is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
 
 
 command = shared.make("explain", ExplainOptions, run)
@@ -84,12 +108,14 @@ class _Answer(NamedTuple):
     Attributes:
       errors: what was found, for JSON.
       more: fields of the JSON document that only some arguments have.
+      next: the command to run next, if there is one.
     """
 
     text: str
     errors: Sequence[dict[str, Any]] = ()
     more: Mapping[str, Any] = {}
     is_known: bool = True
+    next: str | None = None
 
     def document(self, what: str) -> dict[str, Any]:
         """Return the JSON of the answer, with every field."""
@@ -110,9 +136,11 @@ def _answer(what: str) -> _Answer:
     path = Path(what)
     if os.path.lexists(path):  # False if `what` is not a path, whatever its length
         return _of_dumps(what) if path.is_dir() else _of_file(path)
-    if _NAME.fullmatch(what) or what in {known.id for known in explain.entries()}:
+    if _CODE.fullmatch(what) or what in {known.id for known in explain.entries()}:
         found = explain.entry(what)
         return _Answer(found.text(), [_error(found)])
+    if _is_kernel(path):
+        return _of_dumps(what)
     if _PATH.fullmatch(what):
         raise UsageError(f"no such file or directory: {what}")
     fault = faults.named(what)
@@ -122,7 +150,38 @@ def _answer(what: str) -> _Answer:
     if explanation is not None:
         message = _error(explanation, kernel=explain.kernel_name(what), text=what)
         return _Answer(explanation.text(), [message])
-    return _Answer(_unknown(what), [_error(None, text=what)], is_known=False)
+    return _of_fragment(what)
+
+
+def _is_kernel(path: Path) -> bool:
+    """Return whether a path is a dump directory and the beginning of a kernel's name in it."""
+    from pallas_debug.store import open_dumps
+
+    if len(str(path)) > MAX_NAME or "\0" in str(path):
+        return False  # a message
+    root, name = where.split_prefix(path)
+    return name is not None and any(n.startswith(name) for n in open_dumps(root).names())
+
+
+def _of_fragment(what: str) -> _Answer:
+    from pallas_debug.explain import fragments
+
+    found = fragments.containing(what)
+    if not found:
+        near = fragments.nearest(what)
+        follow = followup.command("explain", near[0].id if near else "--list")
+        return _Answer(_unknown(what), [_error(None, text=what)], is_known=False, next=follow)
+    best, *others = found
+    lines = [best.text()]
+    if others:
+        lines += ["", f"{len(others)} more with {what!r}:"]
+        lines += _rows(others[:MAX_OTHERS])
+        lines += ["  …"] if len(others) > MAX_OTHERS else []
+    return _Answer("\n".join(lines), [_error(entry, text=what) for entry in found])
+
+
+def _rows(entries: Sequence[Explanation]) -> list[str]:
+    return aligned([[f"  {entry.id}", entry.title] for entry in entries])
 
 
 def _of_kind(fault: Fault, known: Sequence[Explanation]) -> _Answer:
@@ -196,8 +255,6 @@ def _occurrence(occurrence: Occurrence) -> str:
 
 
 def _counts(name: str, scan: Scan) -> str:
-    from pallas_debug.render import plural
-
     words = [f"{name}: {plural(scan.lines, 'line')}"]
     words.append(f"{plural(sum(o.count for o in scan.occurrences), 'error')} of kernels")
     if scan.others:
@@ -209,12 +266,16 @@ def _counts(name: str, scan: Scan) -> str:
 
 def _unknown(text: str) -> str:
     from pallas_debug.errors import meant
-    from pallas_debug.explain import WHAT_TO_ATTACH
+    from pallas_debug.explain import WHAT_TO_ATTACH, fragments
     from pallas_debug.findings.faults import Fault
 
     headline = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    near = meant(text, map(str, Fault)) if _KIND.fullmatch(text) else ""
-    lines = [f"unknown: {headline[:200]}{near}", "  no entry of the catalogue recognises this"]
+    kind = meant(text, map(str, Fault)) if _KIND.fullmatch(text) else ""
+    lines = [f"unknown: {headline[:200]}{kind}", "  no entry of the catalogue recognises this"]
+    near = fragments.nearest(text[:MAX_SEARCHED])
+    if near:
+        lines[1:] = ["  no entry of the catalogue recognises this; the nearest are"]
+        lines += [f"  {row}" for row in _rows(near)]
     lines.append("  to report it, attach:")
     return "\n".join([*lines, *(f"    {item}" for item in WHAT_TO_ATTACH)])
 
@@ -222,9 +283,9 @@ def _unknown(text: str) -> str:
 def _of_dumps(place: str) -> _Answer:
     """Explain every failed compilation, grouping the targets with the same failure."""
     from pallas_debug import explain
-    from pallas_debug.render import plural
 
     parts, data, known = [], [], True
+    follow = None
     problems: list[str | None] = []
     named = where.place_at(place)
     directory, kernels = Path(place), named.kernels()
@@ -243,6 +304,7 @@ def _of_dumps(place: str) -> _Answer:
             more = {"folder": stored.name, "target": compilation.target, "failure": failure}
             kernel = stored.kernel.name if stored.kernel else None
             data.append(_error(explanation, kernel=kernel, text=failure.message, **more))
+            follow = follow or _look_at(named, stored, compilation)
         problems += [stored.problem, *(c.problem for c in stored.compilations)]
         name = one_line(stored.name)
         parts += [f"{name} {', '.join(t)}\n{text}" for text, t in by_text.items()]
@@ -263,8 +325,17 @@ def _of_dumps(place: str) -> _Answer:
             is_known=len(missing) < len(kernels),
         )
     if not parts:
-        return _Answer(f"{one_line(directory)}: every kernel compiled")
-    return _Answer("\n\n".join(parts), data, is_known=known)
+        follow = followup.command("report", named.root)
+        return _Answer(f"{one_line(directory)}: every kernel compiled", next=follow)
+    return _Answer("\n\n".join(parts), data, is_known=known, next=follow)
+
+
+def _look_at(place: where.Place, stored: StoredKernel, compilation: StoredCompilation) -> str:
+    """Command that shows a failure at its line."""
+    at, target = place.path(stored.name), ("-t", compilation.target)
+    if output.has_terminal():
+        return followup.command("browse", at, *target)
+    return followup.command("show", at, "error", *target)
 
 
 def _list(*, as_json: bool) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from pallas_debug import followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -18,6 +19,10 @@ from pallas_debug.render import one_line
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit, Query
     from pallas_debug.store import StoredText
+
+
+_First: TypeAlias = "tuple[StoredText, int] | None"
+"""The first text in which something was found, and the line; None if nothing was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +79,23 @@ def run(options: GrepOptions) -> int:
         found = _hits(texts, query, problems, as_json=options.as_json)
     for problem in problems:
         output.message(problem)
+    if found is not None and not options.as_json:
+        output.follow(_look_at(*found, where.place_at(root)))
     if problems:
         return Exit.CANNOT_RUN
-    return Exit.OK if found else Exit.FAILED
+    return Exit.FAILED if found is None else Exit.OK
 
 
 command = shared.make("grep", GrepOptions, run)
+
+
+def _look_at(text: StoredText, line: int, place: where.Place) -> str:
+    """Command that shows the first line that was found in its text."""
+    at = place.path(text.kernel)
+    target = [] if text.target is None else ["-t", text.target]
+    if output.has_terminal():
+        return followup.command("browse", at, *target, "-p", text.stage, "-n", str(line))
+    return followup.command("show", at, text.stage, *target)
 
 
 def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[StoredText]) -> None:
@@ -124,9 +140,11 @@ def _no_such(what: str, name: str, known: Iterable[str], options: GrepOptions) -
 
 def _counts(
     texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool
-) -> bool:
+) -> _First:
+    """Print the numbers of matching lines, and return the first text that has one."""
     from pallas_debug.ir import search
 
+    first: _First = None
     found: list[dict[str, Any]] = []
     paths = (t.path for t in texts)
     counted = search.count(paths, query, opened=_opener(texts))
@@ -135,12 +153,13 @@ def _counts(
             problems.append(problem)
         if not number:
             continue
+        first = first or (text, 1)
         found.append(_place(text) | {"count": number})
         if not as_json:
             output.echo(f"{path}:{number}")
     if as_json:
         output.print_json("grep", {"matches": [], "texts": found})
-    return bool(found)
+    return first
 
 
 def _opener(texts: Sequence[StoredText]) -> Callable[[Path], int]:
@@ -148,11 +167,14 @@ def _opener(texts: Sequence[StoredText]) -> Callable[[Path], int]:
     return lambda path: by_path[path].open()
 
 
-def _hits(texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool) -> bool:
+def _hits(
+    texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool
+) -> _First:
+    """Print the lines that match, and return the first."""
     rows: list[dict[str, Any]] = []
-    any_found = False
+    first: _First = None
     for text, hit in _found(texts, query, problems):
-        any_found = True
+        first = first or (text, hit.line)
         if as_json:
             place = {"line": hit.line, "column": hit.column, "text": hit.text, "cut": hit.cut}
             rows.append(_place(text) | place)
@@ -160,7 +182,7 @@ def _hits(texts: Sequence[StoredText], query: Query, problems: list[str], *, as_
             _print(hit)
     if as_json:
         output.print_json("grep", {"matches": rows, "texts": []})
-    return any_found
+    return first
 
 
 def _found(

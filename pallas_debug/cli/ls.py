@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import render
+from pallas_debug import followup, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -60,10 +61,24 @@ def run(options: LsOptions) -> int:
             if problem:
                 output.message(problem)
                 problems += 1
+    if chosen and not options.as_json:
+        output.follow(_next(place, [kernel for kernel, _ in chosen]))
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 
 command = shared.make("ls", LsOptions, run)
+
+
+def _next(place: where.Place, kernels: Sequence[StoredKernel]) -> str | None:
+    """Command for the first failure; otherwise about the first kernel, or its passes."""
+    failure = place.first_failure(kernels)
+    compilations = place.compilations(kernels[0])
+    if failure is not None or not compilations:
+        return failure
+    at = place.path(kernels[0].name)
+    if place.is_one:
+        return followup.command("diff", at, "-t", compilations[0].target)
+    return followup.command("ls", at)
 
 
 def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -> None:

@@ -83,6 +83,13 @@ class FunctionOptions:
     inputs: str | None
     spec: str | None
 
+    def words(self) -> list[str]:
+        """Return the words of a command line that name the same function and arguments."""
+        words = [self.what, *(word for arg in self.args for word in ("--arg", arg))]
+        for option, value in (("--inputs", self.inputs), ("--spec", self.spec)):
+            words += [] if value is None else [option, value]
+        return words
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions(FunctionOptions):
@@ -90,6 +97,17 @@ class CallOptions(FunctionOptions):
 
     rest: tuple[str, ...]
     module: bool
+
+    @property
+    def test(self) -> str | None:
+        """The test of pytest that is run, as FILE::test; None for any other program."""
+        is_test = self.module and self.what == "pytest" and "::" in "".join(self.rest[:1])
+        return self.rest[0] if is_test else None
+
+    def words(self) -> list[str]:
+        if self.test is not None:
+            return [*self.rest]
+        return [*(["-m"] if self.module else []), *super().words(), *self.rest]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -233,6 +233,11 @@ def message(text: str) -> None:
     click.echo(f"pallas-debug: {painted(visible(text), sys.stderr)}", err=True)
 
 
+def has_terminal() -> bool:
+    """Return whether a program that fills the terminal, such as `browse`, could run here."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def follow(command: str | None) -> None:
     """Print the command to run next as the last line, on standard error; no line for None.
 

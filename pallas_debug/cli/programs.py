@@ -25,6 +25,9 @@ from pallas_debug.guards import refused_call
 if TYPE_CHECKING:
     from pallas_debug.cli.options import FunctionOptions, ProgramOptions
 
+MAX_FUNCTIONS = 10
+"""Maximum number of functions listed if a module lacks the one that was named."""
+
 _FUNCTION = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 
 
@@ -95,13 +98,22 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            hint = meant(part, [n for n in dir(found) if n[:1] != "_"])
-            raise UsageError(f"{module} has no {name!r}{hint}") from error
+            raise UsageError(f"{module} has no {name!r}{_functions(part, found)}") from error
     if not callable(found):
         kind = type(found).__name__
         article = "an" if kind[0] in "aeiouAEIOU" else "a"
         raise UsageError(f"{module}:{name} is {article} {kind}, not a function")
     return found  # type: ignore[no-any-return]
+
+
+def _functions(name: str, module: Any) -> str:
+    """Return a hint for a name that a module lacks: a similar one, or its functions."""
+    public = {n: getattr(module, n, None) for n in dir(module) if n[:1] != "_"}
+    near = meant(name, public)
+    home = getattr(module, "__name__", None)
+    own = [n for n, f in public.items() if callable(f) and getattr(f, "__module__", "") == home]
+    listed = ", ".join(own[:MAX_FUNCTIONS]) + (", …" if len(own) > MAX_FUNCTIONS else "")
+    return near or (f"; its functions: {listed}" if own else "")
 
 
 def _dotted(module: str) -> str:

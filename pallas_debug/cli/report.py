@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -72,6 +72,7 @@ def run(options: ReportOptions) -> int:
             "page would be too large; select what it shows with -k and -t"
         )
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
+    output.follow(place.first_failure(kernels) or followup.command("ls", place.root))
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -78,7 +78,14 @@ def run(options: ReproduceOptions) -> int:
             text, found = made
     if found.program is None:
         output.message(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
-    _write(text, options.to)
+    if options.to is None:
+        sys.stdout.write(text)
+        words = [*options.words(), *([] if options.kernel is None else ["-k", options.kernel])]
+        output.follow(followup.command("reproduce", *words, "-o", "reproduce.py"))
+    else:
+        output.write_file(options.to, text.encode())
+        output.message(f"wrote {one_line(options.to)}")
+        output.follow(f"python {typed(options.to)}")
     return Exit.OK
 
 
@@ -132,11 +139,3 @@ def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> 
     )  # fmt: skip
     with programs.running(options.what, function):
         return dump_function(function, positional, keyword, given)
-
-
-def _write(text: str, to: Path | None) -> None:
-    if to is None:
-        sys.stdout.write(text)
-        return
-    output.write_file(to, text.encode())
-    output.message(f"wrote {one_line(to)}; next: python {typed(to)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallas_debug import defaults, render
+from pallas_debug import defaults, followup, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -79,18 +79,30 @@ def run(options: ShowOptions) -> int:
         text, target = _error(found, stored), stored.target
     else:
         of_stage = find_text(found, target, stage)
-        text, target = of_stage.text, of_stage.target or target
+        text, target, stage = of_stage.text, of_stage.target or target, of_stage.stage
     if options.as_json:
-        shown = {"kernel": found.name, "target": target, "stage": stage, "text": text}
+        shown = {"kernel": found.name, "target": target, "stage": options.stage, "text": text}
         output.print_json("show", shown)
     else:
         output.echo(text, newline=not text.endswith("\n"))
     for problem in problems:
         output.message(problem)
+    if not options.as_json:
+        output.follow(_next(place, found, target, stage))
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 
 command = shared.make("show", ShowOptions, run)
+
+
+def _next(place: where.Place, kernel: StoredKernel, target: str | None, stage: str) -> str:
+    """Command about a failure, about what a pass changed, or the list of stages."""
+    at, number = place.path(kernel.name), stage.partition("-")[0]
+    if stage == "error":
+        return followup.command("explain", at)
+    if number.isdecimal() and int(number) > 0 and target is not None:
+        return followup.command("diff", at, number, "-t", target)
+    return place.first_failure([kernel]) or followup.command("ls", at)
 
 
 def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:

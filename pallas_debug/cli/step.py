@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from pallas_debug import followup
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import programs
+from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, ProgramFailed
 from pallas_debug.guards import problem_of
@@ -82,6 +83,7 @@ def run(options: StepOptions) -> int:
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
     notes = (*captured.notes, *made_up)
     open_session(captured.session, notes, plain=options.plain or None)
+    output.follow(followup.after_step(options.words(), options.test))
     return Exit.OK
 
 

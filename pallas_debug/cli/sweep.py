@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -216,10 +215,19 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
             f"{len({r.label for r in again})} of {_count(found)} settings failed for reasons that "
             "may have nothing to do with them; run the same command to try them again"
         )
-    shown = found.best() or next(iter(found.compiled(found.targets[0])), None)
-    if shown is not None and shown.kernels:
-        words = ["pallas-debug", "show", f"{options.directory}/{shown.kernels[0]}"]
-        output.message(f"next: {shlex.join(words)}")
+    output.follow(_next(found, options.directory))
+
+
+def _next(found: SweepResult, root: str | Path) -> str | None:
+    """Command that compares the best and the worst setting, or shows what the only one costs."""
+    for target in found.targets:
+        compiled = [r for r in found.compiled(target) if r.cycles.value is not None and r.kernels]
+        if not compiled:
+            continue
+        worst, best = (followup.within(root, r.kernels[0]) for r in (compiled[-1], compiled[0]))
+        words = ["stats", best] if worst == best else ["diff", "--stats", worst, best]
+        return followup.command(*words, "-t", target)
+    return None
 
 
 def _count(found: SweepResult) -> int:

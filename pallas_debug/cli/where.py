@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup
 from pallas_debug.errors import DumpFormatError, UsageError, meant
 from pallas_debug.render import one_line, typed
 from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel, open_dumps
@@ -41,6 +41,10 @@ class Place:
           NoDumpsError: there is no such directory.
         """
         return open_dumps(self.root)
+
+    def path(self, name: str) -> Path:
+        """Return the path that names a kernel of this place, as in `dumps/rmsnorm-1c9f3a2b`."""
+        return self.root if is_there(self.root / KERNEL) else self.root / name
 
     def kernels(self) -> list[StoredKernel]:
         """Return the kernel that is named, or all; none of a directory of dump directories.
@@ -83,6 +87,12 @@ class Place:
     def compilations(self, kernel: StoredKernel) -> list[StoredCompilation]:
         """Return the compilations of a kernel: that for the target, or all if none was named."""
         return [c for c in kernel.compilations if self.target in (None, c.target, c.folder.name)]
+
+    def first_failure(self, kernels: Sequence[StoredKernel]) -> str | None:
+        """Command about the first compilation that failed; None if there is none."""
+        return followup.first_failure(
+            (self.path(k.name), [c.compilation for c in self.compilations(k)]) for k in kernels
+        )
 
 
 def local(place: str | Path) -> Path:

@@ -81,6 +81,7 @@ LINES: dict[str, str] = {
         grep nowhere-in-it dumps
         grep x empty
         explain wat
+        explain no-such-entry
         explain empty
     """,
     "unknown command or option, a missing argument, a value that does not parse": f"""
@@ -92,7 +93,7 @@ LINES: dict[str, str] = {
         grep ( dumps
         {",".join(COMMANDS)} --no-such-option
     """,
-    "unknown target, kernel, stage, pass, engine, check, switch, mode or entry": """
+    "unknown target, kernel, stage, pass, engine, check, switch or mode": """
         dump,verify rows:double -a f32[8,128] -t v5
         dump rows:double -a f32[8,128] --switch=bounds_check
         dump --interpret=tpi double.py
@@ -109,7 +110,6 @@ LINES: dict[str, str] = {
         show,diff dumps aply
         diff dumps --ignore=ssb
         source dumps -p aply
-        explain no-such-entry
     """,
     "no such script, module or function": """
         dump,verify duble.py

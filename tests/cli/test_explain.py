@@ -76,12 +76,49 @@ def test_what_the_catalogue_does_not_know(command: Any) -> None:
     done = command("explain", UNKNOWN)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert lines[:3] == [
+    assert lines[:2] == [
         f"unknown: {UNKNOWN}",
-        "  no entry of the catalogue recognises this",
-        "  to report it, attach:",
+        "  no entry of the catalogue recognises this; the nearest are",
     ]
+    near = [line.split()[0] for line in lines[2:5]]
+    assert set(near) < {entry.id for entry in CATALOGUE}
+    assert lines[5] == "  to report it, attach:"
     assert any("versions of jax, jaxlib and libtpu" in line for line in lines)
+    assert done.stderr == f"next: pallas-debug explain {near[0]}\n"
+    assert command(*done.stderr.split()[2:]).stdout.startswith(near[0])
+
+
+@pytest.mark.parametrize(
+    "words, best, others",
+    [
+        ("vmem", "scoped-vmem-overflow", ["vmem-capacity", "scalar-to-vmem"]),
+        ("scoped-vmem", "scoped-vmem-overflow", []),
+        ("store scalars", "scalar-to-vmem", ["vector-from-smem"]),
+        ("Stride on last dim", "lane-stride", []),
+    ],
+)
+def test_words_find_the_entries_that_have_them_all(
+    command: Any, words: str, best: str, others: list[str]
+) -> None:
+    done = command("explain", words)
+    assert done.returncode == 0
+    whole, _, rest = done.stdout.partition("\n\n")
+    assert re.split(r" \(|: ", whole)[0] == best
+    assert [line.split()[0] for line in rest.splitlines()[1:]][: len(others)] == others
+    assert bool(rest) == bool(others)
+    answer = json.loads(command("explain", words, "--json").stdout)["answers"][0]
+    assert [error["entry"] for error in answer["errors"]][: 1 + len(others)] == [best, *others]
+
+
+@pytest.mark.parametrize(
+    "typo, entry", [("scoped-vmem-overfow", "scoped-vmem-overflow"), ("simaphore", "semaphore-")]
+)
+def test_a_mistyped_name_is_near_the_entry_that_was_meant(
+    command: Any, typo: str, entry: str
+) -> None:
+    done = command("explain", typo)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[2].strip().startswith(entry)
 
 
 def test_kinds_of_findings(command: Any) -> None:
@@ -124,7 +161,7 @@ def test_a_log_without_errors_of_kernels(command: Any, tmp_path: Path) -> None:
 def test_standard_input_and_json() -> None:
     tool = Path(sys.executable).with_name("pallas-debug")
     done = subprocess.run(
-        [tool, "explain", "-", "--json"],
+        [tool, "explain", "--json"],
         input=f"a\n{STORE}\nb\n{STORE}\n{UNKNOWN}\n",
         capture_output=True,
         text=True,
@@ -144,6 +181,8 @@ def test_standard_input_and_json() -> None:
 def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     done = command("explain", dumps)
     assert done.returncode == 0, done.stderr
+    (folder,) = dumps.iterdir()
+    assert done.stderr == f"next: pallas-debug show {folder} error -t v5e\n"
     (report,) = done.stdout.split("\n\n")
     lines = report.splitlines()
     assert lines[0].endswith(" v5e, v5p")  # said once for the two
@@ -212,7 +251,6 @@ def test_the_list(command: Any) -> None:
     [
         ([], 2, "say what to explain: a file, a directory of dumps, `-`, a code such as E1001"),
         (["E9999"], 2, "unknown code E9999; the known ones are E0100"),
-        (["scoped-vmem"], 2, "there is no entry 'scoped-vmem'; did you mean scoped-vmem-overflow"),
         (["nowhere/run.log"], 2, "no such file or directory: nowhere/run.log"),
         (["run.log"], 2, "no such file or directory: run.log"),
     ],

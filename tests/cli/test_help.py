@@ -15,7 +15,8 @@ MAX_OPTIONS = 10
 
 def rows(text: str) -> set[str]:
     """Long names of the options that a help text lists."""
-    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE))
+    listed = text.rpartition("\nOptions:\n")[2]
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", listed, re.MULTILINE))
 
 
 def test_commands_are_listed_by_the_question_that_they_answer(commands: Any) -> None:

@@ -13,7 +13,7 @@ from pallas_debug_kernels.broken import BROKEN
 
 def test_every_bundled_kernel_has_a_line(command: Any) -> None:
     done = command("doctor", "--kernels")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     bundled = (*operations(), *BROKEN)
     assert [row[:2] for row in rows] == [[kernel.name, kernel.summary] for kernel in bundled]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -187,11 +188,21 @@ def test_targets_are_listed(command: Any) -> None:
 def test_doctor_finds_this_machine_well(real_command: Any) -> None:
     done = real_command("doctor", JAX_PLATFORMS="")
     assert done.returncode == 0, done.stdout
-    assert done.stderr == ""
-    for message in ("jax: ", "capture: lowering rules: as expected", "which this jax was built for",
-                 "target v4: ", "target tpu7x: "):  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert len(lines) < 8
+    assert done.stderr == "next: pallas-debug verify pallas_debug_kernels:matmul\n"
+    for message in (
+        "jax: ",
+        "which this jax was built for",
+        "compiles for v4, v5e, v5p, v6e, tpu7x",
+    ):
         assert message in done.stdout
-    assert not [line for line in done.stdout.splitlines() if line.startswith("failed")]
+    assert not [line for line in lines if line.startswith("failed")]
+    every = real_command("doctor", "-v", JAX_PLATFORMS="").stdout
+    for message in ("capture: lowering rules: as expected", "target v4: ", "target tpu7x: "):
+        assert message in every
+    (more,) = re.findall(r"(\d+) more checks; -v prints them", done.stdout)
+    assert len(every.splitlines()) == len(lines) - 2 + 5 + int(more)
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ REFUSED = {
 }
 """Commands that need jax, and arguments."""
 
-ELSEWHERE = {"browse"}
-"""Commands with a test of their own, in `tui/test_terminal.py`."""
+ELSEWHERE = {"browse", "help"}
+"""Commands with tests of their own, in `tui/test_terminal.py` and `cli/test_help.py`."""
 
 
 def test_no_declared_dependency_brings_jax() -> None:
@@ -76,7 +76,8 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
         }
     done = {name: future.result() for name, future in ran.items()}
     for name, (_, part) in READ.items():
-        assert (done[name].returncode, done[name].stderr) == (0, ""), name
+        assert done[name].returncode == 0, name
+        assert all(line.startswith("next: ") for line in done[name].stderr.splitlines()), name
         assert part in done[name].stdout, name
     for name in REFUSED:
         message = f"pallas-debug: `{name}` {MISSING}\n"
@@ -91,7 +92,7 @@ def test_every_command(jaxless: Path, dumped: Path) -> None:
 def test_the_doctor_says_what_is_missing(jaxless: Path, tmp_path: Path) -> None:
     done = run(jaxless, tmp_path, "-m", "pallas_debug", "doctor")
     assert done.returncode == 3
-    assert done.stderr == ""
+    assert done.stderr == "next: pallas-debug doctor -v\n"
     lines = done.stdout.splitlines()
     missing = "jax is not installed: kernels cannot be compiled, checked or interpreted here"
     at = lines.index(f"failed   jax: {missing}")
@@ -100,6 +101,7 @@ def test_the_doctor_says_what_is_missing(jaxless: Path, tmp_path: Path) -> None:
         "failed   libtpu: not installed, so nothing can be compiled",
         f"         → {REMEDY}",
         "ok       dumps: can be read and browsed without jax",
+        *(line for line in lines[-1:] if "-v prints" in line),
     ]
 
 
