@@ -217,7 +217,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
      "name a module in it, such as package.module"),
     (["dump", "--target=", "script.py"], "'--target': is empty; omit it to use the default"),
     (["dump", "--to=", "script.py"], "Invalid value for '-o' / '--to': the path is empty."),
-    (["ls", ""], "Invalid value for '[DIRECTORY]': the path is empty."),
+    (["ls", ""], "Invalid value for '[WHERE]': the path is empty."),
     (["explain", ""], "say what to explain: a file, a directory of dumps"),
     (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
     (["stats", "-m", "script"], "pallas-debug dump -m script"),
