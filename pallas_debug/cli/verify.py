@@ -51,6 +51,7 @@ class VerifyOptions(shared.ProgramOptions):
     metavar="NAME",
     help="Run only these: static, compile, machine; joined by commas or repeated. If one cannot "
     "judge a kernel, the exit code is 3.",
+    hidden=True,
 )
 @click.option(
     "--reference",
