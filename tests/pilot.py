@@ -11,6 +11,10 @@ from typing import Any
 
 from textual.app import App
 from textual.pilot import Pilot
+from textual.widgets import Static
+
+from pallas_debug.tui.app import BrowseApp
+from pallas_debug.tui.widgets.frame import frame_of
 
 SECONDS = 60.0
 """Maximum seconds of waiting, for machines that are busy."""
@@ -35,6 +39,16 @@ def screen_rows(app: App[None]) -> list[str]:
 def screen_text(app: App[None]) -> str:
     """What is on the screen, without colours and trailing blanks."""
     return "\n".join(row.rstrip() for row in screen_rows(app)) + "\n"
+
+
+def message(app: App[None]) -> str:
+    """What is in the bottom line: a message, or keys."""
+    return str(app.query_one("#status", Static).render())
+
+
+def status(app: BrowseApp) -> str:
+    """The message, and what the frame around the text says of the line under its cursor."""
+    return f"{message(app)} {frame_of(app.text).note}"
 
 
 async def press(pilot: Pilot[None], *keys: str) -> None:

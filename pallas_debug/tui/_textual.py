@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from textual._styles_cache import StylesCache
 from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingsMap
+from textual.content import Content
+from textual.geometry import Region
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -44,6 +46,20 @@ def set_virtual_size(view: ScrollView, size: Size) -> None:
     """
     view.virtual_size = size
     view._scroll_update(size)
+
+
+def set_border_labels(widget: Widget, title: str, subtitle: str) -> None:
+    """Set the texts in a border, and draw only the rows of the border that changed.
+
+    Textual reads markup in them, and redraws the whole widget with all that is in it.
+    """
+    width, height = widget.outer_size
+    labels = (("_border_title", title, -1), ("_border_subtitle", subtitle, height - 2))
+    for name, text, row in labels:
+        content = Content(text) if text else None
+        if content != getattr(widget, name):
+            setattr(widget, name, content)
+            widget.refresh(Region(-1, row, width, 1))  # relative to what is inside the border
 
 
 class _UnstyledLines(StylesCache):

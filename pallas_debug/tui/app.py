@@ -121,6 +121,12 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
         if new := sum(step.label not in labels for step in self.steps.all_steps):
             self.show_message(f"new: {plural(new, 'pass')}")
 
+    @action("pane.kernels", "1", "kernels", priority=True, arguments="0")
+    @action("pane.passes", "2", "passes", priority=True, arguments="1")
+    @action("pane.text", "3", "text", priority=True, arguments="2")
+    def action_focus_number(self, number: int) -> None:
+        self.focus_on((self.kernels, self.steps, self.shown)[number])
+
     @action("program.help", "question_mark", "help: keys of this pane, then of all")
     def action_help(self) -> None:
         self.show_help()

@@ -21,7 +21,7 @@ from pallas_debug.stepping import describe, prompt
 from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
-from pallas_debug.tui import _textual
+from pallas_debug.tui import _textual, theme
 from pallas_debug.tui.panes.dialogs import HelpScreen
 from pallas_debug.tui.shell import Prompt
 from pallas_debug.tui.widgets.cells import Cells, visible
@@ -67,9 +67,9 @@ class Pane(LineList, inherit_bindings=False):
     }
     DEFAULT_CSS = """
     Pane {
-        height: 1fr; width: 1fr; border: round $surface-lighten-2; border-title-color: $text-muted;
-        &:focus { border: round $accent; border-title-color: $accent; }
-        & .pane--block { text-style: dim; }
+        height: 1fr; width: 1fr; border: round $border-blurred; border-title-color: $text-muted;
+        &:focus { border: round $text-primary; border-title-color: $text-primary; }
+        & .pane--block { color: $text-muted; }
         & .pane--current { color: $text-warning; text-style: bold; }
         & .pane--dma { color: $text-secondary; }
         & .pane--kind { color: $text-accent; }
@@ -116,7 +116,7 @@ class DebuggerApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
 
     CSS = """
-    #title, #status { height: 1; background: $surface; padding: 0 1; }
+    #title, #status { height: 1; padding: 0 1; }
     #source { width: 3fr; }
     #right { width: 2fr; }
     #heat { height: 12; }
@@ -157,6 +157,9 @@ class DebuggerApp(App[None]):
 
     def get_driver_class(self) -> type[Driver]:
         return _textual.drawing_on_terminal(super().get_driver_class())
+
+    def get_css_variables(self) -> dict[str, str]:
+        return theme.readable(super().get_css_variables())
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")

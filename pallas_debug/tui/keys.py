@@ -110,6 +110,52 @@ def bindings() -> Iterator[Binding]:
             yield Binding(key, found.call, found.title, show=False, priority=found.priority)
 
 
+FOOTER: Mapping[str, Mapping[str, str]] = {
+    "kernels": {
+        "pane.next": "passes",
+        "list.filter": "filter",
+        "target.next": "target",
+        "runs.show": "findings",
+        "search.all": "search all",
+    },
+    "steps": {
+        "pass.next_changed": "next change",
+        "diff.show": "diff",
+        "diff.against": "compare",
+        "target.next": "target",
+        "list.filter": "filter",
+    },
+    "failure": {"pane.next": "text", "output.edit_source": "edit the source"},
+    "text": {
+        "search.text": "search",
+        "diff.show": "diff",
+        "source.show": "source",
+        "text.trail": "history",
+        "text.definition": "definition",
+        "output.edit_text": "edit",
+    },
+    "diff": {
+        "diff.next": "next change",
+        "diff.noise": "noise",
+        "diff.against": "compare",
+        "diff.show": "text",
+    },
+    "trail": {"pane.into": "go there", "program.close": "close"},
+    "source": {
+        "source.show": "close",
+        "output.edit_source": "edit",
+        "copy.line": "copy",
+    },
+}
+"""Most useful actions of each pane, with the word that the bottom line has for them."""
+
+
+def footer(pane: str | None) -> list[tuple[str, str]]:
+    """Return the keys for the bottom line while a pane has the focus, most useful first."""
+    words = FOOTER.get(pane or "", {})
+    return [(display_keys(_REGISTRY[name].keys).split()[0], word) for name, word in words.items()]
+
+
 # Names of keys.
 
 

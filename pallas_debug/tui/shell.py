@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from textual import events, getters, on
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding
+from textual.content import Content
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.filter import LineFilter, NoColor
@@ -24,17 +25,16 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from pallas_debug.errors import CannotRunError
-from pallas_debug.tui import _textual, terminal
-from pallas_debug.tui.keys import bindings, registry
+from pallas_debug.tui import _textual, terminal, theme
+from pallas_debug.tui.keys import bindings, footer, registry
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.widgets.cells import visible
+from pallas_debug.tui.widgets.frame import CUT
 
 if TYPE_CHECKING:
     from pallas_debug.store.scratch import Scratch
 
 T = TypeVar("T")
-
-CUT = "…"
 
 
 class Prompt(Input):
@@ -42,7 +42,8 @@ class Prompt(Input):
 
     DEFAULT_CSS = """
     Prompt {
-        height: 1; border: none; padding: 0 1; display: none;
+        height: 1; border: none; padding: 0 1; display: none; background: $surface;
+        & > .input--placeholder { color: $text-muted; }
         &.asking { display: block; }
     }
     """
@@ -95,7 +96,7 @@ class Prompt(Input):
 
 
 class Shell(App[None], inherit_bindings=False):
-    """App with actions, a prompt, a title and a status line."""
+    """App with actions, a prompt, and a bottom line with keys or a message."""
 
     ENABLE_COMMAND_PALETTE = False
 
@@ -114,12 +115,15 @@ class Shell(App[None], inherit_bindings=False):
         """Whether a signal or a hang-up ended the app."""
         self._scratch: Scratch | None = None
         self._message = ""
-        self._status = ""
+        self._bottom = Content()
 
     # The terminal.
 
     def get_driver_class(self) -> type[Driver]:
         return _textual.drawing_on_terminal(super().get_driver_class())
+
+    def get_css_variables(self) -> dict[str, str]:
+        return theme.readable(super().get_css_variables())
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [NoColor()] if self.no_color else super().get_line_filters()
@@ -198,7 +202,9 @@ class Shell(App[None], inherit_bindings=False):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.MouseDown):
-            self._message = ""
+            if self._message:
+                self._message = ""
+                self.call_next(self.show_keys)
             Throttle.hold()
         if isinstance(event, events.Key) and self.is_running:
             self.before_key()
@@ -222,26 +228,28 @@ class Shell(App[None], inherit_bindings=False):
         """Hook for subclasses, called before a key is handled."""
 
     def show_message(self, text: str) -> None:
-        """Show a message in the bottom line until the next key."""
+        """Show a message in the bottom line, in place of the keys, until the next key."""
         self._message = text
-        self._update_bottom()
+        self.show_keys()
 
-    def show_status(self, parts: Iterable[str]) -> None:
-        """Show the status in the bottom line, most important part first, and two keys."""
-        self._status = "  ".join(part for part in (*parts, "? help  q quit") if part)
-        self._update_bottom()
-
-    def _update_bottom(self) -> None:
-        text = "   ".join(filter(None, (self._message, self._status)))
-        self.query_one("#status", Static).update(visible(text), layout=False)
-
-    def show_title(self, parts: Sequence[str]) -> None:
-        """Show in the top line what is displayed, most important part last."""
+    def show_keys(self) -> None:
+        """Show in the bottom line the keys of the focused pane, as many as there is room for."""
         room = max(self.size.width - 2, 1)
-        text = visible("  ›  ".join(parts))
-        while cell_len(text) > room and len(text) > 1:
-            text = CUT + text.removeprefix(CUT)[1:]
-        self.query_one("#title", Static).update(text, layout=False)
+        message = visible(self._message)
+        text = Content(message if cell_len(message) <= room else f"{message[: room - 1]}{CUT}")
+        if not message:
+            always = [("?", "help"), ("q", "quit")]
+            keys = footer(self.focused.id if self.focused is not None else None)
+            while keys and sum(len(key) + len(what) + 3 for key, what in (*keys, *always)) > room:
+                keys.pop()
+            styled = (
+                Content.assemble((key, "bold $text-primary"), f" {what}")
+                for key, what in (*keys, *always)
+            )
+            text = Content("  ").join(styled)
+        if text != self._bottom:
+            self._bottom = text
+            self.query_one("#status", Static).update(text, layout=False)
 
     def show_help(self) -> None:
         from pallas_debug.tui.panes.dialogs import HelpScreen, help_sections  # slows the start

@@ -5,7 +5,7 @@ Actions that change it are in `commands/`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from textual import events, on, work
@@ -26,6 +26,7 @@ from pallas_debug.tui.model.browser import (
     KernelStep,
     SingleFile,
     TextPlace,
+    kernel_name,
 )
 from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.origins import module_of
@@ -38,17 +39,24 @@ from pallas_debug.tui.panes.text import TextPane
 from pallas_debug.tui.panes.trail import TrailPane
 from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
+from pallas_debug.tui.widgets.frame import Frame, frame_of
 from pallas_debug.tui.widgets.lineview import LineView
 
-THREE_PANES, TWO_PANES = 120, 72
-"""Minimum number of columns for three panes side by side, and for two panes."""
+TWO_COLUMNS = 72
+"""Minimum number of columns for the lists beside the text."""
 
-BOTH_ROWS = 18
-"""Minimum number of rows for the source below the text."""
+TWO_ROWS = 18
+"""Minimum number of rows for one pane above another."""
+
+BANNER_ROWS = 10
+"""Minimum number of rows for the reason of a failure above the text."""
+
+FEW_KERNELS = 3
+"""Minimum number of rows for kernels above the passes."""
 
 
 class Workspace(Shell):
-    """Main screen with three panes side by side, or fewer if there is no room."""
+    """Main screen: lists on the left, the text on the right; only one pane if there is no room."""
 
     TITLE = "pallas-debug"
 
@@ -56,16 +64,12 @@ class Workspace(Shell):
     Screen { layout: vertical; }
     #panes { height: 1fr; }
     LineView { border: none; height: 1fr; }
-    KernelPane { width: 2fr; min-width: 24; }
-    #middle { width: 2fr; min-width: 24; border-left: vkey $surface-lighten-2; }
-    #right { width: 5fr; border-left: vkey $surface-lighten-2; }
-    #source, TrailPane { border-top: hkey $surface-lighten-2; }
+    #left { width: 32%; min-width: 32; max-width: 64; }
+    #left.alone { width: 1fr; min-width: 0; max-width: 100%; }
+    #right { width: 1fr; }
+    #failure-frame { height: auto; border: round $text-error; border-title-color: $text-error; }
+    #status { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; }
     .hidden { display: none; }
-    #title, #status {
-        height: 1; background: $panel; padding: 0 1;
-        text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    #title:nocolor, #status:nocolor { text-style: reverse; }
     """
 
     zoomed: reactive[bool] = reactive(False, init=False)
@@ -99,16 +103,15 @@ class Workspace(Shell):
         """Pane to focus after the prompt."""
 
     def compose(self) -> ComposeResult:
-        yield Static(id="title", markup=False)
         with Horizontal(id="panes"):
-            yield self.kernels
-            with Vertical(id="middle"):
-                yield self.steps
+            with Vertical(id="left"):
+                yield Frame(self.kernels, name="1 Kernels")
+                yield Frame(self.steps, name="2 Passes")
             with Vertical(id="right"):
-                yield self.failure
-                yield self.text
-                for hidden in (self.diff, self.trail, self.source):
-                    yield hidden.add_class("hidden")
+                yield Frame(self.failure, name="Error", id="failure-frame")
+                yield Frame(self.text, self.diff.add_class("hidden"), name="3 Text")
+                yield Frame(self.trail, name="History").add_class("hidden")
+                yield Frame(self.source, name="Source").add_class("hidden")
         yield Prompt(id="prompt")
         yield Static(id="status", markup=False)
 
@@ -200,7 +203,9 @@ class Workspace(Shell):
         """Show the steps of the current kernel, at the failing pass if it failed."""
         self._listed = self.entry, self.wanted_target
         if self.entry is None:
-            self.update_status()
+            self.steps.show([], None)
+            self.failure.show(self.browser, None, None)
+            self.show_step()
             return
         before = self.steps.current
         steps = self.browser.steps(self.entry, self.wanted_target)
@@ -227,7 +232,7 @@ class Workspace(Shell):
         if place != self._shown_place:
             self.text.selected_from = self.diff.selected_from = None
         if place is None:
-            self.text.show([])
+            self.text.show([self._nothing()] if self.entry is None else [], is_diff=True)
         elif compared is not None:
             old, new = compared
             self.text.show([])
@@ -354,29 +359,34 @@ class Workspace(Shell):
         if not self.is_composed:
             return
         if self.entry is None:
-            self.show_status([self._nothing()])
+            self.show_place("3 Text", "", [])
             return
         if self.sourcing and self.focused is not self.source:
             self._follow_text()
         step, shown = self.steps.current, self.shown
-        parts = [self.entry.name, self.target or "no target"]
+        parts = [kernel_name(self.entry.name), self.target or "no target"]
         if len(self.browser.roots) > 1:
             parts.insert(0, str(self.browser.roots[self.entry.dump]))
         parts += [step.label] if step else []
         parts += [self._compared()] * self.diffing
-        self.show_title([str(self.browser.roots[0])] if self.is_file else parts)
-        failure = self.browser.failure(self.entry, self.wanted_target)
-        self.show_status(
+        self.show_place(
+            "3 Diff" if shown is self.diff else "3 Text",
+            str(self.browser.roots[0]) if self.is_file else " › ".join(parts),
             [
-                f"{shown.cursor + 1:,}/{shown.count:,}",
                 shown.where or self.search.status,
                 f"{len(shown.selected):,} selected" if shown.selected else "",
                 shown.problem,
                 self.diff.state if shown is self.diff else self.text.origin_text,
                 "" if shown is self.diff else self.text.state,
-                failure.headline if failure else "",
-            ]
+                f"{shown.cursor + 1:,} of {shown.count:,}",
+            ],
         )
+
+    def show_place(self, label: str, title: str, notes: Iterable[str]) -> None:
+        """Show what the text is, and what is known at its cursor, in the frame around it."""
+        frame = frame_of(self.text)
+        frame.show_title(title, label)
+        frame.show_note("  ".join(filter(None, notes)))
 
     def _nothing(self) -> str:
         """Reason why no kernel is listed."""
@@ -396,41 +406,41 @@ class Workspace(Shell):
 
     def on_resize(self) -> None:
         self.arrange()
+        self.show_keys()
 
     def on_descendant_focus(self) -> None:
         self.arrange()
+        self.show_keys()
 
     def arrange(self) -> None:
         """Show all panes, those next to the focused one, or only the focused one."""
         if not self.is_composed:
             return
-        columns: list[list[LineView]] = [
-            [self.kernels],
-            [self.steps],
-            [self.failure, self.text, self.diff, self.trail, self.source],
-        ]
-        focused = next(
-            (i for i, column in enumerate(columns) if any(pane is self.focused for pane in column)),
-            None,
-        )
-        if focused is None:
-            return
-        width = self.size.width
-        if self.zoomed or width < TWO_PANES:
-            shown = {focused}
-        elif width < THREE_PANES:
-            shown = {0, 1} if focused == 0 else {1, 2}
-        else:
-            shown = {0, 1, 2}
-        for number, column in enumerate((self.kernels, *self.query("#middle, #right"))):
-            column.set_class(number not in shown, "hidden")
-        alone = self.zoomed or self.size.height < BOTH_ROWS
-        panes_below: list[LineView] = [self.source, self.trail]
-        below = next((pane for pane in panes_below if pane is self.focused), None)
-        for extra, is_shown in ((self.source, self.sourcing), (self.trail, self.trailing)):
-            extra.set_class(not is_shown or (alone and extra is not below), "hidden")
-        for pane in (self.text, self.diff):
-            pane.set_class(pane is not self.shown or (alone and below is not None), "hidden")
+        order = self.focus_order
+        focused = next((pane for pane in order if pane is self.focused), None)
+        focused = focused or self.back_to or self.shown
+        is_list = focused in (self.kernels, self.steps)
+        is_one = self.zoomed or self.size.width < TWO_COLUMNS
+        rows = self.size.height
+        for pane in (self.kernels, self.steps, self.failure, self.text, self.trail, self.source):
+            if pane is focused or (pane is self.text and focused is self.diff):
+                is_shown = True
+            elif self.zoomed or (pane not in order and pane is not self.text):
+                is_shown = False
+            elif pane in (self.kernels, self.steps):
+                is_shown = not is_one and (rows >= TWO_ROWS or (pane is self.steps and not is_list))
+            else:
+                is_shown = rows >= (BANNER_ROWS if self.failure in (pane, focused) else TWO_ROWS)
+                is_shown = is_shown or (pane is self.text and is_list)
+            frame_of(pane).set_class(not is_shown, "hidden")
+        self.query_one("#left").set_class(is_one and not is_list, "hidden")
+        self.query_one("#left").set_class(is_one, "alone")
+        self.query_one("#right").set_class(is_one and is_list, "hidden")
+        self.text.set_class(self.shown is not self.text, "hidden")
+        self.diff.set_class(self.shown is not self.diff, "hidden")
+        kernels = min(max(self.kernels.count, FEW_KERNELS), rows // 3) + 2
+        is_alone = frame_of(self.steps).has_class("hidden")
+        frame_of(self.kernels).styles.height = "1fr" if is_alone else kernels
 
     @property
     def focus_order(self) -> list[LineView]:
@@ -449,7 +459,7 @@ class Workspace(Shell):
 
     def focus_on(self, wanted: LineView) -> None:
         """Focus a pane and show it."""
-        for pane in (wanted, *wanted.ancestors):
+        for pane in wanted.ancestors_with_self:
             pane.remove_class("hidden")
         self.screen.set_focus(wanted)  # immediately, as the next key is for this pane
 

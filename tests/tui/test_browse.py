@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pilot import drive, press
+from pilot import drive, press, status
 from textual.app import App
 from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser, Entry
 from pallas_debug.tui.widgets.cells import plain
+from pallas_debug.tui.widgets.frame import frame_of
 
 Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
@@ -25,10 +26,6 @@ async def until_idle(app: BrowseApp, pilot: Pilot[None]) -> None:
     await pilot.pause()
     await app.workers.wait_for_complete()
     await pilot.pause()
-
-
-def status(app: BrowseApp) -> str:
-    return str(app.query_one("#status", Static).render())
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -52,7 +49,7 @@ async def test_a_failed_kernel_opens_at_the_pass_that_failed(raw: Path) -> None:
         assert step is not None
         assert step.failed
         assert "infer-vector-layout" in step.label
-        assert "the pass infer-vector-layout failed" in status(app)
+        assert "compile failed in infer-vector-layout" in frame_of(app.failure).label
 
 
 @drive
@@ -131,7 +128,7 @@ async def test_narrow_terminals_show_the_focused_pane(raw: Path) -> None:
     async with app.run_test(size=(20, 6)) as pilot:
         for shown in (app.kernels, app.steps, app.text, app.kernels):
             panes = (app.kernels, app.steps, app.text)
-            seen = [pane.display and pane.parent.display for pane in panes]
+            seen = [all(node.display for node in pane.ancestors_with_self) for pane in panes]
             assert seen == [pane is shown for pane in panes]
             await press(pilot, "tab")
 

@@ -252,8 +252,8 @@ def test_what_cannot_be_browsed(
 def test_a_kernel_a_pass_and_a_line_are_opened(tmp_path: Path, dumps: Path) -> None:
     options = ["--kernel", "vector_add", "--target", "v6e", "--pass", "mosaic", "--line", "3"]
     with Terminal(str(dumps), *options) as terminal:
-        terminal.wait_for("v6e  ›  mosaic")
-        terminal.wait_for(" 3/")
+        terminal.wait_for("v6e › mosaic")
+        terminal.wait_for(" 3 of ")
         assert terminal.quit() == 0
 
 
@@ -261,7 +261,7 @@ def test_a_kernel_a_pass_and_a_line_are_opened(tmp_path: Path, dumps: Path) -> N
 def test_a_kernel_or_a_target_is_named_by_its_path(tmp_path: Path, dumps: Path, part: str) -> None:
     (path,) = dumps.glob(part) if "*" in part else [dumps / part]
     with Terminal(str(path)) as terminal:
-        terminal.wait_for("v6e  ›  " if "v6e" in part else "v5e  ›  ")
+        terminal.wait_for("v6e › " if "v6e" in part else "v5e › ")
         assert terminal.quit() == 0
 
 
@@ -289,7 +289,7 @@ def test_the_source_is_opened_in_the_editor(tmp_path: Path, dumps: Path, recorde
     with Terminal(str(dumps), VISUAL=editor, EDITOR="no", TOLD=str(file)) as terminal:
         terminal.wait_for("vector_add-")
         terminal.send("]")
-        terminal.wait_for("›  00 deserialization")
+        terminal.wait_for("› 00 deserialization")
         terminal.send("/addf\r")
         terminal.wait_for("  1/1")
         terminal.send("e")

@@ -54,7 +54,7 @@ def test_it_is_drawn_again_after_ctrl_z_and_fg(tmux: Tmux, raw: Path) -> None:
     tmux.send(shlex.join([str(COMMAND), "browse", str(add)]), "Enter")
     tmux.wait_for("21 finalize-llo", "q quit")
     tmux.send("]", "]")
-    shown = "raw  ›  03 canonicalize-memory-space", "-10      7 ops", "q quit"
+    shown = "raw › 03 canonicalize-memory-space", "-10      7 ops", "q quit"
     tmux.wait_for(*shown)
     tmux.send("C-z")
     tmux.wait_for("Stopped", "ready: ")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from pallas_debug.store import StoredCompilation, StoredKernel
 from pallas_debug.tui.model import Throttle
-from pallas_debug.tui.model.browser import Browser, Entry
+from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
 OK, FAILED, UNKNOWN = "✓", "✗", "?"
 """Marks of a target: compiled, failed, unreadable."""
@@ -29,14 +29,12 @@ class KernelRow:
 
     Attributes:
       targets: targets with their marks.
-      grid: `4×2`; empty if there is none.
       failing: stage and pass of the first target that failed.
       problem: whether one of its documents cannot be read.
     """
 
     name: str
     targets: tuple[tuple[str, str], ...]
-    grid: str = ""
     failing: str = ""
     problem: bool = False
 
@@ -55,12 +53,9 @@ class KernelRow:
 
 def row_of(stored: StoredKernel) -> KernelRow:
     """Return the row of a kernel."""
-    grid = stored.kernel.grid if stored.kernel else ()
-    sizes = ["?" if size is None else str(size) for size in grid]
     return KernelRow(
         name=stored.name,
         targets=tuple((c.target, _mark(c)) for c in stored.compilations),
-        grid="×".join(sizes),
         failing=next(filter(None, map(_failing, stored.compilations)), ""),
         problem=stored.problem is not None,
     )
@@ -159,12 +154,15 @@ class KernelList:
       total: number of kernels; those in both directories count twice.
       shown: kernels that pass the filter, in order.
       shared: number of kernels in `A`, in `B` and in `AB`, for two directories.
+      targets: targets of the kernels that have been read, in order.
+      widest: number of characters of the longest label.
       wanted: current filter.
     """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._rows: dict[Entry, KernelRow] = {}
+        self.targets: dict[str, None] = {}
         self.wanted = KernelFilter()
         self.shown: list[KernelLine] = []
         self.shared: Counter[str] = Counter()
@@ -174,6 +172,9 @@ class KernelList:
         """Update from the browser's list of kernels."""
         self.lines = list(_paired(self._browser))
         self.total = len(self._browser.entries)
+        named = Counter(kernel_name(line.name) for line in self.lines)
+        self._clashing = {name for name, count in named.items() if count > 1}
+        self.widest = max((len(self.label(line)) for line in self.lines), default=0)
         self._names: list[str] = []
         if len(self._browser.roots) > 1:
             self.shared = Counter(line.dumps for line in self.lines)
@@ -219,6 +220,11 @@ class KernelList:
 
         return takes
 
+    def label(self, line: KernelLine) -> str:
+        """Return the name of a kernel, with its digest if another kernel has the same name."""
+        name = kernel_name(line.name)
+        return line.name if name in self._clashing else name
+
     # Rows.
 
     def known(self, entry: Entry) -> KernelRow | None:
@@ -230,6 +236,7 @@ class KernelList:
         row = self._rows.get(entry)
         if row is None:
             row = self._rows[entry] = row_of(self._browser.glance(entry))
+            self.targets.update(dict.fromkeys(name for name, _ in row.targets))
         return row
 
     def learn_again(self, entry: Entry) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from pallas_debug import render
+from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store.layout import RUNS, clean
@@ -67,7 +68,6 @@ class Runs:
       results: the first `MAX_LISTED` events; within a run, findings come first, then hints.
       count: number of findings, hints, gaps and prints.
       records: number of tests and scripts.
-      flags: for each kernel's folder, the number of findings.
       whole: whether all records have been read.
     """
 
@@ -80,9 +80,18 @@ class Runs:
         self.results: list[RunEvent] = []
         self.count = 0
         self.records = 0
-        self.flags: dict[str, int] = {}
+        self._found: dict[Entry, set[Key]] = {}
         self.whole = False
         self._stamp = self._times()
+
+    def flags(self, entries: Iterable[Entry]) -> int:
+        """Return the number of different findings of a kernel, of all tests and targets."""
+        return len(set().union(*(self._found.get(entry, ()) for entry in entries)))
+
+    @property
+    def flagged(self) -> bool:
+        """True if a kernel has findings."""
+        return bool(self._found)
 
     def stale(self) -> bool:
         """Return whether the records have changed since they were read."""
@@ -119,7 +128,7 @@ class Runs:
             digest = "" if isinstance(found, PrintRecord) else found.digest
             entry = self._entry(dump, record, found.kernel, digest)
             if isinstance(found, Finding) and entry is not None:
-                self.flags[entry.name] = self.flags.get(entry.name, 0) + found.count
+                self._found.setdefault(entry, set()).add(key(found))
             self.count += 1
             if len(self.results) < MAX_LISTED:
                 self.results.append(_result(record, found, entry))

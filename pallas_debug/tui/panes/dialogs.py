@@ -39,8 +39,8 @@ class ResultList(LineView, can_focus=False):
     }
     DEFAULT_CSS = """
     ResultList {
-        & .results--hit { background: $warning; color: $background; text-style: bold; }
-        & .results--place { text-style: dim; }
+        & .results--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
+        & .results--place { color: $text-muted; }
         & .results--kernel { color: $text-primary; text-style: bold; }
         & .results--bad { color: $text-error; text-style: bold; }
         &:nocolor .results--hit { text-style: bold reverse; }

@@ -257,8 +257,8 @@ class DiffPane(FindView):
     }
     DEFAULT_CSS = """
     DiffPane {
-        & .diff--number { text-style: dim; }
-        & .diff--hit { background: $warning; color: $background; text-style: bold; }
+        & .diff--number { color: $text-muted; }
+        & .diff--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
         & .diff--chosen { color: $text-warning; text-style: bold; }
         & .diff--hunk { color: $text-secondary; text-style: bold; }
         & .diff--note { text-style: italic; }
@@ -266,8 +266,8 @@ class DiffPane(FindView):
         & .diff--added { color: $text-success; }
         & .diff--removed-word { color: $text-error; text-style: reverse; }
         & .diff--added-word { color: $text-success; text-style: reverse; }
-        & .diff--comment { text-style: dim italic; }
-        & .diff--location { text-style: dim; }
+        & .diff--comment { color: $text-muted; text-style: italic; }
+        & .diff--location { color: $text-muted; }
         & .diff--operation { text-style: bold; }
         &:nocolor .diff--hit { text-style: bold reverse underline; }
     }

@@ -19,10 +19,11 @@ from pallas_debug.model import Failure
 from pallas_debug.tui.model.browser import Browser, Entry, TextPlace
 from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.widgets.cells import Cells
+from pallas_debug.tui.widgets.frame import frame_of
 from pallas_debug.tui.widgets.lineview import LineView
 
-MARGIN = 2
-"""Number of columns before each line."""
+TEXT_ROWS = 9
+"""Minimum number of rows for the text below, with both borders and the last line."""
 
 AT_ONCE = 500_000
 """Maximum size in bytes of a text to search for the failing line before drawing."""
@@ -51,8 +52,7 @@ class FailureReport:
 
     @property
     def lines(self) -> Iterator[tuple[str, str]]:
-        """All lines with their styles, the most important ones first."""
-        yield "failure--head", self.headline
+        """All lines below the headline with their styles, the most important ones first."""
         if self.place:
             yield "failure--place", self.place
         yield from (("failure--help", line) for line in self.explanation)
@@ -60,13 +60,11 @@ class FailureReport:
 
 
 class FailurePane(LineView):
-    """Place and reason of a failure, in at most a third of the height."""
+    """Place and reason of a failure. As high as the advice; the message takes a third at most."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--head", "failure--place", "failure--help"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--place", "failure--help"}
     DEFAULT_CSS = """
     FailurePane {
-        display: none;
-        & .failure--head { color: $text-error; text-style: bold; }
         & .failure--place { color: $text-accent; }
         & .failure--help { color: $text-success; }
     }
@@ -95,7 +93,8 @@ class FailurePane(LineView):
         if report == self.report:
             return
         self.report = report
-        self.display = report is not None
+        if report is not None:
+            frame_of(self).show_title("", f"{FAILED} {report.headline}")
         self._fit()
         self.changed(keep=0)
 
@@ -135,11 +134,14 @@ class FailurePane(LineView):
             self.changed()
 
     def _fit(self) -> None:
-        # The pane's own width is 0 while it is hidden.
-        width = self.parent.size.width if isinstance(self.parent, Widget) else 0
-        width = max((width or self.app.size.width) - 1, MARGIN + 1)
+        # The pane's own width is 0 while it is hidden, and so is that of its frame.
+        column = frame_of(self).parent
+        width = column.size.width if isinstance(column, Widget) else 0
+        width = max((width or self.app.size.width) - 3, 1)
         self._report_rows = list(_wrapped_rows(self.report, width)) if self.report else []
-        limit = max((self.app.size.height - 2) // 3, 1)
+        rows = self.app.size.height
+        advice = sum(kind != "" for kind, _ in self._report_rows)
+        limit = max(min(advice, rows - TEXT_ROWS), rows // 3 - 2, 1)
         self.styles.height = max(min(len(self._report_rows), limit), 1)
 
     # Drawing.
@@ -153,11 +155,10 @@ def _wrapped_rows(report: FailureReport, width: int) -> Iterator[tuple[str, str]
     """Yield the lines of a report, wrapped at words, each with its style."""
     for kind, line in report.lines:
         spaced = line.expandtabs(4)
-        depth = " " * (MARGIN + len(spaced) - len(spaced.lstrip()))
+        depth = " " * (len(spaced) - len(spaced.lstrip()))
         rows = textwrap.wrap(
             spaced,
             width,
-            initial_indent=f"{FAILED} " if kind == "failure--head" else " " * MARGIN,
             subsequent_indent=depth if len(depth) < width // 2 else "",
             break_on_hyphens=False,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from textual import work
@@ -65,7 +65,7 @@ class KernelPane(ListPane):
         & .kernels--failed { color: $text-error; text-style: bold; }
         & .kernels--unknown { color: $text-warning; }
         & .kernels--flag { color: $text-warning; text-style: bold; }
-        & .kernels--more { text-style: dim; }
+        & .kernels--more { color: $text-muted; }
     }
     """
 
@@ -233,9 +233,8 @@ class KernelPane(ListPane):
             parts.append(f"read {listed.read:,}/{listed.total:,}")
         if len(self._browser.roots) > 1:
             parts.append(_shared(listed.shared))
-        elif not parts and self.count > self.size.height > 0:
-            failures = listed.failures if listed.whole else 0
-            parts.append(f"{self.count:,} kernels" + (f", {failures:,} failed" if failures else ""))
+        elif not parts and listed.whole and listed.failures:
+            parts.append(f"{listed.failures:,} failed")
         self.note = "  ".join(parts)
 
     # Drawing.
@@ -264,19 +263,18 @@ class KernelPane(ListPane):
         if len(self._browser.roots) > 1:
             before.insert(0, (f"{shown.dumps:2} ", "kernels--more"))
         after: Cells = []
-        if flags := sum(self.runs.flags.get(entry.name, 0) for entry in shown.entries):
-            after.append((f" {FLAG}{flags}", "kernels--flag"))
-        after.append(("  ", ""))
-        more: Cells = []
-        if len(known) == len(rows):
-            after += _targets(known)
-            more += [(f" grid {row.grid}", "kernels--more") for row in known[:1] if row.grid]
-            more += [(f"  {row.failing}", "kernels--failed") for row in known[:1] if row.failing]
-        # The last blank may be cut off; the mark that the line continues must stay visible.
-        room = self.columns + (not more) - sum(len(text) for text, _ in (*before, *after))
-        name = shown.name
-        if not self.panned and len(name) > room:  # keep the targets visible, unless panned
-            name = fitted(name, max(room, _MIN_NAME))
+        if self.runs.flagged:
+            flags = self.runs.flags(shown.entries)
+            after.append((f" {FLAG}{flags:<2}" if flags else "    ", "kernels--flag"))
+        after.append((" ", ""))
+        after += _targets(known, self.list.targets)
+        failing = next((row.failing for row in known if row.failing), "")
+        room = self.columns - sum(len(text) for text, _ in (*before, *after))
+        name = self.list.label(shown)
+        if not self.panned:  # keep the targets visible, unless panned
+            name = fitted(name, max(min(self.list.widest, room), _MIN_NAME))
+        room -= len(name)
+        more: Cells = [(f" {failing}"[:room], "kernels--failed")] if room > 1 else []
         return [*before, (name, ""), *after, *more]
 
 
@@ -284,14 +282,14 @@ def _worst(marks: list[str]) -> str:
     return next((mark for mark in (FAILED, UNKNOWN, OK) if mark in marks), "")
 
 
-def _targets(rows: list[KernelRow]) -> Cells:
-    """Return the targets with their marks: two marks if the directories differ."""
-    names = dict.fromkeys(name for row in rows for name, _ in row.targets)
+def _targets(rows: list[KernelRow], names: Iterable[str]) -> Cells:
+    """Return a column for each target, with its mark: two marks if the directories differ."""
     cells: Cells = []
     for name in names:
         marks = [dict(row.targets).get(name, "·") for row in rows]
-        shown = marks[0] if len(set(marks)) == 1 else "".join(marks)
-        cells.append((f"{shown}{name} ", _STYLES[_worst(marks) or OK]))
+        mark = "" if {*marks} <= {"·"} else marks[0] if len({*marks}) == 1 else "".join(marks)
+        text = f" {mark}{name}" if mark else " " * (len(name) + 2)
+        cells.append((text, _STYLES[_worst(marks) or OK]))
     return cells
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections import Counter, OrderedDict
@@ -21,7 +20,7 @@ from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
 from pallas_debug.tui.model import DEBOUNCE, Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, TextPlace
 from pallas_debug.tui.model.kernels import FAILED
-from pallas_debug.tui.widgets.cells import Cells, fitted
+from pallas_debug.tui.widgets.cells import Cells, bar
 from pallas_debug.tui.widgets.lists import ListPane, aligned
 
 TICK = 0.2
@@ -33,12 +32,15 @@ CACHED = 400
 MAX_BYTES = 64_000_000
 """Maximum size in bytes of a text whose operations are counted."""
 
-READABLE = 22
+READABLE = 24
 """Number of cells of a name that suffice to distinguish most passes."""
 
+GREW_MOST = "▲"
+"""Mark of the pass that added the most operations."""
+
 _MARK = 2
-_WIDTHS = 9, 10, 11, 11
-"""Widths in cells of the columns for changes, operations, bytes and milliseconds."""
+_BARS = 3, 8
+"""Widths in cells of the bar of a change, where there is little room and where there is more."""
 
 _HEAD = 1 << 14
 _PIECE = 1 << 18
@@ -62,26 +64,20 @@ class OperationChange:
     removed: int | None = None
 
     @property
-    def label(self) -> str:
-        """Label such as `+1,612 -3`, or `~` if the counts are equal."""
-        return self._label(lambda number: f"{number:,}")
+    def net(self) -> int:
+        """Number of operations by which the pass made the kernel grow."""
+        return (self.added or 0) - (self.removed or 0)
 
     @property
-    def short(self) -> str:
-        """Short label such as `+1.6k -3`."""
-        return self._label(_short)
-
-    def _label(self, number: Callable[[int], str]) -> str:
-        if self.added is None or self.removed is None:
+    def label(self) -> str:
+        """Label such as `+882`, `±22` if as many were removed, or `~` if none was."""
+        if self.added is None:
             return ""
-        counts = (("+", self.added), ("-", self.removed))
-        return " ".join(f"{sign}{number(count)}" for sign, count in counts if count) or "~"
-
-
-def _short(number: int) -> str:
-    if number < 1000:
-        return str(number)
-    return f"{number / 1000:.1f}k" if number < 9950 else f"{number / 1000:,.0f}k"
+        if not self.added and not self.removed:
+            return "~"
+        number = abs(self.net) or self.added
+        short = f"{number:,}" if number < 10_000 else f"{number / 1000:,.0f}k"
+        return f"{'+' if self.net > 0 else '-' if self.net < 0 else '±'}{short}"
 
 
 def operation_change(before: Counter[str] | None, after: Counter[str]) -> OperationChange:
@@ -125,21 +121,25 @@ def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> 
 class StepPane(ListPane):
     """Pane with a kernel's stages and passes. Passes without changes are dimmed.
 
-    As far as there is room, each pass shows the number of operations added and removed, their
-    total, the size of the text, and the time taken.
+    Each pass shows by how many operations the kernel grew, as a number and a bar, and as far as
+    there is room the total of operations, the size of the text, and the time taken.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "steps--same",
         "steps--failed",
         "steps--size",
-        "steps--change",
+        "steps--more",
+        "steps--less",
+        "steps--most",
     }
     DEFAULT_CSS = """
     StepPane {
-        & .steps--same { text-style: dim; }
-        & .steps--size { text-style: dim; }
-        & .steps--change { color: $text-accent; }
+        & .steps--same { color: $text-muted; }
+        & .steps--size { color: $text-muted; }
+        & .steps--more { color: $text-success; }
+        & .steps--less { color: $text-error; }
+        & .steps--most { color: $text-accent; text-style: bold; }
         & .steps--failed { color: $text-error; text-style: bold; }
     }
     """
@@ -213,6 +213,13 @@ class StepPane(ListPane):
         if found is not None:
             self.cursor = found
 
+    @property
+    def grew_most(self) -> KernelStep | None:
+        """Pass that added the most operations, as far as they are counted."""
+        grown = {label: change.net for label, change in self.changes.items() if change.net > 0}
+        most = max(grown, key=grown.__getitem__, default=None)
+        return next((step for step in self.all_steps if step.label == most), None)
+
     # Operation counts.
 
     def count_changes(self, browser: Browser, entry: Entry, target: str | None) -> None:
@@ -273,31 +280,38 @@ class StepPane(ListPane):
 
     # Drawing.
 
-    @property
-    def _shown_columns(self) -> int:
-        """Number of columns after the names: at least one, and the same for all rows."""
-        ends = itertools.accumulate(width + 1 for width in _WIDTHS)
-        return max(1, sum(_MARK + READABLE + end <= self.columns for end in ends))
-
     def cells(self, line: int) -> Cells:
         step = self.steps[line]
         known = self.changes.get(step.label)
-        if step.pass_ is None:
-            count = [(f"{known.operations:>7,} ops", "steps--size")] if known else []
-            return aligned([("  ", ""), (step.label, "")], count, self.columns)
-        if not step.changed:
-            name = fitted(step.label, min(len(step.label), self.columns - 4))
-            return [(f"  {name} =", "steps--same")]
-        change = known.label if known else ""
-        if known and len(change) > self.columns - _MARK - 1 - min(len(step.label), READABLE):
-            change = known.short
-        seconds = step.pass_.seconds
-        columns = [
-            (change, "steps--change"),
-            (f"{known.operations:>6,} ops" if known else " " * 10, "steps--size"),
-            (f"{step.pass_.size:>9,} B", "steps--size"),
-            ("" if seconds is None else f"{seconds * 1000:>8,.1f} ms", "steps--size"),
-        ][: self._shown_columns]
-        mark = (f"{FAILED} ", "steps--failed") if step.failed else ("  ", "")
-        label = (step.label, "steps--failed" if step.failed else "")
-        return aligned([mark, label], columns, self.columns)
+        failed = "steps--failed" if step.failed else ""
+        marked = ("  ", "")
+        if step.failed:
+            marked = (f"{FAILED} ", failed)
+        elif step == self.grew_most:
+            marked = (f"{GREW_MOST} ", "steps--most")
+        name = (step.label, failed or ("" if step.changed else "steps--same"))
+        operations = f"{known.operations:,} ops" if known else ""
+        digits = max((len(change.label) for change in self.changes.values()), default=0)
+        room = self.columns - _MARK - READABLE - digits
+        width = _BARS[room > _BARS[1] + 12]
+        if step.pass_ is None and room < width + 14:  # the total takes the place of the change
+            total = f"{operations:>{digits + 1 + width}}"
+            return aligned([marked, name], [(total, "steps--size")], self.columns)
+        net = known.net if known else 0
+        style = "steps--more" if net > 0 else "steps--less" if net else "steps--size"
+        label = known.label if known else "" if step.changed else "="
+        made = step.pass_
+        size = f"{made.size:,} B" if made else ""
+        time = "" if made is None or made.seconds is None else f"{made.seconds * 1000:,.1f} ms"
+        columns = [(f"{label:>{digits}}", style), (self._bar(net, width), style)]
+        columns += [(f"{text:>11}", "steps--size") for text in (operations, size, time)]
+        # Of the columns after the bar, those that leave names readable: the same in all rows.
+        while len(columns) > 2 and sum(len(text) + 1 for text, _ in columns) > room + digits:
+            columns.pop()
+        return aligned([marked, name], columns, self.columns)
+
+    def _bar(self, net: int, width: int) -> str:
+        """Return a bar as long as a change, compared with the largest one."""
+        largest = max((abs(change.net) for change in self.changes.values()), default=0)
+        eighths = -(-abs(net) * width * 8 // largest) if largest else 0
+        return bar(eighths, width)

@@ -77,8 +77,8 @@ class TextPane(FindView):
     }
     DEFAULT_CSS = """
     TextPane {
-        & .text--number { text-style: dim; }
-        & .text--hit { background: $warning; color: $background; text-style: bold; }
+        & .text--number { color: $text-muted; }
+        & .text--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
         & .text--same { color: $text-accent; text-style: bold underline; }
         & .text--defined { color: $text-accent; text-style: bold reverse; }
         & .text--origin { color: $text-accent; text-style: bold; }
@@ -90,8 +90,8 @@ class TextPane(FindView):
         & .text--bad { color: $text-error; text-style: bold; }
         & .text--hint { color: $text-warning; }
         & .text--help { color: $text-success; }
-        & .text--comment { text-style: dim italic; }
-        & .text--location { text-style: dim; }
+        & .text--comment { color: $text-muted; text-style: italic; }
+        & .text--location { color: $text-muted; }
         & .text--string { color: $text-success; }
         & .text--value { color: $text-accent; }
         & .text--operation { color: $text-primary; text-style: bold; }

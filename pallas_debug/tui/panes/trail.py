@@ -79,7 +79,7 @@ class TrailPane(LineView):
     }
     DEFAULT_CSS = """
     TrailPane {
-        & .trail--same { text-style: dim; }
+        & .trail--same { color: $text-muted; }
         & .trail--fate { color: $text-warning; text-style: bold; }
         & .trail--gone { color: $text-error; text-style: bold; }
         & .trail--note { text-style: italic; }

@@ -103,9 +103,9 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     DEFAULT_CSS = """
     LineView {
         overflow: hidden hidden;
-        & .lineview--bar { color: $surface-lighten-3; }
-        &:focus .lineview--bar { color: $primary; }
-        & .lineview--cursor { background: $surface-lighten-1; }
+        & .lineview--bar { color: $border-blurred; }
+        &:focus .lineview--bar { color: $text-primary; }
+        & .lineview--cursor { background: $panel; }
         & .lineview--selected { background: $secondary-muted; }
         & .lineview--more { color: $text-warning; text-style: bold; }
         &:focus .lineview--cursor { background: $primary-muted; text-style: bold; }
@@ -234,7 +234,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         self.changed()
 
     def _scroll_to_cursor(self) -> None:
-        if not self.count:
+        if not (self.count and self.size.height):
             return
         row, top = self.row_of(self.cursor), self.scroll_offset.y
         frozen = 0 if self.wrap else self.frozen

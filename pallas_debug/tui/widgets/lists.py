@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.strip import Strip
-
 from pallas_debug.tui.widgets.cells import Cells, fitted
+from pallas_debug.tui.widgets.frame import Frame
 from pallas_debug.tui.widgets.lineview import LineView
 
 _MIN_NAME = 12
@@ -34,14 +33,7 @@ class LineList(LineView):
 
 
 class ListPane(LineView):
-    """List that can be filtered. Subclasses set `note`; an empty note takes no row."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"list--note"}
-    DEFAULT_CSS = """
-    ListPane {
-        & .list--note { color: $text-warning; text-style: italic; }
-    }
-    """
+    """List that can be filtered. Its frame shows the note and the position of the cursor."""
 
     filter_hint: ClassVar[str] = "part of the name"
 
@@ -51,23 +43,22 @@ class ListPane(LineView):
 
     @property
     def note(self) -> str:
-        """Note below the list."""
+        """What the list leaves out, or is still reading."""
         return self._note
 
     @note.setter
     def note(self, text: str) -> None:
-        before, self._note = self._note, text
-        if bool(text) != bool(before):
-            self.changed()
-        elif text != before:
-            self.refresh()
+        self._note = text
+        self._show_note()
 
-    @property
-    def room(self) -> int:
-        return max(self.size.height - bool(self._note), 1)
+    def changed(self, *, keep: int | None = None) -> None:
+        super().changed(keep=keep)
+        self._show_note()
 
-    def _below(self) -> Strip:
-        return self.strip([(self._note, "list--note")], self.rich_style)
+    def _show_note(self) -> None:
+        if isinstance(self.parent, Frame):
+            at = f"{self.cursor + 1:,} of {self.count:,}" if self.count else ""
+            self.parent.show_note("  ".join(filter(None, (self.note, at))))
 
     def watch_cursor(self, before: int, after: int) -> None:
         """Redraw only the two lines that the cursor left and entered, unless the list scrolls."""
@@ -78,6 +69,7 @@ class ListPane(LineView):
             self.refresh_line(self.row_of(after))
         else:
             self.refresh()
+        self._show_note()
         self.post_message(self.Moved(self))
 
     @property
