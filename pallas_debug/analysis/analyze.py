@@ -148,7 +148,7 @@ def _without_effect(captured: Capture) -> Iterator[Hint]:
 
 def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) -> Analysis:
     """Analyse one step of a grid of unknown size: its findings hold for every size but 0."""
-    count = sum(not isinstance(n, int) for n in captured.params["grid_mapping"].grid)
+    count = captured.kernel.grid.count(None)
     try:
         kernel = subject.read(index_maps.with_grid(captured, [1] * count), {}, deadline)
     except NotReadable as error:

@@ -50,7 +50,7 @@ def _is_wide(subject: Subject, block: Block) -> bool:
 
     It receives none if there is no grid, or for operands that stay in HBM.
     """
-    is_compiled = bool(subject.grid.sizes) and block.space in ("default", "vmem", "smem")
+    is_compiled = bool(subject.grid.sizes) and block.memory_space in ("default", "vmem", "smem")
     return is_compiled and "int64" in block.index_dtypes
 
 

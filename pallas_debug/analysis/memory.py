@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pallas_debug.analysis.subject import Result, Subject, read
 from pallas_debug.analysis.tiling import padded
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.walk.index_maps import Block, Buffer, NotReadable
+from pallas_debug.bridge.walk.index_maps import Block, NotReadable, bits_of
 from pallas_debug.chips import LANES, MIB, chip_of_kind
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.refused import by_size
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.model import Finding, Kernel, SourceLine, Target
+from pallas_debug.model import Finding, Kernel, Operand, SourceLine, Target
 from pallas_debug.quantities import size_text
 
 
@@ -130,11 +130,11 @@ def _at_most(kernel: Kernel) -> int:
 
 
 def _parts(subject: Subject) -> list[MemoryPart]:
-    parts = [_block(subject, b) for b in subject.grid.blocks if b.space in _ON_CHIP]
+    parts = [_block(subject, b) for b in subject.grid.blocks if b.memory_space in _ON_CHIP]
     parts += [_part(t, "scalar_prefetch", "smem", t.shape) for t in subject.grid.tables]
     for scratch in subject.grid.scratch:
-        if scratch.space in _ON_CHIP and scratch.bits:
-            parts.append(_part(scratch, "scratch", scratch.space, scratch.shape))
+        if scratch.memory_space in _ON_CHIP and bits_of(scratch.dtype):
+            parts.append(_part(scratch, "scratch", scratch.memory_space, scratch.shape))
     return parts
 
 
@@ -144,14 +144,14 @@ def _block(subject: Subject, block: Block) -> MemoryPart:
     stays = dims is not None and all(dim.size == 0 or dim.min() == dim.max() for dim in dims)
     buffers = 1 if block.is_whole or stays else (block.buffers or 2)
     shape = tuple(dim.size for dim in block.dims if dim.kind != "squeezed")
-    return _part(block, block.kind, block.space, shape, buffers)
+    return _part(block, block.kind, block.memory_space, shape, buffers)
 
 
 def _part(
-    of: Block | Buffer, kind: str, space: str, shape: tuple[int, ...], buffers: int = 1
+    of: Operand, kind: str, space: str, shape: tuple[int, ...], buffers: int = 1
 ) -> MemoryPart:
-    is_flat = space == "smem"
-    size = math.prod(shape) * max(of.bits, 32) // 8 if is_flat else padded(shape, of.bits)
+    is_flat, bits = space == "smem", bits_of(of.dtype)
+    size = math.prod(shape) * max(bits, 32) // 8 if is_flat else padded(shape, bits)
     return MemoryPart(
         operand=of.name,
         kind=kind,

@@ -90,10 +90,7 @@ class Subject:
 
     def block_line(self, block: Block) -> SourceLine | None:
         """The line that determines an operand's blocks."""
-        spec = ("in_specs", block.position)
-        if block.kind != "input":
-            spec = ("out_specs", block.position - self.grid.num_inputs)
-        return self.site.block_line(block.source, *spec) or self.captured.kernel.source
+        return block.block_source or self.site.line() or self.captured.kernel.source
 
 
 @dataclass(kw_only=True)

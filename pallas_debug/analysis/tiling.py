@@ -27,7 +27,7 @@ def look(subject: Subject) -> Result:
         if finding is None:
             continue
         # One spec often serves several operands.
-        spec = (finding.witness.line, block.block_shape)
+        spec = (finding.witness.line, block.sizes)
         if spec not in known:
             known.add(spec)
             result.findings.append(finding)
@@ -35,18 +35,18 @@ def look(subject: Subject) -> Result:
 
 
 def _is_looked_at(block: Block) -> bool:
-    if block.space == "smem":
+    if block.memory_space == "smem":
         return not block.is_whole
-    return block.space in ("default", "vmem", "any", "hbm")
+    return block.memory_space in ("default", "vmem", "any", "hbm")
 
 
 def _problem(subject: Subject, block: Block) -> Finding | None:
     facts = _facts(subject, block)
     if facts is None:
         return None
-    seen = subject.of_block(block, values={"block": str(block.block_shape)})
+    seen = subject.of_block(block, values={"block": str(block.sizes)})
     array = array_text(block.dtype, block.shape)
-    facts |= {"array": array, "block": block.block_shape}
+    facts |= {"array": array, "block": block.sizes}
     return seen.of(Fault.BLOCK_SHAPE_TILING, **facts)
 
 
@@ -54,8 +54,8 @@ def _facts(subject: Subject, block: Block) -> dict[str, Any] | None:
     """Return facts about a block whose shape is rejected."""
     if not block.shape:
         return {}
-    if block.space in ("any", "hbm"):
-        return None if block.is_whole else {"space": block.space.upper()}
+    if block.memory_space in ("any", "hbm"):
+        return None if block.is_whole else {"space": block.memory_space.upper()}
     if len(block.shape) == 1:
         return _vector(block)
     rows, columns = block.dims[-2:]

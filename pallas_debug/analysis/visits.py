@@ -62,7 +62,7 @@ def look(subject: Subject) -> Result:
     if 0 in subject.grid.sizes:
         return result
     for number, block in enumerate(subject.grid.outputs):
-        if block.space not in ("default", "vmem", "smem") or 0 in block.shape:
+        if block.memory_space not in ("default", "vmem", "smem") or 0 in block.shape:
             continue  # not pipelined with the grid, or empty
         visit = _visit(subject, block, result)
         if visit is None:

@@ -312,7 +312,7 @@ class BoundsObserver(MachineObserver):
             thread,
             operand=window.operand.name,
             shape=shape_text(window.array),
-            source=self._launch.block_line(window.operand),
+            source=window.operand.line,
         )
         self._findings.append(
             seen.of(

@@ -48,7 +48,7 @@ class CallSite:
         return function.lineno <= line.line <= (function.end_lineno or function.lineno)
 
     def block_line(self, index_map: SourceLine | None, group: str, index: int) -> SourceLine | None:
-        """The line that determines an operand's blocks.
+        """The line that determines an operand's blocks; None if it is not found.
 
         Args:
           index_map: line of the index map; None if jax made it.
@@ -59,10 +59,6 @@ class CallSite:
           The index map's line if it is in the function that calls the kernel, otherwise the line of
           the operand's spec among the arguments of the call.
         """
-        return self.spec_line(index_map, group, index) or self.line()
-
-    def spec_line(self, index_map: SourceLine | None, group: str, index: int) -> SourceLine | None:
-        """Line of an operand's spec; None instead of the call's line if no spec is found."""
         if index_map is not None and self.holds(index_map):
             return index_map
         return self.line(group, index) or index_map

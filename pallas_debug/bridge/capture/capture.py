@@ -25,6 +25,7 @@ from pallas_debug.bridge.jaxcompat import source_info_util
 from pallas_debug.bridge.jaxprs import lines, nested, unprinted, windows
 from pallas_debug.bridge.jaxprs.params import (
     block_entry,
+    dimension_semantics,
     index_map_line,
     jaxprs_of,
     memory_space,
@@ -40,7 +41,6 @@ _CHECK_NUMBER = re.compile(r"(= select_n False:bool\[\] )\d+(:i32\[\] -1:i32\[\]
 """Number of a check, which jax counts over the whole process."""
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-_FUNCTION_SOURCE = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 _DEFINITION = re.compile(r"^\s*def (\w+)", re.MULTILINE)
 _DECORATORS = 10
 _ALIGNED_COMMENT = re.compile(r" {2,}# (?=\S+:\d+)")
@@ -108,7 +108,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         source=source,
         grid=_grid(params),
         grid_names=_grid_names(params),
-        dimension_semantics=_dimension_semantics(params),
+        dimension_semantics=dimension_semantics(params),
         operands=_operands(params, jaxprs[0], context.avals_in, blocks),
         aliases=_aliases(params),
         compiler_params=_compiler_params(params.get("compiler_params")),
@@ -193,20 +193,14 @@ def _source(first: SourceLine | None) -> SourceLine | None:
 
 
 def _first_line(debug_info: Any) -> SourceLine | None:
-    match = _FUNCTION_SOURCE.fullmatch(debug_info.func_src_info or "")
-    if match is None:
+    first = lines.of_function(debug_info)
+    if first is None:
         return None
-    file, line = match["file"], int(match["line"])
     # jax replaces the function's name with the kernel's `name=`; the source still has it, on that
     # line or below the decorators.
-    below = "".join(linecache.getline(file, line + i) for i in range(_DECORATORS))
-    defined = _DEFINITION.search(below)
-    return SourceLine(
-        file=file,
-        line=line,
-        function=defined[1] if defined else match["function"],
-        text=linecache.getline(file, line).strip() or None,
-    )
+    below = (linecache.getline(first.file, first.line + i) for i in range(_DECORATORS))
+    defined = _DEFINITION.search("".join(below))
+    return first if defined is None else replace(first, function=defined[1])
 
 
 def _grid(params: Mapping[str, Any]) -> tuple[int | None, ...]:
@@ -221,11 +215,6 @@ def _grid_names(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(name) for mesh in params["meshes"] for name in dict(mesh.shape))
 
 
-def _dimension_semantics(params: Mapping[str, Any]) -> tuple[str, ...]:
-    semantics = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
-    return tuple(getattr(s, "value", str(s)) for s in semantics)
-
-
 def _block_sources(
     params: Mapping[str, Any], calls: frozenset[tuple[str, int]]
 ) -> tuple[SourceLine | None, ...]:
@@ -238,7 +227,7 @@ def _block_sources(
     found = []
     for number, block in enumerate(grid_mapping.block_mappings):
         spec = ("in_specs", number) if number < inputs else ("out_specs", number - inputs)
-        found.append(site.spec_line(index_map_line(block), *spec))
+        found.append(site.block_line(index_map_line(block), *spec))
     return tuple(found)
 
 

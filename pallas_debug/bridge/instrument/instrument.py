@@ -23,7 +23,7 @@ from pallas_debug.bridge.instrument.recording import Recorder
 from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import mechanisms, nested, rewrite
-from pallas_debug.bridge.jaxprs.params import gpu_backend
+from pallas_debug.bridge.jaxprs.params import gpu_backend, parallel_axes
 
 MAX_BYTES = 256 << 20
 """Maximum size in bytes of the checks output."""
@@ -159,13 +159,8 @@ def _prefix(params: dict[str, Any], num_sites: int) -> int:
     share a row; and all that `vmap` added, since a kernel cannot read their indices.
     """
     mapping = params["grid_mapping"]
-    semantics = _semantics(params)
     batch = len(mapping.vmapped_dims)
-    is_parallel = [s == "parallel" for s in semantics]
-    # The semantics cover only the author's dimensions, which follow those of the batch.
-    missing = len(mapping.grid) - len(is_parallel)
-    is_parallel = [False] * missing + is_parallel if semantics else [False] * len(mapping.grid)
-    wanted = max([batch, *(i + 1 for i, parallel in enumerate(is_parallel) if parallel)])
+    wanted = max([batch, *(i + 1 for i, found in enumerate(parallel_axes(params)) if found)])
     sizes = mapping.grid[:wanted]
     if any(not isinstance(size, int) for size in sizes):
         raise CannotInstrument(
@@ -178,11 +173,6 @@ def _prefix(params: dict[str, Any], num_sites: int) -> int:
             "each; use fewer"
         )
     return wanted
-
-
-def _semantics(params: dict[str, Any]) -> tuple[str, ...]:
-    given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
-    return tuple(str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given)
 
 
 def _block_mapping(mapping: Any, shape: tuple[int, int, int], prefix: int) -> Any:

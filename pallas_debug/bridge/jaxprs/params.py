@@ -24,6 +24,19 @@ def name_of(params: Mapping[str, Any]) -> str:
     return str(params.get("name") or jaxprs_of(params)[0].debug_info.func_name)
 
 
+def dimension_semantics(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Semantics of the grid's dimensions as requested, without those added by `vmap`."""
+    given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
+    return tuple(str(getattr(s, "value", s)).lower() for s in given)
+
+
+def parallel_axes(params: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Whether the grid points along each dimension are unordered; `vmap` adds dimensions first."""
+    semantics = dimension_semantics(params)
+    added = len(params["grid_mapping"].grid) - len(semantics)
+    return (*[False] * added, *("parallel" in s for s in semantics))
+
+
 def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the semaphores that a kernel takes from or returns to other kernels."""
     grid = params.get("grid_mapping")

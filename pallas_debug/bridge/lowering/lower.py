@@ -20,6 +20,7 @@ from pallas_debug.bridge import chip, jaxcompat, patches
 from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxcompat import error_handling, lowering, mlir, source_info_util
+from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import CannotRunError, CompiledWithOthersError
@@ -248,14 +249,8 @@ def _line(error: BaseException) -> SourceLine | None:
             frame = next((f for f in frames if f.file_name != __file__), None) or frame
         inner = inner.tb_next
     if reported is not None and isinstance(error, error_handling.VerificationError):
-        return source_line(*reported)
+        return lines.line_of(*reported)
     if frame is not None:
-        return source_line(frame.file_name, frame.start_line, frame.function_name)
+        return lines.line_of(frame.file_name, frame.start_line, frame.function_name)
     named = _CALL_AT.search(str(error))
-    return source_line(named["file"], int(named["line"]), None) if named else None
-
-
-def source_line(file: str, line: int, function: str | None) -> SourceLine:
-    """Line of a file, with its text."""
-    text = linecache.getline(file, line).strip() or None
-    return SourceLine(file=file, line=line, function=function, text=text)
+    return lines.line_of(named["file"], int(named["line"])) if named else None

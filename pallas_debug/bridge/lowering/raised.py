@@ -128,13 +128,13 @@ def _message(error: BaseException, message: str) -> str:
 def _named(error: BaseException, message: str) -> SourceLine | None:
     """Line of the kernel that a message names, or of the index map that jax was processing."""
     if found := _OF_THE_KERNEL.match(message):
-        return lower.source_line(found["file"], int(found["line"]), found["name"])
+        return lines.line_of(found["file"], int(found["line"]), found["name"])
     specs = [f.f_locals.get("self") for f in _frames(error) if f.f_code.co_name == _BLOCK]
     for name in ("index_map", "block_shape"):  # the shape is a function if the two are swapped
         function = inspect.unwrap(getattr(specs[-1], name, None)) if specs else None  # type: ignore[arg-type]
         if isinstance(function, types.FunctionType):
             code = function.__code__
-            return lower.source_line(code.co_filename, code.co_firstlineno, code.co_name)
+            return lines.line_of(code.co_filename, code.co_firstlineno, code.co_name)
     return None
 
 
@@ -219,5 +219,5 @@ def _innermost(error: BaseException, *, of_packages: bool = True) -> SourceLine 
     for frame, number in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         if _is_users(frame) and (of_packages or not tracebacks.is_installed(code.co_filename)):
-            found = lower.source_line(code.co_filename, number, code.co_name)
+            found = lines.line_of(code.co_filename, number, code.co_name)
     return found

@@ -22,8 +22,8 @@ from pallas_debug.bridge.jaxprs.params import (
     block_entry,
     buffer_count,
     gpu_backend,
-    index_map_line,
     jaxprs_of,
+    parallel_axes,
     revisits,
 )
 from pallas_debug.bridge.programs import accesses, decode, effects, subcores
@@ -47,7 +47,6 @@ class OperandBlock:
       padding: elements before and after the array that indices may address.
       index_map: program from the grid point and prefetch refs to block indices.
       buffers: number of buffers of the pipeline.
-      line: line of the index map; None if jax made it.
       revisits: whether blocks of an output are read back when they are visited again.
       clips: on a GPU, whether accesses are masked where the block reaches past its array.
     """
@@ -58,7 +57,6 @@ class OperandBlock:
     padding: tuple[tuple[int, int], ...]
     index_map: ir.KernelProgram
     buffers: int = 2
-    line: SourceLine | None = None
     revisits: bool = False
     clips: bool = False
 
@@ -87,6 +85,7 @@ class LaunchOperand:
       alias: for an output, position of the input among the call's arrays that it shares.
       is_value: whether the kernel receives the array itself, a scalar that it closes over.
       core_mesh: number of the mesh whose cores have this scratch; None if all have.
+      line: line that determines its blocks, or else that of the kernel's call.
     """
 
     name: str
@@ -97,6 +96,7 @@ class LaunchOperand:
     alias: int | None = None
     is_value: bool = False
     core_mesh: int | None = None
+    line: SourceLine | None = None
 
 
 CoreKind = Literal["tensor", "scalar", "vector"]
@@ -138,7 +138,6 @@ class Launch:
       mesh: sizes of the device mesh's axes; empty for a single device.
       is_gpu: whether the kernel is for a GPU: its grid points run at the same time, and access
         arrays in place.
-      calls: files and lines of the user's frames that lead to the kernel's call.
       index_lines: lines that compute the indices of its accesses.
       meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
         is the body of the first.
@@ -156,18 +155,10 @@ class Launch:
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
     meshes: tuple[CoreMesh, ...] = ()
-    calls: frozenset[tuple[str, int]] = frozenset()
     mapped: tuple[int, ...] = ()
     is_gpu: bool = False
     loops: dict[int, dict[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
     grids: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def block_line(self, operand: LaunchOperand) -> SourceLine | None:
-        """The line that determines the blocks of an operand; reads the user's source."""
-        group = "in_specs" if operand.kind == "input" else "out_specs"
-        alike = [other for other in self.operands if other.kind == operand.kind]
-        index_map = None if operand.block is None else operand.block.line
-        return CallSite(self.calls).block_line(index_map, group, alike.index(operand))
 
     @functools.cached_property
     def cores(self) -> Mapping[str, int]:
@@ -257,6 +248,7 @@ def _launch(captured: Capture, fuse: bool, opens: bool, is_gpu: bool) -> Launch:
     blocks = iter(() if mapping is None else mapping.block_mappings)
     aliases = {out: given for given, out in kernel.aliases}
     outputs = itertools.count()
+    call = CallSite(captured.calls).line()
     operands = []
     for operand, variable in zip(named, jaxprs[0][0].invars, strict=True):
         type_ = decode.ref_type(variable.aval)
@@ -275,23 +267,20 @@ def _launch(captured: Capture, fuse: bool, opens: bool, is_gpu: bool) -> Launch:
                 alias=aliases.get(next(outputs)) if operand.kind == "output" else None,
                 is_value=not nested.is_ref(variable),
                 core_mesh=_mesh_of(variable.aval, meshes),
+                line=operand.block_source or call,
             )
         )
     grid = tuple(cores[0].axes.values()) if cores else kernel.grid
-    semantics = () if cores else kernel.dimension_semantics or ()
-    parallel = [s in ("parallel", "core_parallel", "subcore_parallel") for s in semantics]
-    parallel += [is_gpu] * (len(grid) - len(parallel))
     return Launch(
         name=kernel.name,
         grid=grid,
-        parallel=tuple(parallel),
+        parallel=(is_gpu,) * len(grid) if is_gpu or cores else parallel_axes(params),
         operands=tuple(operands),
         body=bodies[0],
         mesh=dict(kernel.mesh),
         enable_x64=captured.enable_x64,
         axis_names=tuple(cores[0].axes) if cores else kernel.grid_names,
         meshes=cores,
-        calls=captured.calls,
         index_lines=IndexLines(jaxprs_of(params)),
         mapped=() if mapping is None else tuple(mapping.vmapped_dims),
         is_gpu=is_gpu,
@@ -365,7 +354,6 @@ def _block(name: str, mapping: Any, is_gpu: bool) -> OperandBlock:
         padding=tuple(dim.padding for dim in dims),
         index_map=decode.program(index_map, consts),
         buffers=buffer_count(mapping.pipeline_mode) or 2,
-        line=index_map_line(mapping),
         revisits=revisits(mapping),
         clips=is_gpu and _triton().masks_blocks(),
     )

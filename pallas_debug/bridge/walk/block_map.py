@@ -100,7 +100,7 @@ def _operand(
     tables: Mapping[int, np.ndarray],
     deadline: float,
 ) -> OperandBlocks:
-    is_pipelined = block.space in _MOVED
+    is_pipelined = block.memory_space in _MOVED
     # Pallas keeps a single buffer for a block that is the whole array: it never changes.
     buffers = 1 if block.is_whole or not is_pipelined else block.buffers or 2
     odd = [d.kind for d in block.dims if d.kind not in ("blocked", "squeezed", "element")]
@@ -122,7 +122,7 @@ def _operand(
         shape=block.shape,
         dtype=block.dtype,
         bits=block.bits,
-        space=block.space,
+        space=block.memory_space,
         is_pipelined=is_pipelined,
         buffers=buffers,
         reads_back=block.revisits,

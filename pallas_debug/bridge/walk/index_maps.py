@@ -12,7 +12,7 @@ import numpy as np
 
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import jax_core
+from pallas_debug.bridge.jaxcompat import dtypes, jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.jaxprs.params import (
     block_entry,
@@ -20,23 +20,21 @@ from pallas_debug.bridge.jaxprs.params import (
     gpu_backend,
     index_map_line,
     jaxprs_of,
-    memory_space,
+    parallel_axes,
     revisits,
-    static_shape,
 )
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
 from pallas_debug.bridge.walk.walker import UNKNOWN, Exhausted, Value, Walker
-from pallas_debug.model import SourceLine
+from pallas_debug.model import Operand, SourceLine
 from pallas_debug.profile.blocks import BlockIndex
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(Operand):
     """An operand with blocks.
 
     Attributes:
-      name: name of the kernel function's parameter.
       dims: without values of the index map; `kind` may also be another of jax's, in lower case, and
         `bound` is -1 for a size that is known only at run time.
       position: position among the operands with blocks.
@@ -46,38 +44,26 @@ class Block:
       index_dtypes: dtypes of the results of the index map.
       passed: for each result, the dimension of the grid whose program id it is; None for others.
       is_whole: whether the block is the whole array.
-      bits: size of one element in memory.
     """
 
-    name: str
-    kind: str
     position: int
-    shape: tuple[int, ...]
-    dtype: str
-    space: str
     dims: tuple[BlockIndex, ...]
-    source: SourceLine | None
-    buffers: int | None
+    source: SourceLine | None = None
+    buffers: int | None = None
     revisits: bool
     index_dtypes: tuple[str, ...]
     passed: tuple[int | None, ...]
     is_whole: bool
-    bits: int
 
     @property
-    def block_shape(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[int, ...]:
+        """Size of a block along each dimension of the array."""
         return tuple(dim.size for dim in self.dims)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
-    """An operand without blocks: scalar prefetch, or scratch."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    space: str
-    bits: int
+    @property
+    def bits(self) -> int:
+        """Size of one element in memory."""
+        return bits_of(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +82,8 @@ class Grid:
     batch: tuple[int, ...]
     parallel: tuple[bool, ...]
     blocks: tuple[Block, ...]
-    tables: tuple[Buffer, ...]
-    scratch: tuple[Buffer, ...]
+    tables: tuple[Operand, ...]
+    scratch: tuple[Operand, ...]
     aliased: frozenset[int]
     num_inputs: int
     vmem_limit: int | None
@@ -157,8 +143,7 @@ UNSIZED = "its grid has a dimension whose size is known only at run time"
 
 def is_unsized(captured: Capture) -> bool:
     """Return whether the size of a kernel's grid is known only at run time."""
-    mapping = captured.params.get("grid_mapping")
-    return mapping is not None and any(not isinstance(size, int) for size in mapping.grid)
+    return None in captured.kernel.grid
 
 
 def with_grid(captured: Capture, sizes: Sequence[int]) -> Capture:
@@ -166,8 +151,8 @@ def with_grid(captured: Capture, sizes: Sequence[int]) -> Capture:
     given = iter(sizes)
     mapping = captured.params["grid_mapping"]
     grid = tuple(n if isinstance(n, int) else max(int(next(given)), 0) for n in mapping.grid)
-    sized = mapping.replace(grid=grid)
-    return replace(captured, params={**captured.params, "grid_mapping": sized})
+    params = {**captured.params, "grid_mapping": mapping.replace(grid=grid)}
+    return replace(captured, params=params, kernel=replace(captured.kernel, grid=grid))
 
 
 def grid(captured: Capture) -> Grid:
@@ -182,65 +167,48 @@ def grid(captured: Capture) -> Grid:
         raise NotReadable(f"it is a kernel for a GPU ({backend})")
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
-    body = _body(params)
-    names = nested.arg_names(body)
+    blocked = [operand for operand in kernel.operands if operand.kind in ("input", "output")]
     if has_no_blocks(captured):
         kinds = [type(mesh).__name__ for mesh in params["meshes"]]
         if len(kinds) != 1:
             raise NotReadable(f"it is a kernel over cores of several kinds ({', '.join(kinds)})")
-        num_tables, num_inputs = 0, len(kernel.of_kind("input"))
-        arrays = body.invars[: num_inputs + len(kernel.of_kind("output"))]
-        blocks = [_whole(names[i], i, array, num_inputs) for i, array in enumerate(arrays)]
-        own: dict[str, Any] = {
-            "sizes": tuple(size or 0 for size in kernel.grid),
-            "batch": (),
-            "parallel": (True,) * len(kernel.grid),
-            "is_sparse": kinds != ["TensorCoreMesh"],
-        }
+        pairs = enumerate(zip(blocked, _body(params).invars, strict=False))
+        blocks = [_whole(operand, i, variable) for i, (operand, variable) in pairs]
+        batch, parallel = (), (True,) * len(kernel.grid)
+        is_sparse = kinds != ["TensorCoreMesh"]
     else:
         mapping = params["grid_mapping"]
-        num_tables, num_inputs = mapping.num_index_operands, mapping.num_inputs
-        blocks = [
-            _block(names[num_tables + i], i, block, num_inputs)
-            for i, block in enumerate(mapping.block_mappings)
-        ]
-        own = {
-            "sizes": tuple(mapping.grid),
-            "batch": tuple(mapping.vmapped_dims),
-            "parallel": _parallel(params),
-        }
-    buffers = [
-        Buffer(name=name, space=memory_space(variable.aval), **_type(variable.aval))
-        for name, variable in zip(names, body.invars, strict=False)
-    ]
+        mapped = enumerate(zip(blocked, mapping.block_mappings, strict=True))
+        blocks = [_block(operand, i, block) for i, (operand, block) in mapped]
+        batch, parallel = tuple(mapping.vmapped_dims), parallel_axes(params)
+        is_sparse = False
     return Grid(
-        **own,
+        sizes=tuple(size or 0 for size in kernel.grid),
+        batch=batch,
+        parallel=parallel,
+        is_sparse=is_sparse,
         blocks=tuple(blocks),
-        tables=tuple(buffers[:num_tables]),
-        scratch=tuple(buffers[num_tables + len(blocks) :]),
+        tables=kernel.of_kind("scalar_prefetch"),
+        scratch=kernel.of_kind("scratch"),
         aliased=frozenset(output for _, output in kernel.aliases),
-        num_inputs=num_inputs,
+        num_inputs=len(kernel.of_kind("input")),
         vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
     )
 
 
-def _whole(name: str, position: int, variable: Any, num_inputs: int) -> Block:
+def _whole(operand: Operand, position: int, variable: Any) -> Block:
     """Describe an operand without blocks; one that is no ref is a scalar that the kernel closes
     over."""
-    kind = _type(variable.aval)
+    rank = len(operand.shape)
+    own = vars(operand) | ({} if nested.is_ref(variable) else {"memory_space": "smem"})
     return Block(
-        name=name,
-        kind="input" if position < num_inputs else "output",
+        **own,
         position=position,
-        space=memory_space(variable.aval) if nested.is_ref(variable) else "smem",
-        dims=tuple(BlockIndex(kind="blocked", size=n, bound=n) for n in kind["shape"]),
-        source=None,
-        buffers=None,
+        dims=tuple(BlockIndex(kind="blocked", size=n, bound=n) for n in operand.shape),
         revisits=True,
-        index_dtypes=("int32",) * len(kind["shape"]),
-        passed=(None,) * len(kind["shape"]),
+        index_dtypes=("int32",) * rank,
+        passed=(None,) * rank,
         is_whole=True,
-        **kind,
     )
 
 
@@ -360,15 +328,13 @@ def _refs(walker: Walker, jaxpr: Any, kinds: Sequence[str]) -> list[Value]:
     ]
 
 
-def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
+def _block(operand: Operand, position: int, block: Any) -> Block:
     inner, _ = jaxcompat.opened(block.index_map_jaxpr)
     ids = {variable: axis for axis, variable in enumerate(inner.invars)}
     return Block(
-        name=name,
-        kind="input" if position < num_inputs else "output",
+        **vars(operand),
         position=position,
-        space=memory_space(block.transformed_block_aval),
-        dims=tuple(map(_dim, block.block_shape, static_shape(block.array_aval))),
+        dims=tuple(map(_dim, block.block_shape, operand.shape)),
         source=index_map_line(block),
         buffers=buffer_count(block.pipeline_mode),
         revisits=revisits(block),
@@ -377,7 +343,6 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
             None if isinstance(v, jax_core.Literal) else ids.get(v) for v in inner.outvars
         ),
         is_whole=bool(block.has_trivial_window()),
-        **_type(block.array_aval),
     )
 
 
@@ -385,30 +350,12 @@ def _dim(entry: Any, bound: int) -> BlockIndex:
     return BlockIndex(**block_entry(entry)._asdict(), bound=bound)
 
 
-def _type(aval: Any) -> dict[str, Any]:
-    return {
-        "shape": static_shape(aval),
-        "dtype": str(aval.dtype),
-        "bits": _bits(aval.dtype),
-    }
-
-
-def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Parallelism of each grid dimension; those added by `vmap` come first."""
-    given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
-    words = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
-    missing = len(params["grid_mapping"].grid) - len(words)
-    return (*[False] * missing, *["parallel" in s for s in words])
-
-
-def _bits(dtype: Any) -> int:
+def bits_of(dtype: str) -> int:
     """Size of an element in bits: 32 for a bool, 0 for a semaphore, which takes no VMEM."""
-    if str(dtype) == "bool":
+    if dtype == "bool":
         return 32
     try:
         kind = jnp.dtype(dtype)
     except TypeError:
         return 0
-    if "int4" in kind.name or "int2" in kind.name or "float4" in kind.name:
-        return 4 if "4" in kind.name else 2
-    return int(kind.itemsize) * 8
+    return int(dtypes.itemsize_bits(kind))

@@ -225,7 +225,7 @@ def _race(
     return sighting_of(
         launch,
         here,
-        source=launch.block_line(window.operand) or here.step.site.line,
+        source=window.operand.line or here.step.site.line,
         other=there and there.step.site.line,
         operand=name,
         index=box_text(name, box),

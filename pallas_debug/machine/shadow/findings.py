@@ -137,7 +137,7 @@ class MemoryReport:
         seen = sighting_of(
             self._launch,
             None,
-            source=self._launch.block_line(back.window.operand),
+            source=back.window.operand.line,
             grid_point=back.again,
             operand=name,
             index=block_text(name, back.block),
@@ -172,7 +172,7 @@ class MemoryReport:
         operand = next(one for one in self._launch.operands if one.name == name)
         thread = next(iter(self._run.threads.values()), None)
         visits = None if thread is None else thread.visits(name, shadow.first_in(mask))
-        source = self._launch.block_line(operand)
+        source = operand.line
         why: WhyUnwritten = "stores"
         if thread is None or not thread.num_points or visits == []:
             why = "left out"
