@@ -1,6 +1,6 @@
 """Checks for each equation of a kernel: whether it can fail, and how to detect a failure.
 
-`Checker` visits a kernel as it is replayed (`rewrite.py`). For an equation that can fail, it emits
+`Checker` replays a kernel (`rewrite.py`). For an equation that can fail, it emits
 the condition and leaves recording to the recorder (`recording.py`).
 """
 
@@ -34,8 +34,8 @@ from pallas_debug.bridge.normal_forms import RefChain
 from pallas_debug.findings.facts import array_text
 
 
-class Checker(rewrite.Visitor):
-    """Visitor that checks a kernel's equations and records failures.
+class Checker(rewrite.Replay):
+    """Replay that checks a kernel's equations and records failures.
 
     Args:
       checks: names, as listed in `defaults.CHECKS`.
@@ -52,23 +52,22 @@ class Checker(rewrite.Visitor):
         *,
         default_space: str = "vmem",
     ) -> None:
+        super().__init__()
         self._default_space = default_space
         self._checks = frozenset(checks)
         self._names = names
         self._recorder = recorder
         self._kept_alive: list[Any] = []
         self._regions: list[list[Pending]] = []  # regions being visited, innermost last
-        self._place = rewrite.ProgramPoint()
+        self._loops: rewrite.Loops = ()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
-    # Called by `rewrite.replay`.
+    # Called by `Replay`.
 
-    def before(
-        self, eqn: Any, inputs: Sequence[Any], place: rewrite.ProgramPoint
-    ) -> Sequence[Any] | None:
-        self._place = place
+    def before(self, eqn: Any, inputs: Sequence[Any], loops: rewrite.Loops) -> Sequence[Any] | None:
+        self._loops = loops
         primitive = eqn.primitive
         if primitive is checkify.check_p:
             return self._user_check(eqn, inputs)
@@ -83,21 +82,21 @@ class Checker(rewrite.Visitor):
         return None
 
     def after(
-        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], loops: rewrite.Loops
     ) -> None:
-        self._place = place
+        self._loops = loops
         if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
             self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
         if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
             self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
 
-    def entering(self, place: rewrite.ProgramPoint) -> None:
+    def entering(self) -> None:
         self._regions.append([])
 
-    def leaving(self, place: rewrite.ProgramPoint) -> None:
+    def leaving(self, loops: rewrite.Loops) -> None:
         pending = self._regions.pop()
         if pending:
-            self._recorder.write(pending, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+            self._recorder.write(pending, [loop.iteration for loop in loops[-MAX_LOOPS:]])
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
@@ -123,7 +122,7 @@ class Checker(rewrite.Visitor):
         """
         if "index" not in self._checks:
             return
-        self.entering(self._place)
+        self.entering()
         names = list(self._names.values())[mapping.num_index_operands :]
         batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
         for name, block in zip(names, mapping.block_mappings, strict=False):
@@ -151,7 +150,7 @@ class Checker(rewrite.Visitor):
                         "dtype": str(block.array_aval.dtype),
                     },
                 )
-        self.leaving(self._place)
+        self.leaving(())
 
     def _indices(self, eqn: Any, at: RefChain, what: str) -> None:
         aval = jax_core.typeof(at.ref)
@@ -170,7 +169,7 @@ class Checker(rewrite.Visitor):
                     continue
                 self._index(
                     what,
-                    lines.source_of(eqn, self._place.calls),
+                    lines.source_of(eqn, self.calls),
                     start,
                     bound - 1 - (size - 1) * stride,
                     operand=self._names.get(id(at.ref)),
@@ -196,7 +195,7 @@ class Checker(rewrite.Visitor):
                 continue
             self._index(
                 eqn.primitive.name,
-                lines.source_of(eqn, self._place.calls),
+                lines.source_of(eqn, self.calls),
                 start,
                 operand.shape[dim] - size,
                 details={
@@ -251,7 +250,7 @@ class Checker(rewrite.Visitor):
                 Site(
                     check="user",
                     operation="check",
-                    source=lines.source_of(eqn, self._place.calls),
+                    source=lines.source_of(eqn, self.calls),
                     values=_kept(scalars),
                     details={"arguments": len(payload)},
                     error=next(iter(error._metadata.values())) if is_one else None,
@@ -270,7 +269,7 @@ class Checker(rewrite.Visitor):
             Site(
                 check="hint",
                 operation="multiple_of",
-                source=lines.source_of(eqn, self._place.calls),
+                source=lines.source_of(eqn, self.calls),
                 values=(("value", "int32"),),
                 details={"divisor": divisor, "of_pipeline": lines.is_of_pipeline(eqn)},
             ),
@@ -290,7 +289,7 @@ class Checker(rewrite.Visitor):
             Site(
                 check="div",
                 operation=eqn.primitive.name,
-                source=lines.source_of(eqn, self._place.calls),
+                source=lines.source_of(eqn, self.calls),
                 values=_kept(kept),
                 details={"shape": array_text(str(right.dtype), right.shape), "float": is_float},
             ),
@@ -327,7 +326,7 @@ class Checker(rewrite.Visitor):
             Site(
                 check=check,
                 operation=eqn.primitive.name,
-                source=lines.source_of(eqn, self._place.calls),
+                source=lines.source_of(eqn, self.calls),
                 values=_kept(scalars[:MAX_VALUES]),
                 details={
                     "shape": array_text(str(output.dtype), output.shape),
@@ -349,11 +348,11 @@ class Checker(rewrite.Visitor):
         values: Callable[[], Sequence[Any]],
         confirmed: Callable[[], Any] | None = None,
     ) -> None:
-        loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
+        loops = tuple(loop.begins for loop in self._loops[-MAX_LOOPS:])
         self._regions[-1].append(
             Pending(site=len(self.sites), failed=failed, confirmed=confirmed, values=values)
         )
-        self.sites.append(replace(site, step=self._place.step, loops=loops))
+        self.sites.append(replace(site, step=self.step, loops=loops))
 
 
 def _kept(scalars: Sequence[Any]) -> tuple[tuple[str, str], ...]:

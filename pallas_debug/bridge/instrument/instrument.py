@@ -24,6 +24,7 @@ from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import mechanisms, nested, rewrite
 from pallas_debug.bridge.jaxprs.params import gpu_backend, parallel_axes
+from pallas_debug.bridge.normal_forms import InnerJaxpr
 
 MAX_BYTES = 256 << 20
 """Maximum size in bytes of the checks output."""
@@ -131,7 +132,7 @@ def _with_checks(
             default_space="gmem" if gpu_backend(params) else "vmem",
         )
         checker.blocks(mapping, point, refs[mapping.slice_index_ops])
-        rewrite.replay(jaxpr, refs, checker)
+        checker.replay(InnerJaxpr(jaxpr, ()), refs)
         checkers.append(checker)
         return []
 

@@ -28,8 +28,7 @@ def unit_of(function: Callable[..., Any], *args: Any) -> Unit:
     jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(function)(*args))
 
     def inlined(*values: Any) -> list[Any]:
-        replay = rewrite._Replay(rewrite.Visitor())
-        return replay.run(InnerJaxpr(jaxpr, consts), values, rewrite.ProgramPoint())
+        return rewrite.Replay().run(InnerJaxpr(jaxpr, consts), values, ())
 
     flat, consts = jaxcompat.opened(jax.make_jaxpr(inlined)(*args))
     assert not consts
