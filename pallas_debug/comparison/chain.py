@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge import chip
 from pallas_debug.bridge.hosted.client import evaluating
-from pallas_debug.bridge.programs.launch import Launch, arrays, launch
+from pallas_debug.bridge.hosted.lowering import hosting
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.programs.launch import arrays, launch
 from pallas_debug.bridge.walk import evaluate
-from pallas_debug.bridge.walk.evaluate import CalledKernel
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison.areas import Area, aligned, index_text
 from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.writes import (
     BufferName,
-    Deadline,
     LoggedRead,
     LoggedWrite,
     OutOfTime,
@@ -29,6 +30,7 @@ from pallas_debug.comparison.writes import (
 )
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.mismatch import ChainCause, ChainPlace, Verb, WriterChain, action
+from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.model import Link, SourceLine
 
@@ -54,10 +56,9 @@ def find(compared: ComparedCall, origin: KernelOrigin, bad: np.ndarray) -> Write
       The chain; if it is unknown, it says why.
     """
     assert origin.captured is not None
-    deadline = time.monotonic() + SECONDS
-    observer = WriteObserver(_position(origin), deadline)
+    observer = WriteObserver(_position(origin), time.monotonic() + SECONDS)
     try:
-        _run(compared, origin.path, observer, deadline)
+        _run(compared, origin.path, observer)
     except OutOfTime:
         return WriterChain(unknown=f"a run on the kernel machine takes more than {SECONDS:g} s")
     except MachineError as error:
@@ -75,48 +76,26 @@ def _position(origin: KernelOrigin) -> int:
     return outputs[origin.output]
 
 
-def _run(compared: ComparedCall, path: Point, observer: WriteObserver, deadline: float) -> None:
-    """Run a function up to the end of the kernel that is called at this path."""
-    program = evaluate.trace(compared.function, compared.args, compared.kwargs, compared.target)
-
-    def run(called: CalledKernel) -> Sequence[Any]:
-        is_last = called.path == path
-        decoded = _decoded(called)
-        watching = observer if is_last else Deadline(deadline)
-        machine = Machine(decoded, [arrays(called.operands)], observer=watching, outside="nearest")
-        with evaluating(enable_x64=decoded.enable_x64):
-            (results,) = machine.run()
-        if is_last:
-            raise _Reached
-        return results
-
-    try:
-        program.run(run)
-    except _Reached:
-        return
-    raise MachineError("the function did not call its kernel again")
-
-
-class _Reached(Exception):
-    """The wanted kernel has ended."""
-
-
-def _decoded(called: CalledKernel) -> Launch:
-    """A kernel's call, decoded.
+def _run(compared: ComparedCall, path: Point, observer: WriteObserver) -> None:
+    """Run a function up to the end of the kernel that is called at this path.
 
     Raises:
-      MachineError: the machine cannot run it, or not on one device.
+      MachineError: the machine cannot run the kernel.
     """
-    name = called.captured.kernel.name
-    if called.captured.kernel.mesh:
-        raise MachineError(f"kernel `{name}` runs on several devices")
+    host = MachineHost(Unobserved(), stop_after=SECONDS)
+    with chip.answering(compared.target), hosting(host), hook.unannounced():
+        given = compared.function, compared.args, compared.kwargs, compared.target
+        captured, operands = evaluate.called(*given, path)
     try:
-        return launch(called.captured)
+        decoded = launch(captured)
     except (NotImplementedError, AssertionError) as error:
         message = str(error) or type(error).__name__
         raise MachineError(
-            f"the kernel machine does not cover kernel `{name}`: {message}"
+            f"the kernel machine does not cover kernel `{captured.kernel.name}`: {message}"
         ) from error
+    machine = Machine(decoded, [arrays(operands)], observer=observer, outside="nearest")
+    with evaluating(enable_x64=decoded.enable_x64):
+        machine.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

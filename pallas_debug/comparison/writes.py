@@ -91,26 +91,7 @@ class LoggedWrite:
         return self.kind in ("store", "copy")
 
 
-class Deadline(MachineObserver):
-    """Ends a run that takes too long.
-
-    Args:
-      deadline: deadline in terms of `time.monotonic()`.
-    """
-
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-
-    def point_begins(self, thread: Thread) -> None:
-        if time.monotonic() > self._deadline:
-            raise OutOfTime
-
-    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        if not iteration % 64 and time.monotonic() > self._deadline:
-            raise OutOfTime
-
-
-class WriteObserver(Deadline):
+class WriteObserver(MachineObserver):
     """Logs the reads and writes of a run; of a long one, the last.
 
     Attributes:
@@ -119,11 +100,11 @@ class WriteObserver(Deadline):
 
     Args:
       position: position of the watched output among the kernel's operands.
-      deadline: as for `Deadline`.
+      deadline: deadline in terms of `time.monotonic()`.
     """
 
     def __init__(self, position: int, deadline: float) -> None:
-        super().__init__(deadline)
+        self._deadline = deadline
         self._position = position
         self.log: deque[LoggedRead | LoggedWrite] = deque(maxlen=MAX_EVENTS)
         self.array: BufferName | None = None
@@ -142,7 +123,8 @@ class WriteObserver(Deadline):
     # Events
 
     def point_begins(self, thread: Thread) -> None:
-        super().point_begins(thread)
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
         if thread.number in self._windows or thread.walk is None:
             return
         item = thread.walk.refs[self._position]
@@ -150,6 +132,10 @@ class WriteObserver(Deadline):
             self._windows[thread.number] = item
         item = item.window if isinstance(item, PlacedBlock) else item
         self.array = self._name(item.array if isinstance(item, Window) else item.buffer)
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if not iteration % 64 and time.monotonic() > self._deadline:
+            raise OutOfTime
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         if thread is not None:

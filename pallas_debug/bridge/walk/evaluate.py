@@ -1,146 +1,83 @@
-"""Evaluation of a program whose kernels are run by the caller, one after the other.
-
-The program is traced and its equations are evaluated one by one on the CPU; the caller runs each
-kernel on the values of its operands.
-"""
+"""Evaluation of a program up to a call of a kernel: jax runs what comes before it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
-import numpy as np
 
-from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
-from pallas_debug.bridge.interpret import interpret
-from pallas_debug.bridge.jaxprs import arrays, nested
-from pallas_debug.bridge.lowering import hook
-from pallas_debug.bridge.normal_forms import BranchForm, Control, InnerJaxpr, LoopForm
+from pallas_debug.bridge.lowering import hook, raised
+from pallas_debug.bridge.normal_forms import CallForm, Control
 from pallas_debug.bridge.walk import programs
 from pallas_debug.errors import MachineError
 from pallas_debug.model import Target
 
-Array = np.ndarray[Any, Any]
 
+def called(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    target: Target,
+    path: tuple[int, ...],
+) -> tuple[Capture, Sequence[Any]]:
+    """Return the kernel that a function calls, and the values of its operands.
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CalledKernel:
-    """A kernel that a program is about to call.
+    Args:
+      path: position of the call in the program, as in `Forward`, outside loops and branches.
 
-    Attributes:
-      path: position of the call in the program, as in `Forward`; `origins` uses the same for
-        kernels outside loops.
-      operands: values of its operands.
+    Raises:
+      MachineError: there is no such call, or a kernel before it stops at a fault.
     """
+    jaxpr, consts, given = programs.traced(function, args, kwargs, target)
+    reached: list[Capture] = []
 
-    captured: Capture
-    path: tuple[int, ...]
-    operands: Sequence[Any]
+    def operands(*values: Any) -> Sequence[Any]:
+        try:
+            _UpTo(path).walk(jaxpr, consts, values, None)
+        except _Reached as call:
+            reached.append(call.captured)
+            return call.operands
+        raise MachineError("the function did not call its kernel again")
 
-
-RunKernel = Callable[[CalledKernel], Sequence[Array]]
-"""Runs a kernel, and returns its results; an exception ends the evaluation."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TracedProgram:
-    """A function with its arguments, traced."""
-
-    jaxpr: Any
-    consts: Sequence[Any]
-    args: Sequence[Any]
-
-    def run(self, kernel: RunKernel) -> Sequence[Any]:
-        """Evaluate the program; return its results.
-
-        Raises:
-          MachineError: a kernel is called in a way that cannot be evaluated here.
-        """
-        return _Evaluation(kernel).run(InnerJaxpr(self.jaxpr, self.consts), self.args, None)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        try:
+            values = jax.block_until_ready(jax.jit(operands)(*given))
+        except jax.errors.JaxRuntimeError as error:  # of a kernel before it
+            raise MachineError(raised.in_a_line(error)) from error
+    return reached[0], values
 
 
-def trace(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
-) -> TracedProgram:
-    """Trace a function in the same way as for the kernel machine."""
-    with interpret.interpreting("machine"):
-        jaxpr, consts, given = programs.traced(function, args, kwargs, target)
-    values = [
-        np.asarray(leaf, arrays.canonical(leaf.dtype)) if isinstance(leaf, np.ndarray) else leaf
-        for leaf in given
-    ]
-    return TracedProgram(jaxpr=jaxpr, consts=consts, args=values)
+class _Reached(Exception):
+    """The call is the next equation."""
 
-
-class _Evaluation(Forward[Any, None]):
-    """Walk with values: arrays."""
-
-    def __init__(self, kernel: RunKernel) -> None:
+    def __init__(self, captured: Capture, operands: Sequence[Any]) -> None:
         super().__init__()
-        self._kernel = kernel
+        self.captured, self.operands = captured, operands
+
+
+class _UpTo(Forward[Any, None]):
+    """Walk with traced values that ends at the call of a kernel."""
+
+    def __init__(self, path: tuple[int, ...]) -> None:
+        super().__init__()
+        self._end = path
 
     def constant(self, value: Any) -> Any:
         return value
 
     def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
-        return _calls_kernel(eqn)
+        return isinstance(form, CallForm)
 
     def plain(self, eqn: Any, inputs: list[Any], place: None) -> Sequence[Any]:
-        name = eqn.primitive.name
-        if eqn.primitive in hook.PRIMITIVES.values():
-            captured = capture.of_equation(eqn)
-            called = CalledKernel(captured=captured, path=tuple(self.path), operands=inputs)
-            results = self._kernel(called)
-            with jax.enable_x64(captured.enable_x64), jax.default_device(_cpu()):
-                return [jax.numpy.asarray(result) for result in results]
-        if _calls_kernel(eqn):
-            raise MachineError(f"a kernel within `{name}` is not run on the kernel machine")
-        if name.startswith("debug_"):
+        if tuple(self.path) == self._end and eqn.primitive in hook.PRIMITIVES.values():
+            raise _Reached(capture.of_equation(eqn), inputs)
+        if eqn.primitive.name.startswith("debug_"):
             return []  # it already printed, or called its callback, when the program was run
-        with hook.unwatched(), jax.default_device(_cpu()):
-            results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+        params = eqn.primitive.get_bind_params(eqn.params)
+        with eqn.ctx.manager:
+            results = eqn.primitive.bind(*inputs, **params)
         return results if eqn.primitive.multiple_results else [results]
-
-    def reachable(self, eqn: Any, branch: BranchForm, place: None) -> Sequence[tuple[int, None]]:
-        return [(min(max(int(branch.index), 0), len(branch.branches) - 1), place)]
-
-    def join(
-        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Any]]]
-    ) -> Sequence[Any]:
-        ((_, values),) = results
-        return values
-
-    def unrolls(self, loop: LoopForm) -> bool:
-        if loop.length == 0:
-            raise MachineError(
-                "a kernel in a loop of no iterations is not run on the kernel machine"
-            )
-        return True
-
-    def continues(self, value: Any, place: None) -> Literal["ends"] | None:
-        return None if bool(value) else "ends"
-
-    def element(self, array: Any, number: int | None) -> Any:
-        return array[number]
-
-    def stacked(self, rows: Sequence[Any]) -> Any:
-        with jax.default_device(_cpu()):
-            return jax.numpy.stack(list(rows))
-
-
-def _calls_kernel(eqn: Any) -> bool:
-    """Return whether an equation calls a kernel, at any depth."""
-    return eqn.primitive in hook.PRIMITIVES.values() or any(
-        _calls_kernel(inner)
-        for jaxpr in nested.within(eqn.params)
-        for inner in jaxcompat.opened(jaxpr)[0].eqns
-    )
-
-
-def _cpu() -> Any:
-    return jax.local_devices(backend="cpu")[0]

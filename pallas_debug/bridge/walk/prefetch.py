@@ -1,9 +1,9 @@
 """Scalar prefetch values that a program passes to its kernels, if its arguments determine them.
 
 The program is traced, and the equations that lead from arguments and constants to a kernel's tables
-are evaluated on the CPU, as for a run on the kernel machine. Nothing is guessed: a table is unknown
-if it depends on an argument without values, or on a kernel; also if its call may not happen, in a
-branch or in a loop of unknown length.
+are compiled for the CPU and run. Nothing is guessed: a table is unknown if it depends on an
+argument without values, or on a kernel; also if its call may not happen, in a branch or in a loop
+of unknown length.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from pallas_debug.bridge.jaxcompat import loops
 from pallas_debug.bridge.jaxprs import arrays, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import BranchForm, CallForm, Control, InnerJaxpr, LoopForm
-from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.decode import Decoder, PendingEquation
 from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
@@ -41,67 +39,74 @@ MAX_ITERATIONS = 1 << 12
 """Maximum iterations of a loop to evaluate."""
 
 
-_Known = ir.Reg | None
-"""Register of a value that is known, without being computed; None for an unknown value."""
-
-
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
     """Tables of each call of each kernel that takes tables, by the kernel's digest."""
     jaxpr, consts, given = programs.traced(function, args, kwargs, target)
-    program = _Program()
-    known = [None if arrays.is_abstract(leaf) else program.constant(leaf) for leaf in given]
-    program.run(InnerJaxpr(jaxpr, consts), known, True)
-    return program.computed()
+    known = [i for i, leaf in enumerate(given) if not arrays.is_abstract(leaf)]
+    digests: list[str] = []
+
+    def passed(*values: Any) -> list[list[Any]]:
+        inputs = dict(zip(known, values, strict=True))
+        program = _Program()
+        program.run(InnerJaxpr(jaxpr, consts), list(map(inputs.get, range(len(given)))), True)
+        digests[:] = [digest for digest, _ in program.kernels]
+        return [tables for _, tables in program.kernels]
+
+    # What leads to no table is not compiled.
+    with hook.unwatched(), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        computed = jax.jit(passed)(*(given[i] for i in known))
+    found: dict[str, list[Tables]] = {}
+    for digest, values in zip(digests, computed, strict=True):
+        made = tuple(None if value is None else np.asarray(value) for value in values)
+        several = found.setdefault(digest, [])
+        if not any(_are_equal(made, other) for other in several):
+            several.append(made)
+    return found
 
 
-class _Program(Forward[_Known, bool]):
-    """Walk of a program for its kernels and the equations that lead to their tables.
+class _Program(Forward[Any, bool]):
+    """Walk with traced values, None for those that are unknown.
 
     A place is whether it certainly is reached.
+
+    Attributes:
+      kernels: digest of each kernel that is called, with its tables.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._decoder = Decoder()
-        self._calls: list[tuple[str, list[_Known]]] = []
+        self.kernels: list[tuple[str, list[Any]]] = []
+        self._computed = 0
 
-    def constant(self, value: Any) -> ir.Reg:
-        if isinstance(value, np.ndarray):
-            value = np.asarray(value, arrays.canonical(value.dtype))
-        return self._decoder.new(value)
+    def constant(self, value: Any) -> Any:
+        return value
 
-    def literal(self, atom: Any) -> _Known:
+    def literal(self, atom: Any) -> Any:
         dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
-        if not isinstance(dtype, np.dtype):
-            return None
-        return self._decoder.new(np.asarray(atom.val, dtype))
+        return np.asarray(atom.val, dtype) if isinstance(dtype, np.dtype) else None
 
-    def enters(self, eqn: Any, form: Control, inputs: Sequence[_Known]) -> bool:
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
         return isinstance(form, CallForm) or not self._is_computed(eqn, inputs)
 
-    def plain(self, eqn: Any, inputs: list[_Known], place: bool) -> Sequence[_Known]:
-        unknown: list[_Known] = [None] * len(eqn.outvars)
+    def plain(self, eqn: Any, inputs: list[Any], place: bool) -> Sequence[Any]:
+        unknown = [None] * len(eqn.outvars)
         if eqn.primitive in hook.PRIMITIVES.values():
             self._kernel(eqn, inputs if place else [None] * len(inputs))
             return unknown
         if self._is_computed(eqn, inputs):
-            outputs = [self._decoder.new() for _ in eqn.outvars]
-            site = ir.StepSite(eqn.primitive.name, None)
-            self._decoder.pending.append(PendingEquation(eqn, list(inputs), outputs, site))
-            return list(outputs)
+            self._computed += 1
+            results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+            return results if eqn.primitive.multiple_results else [results]
         for closed in nested.within(eqn.params):
             inner, _ = jaxcompat.opened(closed)
             self.walk(inner, [None] * len(inner.constvars), [None] * len(inner.invars), False)
         return unknown
 
-    def _is_computed(self, eqn: Any, inputs: Sequence[_Known]) -> bool:
-        return (
-            None not in inputs
-            and len(self._decoder.pending) < MAX_EQUATIONS
-            and _is_computable(eqn)
-        )
+    def _is_computed(self, eqn: Any, inputs: Sequence[Any]) -> bool:
+        is_known = not any(value is None for value in inputs)
+        return is_known and self._computed < MAX_EQUATIONS and _is_computable(eqn)
 
     def reachable(self, eqn: Any, branch: BranchForm, place: bool) -> Iterator[tuple[int, bool]]:
         return ((number, False) for number in range(len(branch.branches)))
@@ -115,7 +120,7 @@ class _Program(Forward[_Known, bool]):
         # The constants are the same in all iterations; the body of a scan runs if there are any.
         return [None] * len(loop.carry), place and bool(loop.length)
 
-    def element(self, array: _Known, number: int | None) -> None:
+    def element(self, array: Any, number: int | None) -> None:
         return None
 
     def loop_results(
@@ -123,36 +128,11 @@ class _Program(Forward[_Known, bool]):
     ) -> Sequence[None]:
         return [None] * len(results)
 
-    def _kernel(self, eqn: Any, inputs: list[_Known]) -> None:
+    def _kernel(self, eqn: Any, inputs: list[Any]) -> None:
         mapping = eqn.params.get("grid_mapping")
         count = mapping and mapping.num_dynamic_grid_bounds + mapping.num_index_operands
         if count:
-            self._calls.append((capture.of_equation(eqn).kernel.digest, inputs[:count]))
-
-    def computed(self) -> dict[str, list[Tables]]:
-        """The tables of each kernel, without duplicates."""
-        wanted = [value for _, given in self._calls for value in given if value is not None]
-        values = iter(_evaluated(self._decoder.finish((), wanted)))
-        found: dict[str, list[Tables]] = {}
-        for digest, given in self._calls:
-            made = tuple(None if value is None else next(values) for value in given)
-            several = found.setdefault(digest, [])
-            if not any(_are_equal(made, other) for other in several):
-                several.append(made)
-        return found
-
-
-def _evaluated(program: ir.KernelProgram) -> list[np.ndarray]:
-    """Results of a program that only computes."""
-    registers = list(program.template)
-    cpu = jax.local_devices(backend="cpu")[0]
-    with hook.unwatched(), jax.default_device(cpu), np.errstate(all="ignore"):
-        for step in program.steps:
-            assert isinstance(step, ir.Compute)
-            results = step.evaluate(*(registers[reg.number] for reg in step.inputs))
-            for reg, result in zip(step.outputs, results, strict=True):
-                registers[reg.number] = result
-    return [np.asarray(registers[reg.number]) for reg in program.outputs]
+            self.kernels.append((capture.of_equation(eqn).kernel.digest, inputs[:count]))
 
 
 def _is_computable(eqn: Any) -> bool:
