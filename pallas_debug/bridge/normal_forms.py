@@ -50,11 +50,11 @@ class RefChain(NamedTuple):
 class _OnePlace:
     """An operation on one ref."""
 
-    at: RefChain
+    place: RefChain
 
     @property
     def places(self) -> tuple[RefChain, ...]:
-        return (self.at,)
+        return (self.place,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ def load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     """Unpack a load of a TensorCore, or of a SparseCore, which may have a mask."""
     ref, *rest = inputs
     mask = rest.pop() if eqn.params.get("has_mask") else None
-    return AccessForm(at=at(ref, jax.tree.unflatten(eqn.params["tree"], rest)), mask=mask)
+    return AccessForm(place=at(ref, jax.tree.unflatten(eqn.params["tree"], rest)), mask=mask)
 
 
 def store(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
@@ -253,28 +253,28 @@ def store(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     mask = rest.pop() if eqn.params.get("has_mask") else None
     place = at(ref, jax.tree.unflatten(eqn.params["tree"], rest))
     adds = eqn.primitive.name == "addupdate" or bool(eqn.params.get("add"))
-    return AccessForm(at=place, value=value, mask=mask, adds=adds)
+    return AccessForm(place=place, value=value, mask=mask, adds=adds)
 
 
 def masked_load(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     ref, transforms, mask, other = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return AccessForm(at=at(ref, transforms), mask=mask, other=other)
+    return AccessForm(place=at(ref, transforms), mask=mask, other=other)
 
 
 def masked_swap(eqn: Any, inputs: Sequence[Any]) -> AccessForm:
     ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return AccessForm(at=at(ref, transforms), value=value, mask=mask)
+    return AccessForm(place=at(ref, transforms), value=value, mask=mask)
 
 
 def atomic_rmw(eqn: Any, inputs: Sequence[Any]) -> AtomicForm:
     ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     kind = str(eqn.params["atomic_type"].value)
-    return AtomicForm(at=at(ref, transforms), kind=kind, values=(value,), mask=mask)
+    return AtomicForm(place=at(ref, transforms), kind=kind, values=(value,), mask=mask)
 
 
 def atomic_cas(_: Any, inputs: Sequence[Any]) -> AtomicForm:
     ref, expected, value = inputs
-    return AtomicForm(at=at(ref), kind="cas", values=(expected, value))
+    return AtomicForm(place=at(ref), kind="cas", values=(expected, value))
 
 
 def dma(eqn: Any, inputs: Sequence[Any]) -> CopyForm:
@@ -295,7 +295,7 @@ def dma(eqn: Any, inputs: Sequence[Any]) -> CopyForm:
 def semaphore_signal(eqn: Any, inputs: Sequence[Any]) -> SignalForm:
     ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     return SignalForm(
-        at=at(ref, transforms),
+        place=at(ref, transforms),
         amount=amount,
         device=device,
         device_type=eqn.params["device_id_type"],
@@ -305,12 +305,12 @@ def semaphore_signal(eqn: Any, inputs: Sequence[Any]) -> SignalForm:
 
 def semaphore_wait(eqn: Any, inputs: Sequence[Any]) -> WaitForm:
     ref, transforms, amount, decrements = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return WaitForm(at=at(ref, transforms), amount=amount, decrements=decrements)
+    return WaitForm(place=at(ref, transforms), amount=amount, decrements=decrements)
 
 
 def semaphore_read(eqn: Any, inputs: Sequence[Any]) -> WaitForm:
     ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    return WaitForm(at=at(ref, transforms))
+    return WaitForm(place=at(ref, transforms))
 
 
 def call(eqn: Any, inputs: Sequence[Any]) -> CallForm:

@@ -266,7 +266,7 @@ class BoundsObserver(MachineObserver):
             operand = copy.destination
         else:
             assert isinstance(step, ir.SemaphoreSignal)
-            operand = counter_text(Counter(thread.ref(step.semaphore).buffer, ()))
+            operand = counter_text(Counter(thread.ref(step.place).buffer, ()))
         self._findings.append(
             sighting(self._launch, thread, step, operand=operand).of(
                 Fault.OUT_OF_BOUNDS_WRITE,

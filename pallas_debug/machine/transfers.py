@@ -95,7 +95,7 @@ def _elsewhere(
 def copy_wait(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyWait
 ) -> bool | None:
-    counter = _counter(frame, step.semaphore)
+    counter = _counter(frame, step.received)
     registers = frame.registers
     is_part = chosen(step.destination.view, registers) is not None
     amount = size(step.source if is_part else step.destination, registers)
@@ -105,7 +105,7 @@ def copy_wait(
 def wait(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreWait
 ) -> bool | None:
-    counter = _counter(frame, step.semaphore)
+    counter = _counter(frame, step.place)
     amount = int(frame.registers[step.amount.number])
     return _wait(machine, thread, step, counter, amount, amount if step.decrements else 0)
 
@@ -132,7 +132,7 @@ def _wait(
 
 
 def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreSignal) -> None:
-    counter = _counter(frame, step.semaphore)
+    counter = _counter(frame, step.place)
     if step.device is not None or step.core is not None:
         number = thread.device
         if step.device is not None:
@@ -150,7 +150,7 @@ def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Semap
 def read_semaphore(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ReadSemaphore
 ) -> bool | None:
-    counter = _counter(frame, step.semaphore)
+    counter = _counter(frame, step.place)
     if len(machine.threads) > 1 and thread.polled == (id(step), counter.count):
         thread.polled = None  # polled again: let other threads run, then read it
         return False

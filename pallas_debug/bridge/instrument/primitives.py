@@ -44,7 +44,7 @@ def accessed(
     """
     match table.form(eqn, inputs):
         case AccessForm(mask=None) as access:
-            yield access.at, "read" if access.is_load else "write"
+            yield access.place, "read" if access.is_load else "write"
         case CopyForm(is_wait=False) as copy:
             yield copy.source, "read"
             yield copy.destination, "write"

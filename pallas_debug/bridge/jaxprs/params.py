@@ -108,7 +108,7 @@ def _is_of_triton(eqn: Any) -> bool:
     return (
         access.other is not None
         or any(eqn.params.get(n) for n in ("cache_modifier", "eviction_policy", "is_volatile"))
-        or any(indexer.int_indexer_shape for indexer in access.at.indexers)
+        or any(indexer.int_indexer_shape for indexer in access.place.indexers)
     )
 
 

@@ -1,8 +1,9 @@
-"""Decode loads, stores, copies and semaphores."""
+"""Decode loads, stores, copies, semaphores, and control flow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -14,16 +15,17 @@ from pallas_debug.bridge.jaxcompat import (
     conditionals,
     indexing,
     jax_core,
+    loops,
     pallas_primitives,
     sc_core,
     state_primitives,
     state_types,
     tpu_primitives,
 )
-from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.normal_forms import CopyForm, RefChain, SignalForm
+from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.normal_forms import CopyForm, InnerJaxpr, RefChain, SignalForm
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
+from pallas_debug.bridge.programs.decode import Decoder, program, ref_type, rule
 
 
 def place(decoder: Decoder, at: RefChain) -> ir.RefPlace:
@@ -69,95 +71,49 @@ def _entry(decoder: Decoder, index: Any) -> Any:
     return decoder.number(index)
 
 
-@rule(state_primitives.get_p, pallas_primitives.load_p)
-def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    load = primitives.form(eqn, inputs)
-    step = ir.LoadStep(
-        site=site,
-        place=place(decoder, load.at),
-        output=decoder.new(),
-        mask=decoder.optional(load.mask),
-        other=decoder.optional(load.other),
-    )
-    return decoder.emit(step)
+def as_step(
+    kind: type[ir.MachineStep], **own: Callable[[Decoder, Any], Any]
+) -> Callable[..., Sequence[ir.Reg]]:
+    """Return a rule for equations whose normal form has the parts of a step.
+
+    Args:
+      own: makes parts of the step, from the decoder and the form.
+    """
+    names = [part.name for part in fields(kind)]
+
+    def decode(
+        decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite
+    ) -> Sequence[ir.Reg]:
+        form = primitives.form(eqn, inputs)
+        parts: dict[str, Any] = {}
+        for name in names:
+            if name in own:
+                parts[name] = own[name](decoder, form)
+            elif name == "output":
+                parts[name] = decoder.new() if eqn.outvars else None
+            elif name == "outputs":
+                parts[name] = tuple(decoder.new() for _ in eqn.outvars)
+            elif name == "of_pipeline":
+                parts[name] = lines.is_of_pipeline(eqn)
+            elif hasattr(form, name):
+                parts[name] = _part(decoder, getattr(form, name))
+        return decoder.emit(kind(site=site, **parts))
+
+    return decode
 
 
-@rule(state_primitives.swap_p, state_primitives.addupdate_p, pallas_primitives.swap_p)
-def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    store = primitives.form(eqn, inputs)
-    step = ir.StoreStep(
-        site=site,
-        place=place(decoder, store.at),
-        output=decoder.new() if eqn.outvars else None,
-        value=decoder.reg(store.value),
-        mask=decoder.optional(store.mask),
-        adds=store.adds,
-    )
-    return decoder.emit(step)
-
-
-@rule(tpu_primitives.dma_start_p)
-def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    copy = primitives.form(eqn, inputs)
-    step = ir.CopyStart(
-        site=site,
-        source=place(decoder, copy.source),
-        destination=place(decoder, copy.destination),
-        received=place(decoder, copy.received),
-        sent=None if copy.sent is None else place(decoder, copy.sent),
-        device=_device(decoder, copy),
-        adds=copy.adds,
-        of_pipeline=lines.is_of_pipeline(eqn),
-    )
-    return decoder.emit(step)
-
-
-@rule(tpu_primitives.dma_wait_p)
-def _wait_copy(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    copy = primitives.form(eqn, inputs)
-    step = ir.CopyWait(
-        site=site,
-        source=place(decoder, copy.source),
-        destination=place(decoder, copy.destination),
-        semaphore=place(decoder, copy.received),
-    )
-    return decoder.emit(step)
-
-
-@rule(pallas_primitives.semaphore_signal_p)
-def _signal(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    signal = primitives.form(eqn, inputs)
-    step = ir.SemaphoreSignal(
-        site=site,
-        semaphore=place(decoder, signal.at),
-        amount=decoder.reg(signal.amount),
-        device=_device(decoder, signal),
-        core=decoder.optional(signal.core),
-    )
-    return decoder.emit(step)
-
-
-@rule(pallas_primitives.semaphore_wait_p)
-def _wait(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    wait = primitives.form(eqn, inputs)
-    step = ir.SemaphoreWait(
-        site=site,
-        semaphore=place(decoder, wait.at),
-        amount=decoder.reg(wait.amount),
-        decrements=bool(wait.decrements),
-    )
-    return decoder.emit(step)
-
-
-@rule(pallas_primitives.semaphore_read_p)
-def _read(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    semaphore = place(decoder, primitives.form(eqn, inputs).at)
-    return decoder.emit(ir.ReadSemaphore(site=site, semaphore=semaphore, output=decoder.new()))
-
-
-@rule(tpu_primitives.get_barrier_semaphore_p)
-def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return decoder.emit(ir.BarrierSemaphore(site=site, output=decoder.new()))
+def _part(decoder: Decoder, value: Any) -> Any:
+    """A part of a normal form: refs become places, jaxprs programs, and values registers."""
+    match value:
+        case RefChain():
+            return place(decoder, value)
+        case InnerJaxpr():
+            return decoder.inner(value)
+        case None | bool() | int() | str():
+            return value
+        case tuple() | list():
+            return tuple(_part(decoder, one) for one in value)
+    return decoder.reg(value)
 
 
 def _device(decoder: Decoder, form: CopyForm | SignalForm) -> ir.DeviceId | None:
@@ -176,6 +132,47 @@ def _device(decoder: Decoder, form: CopyForm | SignalForm) -> ir.DeviceId | None
     if str(getattr(kind, "value", kind)).lower().endswith("mesh"):
         return ir.DeviceId(coordinates=(decoder.reg(device),))
     return ir.DeviceId(number=decoder.reg(device))
+
+
+rule(state_primitives.get_p, pallas_primitives.load_p)(as_step(ir.LoadStep))
+rule(state_primitives.swap_p, state_primitives.addupdate_p, pallas_primitives.swap_p)(
+    as_step(ir.StoreStep)
+)
+rule(tpu_primitives.dma_start_p)(as_step(ir.CopyStart, device=_device))
+rule(tpu_primitives.dma_wait_p)(as_step(ir.CopyWait))
+rule(pallas_primitives.semaphore_signal_p)(as_step(ir.SemaphoreSignal, device=_device))
+rule(pallas_primitives.semaphore_wait_p)(
+    as_step(ir.SemaphoreWait, decrements=lambda _, wait: bool(wait.decrements))
+)
+rule(pallas_primitives.semaphore_read_p)(as_step(ir.ReadSemaphore))
+rule(conditionals.cond_p)(as_step(ir.Branch))
+rule(loops.scan_p)(as_step(ir.ScanLoop))
+rule(loops.while_p)(as_step(ir.WhileLoop))
+
+
+@rule(pallas_primitives.run_scoped_p)
+def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    scope = primitives.form(eqn, inputs)
+    inner = scope.body.jaxpr
+    context = decoder.context()
+    if decoder.root is None and site.line is not None:
+        # `sync_copy` is in jax: its lines are the lines of the call.
+        context["calls"] = (*decoder.calls, site.line)
+    step = ir.Scoped(
+        site=site,
+        body=program(inner, constvars_first=True, **context),
+        buffers=tuple(ref_type(v.aval) for v in inner.invars),
+        names=tuple(nested.arg_names(inner, "scoped")),
+        inputs=tuple(map(decoder.reg, inputs)),
+        outputs=tuple(decoder.new() for _ in eqn.outvars),
+        collective=scope.collective,
+    )
+    return decoder.emit(step)
+
+
+@rule(tpu_primitives.get_barrier_semaphore_p)
+def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return decoder.emit(ir.BarrierSemaphore(site=site, output=decoder.new()))
 
 
 @rule(pallas_primitives.program_id_p, pallas_primitives.num_programs_p)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge import jaxcompat, primitives
-from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops, pallas_primitives
+from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.bridge.programs import program as ir
@@ -321,73 +321,6 @@ def _is_special(atom: Any) -> bool:
 def is_tpu_key(aval: Any) -> bool:
     implementation = getattr(getattr(aval, "dtype", None), "_impl", None)
     return "pallas" in getattr(implementation, "name", "")
-
-
-@rule(conditionals.cond_p)
-def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    form = primitives.form(eqn, list(map(decoder.reg, inputs)))
-    step = ir.Branch(
-        site=site,
-        index=form.index,
-        branches=tuple(map(decoder.inner, form.branches)),
-        inputs=tuple(form.inputs),
-        outputs=tuple(decoder.new() for _ in eqn.outvars),
-    )
-    return decoder.emit(step)
-
-
-@rule(loops.while_p)
-def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    loop = primitives.form(eqn, list(map(decoder.reg, inputs)))
-    step = ir.WhileLoop(
-        site=site,
-        condition=decoder.inner(loop.condition),
-        body=decoder.inner(loop.body),
-        condition_constants=tuple(loop.condition_constants),
-        constants=tuple(loop.constants),
-        carry=tuple(loop.carry),
-        outputs=tuple(decoder.new() for _ in eqn.outvars),
-        of_pipeline=lines.is_of_pipeline(eqn),
-        is_counted=loop.is_counted,
-    )
-    return decoder.emit(step)
-
-
-@rule(loops.scan_p)
-def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    loop = primitives.form(eqn, list(map(decoder.reg, inputs)))
-    step = ir.ScanLoop(
-        site=site,
-        body=decoder.inner(loop.body),
-        length=loop.length,
-        reverse=loop.reverse,
-        constants=tuple(loop.constants),
-        carry=tuple(loop.carry),
-        stacked=tuple(loop.stacked),
-        outputs=tuple(decoder.new() for _ in eqn.outvars),
-        of_pipeline=lines.is_of_pipeline(eqn),
-    )
-    return decoder.emit(step)
-
-
-@rule(pallas_primitives.run_scoped_p)
-def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    scope = primitives.form(eqn, inputs)
-    inner = scope.body.jaxpr
-    context = decoder.context()
-    if decoder.root is None and site.line is not None:
-        # `sync_copy` is in jax: its lines are the lines of the call.
-        context["calls"] = (*decoder.calls, site.line)
-    step = ir.Scoped(
-        site=site,
-        body=program(inner, constvars_first=True, **context),
-        buffers=tuple(ref_type(v.aval) for v in inner.invars),
-        names=tuple(nested.arg_names(inner, "scoped")),
-        inputs=tuple(map(decoder.reg, inputs)),
-        outputs=tuple(decoder.new() for _ in eqn.outvars),
-        collective=scope.collective,
-    )
-    return decoder.emit(step)
 
 
 _SPACES: dict[str, ir.Space] = {

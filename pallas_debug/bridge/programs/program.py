@@ -299,12 +299,12 @@ class CopyWait(MachineStep):
 
     source: RefPlace
     destination: RefPlace
-    semaphore: RefPlace
+    received: RefPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemaphoreSignal(MachineStep):
-    semaphore: RefPlace
+    place: RefPlace
     amount: Reg
     device: DeviceId | None = None
     core: Reg | None = None
@@ -314,7 +314,7 @@ class SemaphoreSignal(MachineStep):
 class SemaphoreWait(MachineStep):
     """Wait until a semaphore has reached `amount`; then subtract it if `decrements`."""
 
-    semaphore: RefPlace
+    place: RefPlace
     amount: Reg
     decrements: bool = True
 
@@ -344,7 +344,7 @@ class SelectRef(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSemaphore(MachineStep):
-    semaphore: RefPlace
+    place: RefPlace
     output: Reg
 
 

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 @rule(sc_primitives.load_p)
 def _load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     load = primitives.form(eqn, inputs)
-    at = place(decoder, load.at)
+    at = place(decoder, load.place)
     if load.mask is not None:
         at = _first(decoder, site, at, load.mask)
     return _loaded(decoder, site, at, load.mask)
@@ -66,7 +66,7 @@ def _first(decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any) -> i
 @rule(sc_primitives.swap_p)
 def _store(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     store = primitives.form(eqn, inputs)
-    at, value, mask = place(decoder, store.at), store.value, store.mask
+    at, value, mask = place(decoder, store.place), store.value, store.mask
 
     def select(value: Array, mask: Array) -> Sequence[Any]:
         return [value[mask]]

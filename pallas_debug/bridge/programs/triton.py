@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import triton_primitives
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.accesses import place
+from pallas_debug.bridge.programs.accesses import as_step
 from pallas_debug.bridge.programs.decode import Decoder, rule
 from pallas_debug.errors import MachineError
 
@@ -33,18 +32,9 @@ _UPDATES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@rule(triton_primitives.atomic_rmw_p, triton_primitives.atomic_cas_p)
-def _atomic(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    atomic = primitives.form(eqn, inputs)
-    step = ir.AtomicStep(
-        site=site,
-        place=place(decoder, atomic.at),
-        values=tuple(map(decoder.reg, atomic.values)),
-        update=_UPDATES[atomic.kind],
-        output=decoder.new(),
-        mask=decoder.optional(atomic.mask),
-    )
-    return decoder.emit(step)
+rule(triton_primitives.atomic_rmw_p, triton_primitives.atomic_cas_p)(
+    as_step(ir.AtomicStep, update=lambda _, atomic: _UPDATES[atomic.kind])
+)
 
 
 @rule(triton_primitives.debug_barrier_p)

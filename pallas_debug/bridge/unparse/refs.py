@@ -13,14 +13,14 @@ from pallas_debug.bridge.unparse.page import Writer
 
 
 def get(block: Writer, eqn: Any) -> None:
-    block.assign(eqn.outvars, _access(block, primitives.form(eqn).at))
+    block.assign(eqn.outvars, _access(block, primitives.form(eqn).place))
 
 
 def swap(block: Writer, eqn: Any) -> None:
     store = primitives.form(eqn)
     if not all(map(block.is_dropped, eqn.outvars)):
         raise values.CannotUnparse("a swap, whose old values it uses")
-    block.line(f"{_access(block, store.at)} = {block.read(store.value)}")
+    block.line(f"{_access(block, store.place)} = {block.read(store.value)}")
 
 
 def dma_start(block: Writer, eqn: Any) -> None:
@@ -48,7 +48,9 @@ def dma_wait(block: Writer, eqn: Any) -> None:
 
 def semaphore_signal(block: Writer, eqn: Any) -> None:
     signal = primitives.form(eqn)
-    text = f"pl.semaphore_signal({_view(block, signal.at)}, {block.read(signal.amount, plain=True)}"
+    text = (
+        f"pl.semaphore_signal({_view(block, signal.place)}, {block.read(signal.amount, plain=True)}"
+    )
     if signal.device is not None:
         text += f", device_id={_device(block, signal.device)}{_device_type(eqn)}"
     if signal.core is not None:
@@ -59,12 +61,12 @@ def semaphore_signal(block: Writer, eqn: Any) -> None:
 def semaphore_wait(block: Writer, eqn: Any) -> None:
     wait = primitives.form(eqn)
     option = block.read(wait.decrements, plain=True)
-    text = f"{_view(block, wait.at)}, {block.read(wait.amount, plain=True)}"
+    text = f"{_view(block, wait.place)}, {block.read(wait.amount, plain=True)}"
     block.line(f"pl.semaphore_wait({text}{'' if option == 'True' else f', decrement={option}'})")
 
 
 def semaphore_read(block: Writer, eqn: Any) -> None:
-    block.assign(eqn.outvars, f"pl.semaphore_read({_view(block, primitives.form(eqn).at)})")
+    block.assign(eqn.outvars, f"pl.semaphore_read({_view(block, primitives.form(eqn).place)})")
 
 
 def _copy(block: Writer, eqn: Any, copy: CopyForm) -> str:

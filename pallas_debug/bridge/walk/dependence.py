@@ -288,7 +288,7 @@ def _selecting(eqn: Any, inputs: Sequence[FlowValue]) -> Sequence[FlowValue]:
     form = primitives.form(eqn, inputs)
     if isinstance(form, AccessForm | AtomicForm):
         mask = () if form.mask is None else (form.mask,)
-        return [*jax.tree.leaves(form.at.transforms), *mask]
+        return [*jax.tree.leaves(form.place.transforms), *mask]
     name = eqn.primitive.name
     first = 1 if name.startswith("scatter") else primitives.FIRST_INDEX.get(name)
     if first is not None:

@@ -201,7 +201,7 @@ def _lies_along_lanes(eqn: Any, inputs: Sequence[_Known]) -> bool:
     if not shape or any(size != 1 for size in shape[:-1]):
         return False
     if eqn.primitive.name == "get":
-        at = primitives.form(eqn).at
+        at = primitives.form(eqn).place
         if not at.transforms:
             return True
         is_indexed = len(at.indexers) == len(at.transforms) == 1
@@ -236,11 +236,11 @@ def _lane_slice(eqn: Any, inputs: Sequence[_Known]) -> tuple[int | None, int]:
     form = primitives.form(eqn, inputs)
     if (
         not isinstance(form, AccessForm)
-        or len(form.at.transforms) != len(form.at.indexers)
-        or (len(form.at.indexers) != 1)
+        or len(form.place.transforms) != len(form.place.indexers)
+        or (len(form.place.indexers) != 1)
     ):
         return None, 0
-    indices = form.at.indexers[0].indices
+    indices = form.place.indexers[0].indices
     last = indices[-1] if indices else None
     if len(indices) < 2 or not isinstance(last, indexing.Slice):
         return None, 0
