@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pallas_debug.bridge.jaxcompat import source_info_util
 from pallas_debug.model import SourceLine
@@ -44,40 +44,14 @@ def of_traceback(traceback: Any) -> SourceLine | None:
     return line_of(frame.file_name, frame.start_line, frame.function_name)
 
 
-def stack_of(eqn: Any, root: SourceLine, outer: SourceLine | None = None) -> list[SourceLine]:
-    """Lines of the frames within a function that led to an equation, outermost first.
+def stack_of(eqn: Any) -> tuple[SourceLine, ...]:
+    """Lines of the frames outside jax that led to an equation within its jaxpr, outermost first.
 
-    Args:
-      root: first line of the function. If no frame is in it, which is so where all are jax's, or
-        those of an earlier call that was traced instead, there are none.
-      outer: line of the equation whose branch or body this one is in, if any. jax keeps no frames
-        outside of a branch, and its function need not be in that of `root`.
+    jax keeps no frames outside of the function that it traced to the jaxpr: a kernel, a branch, the
+    body of a loop.
     """
     frames = source_info_util.user_frames(eqn.source_info.traceback)
-    found = [line_of(frame.file_name, frame.start_line, frame.function_name) for frame in frames]
-    within = _frames_in(found, root.file, _extent(root.file, root.line))
-    if not within and outer is not None:
-        within = _frames_in(found, outer.file, _around(outer.file, outer.line)) or found[:1]
-    return within[::-1]
-
-
-def _frames_in(frames: list[SourceLine], file: str, extent: tuple[int, int]) -> list[SourceLine]:
-    """Frames, innermost first, up to the outermost one that is in a function.
-
-    Nested functions are in it as well.
-    """
-    count = 0
-    for number, frame in enumerate(frames, 1):
-        if frame.file == file and extent[0] <= frame.line <= extent[1]:
-            count = number
-    return frames[:count]
-
-
-class _Extent(NamedTuple):
-    """Lines of a function: where it may begin, of its decorators or its own, and its last."""
-
-    starts: tuple[int, ...]
-    last: int
+    return tuple(line_of(f.file_name, f.start_line, f.function_name) for f in frames)[::-1]
 
 
 @functools.lru_cache(maxsize=64)
@@ -87,33 +61,6 @@ def tree(file: str) -> ast.Module:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])
-
-
-@functools.lru_cache(maxsize=32)
-def _functions(file: str) -> tuple[_Extent, ...]:
-    """The functions of a file."""
-    return tuple(
-        _Extent(
-            (node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))),
-            node.end_lineno or node.lineno,
-        )
-        for node in ast.walk(tree(file))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _extent(file: str, line: int) -> tuple[int, int]:
-    """First and last line of the function that begins at a line, with its decorators."""
-    found = next((f for f in _functions(file) if line in f.starts), None)
-    return (line, line) if found is None else (min(found.starts), found.last)
-
-
-@functools.lru_cache(maxsize=256)
-def _around(file: str, line: int) -> tuple[int, int]:
-    """First and last line of the innermost function that a line is in."""
-    found = [(min(f.starts), f.last) for f in _functions(file)]
-    return max(((a, b) for a, b in found if a <= line <= b), default=(line, line))
 
 
 def calling() -> frozenset[tuple[str, int]]:

@@ -155,7 +155,7 @@ def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite
     scope = primitives.form(eqn, inputs)
     inner = scope.body.jaxpr
     context = decoder.context()
-    if decoder.root is None and site.line is not None:
+    if decoder.fuse and site.line is not None:
         # `sync_copy` is in jax: its lines are the lines of the call.
         context["calls"] = (*decoder.calls, site.line)
     step = ir.Scoped(

@@ -63,20 +63,16 @@ class Decoder:
     """Decodes one jaxpr, with everything that it inlines.
 
     Attributes:
-      fuse: whether plain equations are evaluated together; the debugger steps through each.
+      fuse: whether plain equations are evaluated together; the debugger steps through each, which
+        has its whole call stack then, rather than its innermost line.
       opens: whether plain calls, loops and branches are also decoded, rather than evaluated as one.
       calls: lines of the calls around the equations being decoded.
-      root: the function whose equations are being decoded, if whole call stacks are wanted: lines
-        of its frames, and of those that it calls, are added to `calls`.
-      outer: with `root`, lines of the calls that lead to the loop or branch being decoded.
       here: place of the equation being decoded.
     """
 
     fuse: bool = True
     opens: bool = False
     calls: tuple[SourceLine, ...] = ()
-    root: SourceLine | None = None
-    outer: tuple[SourceLine, ...] = ()
     template: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     steps: list[ir.MachineStep | _Unit] = field(default_factory=list)
@@ -174,13 +170,9 @@ class Decoder:
                 self.steps.append((item,))
             return list(outputs)
         if called is not None:
-            outer, root = self.calls, self.root
-            here = self.site(eqn)
-            self.calls = here.calls if here.line is None else (*here.calls, here.line)
-            if root is not None:
-                self.root = lines.of_function(called.jaxpr.debug_info) or root
+            outer, self.calls = self.calls, _stack(self.site(eqn))
             results = self.run(*called, inputs)
-            self.calls, self.root = outer, root
+            self.calls = outer
             return results
         site = self.site(eqn)
         found = RULES.get(eqn.primitive)
@@ -193,11 +185,8 @@ class Decoder:
         return list(results)
 
     def site(self, eqn: Any) -> ir.StepSite:
-        if self.root is not None:
-            outer = self.outer[-1] if self.outer else None
-            stack = (*self.calls, *lines.stack_of(eqn, self.root, outer))
-            if stack[: len(self.outer)] != self.outer:  # traced separately, like a branch or a body
-                stack = (*self.outer, *stack)
+        if not self.fuse:
+            stack = (*self.calls, *lines.stack_of(eqn))
             return ir.StepSite(eqn.primitive.name, stack[-1] if stack else None, stack[:-1])
         line = lines.source_of(eqn)
         if line is None and self.calls:
@@ -210,11 +199,8 @@ class Decoder:
 
     def context(self) -> dict[str, Any]:
         """Arguments of `program` for a jaxpr of the equation being decoded."""
-        if self.root is None:
-            return {"fuse": self.fuse, "opens": self.opens, "calls": self.calls}
-        here = self.here
-        outer = here.calls if here.line is None else (*here.calls, here.line)
-        return {"fuse": self.fuse, "opens": self.opens, "root": self.root, "outer": outer}
+        calls = self.calls if self.fuse else _stack(self.here)
+        return {"fuse": self.fuse, "opens": self.opens, "calls": calls}
 
     def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.KernelProgram:
         results = tuple(self.reg(out) for out in outputs)
@@ -239,8 +225,6 @@ def program(
     fuse: bool = True,
     opens: bool = False,
     calls: tuple[SourceLine, ...] = (),
-    root: SourceLine | None = None,
-    outer: tuple[SourceLine, ...] = (),
     constvars_first: bool = False,
 ) -> ir.KernelProgram:
     """Decode a jaxpr.
@@ -248,13 +232,13 @@ def program(
     Args:
       fuse: whether plain equations are evaluated together.
       opens: whether plain calls, loops and branches are also decoded, rather than evaluated as one.
-      root, outer: see `Decoder`.
+      calls: see `Decoder`.
       consts: values of its constvars; if `constvars_first`, these are inputs instead.
 
     Raises:
       MachineError: it uses an operation that the machine does not support.
     """
-    decoder = Decoder(fuse=fuse, opens=opens, calls=calls, root=root, outer=outer)
+    decoder = Decoder(fuse=fuse, opens=opens, calls=calls)
     given = [decoder.new() for _ in jaxpr.constvars] if constvars_first else list(consts)
     args = [decoder.new() for _ in jaxpr.invars]
     for name, reg in zip(jaxpr.debug_info.arg_names or (), args, strict=False):
@@ -262,6 +246,11 @@ def program(
     outputs = decoder.run(jaxpr, given, args)
     inputs = [*given, *args] if constvars_first else args
     return decoder.finish(inputs, outputs)
+
+
+def _stack(site: ir.StepSite) -> tuple[SourceLine, ...]:
+    """Lines that lead to what a step calls."""
+    return site.calls if site.line is None else (*site.calls, site.line)
 
 
 def _used(steps: Sequence[ir.MachineStep | _Unit], outputs: Sequence[ir.Reg]) -> set[int]:

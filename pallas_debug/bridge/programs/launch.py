@@ -299,13 +299,11 @@ def _decoded(
     captured: Capture, jaxpr: Any, consts: Sequence[Any], *, fuse: bool, opens: bool
 ) -> ir.KernelProgram:
     """Decode a body of a kernel, and give its equations their lines."""
-    root = lines.of_function(jaxpr.debug_info)
+    function, source = lines.of_function(jaxpr.debug_info), captured.kernel.source
     calls: tuple[SourceLine, ...] = ()
-    if root is not None and lines.is_internal(root):  # it contains none of the user's frames
-        root = None
-        calls = () if captured.kernel.source is None else (captured.kernel.source,)
-    root = None if fuse else root
-    return decode.program(jaxpr, consts, fuse=fuse, opens=opens, calls=calls, root=root)
+    if function is not None and lines.is_internal(function) and source is not None:
+        calls = (source,)  # it contains none of the user's frames
+    return decode.program(jaxpr, consts, fuse=fuse, opens=opens, calls=calls)
 
 
 def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
