@@ -31,7 +31,7 @@ def dimension_semantics(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def parallel_axes(params: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Whether the grid points along each dimension are unordered; `vmap` adds dimensions first."""
+    """Return which grid dimensions have unordered points; those that `vmap` adds come first."""
     semantics = dimension_semantics(params)
     added = len(params["grid_mapping"].grid) - len(semantics)
     return (*[False] * added, *("parallel" in s for s in semantics))
