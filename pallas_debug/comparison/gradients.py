@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import gradients, raised
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.errors import UsageError
@@ -45,7 +46,7 @@ def of(
     Raises:
       UsageError: no argument is an array of floats.
     """
-    name, names = name_of(function), gradients.names_of(function)
+    name, names = name_of(function), arrays.names_of(function, args, kwargs)
     if not gradients.has_floats(args, kwargs):
         raise UsageError(
             f"{name} has no gradient for these arguments: none of them is an array of floats. "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,9 +33,9 @@ def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
       UsageError: an array would be too large.
     """
     named, integers = {}, []
-    names = _parameters(function, args)
+    names = arrays.names_of(function, args, kwargs)
     for leaf in arrays.abstract_leaves(args, kwargs):
-        name = names.get(leaf.position, str(leaf.position)) + leaf.path
+        name = names[leaf.number]
         sizes = ",".join(map(str, leaf.shape))
         named[leaf.number] = f"{name} ({leaf.dtype}[{sizes}], {leaf.values})"
         if leaf.values != "key(0)":
@@ -46,15 +44,3 @@ def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
             integers.append(named[leaf.number])
     made_args, made_kwargs = arrays.concrete(args, kwargs)
     return Filled(args=made_args, kwargs=made_kwargs, named=named, integers=tuple(integers))
-
-
-def _parameters(function: Callable[..., Any], args: Sequence[Any]) -> dict[int | str, str]:
-    """Names of positional arguments, for those that have a named parameter."""
-    found: dict[int | str, str] = {i: f"argument {i + 1}" for i in range(len(args))}
-    with contextlib.suppress(TypeError, ValueError):
-        for i, parameter in enumerate(inspect.signature(function).parameters.values()):
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY):
-                break
-            if i < len(args):
-                found[i] = parameter.name
-    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -67,14 +69,10 @@ class AbstractLeaf:
 
     Attributes:
       number: among the leaves of `(args, kwargs)`.
-      position: of the argument, or its name.
-      path: location within the argument, in jax's notation; empty if it is the argument.
       values: those that `concrete` gives it.
     """
 
     number: int
-    position: int | str
-    path: str
     shape: tuple[int, ...]
     dtype: str
     values: Values
@@ -87,21 +85,31 @@ class AbstractLeaf:
 
 def abstract_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[AbstractLeaf]:
     """Return the arrays without values among the arguments."""
+    return [
+        AbstractLeaf(
+            number=number, shape=tuple(leaf.shape), dtype=str(leaf.dtype), values=_values_of(leaf)
+        )
+        for number, leaf in enumerate(jax.tree.leaves((tuple(args), dict(kwargs))))
+        if is_abstract(leaf)
+    ]
+
+
+def names_of(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """Return the names of the leaves among a function's arguments: `q`, `p['w']`, `argument 1`."""
+    own = [f"argument {i + 1}" for i in range(len(args))]
+    with contextlib.suppress(TypeError, ValueError):  # it has no signature
+        parameters = inspect.signature(function).parameters.values()
+        for i, parameter in zip(range(len(args)), parameters, strict=False):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY):
+                break
+            own[i] = parameter.name
     found = []
-    leaves = jax.tree.leaves_with_path((tuple(args), dict(kwargs)))
-    for number, ((_, argument, *inner), leaf) in enumerate(leaves):
-        if is_abstract(leaf):
-            place: Any = argument
-            found.append(
-                AbstractLeaf(
-                    number=number,
-                    position=getattr(place, "key", getattr(place, "idx", "")),
-                    path=jax.tree_util.keystr(tuple(inner)),
-                    shape=tuple(leaf.shape),
-                    dtype=str(leaf.dtype),
-                    values=_values_of(leaf),
-                )
-            )
+    for (_, argument, *inner), _ in jax.tree.leaves_with_path((tuple(args), dict(kwargs))):
+        key: Any = argument
+        name = key.key if hasattr(key, "key") else own[key.idx]
+        found.append(f"{name}{jax.tree_util.keystr(tuple(inner))}")
     return found
 
 
@@ -192,6 +200,10 @@ def host_leaves(result: Any) -> list[tuple[str, str, Any]]:
     return found
 
 
+ARRAY = object()
+"""Placeholder of an array among other arguments."""
+
+
 def of_arrays(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
@@ -200,17 +212,34 @@ def of_arrays(
     `jax.ShapeDtypeStruct`s count as arrays; all other arguments are passed unchanged. Results that
     jax cannot return from a traced function, such as strings, are replaced with None.
     """
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    at = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    given, others, tree = separated(args, kwargs)
 
-    def call(*given: Any) -> Any:
-        filled = list(leaves)
-        for i, array in zip(at, given, strict=True):
-            filled[i] = array
-        a, k = jax.tree.unflatten(tree, filled)
+    def call(*arrays: Any) -> Any:
+        a, k = joined(arrays, others, tree)
         return jax.tree.map(_traceable, function(*a, **k))
 
-    return call, [leaves[i] for i in at]
+    return call, given
+
+
+def separated(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], tuple[Any, ...], Any]:
+    """Separate arrays from other arguments; return both, and the tree that `joined` takes.
+
+    Among the others, arrays are `ARRAY`.
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+    given = [leaf for leaf, found in zip(leaves, is_array, strict=True) if found]
+    others = (ARRAY if found else leaf for leaf, found in zip(leaves, is_array, strict=True))
+    return given, tuple(others), tree
+
+
+def joined(arrays: Sequence[Any], others: Sequence[Any], tree: Any) -> Any:
+    """Return the positional and keyword arguments that `separated` has taken apart."""
+    following = iter(arrays)
+    leaves = [next(following) if leaf is ARRAY else leaf for leaf in others]
+    return jax.tree.unflatten(tree, leaves)
 
 
 def _traceable(leaf: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from pallas_debug.bridge import chip
+from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Target
 
@@ -26,9 +27,7 @@ class Programs:
         Raises:
           UsageError: a non-array argument is not hashable.
         """
-        leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-        at = [i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype")]
-        fixed = tuple(None if i in at else leaf for i, leaf in enumerate(leaves))
+        given, fixed, tree = arrays.separated(args, kwargs)
         key = (tree, fixed, tuple(map(type, fixed)))
         try:
             hash(key)
@@ -38,33 +37,30 @@ class Programs:
                 "strings or functions, or close over it."
             ) from error
 
-        def program(*arrays: Any) -> Any:
-            filled = list(fixed)
-            for i, array in zip(at, arrays, strict=True):
-                filled[i] = array
-            a, k = jax.tree.unflatten(tree, filled)
+        def program(*values: Any) -> Any:
+            a, k = arrays.joined(values, fixed, tree)
             return self._function(*a, **k)
 
         program.__name__ = getattr(self._function, "__name__", "program")
         made = jax.jit(program, compiler_options=self._options)
-        return self._made.setdefault(key, made), [leaves[i] for i in at]
+        return self._made.setdefault(key, made), given
 
 
-def lowered(program: Any, arrays: Sequence[Any], chip_of: Target | None) -> jax.stages.Lowered:
+def lowered(program: Any, given: Sequence[Any], chip_of: Target | None) -> jax.stages.Lowered:
     """Lower a program.
 
     Args:
       chip_of: without a TPU, the target whose chip is presented to code that queries it.
     """
     if chip_of is None:
-        return program.lower(*arrays)
-    platforms = None if device_kind(arrays) else ("tpu",)
+        return program.lower(*given)
+    platforms = None if device_kind(given) else ("tpu",)
     with chip.answering(chip_of):
-        return program.trace(*arrays).lower(lowering_platforms=platforms)
+        return program.trace(*given).lower(lowering_platforms=platforms)
 
 
-def device_kind(arrays: Sequence[Any]) -> str | None:
+def device_kind(given: Sequence[Any]) -> str | None:
     """Device kind of the TPU, or its stand-in, on which an argument is; None for no TPU."""
-    shardings = (getattr(array, "sharding", None) for array in arrays)
+    shardings = (getattr(array, "sharding", None) for array in given)
     devices = (device for s in shardings if s is not None for device in s.device_set)
     return next((str(d.device_kind) for d in devices if d.platform == "tpu"), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -38,7 +37,7 @@ def gradient(function: Callable[..., Any], names: Sequence[str]) -> Callable[...
     they have bfloat16's precision, and are thus the same in wider dtypes.
 
     Args:
-      names: of its positional parameters, in the result.
+      names: of the leaves of its arguments, in the result; see `arrays.names_of`.
 
     Returns:
       A function of the same arguments that returns the gradients by argument.
@@ -134,38 +133,15 @@ def _of_floats(
     kwargs: Mapping[str, Any],
 ) -> tuple[Callable[[dict[str, Any]], Any], dict[str, Any]]:
     """Return a function of the arrays of floats among its arguments alone, and these by name."""
-    leaves, tree = jax.tree.flatten_with_path((tuple(args), dict(kwargs)))
-    known = [_name(names, path) for path, _ in leaves]
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    known = list(zip(names, leaves, strict=True))
 
     def called(floats: Mapping[str, Any]) -> Any:
-        pairs = zip(known, leaves, strict=True)
-        given = [floats.get(name, leaf) for name, (_, leaf) in pairs]
+        given = [floats.get(name, leaf) for name, leaf in known]
         args, kwargs = jax.tree.unflatten(tree, given)
         return function(*args, **kwargs)
 
-    pairs = zip(known, leaves, strict=True)
-    return called, {name: jnp.asarray(leaf) for name, (_, leaf) in pairs if _is_float(leaf)}
-
-
-def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's positional parameters."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    return tuple(
-        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    )
-
-
-def _name(names: Sequence[str], path: tuple[Any, ...]) -> str:
-    """Name of an argument's array: `q`, `params['w']`, `argument 1`."""
-    _, argument, *inner = path
-    within = jax.tree_util.keystr(tuple(inner))
-    if hasattr(argument, "key"):
-        return f"{argument.key}{within}"
-    number = argument.idx
-    return f"{names[number] if number < len(names) else f'argument {number + 1}'}{within}"
+    return called, {name: jnp.asarray(leaf) for name, leaf in known if _is_float(leaf)}
 
 
 def _cotangents(results: Any) -> Any:

@@ -18,7 +18,7 @@ import jax
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.dataflow.forward import Forward
-from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.jaxprs import arrays, lines, nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import (
     AccessForm,
@@ -95,8 +95,8 @@ def dependences(
     Args:
       named: names of arguments, by their number among the leaves of `(args, kwargs)`.
     """
-    leaves = enumerate(jax.tree.leaves((tuple(args), dict(kwargs))))
-    traced = [i for i, leaf in leaves if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    _, others, _ = arrays.separated(args, kwargs)
+    traced = [i for i, leaf in enumerate(others) if leaf is arrays.ARRAY]
     jaxpr = programs.traced(function, args, kwargs, target)[0]
     program = _Program()
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
