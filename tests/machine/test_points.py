@@ -16,7 +16,6 @@ from machine_runs import called, passed, require_close
 from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, operations
 
-from pallas_debug.bridge.programs import grids
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.faults import Fault
 from pallas_debug.machine import points, run
@@ -176,7 +175,6 @@ def both(
     with monkeypatch.context() as patch:
         patch.setattr(points, "_count", lambda *args: stops.append(args[-1]) or count(*args))
         patch.setattr(points, "FIRST_CHUNK", 2)
-        patch.setattr(grids, "MAX_ROWS", 5)
         patch.setattr(points, "MIN_POINTS", 2)
         one = run.run(launch, arrays, fill=fill)
         patch.setattr(points, "MIN_POINTS", 1 << 30)

@@ -7,7 +7,6 @@ access is out of bounds, or a hint false; the machine then interprets that point
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,9 +19,6 @@ from pallas_debug.bridge.programs import loops
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand, OperandBlock
 from pallas_debug.bridge.programs.loops import BufferView, NotCompiled
-
-MAX_ROWS = 1 << 16
-"""Maximum number of grid points whose blocks are computed at once."""
 
 NO_BLOCK = -(1 << 31)
 """Index of no block, which differs from all others."""
@@ -71,20 +67,13 @@ class GridWindow:
             found.append((low, max(last + size - n, 0)))
         return found
 
-    def projected(self, points: Array) -> Array | None:
-        """Blocks at grid points, a row for each; None if the index map does more than select."""
-        if self.spec.projection is None:
-            return None
-        columns = [n if axis is None else points[:, axis] for axis, n in self.spec.projection]
-        return np.stack([np.broadcast_to(c, len(points)) for c in columns], 1, dtype=np.int32)
-
 
 class GridState(NamedTuple):
     """State of a grid after some of its points.
 
     Attributes:
       position: of the next grid point.
-      blocks: for each window, the block at the last point, unless the index map only selects.
+      blocks: for each window, the block at the last point.
       kept: contents of the buffers that the kernel stores to, and of the windows that it keeps.
       outputs: whole arrays of the outputs, with their padding.
     """
@@ -133,7 +122,6 @@ class CompiledGrid:
         self._prefetch = prefetch
         self.kept = sorted(stored | {window.slot for window in self.windows if window.is_kept})
         self._run = jax.jit(self._traced)
-        self._table: tuple[int, Array] | None = None
 
     def begin(
         self, position: int, blocks: Sequence[tuple[int, ...] | None], contents: Sequence[Array],
@@ -150,7 +138,6 @@ class CompiledGrid:
             np.asarray(NO_BLOCK if block is None else block, np.int32)
             + np.zeros(len(window.counts), np.int32)
             for block, window in zip(blocks, self.windows, strict=True)
-            if window.spec.projection is None
         ]
         return GridState(
             np.int32(position),
@@ -168,7 +155,7 @@ class CompiledGrid:
         Of a state that is, only the position is valid: that of the rejected point.
 
         Args:
-          stop: position after the last; at most `MAX_ROWS` after that of the state.
+          stop: position after the last.
           unwritten: contents of each window before anything is written to it.
         """
         fixed = [None if i in self.kept else c for i, c in enumerate(contents)]
@@ -176,77 +163,38 @@ class CompiledGrid:
             None if window.is_output else array
             for array, window in zip(arrays, self.windows, strict=True)
         ]
-        base = int(state.position) // MAX_ROWS * MAX_ROWS
-        table = self._table
-        if table is None or table[0] != base:
-            table = self._table = base, self._rows(base)
-        stop = min(stop, base + MAX_ROWS)
-        found, is_rejected = self._run(
-            state, np.int32(stop), np.int32(base), table[1], fixed, inputs, list(unwritten)
-        )
+        found, is_rejected = self._run(state, np.int32(stop), fixed, inputs, list(unwritten))
         return found, bool(is_rejected)
 
-    def _rows(self, base: int) -> Array:
-        """Return a row of numbers for each grid point from a position on.
-
-        It has the grid point and, for each index map that only selects, the start of the block, and
-        whether it is another block than at the previous point.
-
-        Raises:
-          NotCompiled: an array has no such block.
-        """
-        positions = np.arange(base - 1, min(base + MAX_ROWS, math.prod(self._grid)))
-        points = np.stack(np.unravel_index(np.maximum(positions, 0), self._grid), 1, dtype=np.int32)
-        columns = [points]
-        for window in self.windows:
-            blocks = window.projected(points)
-            if blocks is None:
-                continue
-            if ((blocks < 0) | (blocks >= window.counts)).any():
-                raise NotCompiled("a block out of bounds")
-            is_new = np.ones((len(points), 1), np.int32)
-            is_new[1:, 0] = (blocks[1:] != blocks[:-1]).any(1)
-            is_new[1, 0] |= base == 0
-            columns += [blocks * np.array(window.spec.unit, np.int32), is_new]
-        return np.concatenate(columns, 1)[1:]
-
     def _traced(
-        self, state: GridState, stop: Any, base: Any, table: Any, fixed: list[Any],
-        inputs: list[Any], unwritten: list[Any],
+        self, state: GridState, stop: Any, fixed: list[Any], inputs: list[Any],
+        unwritten: list[Any],
     ) -> Any:  # fmt: skip
         def condition(loop: tuple[GridState, Any]) -> Any:
             state, is_rejected = loop
             return (state.position < stop) & ~is_rejected
 
         def iterate(loop: tuple[GridState, Any]) -> Any:
-            state, _ = loop
-            row = jax.lax.dynamic_index_in_dim(table, state.position - base, keepdims=False)
-            return self._point(state, list(row), fixed, inputs, unwritten)
+            return self._point(loop[0], fixed, inputs, unwritten)
 
         begin = jax.tree.map(jnp.asarray, (state, False))
         return jax.lax.while_loop(condition, iterate, begin)
 
     def _point(
-        self, state: GridState, row: list[Any], fixed: list[Any], inputs: list[Any],
-        unwritten: list[Any],
+        self, state: GridState, fixed: list[Any], inputs: list[Any], unwritten: list[Any]
     ) -> tuple[GridState, Any]:  # fmt: skip
-        point, row = row[: len(self._grid)], row[len(self._grid) :]
+        point = jnp.unravel_index(state.position, self._grid)
         contents = list(fixed)
         for slot, content in zip(self.kept, state.kept, strict=True):
             contents[slot] = content
         trace = loops.LoopRun(loops.LoopMemory(contents, None, jnp.bool_(False)), {})
-        before, blocks, places = list(state.blocks), [], []
-        for window in self.windows:
-            rank = len(window.counts)
-            if window.spec.projection is not None:
-                places.append((row[:rank], row[rank] != 0))
-                row = row[rank + 1 :]
-                continue
+        blocks, places = [], []
+        for window, before in zip(self.windows, state.blocks, strict=True):
             block = trace.run(window.spec.index_map, [*point, *self._prefetch])
             for index, count in zip(block, window.counts, strict=True):
                 trace.reject_if((index < 0) | (index >= count))
             blocks.append(jnp.stack([jnp.asarray(index, jnp.int32) for index in block]))
-            is_new = jnp.any(blocks[-1] != before.pop(0))
+            is_new = jnp.any(blocks[-1] != before)
             places.append((list(blocks[-1] * np.array(window.spec.unit, np.int32)), is_new))
         contents = list(contents)
         for window, array, content, (starts, is_new) in zip(
