@@ -1,11 +1,11 @@
-"""Lowering of a function in place, by the lowering rule of another operation."""
+"""Lowering of a function, or of a call back to Python, by the rule of another operation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pallas_debug.bridge.jaxcompat import mlir
+from pallas_debug.bridge.jaxcompat import callback_lib, mlir
 
 
 def lowered(
@@ -20,6 +20,33 @@ def lowered(
     )
     lower = mlir.lower_fun(function, multiple_results=True)
     return [node for nodes in lower(inner, *nodes) for node in _nodes(nodes)]
+
+
+def called_back(
+    context: Any,
+    function: Callable[..., Any],
+    nodes: Sequence[Any],
+    avals_in: Sequence[Any],
+    avals_out: Sequence[Any] = (),
+) -> Sequence[Any]:
+    """Emit a call back to a function with these values; once per device under `shard_map`."""
+    inner = context.replace(
+        avals_in=tuple(avals_in), avals_out=tuple(avals_out), tokens_in=None, tokens_out=None
+    )
+    place = context.module_context.axis_context
+    results, _, _ = callback_lib.emit_python_callback(
+        inner,
+        function,
+        None,
+        list(nodes),
+        list(avals_in),
+        list(avals_out),
+        has_side_effect=True,
+        returns_token=False,
+        sharding=callback_lib._callback_op_sharding(place, None, list(avals_out)),
+    )
+    found: Sequence[Any] = results
+    return found
 
 
 def _nodes(value: Any) -> Sequence[Any]:

@@ -111,7 +111,7 @@ def internals() -> Sequence[Internal]:
 
 callback_lib: Any = Internal(
     "jax._src.callback",
-    names="_callback_op_sharding _get_sdy_array_list_for_callbacks emit_python_callback",
+    names="_callback_op_sharding emit_python_callback",
 )
 checkify: Any = Internal(
     "jax._src.checkify",
@@ -226,7 +226,7 @@ xla_bridge: Any = Internal(
 )
 xla_client: Any = Internal(
     "jaxlib.xla_client",
-    names="CompileOptions DeviceAssignment DeviceList OpSharding initialize_pjrt_plugin "
+    names="CompileOptions DeviceAssignment DeviceList initialize_pjrt_plugin "
     "load_pjrt_plugin_dynamically make_cpu_client make_tfrt_tpu_c_api_device_topology "
     "pjrt_plugin_initialized pjrt_plugin_loaded",
 )

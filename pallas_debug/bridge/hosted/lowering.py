@@ -20,7 +20,7 @@ from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
 from pallas_debug.bridge.hosted.meeting import Meeting
-from pallas_debug.bridge.jaxcompat import callback_lib, dtypes, jax_core
+from pallas_debug.bridge.jaxcompat import dtypes, jax_core
 from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
 from pallas_debug.errors import MachineError, PallasDebugError
 from pallas_debug.guards import problem_of
@@ -231,28 +231,13 @@ class _Hosted:
         operand_avals = [*place, *(g.host for g in given)]
         operands = inline.lowered(context, before, avals_in, operand_avals, nodes)
         result_avals = [r.host for r in returned]
-        called = context.replace(
-            avals_in=operand_avals, avals_out=result_avals, tokens_in=None, tokens_out=None
-        )
 
         def call(device: Any, *arrays: Any) -> tuple[Array, ...]:
             values = [g.received(a) for g, a in zip(given, arrays, strict=True)]
             results = self._call(int(device), values)
             return tuple(r.sent(a) for r, a in zip(returned, results, strict=True))
 
-        results, _, _ = callback_lib.emit_python_callback(
-            called,
-            call,
-            None,
-            operands,
-            operand_avals,
-            result_avals,
-            has_side_effect=True,
-            returns_token=False,
-            sharding=callback_lib._callback_op_sharding(
-                context.module_context.axis_context, None, result_avals
-            ),
-        )
+        results = inline.called_back(context, call, operands, operand_avals, result_avals)
         return inline.lowered(context, after, result_avals, avals_out, results)
 
     def _call(self, device: int, arrays: Sequence[Array]) -> Sequence[Array]:

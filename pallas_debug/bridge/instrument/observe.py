@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 
+from pallas_debug.bridge import inline
 from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack, ThreadValue
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import launched
-from pallas_debug.bridge.jaxcompat import callback_lib, jax_core, mlir, xla_client
+from pallas_debug.bridge.jaxcompat import jax_core, mlir
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import problem_of
@@ -157,7 +157,7 @@ def _lowered(
     if made is None or not is_run:  # inspected or cross-compiled
         results = _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
         if is_run:
-            call_back(context, functools.partial(_note, launched.current()), [], [])
+            inline.called_back(context, functools.partial(_note, launched.current()), [], [])
         return results
     words = made.params["out_avals"][-1]
     wider = context.replace(avals_out=(*context.avals_out, words))
@@ -165,7 +165,7 @@ def _lowered(
     if wider.tokens_out is not None:
         context.set_tokens_out(wider.tokens_out)
     reporter = _Reporter(made.layout, observer, name_of(params))
-    call_back(context, reporter.report, [rows], [words])
+    inline.called_back(context, reporter.report, [rows], [words])
     return results
 
 
@@ -211,30 +211,3 @@ class _Reporter:
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             _fault(observer, self._name, error, "reading the results of its checks")
         return ()
-
-
-def call_back(
-    context: Any, function: Callable[..., Any], nodes: Sequence[Any], avals: Sequence[Any]
-) -> None:
-    """Emit a call back to `function` with these values; once per device under `shard_map`."""
-    callback_lib.emit_python_callback(
-        context.replace(avals_in=tuple(avals), avals_out=()),
-        function,
-        None,
-        list(nodes),
-        list(avals),
-        [],
-        has_side_effect=True,
-        returns_token=False,
-        sharding=_sharding(context.module_context.axis_context),
-    )
-
-
-def _sharding(axis_context: Any) -> Any:
-    if not hasattr(axis_context, "manual_axes"):
-        return None
-    if jax.config.jax_use_shardy_partitioner:
-        return callback_lib._get_sdy_array_list_for_callbacks(())
-    sharding = xla_client.OpSharding()
-    sharding.type = xla_client.OpSharding.Type.MANUAL
-    return sharding

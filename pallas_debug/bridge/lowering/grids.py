@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
-from pallas_debug.bridge.instrument import observe
+from pallas_debug.bridge.capture import meshes
 from pallas_debug.model import Kernel
 
 
@@ -57,7 +58,8 @@ def watching(grids: Grids) -> contextlib.AbstractContextManager[None]:
 def emit(context: Any, nodes: Sequence[Any], params: dict[str, Any], digest: str) -> None:
     """Add a callback with the sizes that the kernel being lowered takes from its operands."""
     count = getattr(params.get("grid_mapping"), "num_dynamic_grid_bounds", 0)
-    if not count or not _watchers or context.module_context.get_backend(optional=True) is None:
+    is_run = context.module_context.get_backend(optional=True) is not None
+    if not count or not _watchers or not is_run or meshes.is_partitioned(context):
         return
 
     def note(*sizes: Any) -> tuple[()]:
@@ -65,4 +67,4 @@ def emit(context: Any, nodes: Sequence[Any], params: dict[str, Any], digest: str
             watcher.note(digest, tuple(np.asarray(size).item() for size in sizes))
         return ()
 
-    observe.call_back(context, note, nodes[:count], context.avals_in[:count])
+    inline.called_back(context, note, nodes[:count], context.avals_in[:count])
