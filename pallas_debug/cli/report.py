@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +19,14 @@ from pallas_debug.render import one_line, plural
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    where: Path
+    where: tuple[Path, ...]
     to: Path
     kernel: str | None
     targets: tuple[str, ...]
+    is_opened: bool
 
 
-@shared.where
+@click.argument("where", metavar="[[OLD] WHERE]", type=shared.PLACE, nargs=-1)
 @click.option(
     "-o",
     "--to",
@@ -32,37 +35,46 @@ class ReportOptions:
     show_default=True,
     help="The file to write.",
 )
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
 @click.option("-k", "--kernel", help="Only this kernel.")
 @click.option("-t", "--target", "targets", multiple=True, help="Only this target; can be repeated.")
 def run(options: ReportOptions) -> int:
     """Write one HTML page about the kernels of WHERE (`dumps` by default).
 
-    The page shows kernels and targets, findings at their lines, source linked to the operations of
-    each pass, sizes and times of passes, and diffs. It is a single self-contained file, which opens
-    from a disk or from CI artefacts, without a network.
+    \b
+    pallas-debug report dumps --open
+    pallas-debug report old/ new/      what changed, with old and new side by side
 
-    The exit code is 3 if something in WHERE cannot be read; the page says so, too.
+    The page begins with a verdict. It shows findings at their lines, what would save cycles, source
+    linked to the operations of each pass, timelines, and diffs; with OLD, a dump directory from
+    before, or with several targets, it shows costs and texts side by side. It is a single
+    self-contained file, which opens from a disk or from CI artefacts, without a network.
+
+    The exit code is 3 if something in a directory cannot be read; the page says so, too.
     """
     from pallas_debug.report import write_report
 
-    place = where.place_at(options.where, options.kernel)
-    kernels = place.kernels()
-    reader, targets = place.reader, options.targets or ((place.target,) if place.target else ())
-    if not kernels and not any(record.findings for record in reader.iter_runs()):
+    if len(options.where) > 2:
+        raise UsageError(
+            f"report takes two directories at most, OLD and NEW, not {len(options.where)}"
+        )
+    paths = options.where or (Path(defaults.DIRECTORY),)
+    places = [where.place_at(path, options.kernel) for path in paths]
+    *old, kernels = [place.kernels() for place in places]
+    place, before = places[-1], [kernel for found in old for kernel in found]
+    targets = options.targets or ((place.target,) if place.target else ())
+    if not kernels and not any(record.findings for record in place.reader.iter_runs()):
         raise UsageError(where.no_kernels(place.root))
-    where.check_targets(targets, kernels)
+    where.check_targets(targets, [*before, *kernels])
+    title = " → ".join(one.root.resolve().name for one in places)
     try:
         written = write_report(
-            reader,
-            kernels,
-            options.to,
-            title=place.root.resolve().name,
-            targets=targets,
+            place.reader, kernels, options.to, title=title, targets=targets, old=before
         )
     except OSError as error:
         raise output.unwritable(options.to, error) from error
-    compilations = [c for k in kernels for c in k.compilations]
-    found = [k.problem for k in kernels] + [c.problem for c in compilations]
+    compilations = [c for k in (*before, *kernels) for c in k.compilations]
+    found = [k.problem for k in (*before, *kernels)] + [c.problem for c in compilations]
     problems = [*filter(None, found), *(d for c in compilations for d in c.damaged())]
     for problem in problems:
         output.message(problem)
@@ -72,8 +84,23 @@ def run(options: ReportOptions) -> int:
             "page would be too large; select what it shows with -k and -t"
         )
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
+    if options.is_opened:
+        _open(options.to)
     output.follow(place.first_failure(kernels) or followup.command("ls", place.root))
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 
 command = shared.make("report", ReportOptions, run)
+
+
+def _open(page: Path) -> None:
+    """Open a page in a graphical browser; without a display, name the file.
+
+    A browser that draws in the terminal would show neither the script's parts nor a way back.
+    """
+    import webbrowser
+
+    has_display = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
+    is_shown = (sys.platform != "linux" or has_display) and webbrowser.open(page.resolve().as_uri())
+    if not is_shown:
+        output.message(f"there is no display for a browser; open {one_line(page.resolve())}")

@@ -16,10 +16,10 @@ from pallas_debug.model import SourceLine
 
 ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
 
-Tables = dict[tuple[str, ...], tuple[Chains, dict[tuple[str, ...], ChainsOfLine]]]
-"""Resolvers of aliases and their resolved locations, keyed by the lines that define the aliases.
+Tables = dict[tuple[str, ...], tuple[Chains, dict[str, tuple[str, ChainsOfLine]]]]
+"""Resolvers of aliases and the lines they were used for, keyed by what defines the aliases.
 
-Two thirds of a module's passes share their aliases.
+Two thirds of a module's passes share their aliases, and most of their lines.
 """
 
 _ALIAS = "#loc"
@@ -46,27 +46,26 @@ def bare_text(module: Module, tables: Tables | None = None) -> BareText:
     Args:
       tables: cache for texts of the same kernel.
     """
-    lines: list[str] = []
-    chains: list[ChainsOfLine] = []
     is_mlir = module.kind == "mlir"
     aliases = tuple(line for line in module.lines if is_mlir and line.startswith(_ALIAS))
     tables = {} if tables is None else tables
-    resolver, known = tables.setdefault(aliases, (Chains(aliases), {}))
+    resolver, known = tables.setdefault((module.kind, *aliases), (Chains(aliases), {}))
+    found: list[tuple[str, ChainsOfLine]] = []
     for number, line in enumerate(module.lines):
         if is_mlir and line.startswith(_ALIAS):
             continue
-        bare, bodies = _divided(module, number)
-        lines.append(bare)
-        if module.kind == "jaxpr":
-            chains.append(_chains(module.source(number)))
-            continue
-        if bodies not in known:
-            known[bodies] = _chains(*map(resolver.resolve, bodies))
-        chains.append(known[bodies])
-    while lines and not lines[-1]:
-        lines.pop()
-        chains.pop()
-    return BareText(lines=lines, chains=chains)
+        if line not in known:
+            bare, bodies = _divided(module, number)
+            sources = (
+                _chains(module.source(number))
+                if module.kind == "jaxpr"
+                else _chains(*map(resolver.resolve, bodies))
+            )
+            known[line] = bare, sources
+        found.append(known[line])
+    while found and not found[-1][0]:
+        found.pop()
+    return BareText(lines=[bare for bare, _ in found], chains=[chains for _, chains in found])
 
 
 def _divided(module: Module, number: int) -> tuple[str, tuple[str, ...]]:

@@ -18,9 +18,9 @@ from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Stage
 from pallas_debug.profile.stats import Profile
 from pallas_debug.report import schedule
-from pallas_debug.report.collect import ReportedKernel, own_file
+from pallas_debug.report.collect import ReportedKernel, ReportedTarget, own_file
 from pallas_debug.report.pack import Packer, Text, compressed, document, shown
-from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
+from pallas_debug.store import StoredKernel, StoredText
 from pallas_debug.store.layout import (
     ANALYSIS,
     CRITICAL_PATH,
@@ -66,7 +66,6 @@ def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
     Args:
       profiles: one for each compilation, in order.
     """
-    packer = Packer()
     own = [_stage(kernel.stored, "jaxpr")]
     source = _stage(kernel.stored, "source")
     extra = {
@@ -75,36 +74,42 @@ def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
         "notes": [list(note) for note in _notes(kernel)],
         "blocks": _blocks(kernel.stored),
     }
-    made = [_chunk(kernel.id, None, own, document(packer, own) | extra)]
-    for at, (stored, profile) in enumerate(zip(kernel.compilations, profiles, strict=True)):
-        id_ = f"{kernel.id}-{at}"
-        passes = list(_passes(kernel.stored, stored))
+    made = [_chunk(kernel.id, None, own, document(Packer(), own) | extra)]
+    for at, (target, profile) in enumerate(zip(kernel.targets, profiles, strict=True)):
+        id_, moved = f"{kernel.id}-{at}", kernel.moved(target)
+        passes = list(_passes(target))
+        if target.kernel is not kernel.stored:
+            passes = [_stage(target.kernel, "source"), _stage(target.kernel, "jaxpr"), *passes]
         if passes:
-            made.append(_chunk(f"{id_}-passes", at, passes, document(Packer(), passes)))
+            content = document(Packer(moved=moved), passes)
+            made.append(_chunk(f"{id_}-passes", at, passes, content))
         if profile is not None:
-            made.append(_of_schedule(f"{id_}-schedule", at, kernel, stored, profile.profile))
+            made.append(_of_schedule(f"{id_}-schedule", at, kernel, target, profile.profile))
         made += (
-            _chunk(f"{id_}-llo{n}", at, [text], document(Packer(), [text]))
-            for n, text in enumerate(_llo(kernel.stored, stored))
+            _chunk(f"{id_}-llo{n}", at, [text], document(Packer(moved=moved), [text]))
+            for n, text in enumerate(_llo(target))
         )
     return made
 
 
 def _of_schedule(
-    id_: str, at: int, kernel: ReportedKernel, stored: StoredCompilation, profile: Profile
+    id_: str, at: int, kernel: ReportedKernel, target: ReportedTarget, profile: Profile
 ) -> Chunk:
     """The bundles, and the compiler's other texts about its schedule."""
-    own = own_file(kernel.stored)
+    own, moved = own_file(kernel.stored), kernel.moved(target)
     bare, starts = schedule.listing(profile)
     texts = [Text(name="bundles", bare=bare)] if bare.lines else []
-    texts += _beside(kernel.stored, stored, [PurePath(path).stem for path in _OF_SCHEDULE])
-    content = document(Packer(), texts) | {
+    texts += _beside(target, [PurePath(path).stem for path in _OF_SCHEDULE])
+    notes = [
+        (moved(advice.source), advice) for advice in profile.advice if advice.source is not None
+    ]
+    content = document(Packer(moved=moved), texts) | {
         "strip": schedule.strip(profile, starts),
-        "costs": schedule.costs(profile, own),
+        "costs": schedule.costs(profile, own, moved),
         "notes": [
-            [advice.source.line, "advice", shown(f"{advice.kind}: {advice.message}")]
-            for advice in profile.advice
-            if advice.source is not None and advice.source.file == own
+            [source.line, "advice", shown(f"{advice.kind}: {advice.message}")]
+            for source, advice in notes
+            if source.file == own
         ],
     }
     return _chunk(id_, at, texts, content)
@@ -143,8 +148,9 @@ def _stage(kernel: StoredKernel, stage: Stage, target: str | None = None) -> Tex
     return _read(stage, partial(find_text, kernel, target, stage))
 
 
-def _passes(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
+def _passes(target: ReportedTarget) -> Iterable[Text]:
     """StableHLO, Mosaic, the passes that changed something, and the compiler's log."""
+    kernel, stored = target.kernel, target.stored
     for stage in _BEFORE_PASSES:
         if kernel.stage_path(stage, stored.target) is not None:
             yield _stage(kernel, stage, stored.target)
@@ -154,19 +160,17 @@ def _passes(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
         if this.changed or n == 0:
             name = pass_name(this.number, this.name)
             yield _read(name, partial(text_of_pass, kernel, stored, this))
-    yield from _beside(kernel, stored, [LOG])
+    yield from _beside(target, [LOG])
 
 
-def _llo(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
+def _llo(target: ReportedTarget) -> Iterable[Text]:
     """LLO passes: one of them is as large as all of Mosaic's."""
-    return _beside(kernel, stored, [text.stage for text in llo_texts(kernel, stored)])
+    return _beside(target, [text.stage for text in llo_texts(target.kernel, target.stored)])
 
 
-def _beside(
-    kernel: StoredKernel, stored: StoredCompilation, names: Iterable[str]
-) -> Iterable[Text]:
+def _beside(target: ReportedTarget, names: Iterable[str]) -> Iterable[Text]:
     """Texts other than stages and passes, with these names, if the dump has them."""
-    known = {text.stage: text for text in texts_beside(kernel, stored)}
+    known = {text.stage: text for text in texts_beside(target.kernel, target.stored)}
     for name in names:
         if name in known:
             yield _read(name, partial(known.__getitem__, name))
@@ -188,13 +192,16 @@ def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
         for at in filter(None, (finding.source, finding.other)):
             if own is None or at.file == own:
                 yield at.line, "finding", shown(f"{finding.kind}: {message}")
+                if finding.advice and at is finding.source:
+                    yield at.line, "finding", shown(f"try: {finding.advice}")
     alike: dict[tuple[int, str], list[str]] = {}
-    for stored in kernel.compilations:
-        failure = stored.compilation.failure if stored.compilation is not None else None
+    for target in kernel.targets:
+        made = target.stored.compilation
+        failure = made.failure if made is not None and not target.is_old else None
         if failure is not None and failure.source is not None and failure.source.file == own:
             explained = failure.explanation
             sentence = explained.title if explained is not None else ""
             text = f"{failure.stage}: {sentence or failure.headline}"
-            alike.setdefault((failure.source.line, text), []).append(stored.target)
-    for (line, text), targets in alike.items():
-        yield line, "failure", shown(f"{', '.join(targets)} {text}")
+            alike.setdefault((failure.source.line, text), []).append(target.label)
+    for (line, text), labels in alike.items():
+        yield line, "failure", shown(f"{', '.join(labels)} {text}")

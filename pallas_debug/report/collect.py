@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import cached_property
 
+from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.findings.collector import Collector
-from pallas_debug.model import Finding, Gap, Hint, PrintRecord
+from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 from pallas_debug.store.layout import clean
 
 _DIGITS = re.compile(r"-[0-9a-f]{8}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedTarget:
+    """A kernel compiled for a target: a tab of its section.
+
+    Attributes:
+      label: name of the target, with `old` after it if another dump is compared with this one.
+      kernel: the kernel that was compiled; an old one may have other lines.
+    """
+
+    label: str
+    kernel: StoredKernel
+    stored: StoredCompilation
+    is_old: bool = False
+
+    @property
+    def is_ok(self) -> bool:
+        return self.stored.compilation is not None and self.stored.compilation.ok
+
+    def text(self, line: SourceLine) -> str | None:
+        """The text of a Python line, as it was dumped."""
+        lines = self.source_lines if line.file == own_file(self.kernel) else ()
+        return lines[line.line - 1] if 0 < line.line <= len(lines) else line.text
+
+    @cached_property
+    def source_lines(self) -> list[str]:
+        """Lines of the kernel's own file; none if the dump does not contain it."""
+        return source_lines(self.kernel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +52,14 @@ class ReportedKernel:
 
     Attributes:
       id: of its section in the page.
+      targets: each after that of the old dump, if there is one.
       tests: tests and scripts that used it.
       judged: engines that judged it in some run, without the targets that it was compiled for.
     """
 
     id: str
     stored: StoredKernel
-    compilations: tuple[StoredCompilation, ...] = ()
+    targets: tuple[ReportedTarget, ...] = ()
     findings: tuple[Finding, ...] = ()
     prints: tuple[PrintRecord, ...] = ()
     hints: tuple[Hint, ...] = ()
@@ -37,11 +70,52 @@ class ReportedKernel:
     @property
     def name(self) -> str:
         """The kernel's own name, or its folder's name."""
-        kernel = self.stored.kernel
-        return kernel.name if kernel is not None else self.stored.name
+        return _name(self.stored)
 
-    def compilation(self, target: str) -> StoredCompilation | None:
-        return next((c for c in self.compilations if c.target == target), None)
+    def link(self, source: SourceLine) -> str | None:
+        """The address in the page of a line of the kernel's own file."""
+        return f"#{self.id}/l{source.line}" if source.file == own_file(self.stored) else None
+
+    def target(self, label: str) -> ReportedTarget | None:
+        return next((t for t in self.targets if t.label == label), None)
+
+    @property
+    def pairs(self) -> list[tuple[ReportedTarget, ReportedTarget]]:
+        """Targets to compare: the old with the new, or else the first with each of the others."""
+        old = [t for t in self.targets if t.is_old]
+        new = [t for t in self.targets if not t.is_old]
+        if len(old) == len(new) == 1:
+            return [(old[0], new[0])]
+        if old:
+            return [(a, b) for a in old for b in new if a.stored.target == b.stored.target]
+        return [(new[0], other) for other in new[1:]]
+
+    def moved(self, target: ReportedTarget) -> Callable[[SourceLine], SourceLine]:
+        """Return a function from lines of the old source to those of this kernel's source.
+
+        A line that the new source no longer has keeps its number, in a file that is called old.
+        """
+        own, before = own_file(self.stored), own_file(target.kernel)
+        if target.kernel is self.stored or own is None or before is None:
+            return lambda line: line
+        matcher = SequenceMatcher(
+            None, target.source_lines, source_lines(self.stored), autojunk=False
+        )
+        lines = {
+            block.a + n + 1: block.b + n + 1
+            for block in matcher.get_matching_blocks()
+            for n in range(block.size)
+        }
+
+        def moved(line: SourceLine) -> SourceLine:
+            if line.file != before:
+                return line
+            number = lines.get(line.line)
+            return replace(
+                line, file=own if number else f"{before} (old)", line=number or line.line
+            )
+
+        return moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +124,17 @@ class Contents:
 
     Attributes:
       elsewhere: findings for kernels that the directory does not contain.
+      gone: names of old kernels without a counterpart.
     """
 
     kernels: tuple[ReportedKernel, ...] = ()
     elsewhere: tuple[Finding, ...] = ()
-    runs: int = 0
+    gone: tuple[str, ...] = ()
 
     @property
-    def targets(self) -> tuple[str, ...]:
-        """Targets of all kernels, in order of first occurrence."""
-        found = (c.target for kernel in self.kernels for c in kernel.compilations)
-        return tuple(dict.fromkeys(found))
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the targets of all kernels, in order of first occurrence."""
+        return tuple(dict.fromkeys(t.label for kernel in self.kernels for t in kernel.targets))
 
 
 @dataclass
@@ -76,56 +150,70 @@ class _Used:
 
 
 def collect(
-    reader: DumpReader, kernels: Iterable[StoredKernel], targets: Sequence[str] = ()
+    reader: DumpReader,
+    kernels: Iterable[StoredKernel],
+    targets: Sequence[str] = (),
+    old: Iterable[StoredKernel] = (),
 ) -> Contents:
-    """Collect kernels, compiled for some or all targets, with the records of runs about them."""
+    """Collect kernels, compiled for some or all targets, with the records of runs about them.
+
+    Args:
+      old: kernels of another dump to compare them with.
+    """
     chosen = list(kernels)
     used: dict[str, _Used] = {kernel.name: _Used() for kernel in chosen}
-    compiled = {k.name: {c.target for c in k.compilations if _is_compiled(c)} for k in chosen}
+    elsewhere = _Used()
     by_name: dict[str, list[str]] = {}
     for folder in used:
         by_name.setdefault(_DIGITS.sub("", folder), []).append(folder)
-    elsewhere = Collector()
-    runs = 0
     for record in reader.iter_runs():
-        runs += 1
+
+        def of(kernel: str, digest: str = "", folders: Sequence[str] = record.kernels) -> _Used:
+            return used.get(_folder_of(kernel, folders, by_name, digest), elsewhere)
+
         for folder in record.kernels:
-            if folder in used:
-                used[folder].tests.setdefault(record.name)
+            used.get(folder, elsewhere).tests.setdefault(record.name)
         for folder, engines in record.judged.items():
-            if folder in used:
-                used[folder].judged.update(dict.fromkeys(engines))
+            used.get(folder, elsewhere).judged.update(dict.fromkeys(engines))
         for finding in record.findings:
-            folder = _folder_of(finding.kernel, record.kernels, by_name, finding.digest)
-            (used[folder].collector if folder in used else elsewhere).add(finding)
+            of(finding.kernel, finding.digest).collector.add(finding)
         for hint in record.hints:
-            folder = _folder_of(hint.kernel, record.kernels, by_name, hint.digest)
-            if folder in used:
-                used[folder].hints.setdefault(hint)
-        for printed in record.prints:
-            folder = _folder_of(printed.kernel, record.kernels, by_name)
-            if folder in used:
-                used[folder].prints.append(printed)
+            of(hint.kernel, hint.digest).hints.setdefault(hint)
         for gap in record.gaps:
-            folder = _folder_of(gap.kernel, record.kernels, by_name, gap.digest)
-            # A run that ended while the compiler worked knows nothing of what it made later.
-            if folder in used and gap.engine not in compiled[folder]:
-                used[folder].gaps.setdefault(gap)
-    found = [
-        ReportedKernel(
-            id=f"k{number}",
-            stored=kernel,
-            compilations=_chosen(kernel.compilations, targets),
-            findings=used[kernel.name].collector.findings,
-            prints=tuple(used[kernel.name].prints),
-            hints=tuple(used[kernel.name].hints),
-            gaps=tuple(used[kernel.name].gaps),
-            tests=tuple(used[kernel.name].tests),
-            judged=tuple(e for e in used[kernel.name].judged if e not in compiled[kernel.name]),
-        )
-        for number, kernel in enumerate(chosen)
-    ]
-    return Contents(kernels=tuple(found), elsewhere=elsewhere.findings, runs=runs)
+            of(gap.kernel, gap.digest).gaps.setdefault(gap)
+        for printed in record.prints:
+            of(printed.kernel).prints.append(printed)
+    pairs, gone = _paired(list(old), chosen)
+    return Contents(
+        kernels=tuple(
+            _reported(f"k{n}", kernel, before, used[kernel.name], targets)
+            for n, (before, kernel) in enumerate(pairs)
+        ),
+        elsewhere=elsewhere.collector.findings,
+        gone=tuple(map(_name, gone)),
+    )
+
+
+def _reported(
+    id_: str,
+    kernel: StoredKernel,
+    old: StoredKernel | None,
+    used: _Used,
+    targets: Sequence[str],
+) -> ReportedKernel:
+    # A run that ended while the compiler worked knows nothing of what it made later.
+    compiled = {c.target for c in kernel.compilations if c.compilation and c.compilation.ok}
+    return ReportedKernel(
+        id=id_,
+        stored=kernel,
+        targets=_targets(kernel, old, targets),
+        findings=used.collector.findings,
+        prints=tuple(used.prints),
+        hints=tuple(used.hints),
+        gaps=tuple(gap for gap in used.gaps if gap.engine not in compiled),
+        tests=tuple(used.tests),
+        judged=tuple(engine for engine in used.judged if engine not in compiled),
+    )
 
 
 def own_file(stored: StoredKernel) -> str | None:
@@ -134,14 +222,54 @@ def own_file(stored: StoredKernel) -> str | None:
     return of.source.file if of is not None and of.source is not None else None
 
 
-def _is_compiled(stored: StoredCompilation) -> bool:
-    return stored.compilation is not None and stored.compilation.ok
+def source_lines(stored: StoredKernel) -> list[str]:
+    """Lines of the kernel's own file; none if the dump does not contain it."""
+    try:
+        return stored.stage_text("source").split("\n")
+    except (DumpFormatError, UsageError):
+        return []
 
 
-def _chosen(
-    compilations: Iterable[StoredCompilation], targets: Sequence[str]
-) -> tuple[StoredCompilation, ...]:
-    return tuple(c for c in compilations if not targets or {c.target, c.folder.name} & {*targets})
+def _name(stored: StoredKernel) -> str:
+    return stored.kernel.name if stored.kernel is not None else stored.name
+
+
+def _paired(
+    old: list[StoredKernel], new: Sequence[StoredKernel]
+) -> tuple[list[tuple[StoredKernel | None, StoredKernel]], list[StoredKernel]]:
+    """Pair kernels with their old versions, by folder, by name, or as the only ones.
+
+    Returns:
+      The pairs, and the old kernels without a counterpart.
+    """
+    if len(old) == len(new) == 1:
+        return [(old[0], new[0])], []
+    pairs: list[tuple[StoredKernel | None, StoredKernel]] = []
+    for kernel in new:
+        alike = [k for k in old if k.name == kernel.name]
+        alike = alike or [k for k in old if _name(k) == _name(kernel)]
+        pairs.append((alike[0] if alike else None, kernel))
+        old = [k for k in old if k not in alike[:1]]
+    return pairs, old
+
+
+def _targets(
+    kernel: StoredKernel, old: StoredKernel | None, wanted: Sequence[str]
+) -> tuple[ReportedTarget, ...]:
+    found = [
+        ReportedTarget(
+            label=f"{c.target} old" if of is old else c.target,
+            kernel=of,
+            stored=c,
+            is_old=of is old,
+        )
+        for of in (old, kernel)
+        if of is not None
+        for c in of.compilations
+        if not wanted or {c.target, c.folder.name} & {*wanted}
+    ]
+    names = [target.stored.target for target in found]
+    return tuple(sorted(found, key=lambda target: names.index(target.stored.target)))
 
 
 def _folder_of(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import Dump, Finding, PrintRecord
-from pallas_debug.report.collect import ReportedKernel, own_file
+from pallas_debug.report.collect import ReportedTarget
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import (
     advice,
@@ -22,12 +22,10 @@ from pallas_debug.report.parts import (
     findings,
     kernel,
     memory,
-    overview,
 )
 from pallas_debug.report.parts.common import mark, section
-from pallas_debug.report.section import source_lines
 from pallas_debug.store import open_dumps
-from pallas_debug.store.profiles import StoredProfile, read_profile
+from pallas_debug.store.profiles import read_profile
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Stats
@@ -50,26 +48,26 @@ def _style() -> str:
 def dump_html(dump: Dump) -> str:
     """A dumped kernel: targets, figures of its schedule, passes, memory and blocks."""
     stored = _stored(dump)
-    profiles = [_profile(stored, one.target) for one in dump.compilations]
-    own = own_file(stored) if stored is not None else None
-    lines = source_lines(stored) if stored is not None else ()
     of_targets = []
-    for made, found in zip(dump.compilations, profiles, strict=True):
+    for made in dump.compilations:
         content: list[Child] = []
         if made.failure is not None:
             content.append(compilation.failure_card(made.failure))
-        if found is not None:
-            profile = found.profile
-            content.append(section("Advice", advice.advice_list(profile.advice), level=4))
-            content.append(figures.summary(profile.stats, own, lines))
-            content.append(section("Memory", memory.memory_part(profile.stats.memory), level=4))
+        target = _target(stored, made.target)
+        found = read_profile(target.kernel, target.stored) if target is not None else None
+        if target is not None and found is not None:
+            stats = found.profile.stats
+            content.append(section("Advice", advice.advice_list(stats.advice), level=4))
+            content.append(figures.summary(stats, target.text))
+            content.append(section("Memory", memory.memory_part(stats.memory), level=4))
         content.append(compilation.passes_table(made))
         heading = tag("summary", tag("b", made.target), " ", compilation.status(made))
         of_targets.append(tag("details", heading, content, open=made is dump.compilations[0]))
+    gone = tag("p", f"{dump.folder} is no longer there.", class_="pd-dim")
     return fragment(
         tag("h3", dump.kernel.name),
         kernel.subtitle(dump.kernel),
-        _targets(dump, stored, profiles),
+        gone if stored is None else None,
         of_targets,
         _blocks(stored),
         tag("details", tag("summary", "operands"), kernel.operands_table(dump.kernel)),
@@ -120,26 +118,13 @@ def _stored(dump: Dump) -> StoredKernel | None:
     return found
 
 
-def _profile(stored: StoredKernel | None, target: str) -> StoredProfile | None:
+def _target(stored: StoredKernel | None, name: str) -> ReportedTarget | None:
+    if stored is None:
+        return None
     try:
-        return None if stored is None else read_profile(stored, stored.target(target))
+        return ReportedTarget(label=name, kernel=stored, stored=stored.target(name))
     except PallasDebugError:
         return None
-
-
-def _targets(
-    dump: Dump, stored: StoredKernel | None, profiles: Sequence[StoredProfile | None]
-) -> Markup:
-    if stored is None:
-        return tag("p", f"{dump.folder} is no longer there.", class_="pd-dim")
-    stats = {
-        made.target: overview.OverviewFigures.of(found.profile.stats)
-        for made, found in zip(dump.compilations, profiles, strict=True)
-        if found is not None
-    }
-    reported = ReportedKernel(id="k0", stored=stored, compilations=stored.compilations)
-    targets = [made.target for made in dump.compilations]
-    return overview.matrix([reported], targets, [stats], linked=False)
 
 
 def _blocks(stored: StoredKernel | None) -> Markup:

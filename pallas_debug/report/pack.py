@@ -14,7 +14,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,10 +57,12 @@ class Packer:
     Attributes:
       files: names of Python files.
       chains: chains of Python lines of a line of text, innermost first.
+      moved: returns the line of the shown source for one of an older source.
     """
 
     files: dict[str, int] = field(default_factory=dict)
     chains: dict[ChainsOfLine, int] = field(default_factory=dict)
+    moved: Callable[[SourceLine], SourceLine] = lambda line: line
     _tables: Tables = field(default_factory=dict, repr=False)
     _seen: dict[int, tuple[ChainsOfLine, int]] = field(default_factory=dict, repr=False)
 
@@ -98,7 +100,7 @@ class Packer:
         return known[1]
 
     def _flat(self, chain: Iterable[SourceLine]) -> Iterable[int]:
-        return (n for line in chain for n in (self._file(line.file), line.line))
+        return (n for line in map(self.moved, chain) for n in (self._file(line.file), line.line))
 
     def _file(self, name: str) -> int:
         return self.files.setdefault(name, len(self.files))

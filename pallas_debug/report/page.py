@@ -11,15 +11,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
+from pallas_debug.model import Failure
 from pallas_debug.report.chunks import Chunk, within
-from pallas_debug.report.collect import Contents, ReportedKernel
+from pallas_debug.report.collect import Contents, ReportedKernel, ReportedTarget
 from pallas_debug.report.markup import Markup, join, tag
 from pallas_debug.report.pack import compressed, shown
-from pallas_debug.report.parts import compilation, findings, overview
+from pallas_debug.report.parts import changes, compilation, findings, overview
 from pallas_debug.report.parts.common import section
-from pallas_debug.report.parts.findings import Link
-from pallas_debug.report.parts.overview import FiguresByTarget
-from pallas_debug.report.section import build_section, link_of
+from pallas_debug.report.parts.overview import StatsByLabel
+from pallas_debug.report.section import build_section
 
 MAX_DATA = 19_000_000
 """Maximum bytes of compressed texts in a page."""
@@ -69,7 +69,7 @@ def render_page(contents: Contents, title: str) -> tuple[str, int]:
         _bar(),
         tag(
             "main",
-            _overview(contents, title, [one.figures for one in built]),
+            _overview(contents, title, [one.stats for one in built]),
             [one.section for one in built],
             id="main",
             tabindex="-1",
@@ -117,50 +117,53 @@ def _bar() -> Markup:
     )
 
 
-def _overview(contents: Contents, title: str, stats: Sequence[FiguresByTarget]) -> Markup:
-    table = overview.matrix(contents.kernels, contents.targets, stats, linked=True)
-    nothing = tag("p", "There are no kernels in this directory.", class_="pd-empty")
+def _overview(contents: Contents, title: str, stats: Sequence[StatsByLabel]) -> Markup:
     of_all = [
         tag(
             "section",
             tag("h3", tag("a", reported.name, href=f"#{reported.id}")),
-            _failures(reported, link_of(reported)),
-            findings.finding_list(reported.findings, link_of(reported)),
-            findings.hint_list(reported.hints, link_of(reported)),
+            _failures(reported),
+            findings.finding_list(reported.findings, reported.link),
+            findings.hint_list(reported.hints, reported.link),
         )
         for reported in contents.kernels
-        if reported.findings or reported.hints or _failed(reported)
+        if reported.findings or reported.hints or any(_failure(t) for t in reported.targets)
     ]
     elsewhere = findings.finding_list(contents.elsewhere)
+    kernels = overview.matrix(contents, stats) if contents.kernels else None
     return tag(
         "section",
         tag("h1", title),
-        overview.tiles(contents),
-        tag("div", table, class_="pd-scroll") if contents.kernels else nothing,
-        tag("div", section("Findings", *of_all, level=2), id="findings"),
+        overview.verdict(contents),
+        overview.shares(contents, stats),
+        section("Findings", *of_all, level=2),
         section("Findings of kernels that are not in this directory", elsewhere, level=2),
+        section("What would save cycles", overview.proposals(contents, stats), level=2),
+        section("Side by side", changes.changes_table(contents, stats), level=2),
+        section("Kernels", kernels, level=2),
         id="overview",
         class_="pd-view",
     )
 
 
-def _failed(reported: ReportedKernel) -> bool:
-    return any(c.compilation and c.compilation.failure for c in reported.compilations)
+def _failure(target: ReportedTarget) -> Failure | None:
+    """Why a target does not compile; None for an old dump, which is only compared."""
+    made = target.stored.compilation
+    return made.failure if made is not None and not target.is_old else None
 
 
-def _failures(reported: ReportedKernel, link: Link) -> Markup:
+def _failures(reported: ReportedKernel) -> Markup:
     """Failures of a kernel; targets with the same failure share a card."""
-    cards: dict[str, list[str]] = {}
-    shown_: dict[str, Markup] = {}
-    for stored in reported.compilations:
-        failure = stored.compilation.failure if stored.compilation is not None else None
+    cards: dict[tuple[str, str], list[str]] = {}
+    shown_: dict[tuple[str, str], Failure] = {}
+    for target in reported.targets:
+        failure = _failure(target)
         if failure is not None:
-            same = f"{failure.stage} {failure.headline}"
-            cards.setdefault(same, []).append(stored.target)
-            shown_.setdefault(same, compilation.failure_card(failure, link))
+            same = failure.stage, failure.headline
+            cards.setdefault(same, []).append(target.label)
+            shown_.setdefault(same, failure)
     return join(
-        tag("div", tag("p", "on ", ", ".join(cards[same]), class_="pd-on"), shown_[same])
-        for same in cards
+        compilation.failure_card(shown_[same], reported.link, cards[same]) for same in cards
     )
 
 
@@ -172,7 +175,7 @@ def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:
                 "id": reported.id,
                 "name": shown(reported.name),
                 **_own_place(reported),
-                "targets": [shown(stored.target) for stored in reported.compilations],
+                "targets": [shown(target.label) for target in reported.targets],
                 "chunks": [chunk.as_json() for chunk in found],
             }
             for reported, found in zip(contents.kernels, chunks, strict=True)

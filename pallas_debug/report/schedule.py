@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pallas_debug.ir.bundles import Bundle
+from pallas_debug.model import SourceLine
 from pallas_debug.profile.stats import Profile
 from pallas_debug.report.bare import BareText, ChainsOfLine
 from pallas_debug.report.pack import runs, shown
@@ -76,11 +78,14 @@ def strip(profile: Profile, starts: list[int]) -> dict[str, Any] | None:
     }
 
 
-def costs(profile: Profile, file: str | None) -> list[list[int | float]]:
+def costs(
+    profile: Profile, file: str | None, moved: Callable[[SourceLine], SourceLine]
+) -> list[list[int | float]]:
     """Costs of the lines of a file: line, bundles, share, own share, spills, fills, copies."""
+    lines = [(moved(cost.source), cost) for cost in profile.lines]
     return [
         [
-            cost.source.line,
+            source.line,
             cost.bundles,
             round(cost.share, 5),
             round(cost.own_share, 5),
@@ -88,6 +93,6 @@ def costs(profile: Profile, file: str | None) -> list[list[int | float]]:
             cost.fills,
             cost.copies,
         ]
-        for cost in profile.lines
-        if cost.source.file == file
+        for source, cost in lines
+        if source.file == file
     ]

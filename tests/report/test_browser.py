@@ -132,8 +132,8 @@ def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
     browser.press(Keys.TAB)
     assert active(browser) == "pd-skip: Skip to the content"
     browser.press(*[Keys.TAB] * 4)
-    assert active(browser) == "A: ✕ 2 failed compilations"
-    browser.press(Keys.TAB, Keys.TAB)
+    assert active(browser) == "BUTTON: Findings"
+    browser.press("/")
     assert active(browser) == "INPUT: Filter kernels by name or file"
     browser.press(Keys.TAB)
     assert active(browser) == "A: double"
@@ -172,15 +172,48 @@ def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
 
 @pytest.mark.slow
 def test_parts_of_a_kernel_are_one_key_away(browser: Browser, page: Path) -> None:
+    names = "[...document.querySelectorAll('#parts button')].map(b => b.textContent)"
     browser.open(page)
-    assert browser.run("document.querySelector('#parts').hidden")
+    assert browser.run(names) == ["Findings", "Kernels"]
     open_kernel(browser, page, "double")
-    parts = browser.run("[...document.querySelectorAll('#parts button')].map(b => b.textContent)")
+    parts = browser.run(names)
     assert parts[:2] == ["Findings", "Source and operations"]
     assert "Passes" in parts
     browser.run("([...document.querySelectorAll('#parts button')].at(-1).click(), true)")
     assert active(browser) == f"H3: {parts[-1]}"
     browser.wait("scrollY > 0")
+
+
+WIDTHS = """
+  [...document.querySelectorAll('.pd-current .pd-pane:not([hidden])')].map((pane) => pane.offsetWidth)
+"""
+
+
+@pytest.mark.slow
+def test_panes_are_widened_by_keys_and_by_dragging(browser: Browser, page: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    open_kernel(browser, page, "double")
+    source, text = browser.run(WIDTHS)
+    browser.press(">")
+    assert browser.run(WIDTHS) == [source + 60, text - 60]
+    browser.press("<")
+    edge = browser.driver.find_element("css selector", ".pd-current .pd-text .pd-edge")
+    ActionChains(browser.driver).drag_and_drop_by_offset(edge, 100, 0).perform()
+    assert browser.run(WIDTHS) == [source + 100, text - 100]
+    browser.run("(document.querySelector('.pd-current .pd-edge').focus(), true)")
+    browser.press(*[Keys.ARROW_LEFT] * 40)
+    narrow, wide = browser.run(WIDTHS)
+    assert narrow == 160
+    assert narrow + wide == source + text
+    browser.run(f"(location.hash = '#{kernel_id(browser, 'unaligned')}', true)")
+    browser.wait("document.querySelector('.pd-current .pd-source .pd-row')")
+    assert browser.run(WIDTHS) == [narrow, wide], "the widths are those of one kernel"
+    browser.press("s")
+    second = browser.wait(f"({WIDTHS}).length === 3 && ({WIDTHS})")
+    assert min(second) >= 100, "the second text is as narrow as nothing"
+    open_kernel(browser, page, "double")
+    assert browser.run(WIDTHS) == [source, text], "the widths outlive the page"
 
 
 def test_filter_of_kernels(browser: Browser, page: Path) -> None:

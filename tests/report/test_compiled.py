@@ -21,6 +21,7 @@ from pallas_debug.profile.whatif import WhatIf
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
+ALL = "[...document.querySelectorAll('{}')]"
 STRIP = ".pd-current .pd-target.pd-current .pd-strip-scroll"
 
 
@@ -163,14 +164,6 @@ def test_the_walk_through_the_grid(browser: Browser, page: Path, dump: Dump) -> 
             assert block is not None
             assert caption.startswith(f"block ({', '.join(map(str, block))}): ")
         browser.press(Keys.ARROW_RIGHT)
-    browser.click(".pd-current .pd-walk .pd-button")
-    browser.wait(
-        "document.querySelector('.pd-current .pd-walk .pd-button').textContent === 'Pause'"
-    )
-    live = "document.querySelector('.pd-current .pd-walk [role=status]').ariaLive"
-    assert browser.run(live) == "off", "each point would be spoken over the one before"
-    browser.click(".pd-current .pd-walk .pd-button")
-    assert browser.run(live) == "polite"
     assert browser.errors() == []
 
 
@@ -214,13 +207,103 @@ def test_advice_is_shown_at_its_line(
     reader = open_dumps(dump.folder.parent)
     path = tmp_path / "report.html"
     write_report(reader, reader.kernels(), path, title="advised", targets=["v5e"])
-    assert "1 piece of advice" in path.read_text()
+    browser.open(path)
+    (proposal,) = browser.run(
+        "[...document.querySelectorAll('.pd-proposals li')].map(li => li.textContent)"
+    )
+    assert proposal.startswith("100 cycles50 %matmul on v5e: turn it round kernel.py:")
     open_kernel(browser, path, "matmul", f"/t0/l{kernel.line}")
     card = browser.text(".pd-current .pd-card")
     for expected in ("relayout", "the product <b>waits</b>", "turn it round", "x_ref[0]=64", "100"):
         assert expected in card
     noted = "document.querySelector('.pd-current .pd-note-row.pd-is-advice')?.textContent"
     assert browser.wait(noted) == "▲ relayout: the product <b>waits</b>"
+
+
+@pytest.mark.slow
+def test_the_timeline_is_that_of_the_command(command, page: Path, dump: Dump) -> None:  # type: ignore[no-untyped-def]
+    shown = command("timeline", dump.folder, "-t", "v6e").stdout.splitlines()
+    html = page.read_text()
+    assert f"<p>{shown[0]}</p>" in html
+    assert f"<li>{shown[-3].strip()}" in html
+    of_v6e = html[html.index(f"<p>{shown[0]}</p>") :].partition("</ul>")[0]
+    for name in ("compute", "x_ref", "y_ref", "out_ref"):
+        (row,) = re.findall(f"<span>{name}</span><svg [^>]*>(.*?)</svg>", of_v6e)
+        kinds = set(re.findall(r'class="pd-(\w+)"', row))
+        expected = {"compute": {"compute", "wait"}, "out_ref": {"write"}}.get(name, {"fetch"})
+        assert kinds == expected
+    copies = re.search(r"x_ref (\d+) of", "\n".join(shown))
+    assert copies is not None
+    (row,) = re.findall("<span>x_ref</span><svg [^>]*>(.*?)</svg>", of_v6e)
+    assert row.count("M") == int(copies[1])
+
+
+@pytest.mark.slow
+def test_two_targets_side_by_side(browser: Browser, page: Path, dump: Dump) -> None:
+    (stored,) = open_dumps(dump.folder).kernels()
+    found = {name: read_profile(stored, stored.target(name)) for name in ("v5e", "v6e")}
+    before, after = (
+        f"{one.profile.stats.cycles.total.value:,}" for one in found.values() if one is not None
+    )
+    browser.open(page)
+    text = "[...document.querySelectorAll('#overview .pd-part td')].map(td => td.textContent)"
+    assert f"{before} → {after}" in browser.run(text)
+    open_kernel(browser, page, "matmul", "/t0")
+    headings = browser.run(
+        "[...document.querySelectorAll('.pd-current h4')].map(h => h.textContent)"
+    )
+    assert "− v5e  + v6e" in headings
+    browser.press("s")
+    chosen = f"{ALL.format('.pd-current .pd-text')}.map(n => n.querySelector('select').value)"
+    first, second = browser.wait(f"({chosen})[1] && ({chosen})")
+    assert (first[0], second[0]) == ("0", "1")
+    assert first.partition("-")[2] == second.partition("-")[2]
+    assert "apply-vector-layout" in first
+
+
+DOUBLED = """\
+import jax
+from jax.experimental import pallas as pl
+
+
+def doubled(x_ref, o_ref):
+    o_ref[...] = x_ref[...] + x_ref[...]
+
+
+def double(x):
+    return pl.pallas_call(doubled, out_shape=x)(x)
+"""
+
+
+@pytest.mark.slow
+def test_old_and_new_side_by_side(browser: Browser, command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for folder, text in (("old", DOUBLED), ("new", DOUBLED.replace("def dou", "\n\n\ndef dou", 1))):
+        (tmp_path / "twice.py").write_text(text)
+        words = ("twice:double", "--arg", "f32[8,128]", "--stages", "bundles", "--to", folder)
+        assert command("dump", *words).returncode == 0
+    shutil.copytree(next((tmp_path / "old").glob("doubled-*")), tmp_path / "old" / "gone-00000000")
+    manifest = tmp_path / "old" / "gone-00000000" / "kernel.json"
+    manifest.write_text(manifest.read_text().replace('"doubled"', '"gone"'))
+    done = command("report", "old", "new", "-o", "both.html")
+    assert done.stdout.startswith("both.html: 1 kernel, ")
+    open_kernel(browser, tmp_path / "both.html", "doubled", "/t1/l9")
+    tabs = browser.run(f"{ALL.format('.pd-current .pd-tabs a')}.map(a => a.firstChild.data)")
+    assert tabs == ["v5e old", "v5e"]
+    assert browser.text(".pd-verdict").endswith("gone only in the old dump")
+    assert "No figure and no line changed." in browser.text(".pd-kernel")
+    browser.press("s")
+    chosen = f"{ALL.format('.pd-current .pd-text')}.map(n => n.querySelector('select').value)"
+    first, second = browser.wait(f"({chosen})[1] && ({chosen})")
+    assert (first[0], second[0]) == ("1", "0")
+    # Line 9 of the new source was line 6 of the old one.
+    marked = browser.wait(
+        f"(n => n[1] && n)({ALL.format('.pd-current .pd-text')}"
+        ".map(n => n.querySelectorAll('.pd-linked').length))"
+    )
+    assert marked[0] == marked[1]
+    status = browser.text(".pd-current .pd-status")
+    assert status.startswith(f"twice.py:9: {marked[0]} line")
+    assert browser.errors() == []
 
 
 @pytest.mark.slow

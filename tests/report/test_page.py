@@ -6,13 +6,16 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from pages import DOUBLE, Elements, Write
+from pages import DOUBLE, DUMPS, Elements, Write
+from jaxless import Run
 
+from pallas_debug.cli.exits import Exit
 from pallas_debug.model import MissingFile
 from pallas_debug.report import page
 
@@ -78,6 +81,31 @@ def test_shows_kernels_targets_and_findings_without_a_script(write: Write) -> No
     assert "12-apply-vector-layout" in words
 
 
+def verdict(path: Path) -> list[str]:
+    """Parts of the sentence at the top of the page."""
+    (found,) = re.findall(r'<ul class="pd-verdict">(.*?)</ul>', path.read_text())
+    return [re.sub("<[^>]*>", "", part) for part in re.findall("<li>(.*?)</li>", found)]
+
+
+def test_begins_with_a_verdict_and_shows_findings_before_costs(write: Write) -> None:
+    path = write()
+    failed = "✕ 2 of 3 kernels do not compile for v5e"
+    assert verdict(path) == [failed, "✕ 1 finding", "– 2 not judged"]
+    headings = re.findall("<h[12][^>]*>([^<]*)<", path.read_text())
+    assert headings[:3] == ["dumps", "Findings", "Kernels"]
+
+
+def test_the_verdict_on_kernels_without_a_fault(dumps: Path, write: Write) -> None:
+    for name in ("running-cc4e5499", "unaligned-00bb54cf"):
+        shutil.rmtree(dumps / name)
+    (run,) = dumps.glob("runs/*/*.json")
+    document = json.loads(run.read_text()) | {"findings": [], "hints": []}
+    run.write_text(json.dumps(document | {"judged": {DOUBLE: ["static", "machine"]}}))
+    assert verdict(write(dumps)) == ["✓ 1 kernel compiled for v5e", "✓ no findings"]
+    run.write_text(json.dumps(document))
+    assert verdict(write(dumps)) == ["✓ 1 kernel compiled for v5e", "– 1 not judged"]
+
+
 @pytest.mark.parametrize("gaps", [0, 1])
 def test_a_kernel_without_findings_names_the_engines_that_judged_it(
     dumps: Path, write: Write, gaps: int
@@ -126,8 +154,12 @@ def test_markup_in_names_stays_text(dumps: Path, write: Write, field: str) -> No
     assert "<img src=x onerror=alert(2)>" in " ".join(found.words)
 
 
-def test_chunks_hold_lines_without_locations_and_their_python_lines(write: Write) -> None:
-    path = write()
+def test_chunks_hold_lines_without_locations_and_their_python_lines(
+    dumps: Path, write: Write
+) -> None:
+    (run,) = dumps.glob("runs/*/*.json")
+    run.write_text(run.read_text().replace('"advice": null', '"advice": "pad x"', 1))
+    path = write(dumps)
     index = inflated(path, "index")
     kernel = next(k for k in index["kernels"] if k["name"] == "double")
     assert kernel["targets"] == ["v5e"]
@@ -137,7 +169,8 @@ def test_chunks_hold_lines_without_locations_and_their_python_lines(write: Write
     chunk = inflated(path, own["id"])
     assert "o_ref[...] = x_ref[...] + x_ref[...]" in chunk["source"]
     assert chunk["notes"] == [
-        [10, "finding", "OutOfBoundsRead: x_ref[32:40, 0:128] reaches 8 rows past x_ref"]
+        [10, "finding", "OutOfBoundsRead: x_ref[32:40, 0:128] reaches 8 rows past x_ref"],
+        [10, "finding", "try: pad x"],
     ]
     chunk = inflated(path, of_target["id"])
     text = next(t for t in chunk["texts"] if t["name"] == "12-apply-vector-layout")
@@ -208,3 +241,25 @@ def test_each_cause_of_a_missing_file_is_named(dumps: Path, write: Write) -> Non
     assert "schedule/timeout.txt" in page
     assert "the compiler took too long with the flag --xla_x" in page
     assert all(f"schedule/{cause}.txt" in page for cause in causes)
+
+
+def test_the_page_is_opened_in_a_browser(command: Run, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o700)
+    done = command("report", DUMPS, "--open", BROWSER=str(browser))
+    assert done.stderr == ""
+    assert (tmp_path / "opened").read_text() == f"{(tmp_path / 'report.html').as_uri()}\n"
+
+
+def test_without_a_display_the_page_is_named(command: Run, tmp_path: Path) -> None:
+    done = command("report", DUMPS, "--open", BROWSER="", DISPLAY="", WAYLAND_DISPLAY="")
+    path = tmp_path / "report.html"
+    assert path.is_file()
+    assert done.stderr == f"pallas-debug: there is no display for a browser; open {path}\n"
+
+
+def test_a_third_directory_is_refused(command: Run) -> None:
+    done = command("report", DUMPS, DUMPS, DUMPS)
+    assert done.returncode == Exit.USAGE
+    assert "report takes two directories at most, OLD and NEW, not 3" in done.stderr

@@ -9,10 +9,11 @@ import pytest
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
-from pallas_debug.report import schedule, words
+from pallas_debug.report import page, schedule, words
 from pallas_debug.report.markup import Markup, escape, tag
 from pallas_debug.report.pack import MAX_LINE, Packer, Text, document
-from pallas_debug.report.parts.memory import COLOURS, memory_part
+from pallas_debug.report.parts.common import COLOURS
+from pallas_debug.report.parts.memory import memory_part
 
 BUNDLES = """\
      0   :  { %s0 = inlined_call_operand.hbm [shape: f32[8,128]] }
@@ -46,6 +47,47 @@ BUNDLES = """\
 )
 def test_numbers(call: str, text: str) -> None:
     assert call == text
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour, as WCAG 2 defines it."""
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    r, g, b = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+BEHIND = {
+    "accent-soft": ("ink", "muted", "tk-op", "tk-value", "tk-type", "tk-string", "tk-number"),
+    "bad-soft": ("bad",),
+    "warn-soft": ("warn", "ink"),
+    "added": ("ink",),
+    "removed": ("ink",),
+}
+"""Texts on each background that not all texts are on."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "chosen dark"])
+def test_every_colour_of_text_has_contrast_in_both_schemes(scheme: str) -> None:
+    style = page.static(page.STYLES)
+    blocks = re.findall(r"\{[^{}]*--bg: [^{}]*\}", style)
+    found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[0]))
+    if scheme != "light":
+        found |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[scheme == "dark" or 2]))
+    texts = [name for name in found if name in ("ink", "muted", "accent", "ok", "bad", "warn")]
+    texts += [name for name in found if name.startswith("tk-")]
+    assert len(texts) == 12
+    pairs = [(text, on) for text in texts for on in ("bg", "surface", "sunken")]
+    pairs += [(text, on) for on, of in BEHIND.items() for text in of]
+    low = [(a, b, round(contrast(found[a], found[b]), 2)) for a, b in pairs]
+    assert [pair for pair in low if pair[2] < 4.5] == []
+    slices = re.findall(r"pd-slice-[\w-]+ \{ fill: (#[0-9a-f]{6})", style)
+    assert len(slices) == COLOURS + 1
+    assert min(contrast(found["slice-ink"], colour) for colour in slices) >= 4.5
 
 
 def test_markup_escapes_everything_but_itself() -> None:

@@ -64,7 +64,7 @@ def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[s
     rows = [
         (f"{'step':<{margin}}", [_ruler(p, w) for p, w in zip(timeline.parts, widths, strict=True)])
     ]
-    for name, spans in _rows(timeline, glyphs):
+    for name, spans in rows_of(timeline, glyphs):
         cells = [
             _cells(part, spans_of, room_of, glyphs.idle)
             for part, spans_of, room_of in zip(timeline.parts, spans, widths, strict=True)
@@ -72,10 +72,14 @@ def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[s
         rows.append((name + " " * (margin - columns(name)), cells))
     lines = [head + gap.join(cells) for head, cells in rows]
     drawn = ["", *(line.rstrip() for line in lines), "", _legend(glyphs)]
-    facts = [_copies(timeline), *_facts(timeline), *_notes(timeline)]
-    text = [*_wrapped(_title(timeline, glyphs), width), *drawn]
-    text += [line for fact in facts for line in _wrapped(fact, width)]
+    text = [*_wrapped(title(timeline, glyphs), width), *drawn]
+    text += [line for fact in facts(timeline) for line in _wrapped(fact, width)]
     return [_as_ascii(line) if ascii_only else line for line in map(one_line, text)]
+
+
+def facts(timeline: Timeline) -> list[str]:
+    """Return what is below a timeline: its copies, rates and assumptions."""
+    return [_copies(timeline), *_facts(timeline), *_notes(timeline)]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -105,7 +109,7 @@ def _widths(parts: Sequence[TimelinePart], room: int) -> list[int]:
     return found
 
 
-def _rows(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[list[Span]]]]:
+def rows_of(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[list[Span]]]]:
     """Yield the name of each row, and its spans in every part."""
     core = [
         [
@@ -162,7 +166,8 @@ def _ruler(part: TimelinePart, width: int) -> str:
     return "".join(cells)
 
 
-def _title(timeline: Timeline, glyphs: StripGlyphs) -> str:
+def title(timeline: Timeline, glyphs: StripGlyphs) -> str:
+    """Return a sentence about the whole run."""
     grid = f" {glyphs.times} ".join(map(str, timeline.grid)) or "none"
     steps = f"{timeline.steps:,} step{'s' if timeline.steps != 1 else ''}"
     return (

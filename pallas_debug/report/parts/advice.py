@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pallas_debug.profile.advice import Advice
+from pallas_debug.profile.whatif import WhatIf
+from pallas_debug.report import words
 from pallas_debug.report.markup import Markup, tag
 from pallas_debug.report.parts.common import facts, mark, place, quoted
-from pallas_debug.report.parts.figures import figure
 from pallas_debug.report.parts.findings import Link, nowhere
 
 
@@ -34,20 +35,14 @@ def _card(advice: Advice, link: Link) -> Markup:
         ),
         quoted(source, href) if source is not None and source.text else None,
         tag("p", advice.message),
-        facts([("try", advice.remedy)]),
-        tag(
-            "div",
-            facts(
-                [
-                    ("cycles now", figure(advice.what_if.now)),
-                    (
-                        f"with {advice.what_if.change}"
-                        + (", at least" if advice.what_if.is_bound else ""),
-                        figure(advice.what_if.cycles),
-                    ),
-                ]
-            ),
-            class_="pd-evidence",
-        ),
+        facts([("try", advice.remedy), ("saves", _saving(advice.what_if))]),
         class_="pd-card pd-is-warn",
     )
+
+
+def _saving(what_if: WhatIf) -> str:
+    """`7,402 of 12,287 cycles (60 %), with q_ref[2]=256`."""
+    now = what_if.now.value or 1
+    saved = f"{words.number(round(what_if.saved))} of {words.number(now)} cycles"
+    most = "at most " if what_if.is_bound else ""
+    return f"{most}{saved} ({words.percent(what_if.saved / now)}), with {what_if.change}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from pallas_debug.model import Compilation, Failure, Pass
@@ -23,8 +24,12 @@ def status(compilation: Compilation) -> Markup:
     return mark("ok" if compilation.ok else "bad", compilation.status)
 
 
-def failure_card(failure: Failure, link: Link = nowhere) -> Markup:
-    """Why there is no executable: the compiler's message, and its explanation."""
+def failure_card(failure: Failure, link: Link = nowhere, on: Sequence[str] = ()) -> Markup:
+    """Why there is no executable: the compiler's message, and its explanation.
+
+    Args:
+      on: targets with this failure, if they are to be named.
+    """
     explained = failure.explanation
     message = failure.message.strip()
     cut = message[:MAX_MESSAGE]
@@ -37,7 +42,12 @@ def failure_card(failure: Failure, link: Link = nowhere) -> Markup:
         tag(
             "header",
             tag("h4", mark("bad", f"{failure.stage}: {title[:300]}")),
-            tag("p", place(source, link(source)), class_="pd-where") if source else None,
+            tag(
+                "p",
+                place(source, link(source)) if source else None,
+                tag("span", f"on {', '.join(on)}") if on else None,
+                class_="pd-where",
+            ),
             class_="pd-head",
         ),
         facts(

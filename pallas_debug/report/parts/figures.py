@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pallas_debug.profile.changes.comparison import Texts
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
@@ -200,14 +201,11 @@ def traffic_facts(traffic: Traffic) -> Markup:
     return facts(rows)
 
 
-def lines_table(
-    stats: Stats, link: Link = nowhere, own: str | None = None, texts: Sequence[str] = ()
-) -> Markup:
+def lines_table(stats: Stats, link: Link = nowhere, text: Texts = lambda line: line.text) -> Markup:
     """Python lines by cost.
 
     Args:
-      own: the kernel's own file.
-      texts: its lines, for costs that come without them.
+      text: returns the text of a line.
     """
     if not stats.lines:
         return Markup()
@@ -220,22 +218,17 @@ def lines_table(
     return table(
         caption,
         ["line", "source", "bundles", "share", "own", "units", "spills", "copies"],
-        [_line(cost, link, texts if cost.source.file == own else ()) for cost in shown],
+        [_line(cost, link, text(cost.source)) for cost in shown],
         numeric=(2, 3, 4, 6, 7),
         prose=(1, 5),
         class_="pd-costs",
     )
 
 
-def _line(cost: LineCost, link: Link, texts: Sequence[str]) -> list[Child]:
-    source = cost.source
-    href = link(source)
-    text = source.text
-    if text is None and 0 < source.line <= len(texts):
-        text = texts[source.line - 1]
+def _line(cost: LineCost, link: Link, text: str | None) -> list[Child]:
     busiest = ", ".join(f"{name} {count:,}" for name, count in list(cost.units.items())[:3])
     return [
-        place(source, href),
+        place(cost.source, link(cost.source)),
         tag("code", (text or "").strip() or words.MISSING),
         words.number(cost.bundles),
         measured(cost.share, words.percent(cost.share)),
@@ -262,13 +255,13 @@ def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
     return tag("ul", rows, class_="pd-notes") if rows else Markup()
 
 
-def summary(stats: Stats, own: str | None = None, texts: Sequence[str] = ()) -> Markup:
-    """All figures, for a notebook; `own` and `texts` as in `lines_table`."""
+def summary(stats: Stats, text: Texts = lambda line: line.text) -> Markup:
+    """All figures, for a notebook; `text` as in `lines_table`."""
     return tag(
         "div",
         tiles(stats),
         section("Units", units_table(stats), level=4),
-        section("Lines", lines_table(stats, own=own, texts=texts), level=4),
+        section("Lines", lines_table(stats, text=text), level=4),
         section("Loops", loops_table(stats), level=4),
         notes(stats),
     )

@@ -1,141 +1,177 @@
-"""Overview: kernels, targets and findings in one table."""
+"""Overview: the verdict, where cycles go, what would save some, and all kernels in one table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from pallas_debug.findings.facts import line_text
-from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.stats import Stats
 from pallas_debug.render import plural, plural_of
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
 from pallas_debug.report.markup import Child, Markup, join, tag
-from pallas_debug.report.parts.common import mark
-from pallas_debug.store import StoredCompilation
+from pallas_debug.report.parts.common import Segment, mark, measured, place, stacked
+
+StatsByLabel = Mapping[str, Stats]
+"""Statistics of a kernel by the label of a target, where its schedule was kept."""
+
+MAX_PROPOSALS = 12
+"""Maximum number of proposals listed over all kernels."""
 
 
-def tiles(contents: Contents) -> Markup:
-    """The most important counts, the bad ones linked to the page's list of findings."""
-    compilations = [c for kernel in contents.kernels for c in kernel.compilations]
-    failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
-    findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.elsewhere)
-    counts = {
-        "kernel": len(contents.kernels),
-        "target": len(contents.targets),
-        "failed compilation": failed,
-        "finding": findings,
-        "recorded run": contents.runs,
-    }
+def verdict(contents: Contents) -> Markup:
+    """One sentence: what does not compile, what was found, and what nobody has judged."""
+    kernels = contents.kernels
+    if not kernels and not contents.elsewhere:
+        return tag("p", "There are no kernels in this directory.", class_="pd-verdict")
+    failed: dict[str, int] = {}
+    for kernel in kernels:
+        for target in kernel.targets:
+            if not target.is_old and not target.is_ok:
+                failed[target.label] = failed.get(target.label, 0) + 1
+    findings = [*contents.elsewhere, *(f for kernel in kernels for f in kernel.findings)]
+    certain = sum(finding.counts for finding in findings)
+    unjudged = sum(not kernel.judged and not kernel.findings for kernel in kernels)
+    parts: list[Child] = []
+    for count in dict.fromkeys(failed.values()):
+        on = _listed([label for label, n in failed.items() if n == count])
+        verb = "does not compile" if count == 1 else "do not compile"
+        parts.append(mark("bad", f"{count} of {plural(len(kernels), 'kernel')} {verb} for {on}"))
+    if kernels and not failed:
+        targets = [t.label for kernel in kernels for t in kernel.targets if not t.is_old]
+        on = f" for {_listed(dict.fromkeys(targets))}" if targets else ""
+        parts.append(mark("ok", f"{plural(len(kernels), 'kernel')} compiled{on}"))
+    if certain:
+        parts.append(mark("bad", plural(certain, "finding")))
+    if len(findings) > certain:
+        parts.append(mark("warn", plural(len(findings) - certain, "possible finding")))
+    if kernels and not findings and unjudged < len(kernels):
+        parts.append(mark("ok", "no findings"))
+    if unjudged:
+        parts.append(mark("none", f"{unjudged} not judged"))
+    if contents.gone:
+        parts.append(mark("none", f"{', '.join(contents.gone)} only in the old dump"))
+    return tag("ul", [tag("li", part) for part in parts], class_="pd-verdict")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """`v5e`, `v5e and v6e`, `v4, v5e and v6e`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def shares(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
+    """For each target a bar of its cycles, in which each kernel is as wide as its share."""
+    rows = []
+    for label in contents.labels:
+        found = []
+        for number, (kernel, of) in enumerate(zip(contents.kernels, stats, strict=True)):
+            cycles = of[label].cycles.total.value if label in of else None
+            if cycles:
+                at = [t.label for t in kernel.targets].index(label)
+                title = f"{words.number(cycles)} cycles"
+                found.append(Segment(kernel.name, cycles, title, number, f"#{kernel.id}/t{at}"))
+        if found:
+            total = words.number(sum(segment.size for segment in found))
+            name = (
+                f"Cycles of the kernels on {label}, each as wide as its share; the table has them"
+            )
+            rows.append(
+                tag("li", tag("b", label), stacked(found, name), tag("span", f"{total} cycles"))
+            )
+    return tag("ul", rows, class_="pd-shares") if rows else Markup()
+
+
+def proposals(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
+    """What would save cycles, over all kernels; what saves most comes first."""
+    found = sorted(
+        (
+            (-advice.what_if.saved, kernel, at, target.label, advice)
+            for kernel, of in zip(contents.kernels, stats, strict=True)
+            for at, target in enumerate(kernel.targets)
+            if target.label in of and not target.is_old
+            for advice in of[target.label].advice
+        ),
+        key=lambda item: item[0],
+    )
     items = []
-    for name, count in counts.items():
-        is_bad = count > 0 and name in ("failed compilation", "finding")
-        label = tag("span", name if count == 1 else f"{name}s")
-        content = [tag("b", mark("bad", count) if is_bad else count), " ", label]
-        items.append(tag("li", tag("a", content, href="#overview/findings") if is_bad else content))
-    return tag("ul", items, class_="pd-tiles")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverviewFigures:
-    """Cell of the table about a schedule."""
-
-    bundles: Figure
-    cycles: Figure
-    spills: Figure
-    advice: int
-
-    @classmethod
-    def of(cls, stats: Stats) -> OverviewFigures:
-        return cls(
-            bundles=stats.bundles,
-            cycles=stats.cycles.total,
-            spills=stats.spills,
-            advice=len(stats.advice),
+    for saved, kernel, at, label, advice in found[:MAX_PROPOSALS]:
+        now = advice.what_if.now.value or 1
+        where = place(advice.source, kernel.link(advice.source)) if advice.source else None
+        items.append(
+            tag(
+                "li",
+                measured(-saved / now, f"{words.number(round(-saved))} cycles"),
+                tag("b", words.percent(-saved / now), class_="pd-saved"),
+                tag(
+                    "div",
+                    tag("a", kernel.name, href=f"#{kernel.id}/t{at}"),
+                    f" on {label}: {advice.remedy} ",
+                    where,
+                ),
+            )
         )
+    more = len(found) - len(items)
+    rest = tag("p", f"{more} more are with their kernels.", class_="pd-more") if more > 0 else None
+    return tag("div", tag("ol", items, class_="pd-proposals"), rest) if items else Markup()
 
 
-FiguresByTarget = Mapping[str, OverviewFigures]
-"""Figures of a kernel by target, where its schedule was kept."""
-
-
-def matrix(
-    kernels: Sequence[ReportedKernel],
-    targets: Sequence[str],
-    stats: Sequence[FiguresByTarget],
-    *,
-    linked: bool,
-) -> Markup:
-    """Kernels × targets.
-
-    Args:
-      stats: for each kernel.
-      linked: whether to link to the sections of a page.
-    """
-    columns = ["kernel", "grid", "findings", *targets]
-    head = [tag("th", name, scope="col", role="columnheader") for name in columns]
-    names = Counter(kernel.name for kernel in kernels)
-    rows = [
-        _row(kernel, targets, figures, linked=linked, is_unique=names[kernel.name] == 1)
-        for kernel, figures in zip(kernels, stats, strict=True)
+def matrix(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
+    """Kernels × targets."""
+    columns = ["kernel", "grid", "findings", *contents.labels]
+    names = Counter(kernel.name for kernel in contents.kernels)
+    most = [
+        max((of[label].cycles.total.value or 0 for of in stats if label in of), default=0)
+        for label in contents.labels
     ]
-    return tag(
+    rows = [
+        _row(kernel, dict(zip(contents.labels, most, strict=True)), of, names[kernel.name] == 1)
+        for kernel, of in zip(contents.kernels, stats, strict=True)
+    ]
+    table = tag(
         "table",
         tag("caption", "Kernels and the targets that they were compiled for"),
-        tag("thead", tag("tr", head, role="row"), role="rowgroup"),
+        tag(
+            "thead",
+            tag(
+                "tr", [tag("th", c, scope="col", role="columnheader") for c in columns], role="row"
+            ),
+            role="rowgroup",
+        ),
         tag("tbody", rows, role="rowgroup"),
         class_="pd-table pd-matrix",
-        role="grid" if linked else "table",
+        role="grid",
     )
+    return tag("div", table, class_="pd-scroll")
 
 
 def _row(
-    kernel: ReportedKernel,
-    targets: Sequence[str],
-    stats: FiguresByTarget,
-    *,
-    linked: bool,
-    is_unique: bool,
+    kernel: ReportedKernel, most: Mapping[str, float], stats: StatsByLabel, is_unique: bool
 ) -> Markup:
-    role = "gridcell" if linked else "cell"
-    name: Child = kernel.name
-    if linked:
-        name = tag("a", kernel.name, href=f"#{kernel.id}")
     of = kernel.stored.kernel
     source = of.source if of is not None else None
     below = line_text(source) if source is not None else kernel.stored.name
     if not is_unique and source is not None:
         below += f" · {kernel.stored.name}"
+    grid = words.MISSING if of is None else words.dimensions(of.grid) if of.grid else "none"
     cells = [
         tag(
             "th",
-            name,
+            tag("a", kernel.name, href=f"#{kernel.id}"),
             tag("span", below, class_="pd-sub", title=source.file if source else None),
             tag("span", mark("bad", "unreadable"), class_="pd-sub") if of is None else None,
             scope="row",
             role="rowheader",
         ),
-        tag("td", _grid(kernel), role=role, class_="pd-dim", data_label="grid"),
-        tag("td", _findings(kernel), role=role, data_label="findings"),
+        tag("td", grid, role="gridcell", class_="pd-dim", data_label="grid"),
+        tag("td", _findings(kernel), role="gridcell", data_label="findings"),
     ]
-    for target in targets:
-        stored = kernel.compilation(target)
-        at = kernel.compilations.index(stored) if stored is not None else 0
-        href = f"#{kernel.id}/t{at}" if linked and stored is not None else None
-        cells.append(
-            tag("td", _cell(stored, stats.get(target), href), role=role, data_label=target)
-        )
+    for label, largest in most.items():
+        cell = _cell(kernel, label, stats.get(label), largest)
+        cells.append(tag("td", cell, role="gridcell", data_label=label))
     search = " ".join((kernel.name, kernel.stored.name, below)).lower()
     return tag("tr", cells, role="row", data_search=search)
-
-
-def _grid(kernel: ReportedKernel) -> str:
-    of = kernel.stored.kernel
-    if of is None:
-        return words.MISSING
-    return words.dimensions(of.grid) if of.grid else "none"
 
 
 def _findings(kernel: ReportedKernel) -> Markup:
@@ -150,14 +186,14 @@ def _findings(kernel: ReportedKernel) -> Markup:
     return join([mark("ok", "none"), tag("span", judged, class_="pd-sub")])
 
 
-def _cell(
-    stored: StoredCompilation | None, stats: OverviewFigures | None, href: str | None
-) -> Child:
-    if stored is None:
+def _cell(kernel: ReportedKernel, label: str, stats: Stats | None, largest: float) -> Child:
+    target = kernel.target(label)
+    if target is None:
         return mark("none", "not compiled")
-    made = stored.compilation
+    made = target.stored.compilation
+    bar: Child = None
     if made is None:
-        state, below = mark("bad", "unreadable"), stored.problem or ""
+        state, below = mark("bad", "unreadable"), target.stored.problem or ""
     elif made.failure is not None:
         state, below = mark("bad", made.failure.stage), made.failure.headline
     else:
@@ -166,13 +202,16 @@ def _cell(
         if made.seconds is not None:
             below += f" · {words.seconds(made.seconds)}"
         if stats is not None and stats.bundles.is_known:
-            cycles = stats.cycles
-            below = f"{words.number(stats.bundles.value)} bundles"
-            known = words.number(cycles.value) if cycles.is_known else cycles.formula
-            below += f" · {known} cycles" if known else ""
+            cycles = stats.cycles.total
+            if cycles.value and largest:
+                bar = measured(cycles.value / largest, f"{words.number(cycles.value)} cycles")
+            below = f"{cycles.formula} cycles · " if cycles.formula else ""
+            below += f"{words.number(stats.bundles.value)} bundles"
             spills = int(stats.spills.value or 0)
             below += f" · {plural_of(spills, 'spill')}" if spills else ""
-            below += f" · {plural(stats.advice, 'piece')} of advice" if stats.advice else ""
-    label: Child = tag("a", state, href=href) if href else state
     short = below if len(below) <= 90 else f"{below[:89]}…"
-    return [label, tag("span", short, class_="pd-sub", title=below[:1000])]
+    href = f"#{kernel.id}/t{kernel.targets.index(target)}"
+    return [
+        tag("span", tag("a", state, href=href), bar, class_="pd-state"),
+        tag("span", short, class_="pd-sub", title=below[:1000]),
+    ]

@@ -9,7 +9,8 @@ const KEYS = [
   ['n, N', 'next, previous selected line of this text'],
   ['[, ]', 'previous, next text'],
   ['d', 'compare with the previous text, or stop comparing'],
-  ['s', 'show or hide the second text'],
+  ['s', 'show or hide the second text: the same for another target or dump'],
+  ['<, >', 'move the edge between source and text, which can be dragged, too'],
   ['t', 'next target'],
   ['Left, Right, +, −', 'on the heat strip: move by bundles, zoom; Enter shows the bundle'],
   ['/', 'find in the text; filter kernels'],
@@ -64,30 +65,25 @@ async function route(moved) {
   view.classList.add('pd-current');
   state.current = view;
   crumbs(kernel);
-  if (wanted.id === 'overview' && wanted.name === 'findings') {
-    find('#findings').scrollIntoView();
-    parts(view, kernel);
-    return;
-  }
   if (changed) {
     scrollTo(0, 0);
     const heading = find('h1, h2', view);
     heading.tabIndex = -1;
     if (moved) heading.focus({ preventScroll: true });
   }
-  parts(view, kernel);
+  parts(view);
   if (!kernel) return;
   const targets = kernel.targets.length;
   const target = clamp(wanted.target ?? (targets > state.target ? state.target : 0), 0, Math.max(0, targets - 1));
   state.target = target;
   showTarget(view, target);
-  parts(view, kernel);
+  parts(view);
   if (!state.explorers.has(kernel.id)) {
     state.explorers.set(kernel.id, new Explorer(kernel, find('[data-explorer]', view)));
   }
   const explorer = state.explorers.get(kernel.id);
   await startParts(view, kernel, explorer, target);
-  parts(view, kernel);
+  parts(view);
   await explorer.setTarget(target, wanted.name, wanted.line);
   if (wanted.name !== null || wanted.line !== null) {
     find('[data-explorer]', view).scrollIntoView({
@@ -151,10 +147,10 @@ function crumbs(kernel) {
   find('#crumbs').replaceChildren(...parts.filter(Boolean));
 }
 
-/** Buttons for the parts of a kernel's view, which is several screens long. */
-function parts(view, kernel) {
-  const shown = kernel ? findAll('h3', view).filter((title) =>
-    !title.classList.contains('pd-target-name') && title.closest('.pd-target:not(.pd-current)') === null) : [];
+/** Buttons for the parts of a view, which is several screens long. */
+function parts(view) {
+  const shown = findAll(view.id === 'overview' ? 'h2' : 'h3', view).filter((title) =>
+    !title.classList.contains('pd-target-name') && title.closest('.pd-target:not(.pd-current)') === null);
   const nav = find('#parts');
   nav.hidden = shown.length < 2;
   nav.replaceChildren(...shown.map((title) => element('button', {
@@ -225,6 +221,8 @@ function pressed(event) {
     '[': () => pane?.step(-1),
     ']': () => pane?.step(1),
     d: () => pane && togglePrevious(explorer, pane),
+    '<': () => explorer?.edges[0].move(-60),
+    '>': () => explorer?.edges[0].move(60),
     s: () => explorer?.setSplit(explorer.texts[1].node.hidden),
     t: () => {
       const { targets } = state.kernels.get(view.id) ?? { targets: [] };

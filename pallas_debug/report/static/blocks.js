@@ -161,7 +161,6 @@ class BlockMap {
     if (!this.operands.length || this.points < 1) return;
     this.operands.forEach((operand) => operand.walk(this.walked, (n) => this.point(n)));
     this.position = this.walked - 1;
-    this.play = element('button', { type: 'button', class: 'pd-button', onclick: () => this.toggle() }, 'Play');
     const step = (sign, by, label) => element('button', {
       type: 'button', class: 'pd-icon', 'aria-label': label, title: label, onclick: () => this.move(this.position + by),
     }, sign);
@@ -174,7 +173,7 @@ class BlockMap {
       ? element('p', { class: 'pd-dim' }, `The first ${this.walked.toLocaleString('en')} of ` +
         `${this.points.toLocaleString('en')} grid points; the table counts all.`) : null;
     root.append(
-      element('div', { class: 'pd-walk' }, this.play, step('‹', -1, 'Previous grid point'), this.slider,
+      element('div', { class: 'pd-walk' }, step('‹', -1, 'Previous grid point'), this.slider,
         step('›', 1, 'Next grid point'), this.readout),
       ...[cut].filter(Boolean),
       element('div', { class: 'pd-operands' }, ...this.operands.map((operand) => operand.node)),
@@ -206,29 +205,5 @@ class BlockMap {
     this.readout.textContent = text;
     this.slider.setAttribute('aria-valuetext', text);
     this.operands.forEach((operand) => operand.show(this.position, point, this.points));
-  }
-
-  toggle() {
-    if (this.timer) {
-      this.stop();
-      return;
-    }
-    if (this.position >= this.walked - 1) this.move(0);
-    this.play.textContent = 'Pause';
-    this.readout.setAttribute('aria-live', 'off'); // each point would interrupt the one before
-    const slowest = reducedMotion() ? 600 : 350;
-    const pause = clamp(12000 / this.walked, 40, slowest);
-    const by = Math.max(1, Math.round(this.walked / (12000 / pause)));
-    this.timer = setInterval(() => {
-      this.move(this.position + by);
-      if (this.position >= this.walked - 1) this.stop();
-    }, pause);
-  }
-
-  stop() {
-    clearInterval(this.timer);
-    this.timer = undefined;
-    this.play.textContent = 'Play';
-    this.readout.setAttribute('aria-live', 'polite');
   }
 }

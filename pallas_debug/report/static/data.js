@@ -23,6 +23,7 @@ function chunkOf(id) {
 
 function prepare(text, chunk) {
   text.chunk = chunk;
+  if (text.name === 'source') text.kind = 'python'; // that of an old dump
   if (text.text === undefined) return;
   text.lines = text.text ? text.text.split('\n') : [];
   const chains = new Int32Array(text.lines.length).fill(-1);

@@ -8,6 +8,51 @@ const COSTS = {
   spills: ['spills', 4, false],
 };
 
+const NARROWEST = 160;
+
+/**
+ * The edge between a pane and the one before it: dragged, or moved by the arrows. Widths are those of
+ * all kernels, and are forgotten with the page.
+ */
+class Edge {
+  constructor(panes, n) {
+    this.panes = panes;
+    this.n = n;
+    this.node = element('div', {
+      class: 'pd-edge',
+      role: 'separator',
+      tabindex: '0',
+      'aria-orientation': 'vertical',
+      'aria-label': 'Widths of the panes beside this edge',
+      'aria-valuenow': '50',
+      onpointerdown: (event) => this.node.setPointerCapture(event.pointerId),
+      onpointermove: (event) => {
+        if (!this.node.hasPointerCapture(event.pointerId)) return;
+        const { left, width } = this.node.getBoundingClientRect();
+        this.move(event.clientX - left - width / 2);
+      },
+      onkeydown: (event) => {
+        const by = { ArrowLeft: -40, ArrowRight: 40 }[event.key];
+        if (!by) return;
+        this.move(by);
+        event.preventDefault();
+        event.stopPropagation();
+      },
+    });
+    panes[n].append(this.node);
+  }
+
+  move(by) {
+    const sizes = this.panes.map((pane) => pane.offsetWidth || this.panes[1].offsetWidth);
+    const both = sizes[this.n - 1] + sizes[this.n];
+    sizes[this.n - 1] = clamp(sizes[this.n - 1] + by, NARROWEST, both - NARROWEST);
+    sizes[this.n] = both - sizes[this.n - 1];
+    const { style } = document.documentElement;
+    sizes.forEach((size, n) => style.setProperty(`--pane-${n}`, `${size}fr`));
+    this.node.setAttribute('aria-valuenow', Math.round((sizes[this.n - 1] / both) * 100));
+  }
+}
+
 class SourcePane {
   constructor(explorer) {
     this.explorer = explorer;
@@ -412,6 +457,9 @@ const nameOf = (key) => {
   return at < 0 ? key : key.slice(at + 1);
 };
 
+/** The name of a text without the number of a pass, which differs between targets. */
+const titleOf = (name) => name.replace(/^\d+-/, '');
+
 class Explorer {
   constructor(kernel, root) {
     this.kernel = kernel;
@@ -430,6 +478,7 @@ class Explorer {
     }, 'Second text');
     this.panes = element('div', { class: 'pd-panes' },
       this.source.node, ...this.texts.map((pane) => pane.node));
+    this.edges = [1, 2].map((n) => new Edge([...this.panes.children], n));
     root.append(element('div', { class: 'pd-ex-bar' }, this.status, this.split), this.panes);
     this.texts[1].node.hidden = true;
     this.texts.forEach((pane) => pane.offer());
@@ -494,8 +543,9 @@ class Explorer {
     if (name === 'jaxpr' || (current === 'jaxpr' && !name)) key = '-/jaxpr';
     if (before !== target || this.texts[0].choice !== key) await this.texts[0].show(key);
     if (!this.texts[1].node.hidden) {
-      const second = known(nameOf(this.texts[1].choice ?? '')) ?? this.secondKey();
-      await this.texts[1].show(second);
+      const second = nameOf(this.texts[1].choice ?? '');
+      const isSame = titleOf(second) === titleOf(nameOf(key));
+      await this.texts[1].show((isSame ? null : known(second)) ?? this.secondKey());
     }
     const schedule = await this.schedule(target);
     this.source.setCosts(schedule?.costs);
@@ -550,9 +600,14 @@ class Explorer {
     return names.findLast((name) => name.includes('apply-vector-layout')) ?? names.at(-1) ?? 'jaxpr';
   }
 
+  /** The same text for another target, or of the old dump; else the bundles, or the last pass. */
   secondKey() {
-    const keys = this.keys().filter((key) => key !== this.texts[0].choice);
-    return keys.find((key) => nameOf(key) === 'bundles')
+    const { choice } = this.texts[0];
+    const all = this.groups().flatMap(({ entries }) => entries).map(({ key }) => key);
+    const isOther = (key) => !/^-/.test(key) && !key.startsWith(`${this.target}/`);
+    const keys = this.keys().filter((key) => key !== choice);
+    return all.find((key) => isOther(key) && titleOf(nameOf(key)) === titleOf(nameOf(choice)))
+      ?? keys.find((key) => nameOf(key) === 'bundles')
       ?? keys.findLast((key) => /^\d/.test(nameOf(key))) ?? keys.at(-1) ?? '-/jaxpr';
   }
 
