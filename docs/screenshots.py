@@ -129,7 +129,7 @@ def _label(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _report(dumps: Path, scratch: Path) -> None:
-    """Pictures of the report: a kernel, and the walk through its grid."""
+    """Pictures of the report: a kernel."""
     from selenium import webdriver
 
     page = scratch / "report.html"
@@ -147,9 +147,6 @@ def _report(dumps: Path, scratch: Path) -> None:
         driver.find_element("css selector", ".pd-current .pd-text .pd-linked")
         driver.execute_script("scrollTo(0, 0)")
         driver.get_screenshot_as_file(str(ASSETS / "report.png"))
-        driver.find_element("css selector", ".pd-current .pd-blocks").screenshot(
-            str(ASSETS / "report-blocks.png")
-        )
     finally:
         driver.quit()
 

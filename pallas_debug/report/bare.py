@@ -79,7 +79,7 @@ def _divided(module: Module, number: int) -> tuple[str, tuple[str, ...]]:
     bare = line if at is None else line[: at[0]] + line[at[1] :]
     if module.kind == "mlir" and " loc(" in bare:
         bare = _OF_ARGUMENT.sub("", bare)
-    body = module.location(number) if at is not None else None
+    body = line[slice(*at)].strip().removeprefix("loc(").removesuffix(")") if at else ""
     return bare, (body,) if body else ()
 
 

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
-
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Stage
 from pallas_debug.profile.stats import Profile
@@ -72,7 +70,6 @@ def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
         "source": None if source.text is None else shown(source.text),
         "problem": source.problem,
         "notes": [list(note) for note in _notes(kernel)],
-        "blocks": _blocks(kernel.stored),
     }
     made = [_chunk(kernel.id, None, own, document(Packer(), own) | extra)]
     for at, (target, profile) in enumerate(zip(kernel.targets, profiles, strict=True)):
@@ -113,14 +110,6 @@ def _of_schedule(
         ],
     }
     return _chunk(id_, at, texts, content)
-
-
-def _blocks(kernel: StoredKernel) -> Any:
-    try:
-        blocks = kernel.blocks()
-    except DumpFormatError:
-        return None  # the table of blocks says why
-    return msgspec.to_builtins(blocks) if blocks is not None else None
 
 
 def within(chunks: Iterable[Chunk], limit: int) -> list[Chunk]:

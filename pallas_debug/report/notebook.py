@@ -16,7 +16,6 @@ from pallas_debug.report.collect import ReportedTarget
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import (
     advice,
-    blocks,
     compilation,
     figures,
     findings,
@@ -28,6 +27,7 @@ from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
 if TYPE_CHECKING:
+    from pallas_debug.profile.blocks import BlockMap
     from pallas_debug.profile.stats import Stats
     from pallas_debug.store import StoredKernel
 
@@ -69,8 +69,7 @@ def dump_html(dump: Dump) -> str:
         kernel.subtitle(dump.kernel),
         gone if stored is None else None,
         of_targets,
-        _blocks(stored),
-        tag("details", tag("summary", "operands"), kernel.operands_table(dump.kernel)),
+        section("Operands", kernel.operands_table(dump.kernel, _blocks(stored)), level=4),
     )
 
 
@@ -127,9 +126,8 @@ def _target(stored: StoredKernel | None, name: str) -> ReportedTarget | None:
         return None
 
 
-def _blocks(stored: StoredKernel | None) -> Markup:
+def _blocks(stored: StoredKernel | None) -> BlockMap | None:
     try:
-        found = stored.blocks() if stored is not None else None
+        return None if stored is None else stored.blocks()
     except PallasDebugError:
-        return Markup()
-    return section("Blocks", blocks.blocks_table(found), level=4) if found is not None else Markup()
+        return None

@@ -33,7 +33,6 @@ SCRIPTS = (
     "lines.js",
     "explorer.js",
     "strip.js",
-    "blocks.js",
     "tables.js",
     "app.js",
 )

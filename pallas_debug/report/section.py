@@ -12,7 +12,6 @@ from pallas_debug.report.collect import ReportedKernel, ReportedTarget
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import (
     advice,
-    blocks,
     changes,
     compilation,
     figures,
@@ -84,8 +83,7 @@ def _kernel(
         ),
         section("Side by side", changes.changes_part(reported, stats)),
         [_details(reported, at, *pair) for at, pair in enumerate(targets)],
-        section("Blocks", _blocks(reported)),
-        section("Operands", kernel.operands_table(of)) if of is not None else None,
+        section("Operands", _operands(reported)),
         section("Prints", findings.print_list(reported.prints, reported.link)),
         section("Kernel", kernel.kernel_facts(of)) if of is not None else None,
         section("Used by", tests) if reported.tests else None,
@@ -181,16 +179,15 @@ _CAUSES = {
 }
 
 
-def _blocks(reported: ReportedKernel) -> Markup:
-    """The table of blocks, and the element in which the script draws them."""
+def _operands(reported: ReportedKernel) -> Child:
+    of = reported.stored.kernel
+    if of is None:
+        return None
     try:
-        found = reported.stored.blocks()
+        return kernel.operands_table(of, reported.stored.blocks())
     except DumpFormatError as error:
-        return tag("p", mark("bad", str(error)), class_="pd-problem")
-    if found is None:
-        return Markup()
-    table = blocks.blocks_table(found)
-    return tag("div", table, tag("div", class_="pd-blocks", data_blocks=reported.id))
+        problem = tag("p", mark("bad", str(error)), class_="pd-problem")
+        return [problem, kernel.operands_table(of)]
 
 
 def _of_target(reported: ReportedKernel, at: int, content: Sequence[Child]) -> Markup:

@@ -13,6 +13,9 @@ from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts.common import change, place, section, table
 from pallas_debug.report.parts.overview import StatsByLabel
 
+COSTS = ("cycles", "bundles", "spills", "copied from HBM", "copied to HBM")
+"""Figures that come first."""
+
 MAX_ROWS = 15
 """Maximum number of lines whose cycles changed."""
 
@@ -54,6 +57,7 @@ def changes_table(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
         ["kernel", "cycles", "change", "bundles", "spills", "copied from HBM"],
         rows,
         numeric=(1, 2, 3, 4, 5),
+        class_="pd-stacks",
     )
 
 
@@ -82,7 +86,7 @@ def _pair(
             _text(f, f.after),
             change(f.change, is_cost=not f.name.startswith("share")),
         ]
-        for f in comparison.figures
+        for f in sorted(comparison.figures, key=_rank)
     ]
     lines: list[list[Child]] = [
         [
@@ -100,7 +104,13 @@ def _pair(
         f"− {a.label}  + {b.label}",
         tag("p", versions, class_="pd-dim") if versions else None,
         nothing if comparison.is_same else None,
-        table("Figures that differ", ["figure", *columns], figures, numeric=(1, 2, 3))
+        table(
+            "Figures that differ",
+            ["figure", *columns],
+            figures,
+            numeric=(1, 2, 3),
+            class_="pd-changes",
+        )
         if figures
         else None,
         table(
@@ -115,6 +125,11 @@ def _pair(
         else None,
         level=4,
     )
+
+
+def _rank(of: FigureChange) -> int:
+    """Costs come first, and the use of units last; each by change."""
+    return 0 if of.name in COSTS else 2 if of.name.startswith("share") else 1
 
 
 def _both(before: Figure, after: Figure) -> str:

@@ -111,7 +111,7 @@ def change(share: float | None, *, is_cost: bool = True) -> Markup:
 
 def table(
     caption: str,
-    columns: Sequence[Child],
+    columns: Sequence[str],
     rows: Iterable[Sequence[Child]],
     *,
     numeric: Sequence[int] = (),
@@ -125,27 +125,30 @@ def table(
     Args:
       numeric: columns that are aligned to the right.
       prose: columns whose text wraps on a narrow page, where the others keep one line.
+      class_: `pd-stacks` for a table whose cells are below each other on a narrow page.
     """
 
-    def cell(name: str, at: int, content: Child, role: str) -> Markup:
+    def cell(at: int, content: Child, role: str) -> Markup:
         kind = "pd-n" if at in numeric else "pd-prose" if at in prose else None
-        if name == "th":
+        if role != "cell":
             return tag("th", content, class_=kind, scope=role, role=f"{role}header")
-        return tag("td", content, class_=kind, role="cell")
+        label = columns[at] if "pd-stacks" in class_ else None
+        return tag("td", content, class_=kind, role="cell", data_label=label)
 
-    head = [cell("th", at, column, "col") for at, column in enumerate(columns)]
-    body = []
-    for row in rows:
-        cells = [
-            cell("td" if at else "th", at, content, "cell" if at else "row")
-            for at, content in enumerate(row)
-        ]
-        body.append(tag("tr", cells, role="row"))
+    def row(cells: Sequence[Child]) -> Markup:
+        return tag(
+            "tr", [cell(n, c, "cell" if n else "row") for n, c in enumerate(cells)], role="row"
+        )
+
     inner = tag(
         "table",
         tag("caption", caption),
-        tag("thead", tag("tr", head, role="row"), role="rowgroup"),
-        tag("tbody", body, role="rowgroup"),
+        tag(
+            "thead",
+            tag("tr", [cell(n, c, "col") for n, c in enumerate(columns)], role="row"),
+            role="rowgroup",
+        ),
+        tag("tbody", [row(cells) for cells in rows], role="rowgroup"),
         class_=f"pd-table {class_}".strip(),
         role="table",
     )

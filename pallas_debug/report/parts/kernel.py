@@ -1,4 +1,4 @@
-"""A kernel apart from its compilations: operands, grid, parameters."""
+"""A kernel apart from its compilations: operands and their blocks, grid, parameters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 
 from pallas_debug.findings.facts import array_text, line_text
 from pallas_debug.model import Kernel, Operand
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import facts, table
+from pallas_debug.report.parts.common import facts, mark, table
 
 
 def subtitle(kernel: Kernel) -> Markup:
@@ -39,27 +40,73 @@ def grid(kernel: Kernel) -> str:
     return f"{shown} = {math.prod(n for n in kernel.grid if n is not None):,} steps"
 
 
-def operands_table(kernel: Kernel) -> Markup:
-    """Operands in the order in which the kernel receives them."""
+def operands_table(kernel: Kernel, blocks: BlockMap | None = None) -> Markup:
+    """Operands in the order in which the kernel receives them, with the visits of their blocks.
+
+    Args:
+      blocks: the blocks; None if they are not known.
+    """
     if not kernel.operands:
         return Markup()
+    visited = {operand.name: operand for operand in blocks.operands} if blocks is not None else {}
+    unknown = f"; the block map is unknown: {blocks.unknown}" if blocks and blocks.unknown else ""
     return table(
-        f"Operands of {kernel.name}",
-        ["operand", "kind", "array", "block", "memory", "buffering"],
-        [_row(operand) for operand in kernel.operands],
+        f"Operands of {kernel.name}{unknown}",
+        [
+            "operand",
+            "array",
+            "block",
+            "memory",
+            "blocks",
+            "touched",
+            "copies",
+            "revisits",
+            "remarks",
+        ],
+        [_row(operand, visited.get(operand.name)) for operand in kernel.operands],
+        numeric=(4, 5, 6, 7),
+        prose=(8,),
     )
 
 
-def _row(operand: Operand) -> list[Child]:
-    array = array_text(operand.dtype, operand.shape)
+def _row(operand: Operand, blocks: OperandBlocks | None) -> list[Child]:
+    kind = tag("span", f" {operand.kind.replace('_', ' ')}", class_="pd-dim")
+    memory = operand.memory_space
+    if operand.pipeline:
+        memory += f", {operand.pipeline}"
+    visits = blocks.visits if blocks is not None else None
+    copied = visits if blocks is not None and blocks.is_pipelined else None
     return [
-        tag("code", operand.name),
-        operand.kind.replace("_", " "),
-        tag("code", array),
+        [tag("code", operand.name), kind],
+        tag("code", array_text(operand.dtype, operand.shape)),
         _block(operand),
-        operand.memory_space,
-        operand.pipeline or "default",
+        memory,
+        words.number(blocks.total if blocks is not None and blocks.dimensions else None),
+        words.number(visits.distinct if visits else None),
+        words.number(copied.copies if copied else None),
+        words.number(copied.revisits if copied else None),
+        _remarks(blocks) if blocks is not None else words.MISSING,
     ]
+
+
+def _remarks(operand: OperandBlocks) -> Child:
+    found: list[Child] = []
+    if operand.unknown is not None:
+        found.append(mark("warn", f"unknown: {operand.unknown}"))
+    if not operand.is_pipelined:
+        found.append(f"in {operand.space}: the kernel copies it itself")
+    visits = operand.visits
+    if visits is not None:
+        if visits.outside:
+            found.append(mark("bad", f"outside the array at {visits.outside:,} grid points"))
+        if visits.untouched:
+            found.append(mark("warn", f"{visits.untouched:,} elements never touched"))
+        if visits.partial:
+            found.append(f"{visits.partial:,} blocks reach past the array")
+    if operand.tables:
+        found.append(f"for the values of {', '.join(operand.tables)} in one call")
+    found += operand.left_out
+    return [tag("span", text, class_="pd-remark") for text in found] or words.MISSING
 
 
 def _block(operand: Operand) -> Child:

@@ -11,7 +11,7 @@ from pallas_debug.render import plural, plural_of
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
 from pallas_debug.report.markup import Child, Markup, join, tag
-from pallas_debug.report.parts.common import Segment, mark, measured, place, stacked
+from pallas_debug.report.parts.common import Segment, mark, measured, place, stacked, table
 
 StatsByLabel = Mapping[str, Stats]
 """Statistics of a kernel by the label of a target, where its schedule was kept."""
@@ -21,7 +21,7 @@ MAX_PROPOSALS = 12
 
 
 def verdict(contents: Contents) -> Markup:
-    """One sentence: what does not compile, what was found, and what nobody has judged."""
+    """One sentence: what does not compile, what was found, and what was not judged."""
     kernels = contents.kernels
     if not kernels and not contents.elsewhere:
         return tag("p", "There are no kernels in this directory.", class_="pd-verdict")
@@ -119,59 +119,46 @@ def proposals(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
 
 def matrix(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
     """Kernels × targets."""
-    columns = ["kernel", "grid", "findings", *contents.labels]
     names = Counter(kernel.name for kernel in contents.kernels)
-    most = [
-        max((of[label].cycles.total.value or 0 for of in stats if label in of), default=0)
+    most = {
+        label: max((of[label].cycles.total.value or 0 for of in stats if label in of), default=0)
         for label in contents.labels
-    ]
+    }
     rows = [
-        _row(kernel, dict(zip(contents.labels, most, strict=True)), of, names[kernel.name] == 1)
+        [
+            _name(kernel, is_unique=names[kernel.name] == 1),
+            _grid(kernel),
+            _findings(kernel),
+            *(_cell(kernel, label, of.get(label), largest) for label, largest in most.items()),
+        ]
         for kernel, of in zip(contents.kernels, stats, strict=True)
     ]
-    table = tag(
-        "table",
-        tag("caption", "Kernels and the targets that they were compiled for"),
-        tag(
-            "thead",
-            tag(
-                "tr", [tag("th", c, scope="col", role="columnheader") for c in columns], role="row"
-            ),
-            role="rowgroup",
-        ),
-        tag("tbody", rows, role="rowgroup"),
-        class_="pd-table pd-matrix",
-        role="grid",
+    return table(
+        "Kernels and the targets that they were compiled for",
+        ["kernel", "grid", "findings", *contents.labels],
+        rows,
+        class_="pd-matrix pd-stacks",
     )
-    return tag("div", table, class_="pd-scroll")
 
 
-def _row(
-    kernel: ReportedKernel, most: Mapping[str, float], stats: StatsByLabel, is_unique: bool
-) -> Markup:
+def _name(kernel: ReportedKernel, *, is_unique: bool) -> Child:
     of = kernel.stored.kernel
     source = of.source if of is not None else None
     below = line_text(source) if source is not None else kernel.stored.name
     if not is_unique and source is not None:
         below += f" · {kernel.stored.name}"
-    grid = words.MISSING if of is None else words.dimensions(of.grid) if of.grid else "none"
-    cells = [
-        tag(
-            "th",
-            tag("a", kernel.name, href=f"#{kernel.id}"),
-            tag("span", below, class_="pd-sub", title=source.file if source else None),
-            tag("span", mark("bad", "unreadable"), class_="pd-sub") if of is None else None,
-            scope="row",
-            role="rowheader",
-        ),
-        tag("td", grid, role="gridcell", class_="pd-dim", data_label="grid"),
-        tag("td", _findings(kernel), role="gridcell", data_label="findings"),
+    return [
+        tag("a", kernel.name, href=f"#{kernel.id}"),
+        tag("span", below, class_="pd-sub", title=source.file if source else None),
+        tag("span", mark("bad", "unreadable"), class_="pd-sub") if of is None else None,
     ]
-    for label, largest in most.items():
-        cell = _cell(kernel, label, stats.get(label), largest)
-        cells.append(tag("td", cell, role="gridcell", data_label=label))
-    search = " ".join((kernel.name, kernel.stored.name, below)).lower()
-    return tag("tr", cells, role="row", data_search=search)
+
+
+def _grid(kernel: ReportedKernel) -> str:
+    of = kernel.stored.kernel
+    if of is None:
+        return words.MISSING
+    return words.dimensions(of.grid) if of.grid else "none"
 
 
 def _findings(kernel: ReportedKernel) -> Markup:

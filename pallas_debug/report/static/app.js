@@ -82,7 +82,7 @@ async function route(moved) {
     state.explorers.set(kernel.id, new Explorer(kernel, find('[data-explorer]', view)));
   }
   const explorer = state.explorers.get(kernel.id);
-  await startParts(view, kernel, explorer, target);
+  await startStrip(view, kernel, explorer, target);
   parts(view);
   await explorer.setTarget(target, wanted.name, wanted.line);
   if (wanted.name !== null || wanted.line !== null) {
@@ -93,8 +93,8 @@ async function route(moved) {
   }
 }
 
-/** The strip of a target and the block map of a kernel, when they are first shown. */
-async function startParts(view, kernel, explorer, target) {
+/** The strip of a target, when it is first shown. */
+async function startStrip(view, kernel, explorer, target) {
   const holder = find(`[data-strip="${kernel.id}/${target}"]`, view);
   explorer.strips ??= [];
   if (holder && !explorer.strips[target]) {
@@ -105,13 +105,6 @@ async function startParts(view, kernel, explorer, target) {
     }
   }
   explorer.strip = explorer.strips[target] ?? null;
-  const blocks = find('[data-blocks]', view);
-  if (blocks && !blocks.dataset.started) {
-    blocks.dataset.started = 'true';
-    const own = kernel.chunks.find((chunk) => chunk.target === null);
-    const data = own.left_out ? null : await chunkOf(own.id).catch(() => null);
-    if (data?.blocks && data.blocks.unknown === null) new BlockMap(blocks, data.blocks);
-  }
 }
 
 function showTarget(view, target) {

@@ -34,11 +34,11 @@ function startMatrix(table) {
     type: 'search',
     id: 'filter',
     placeholder: 'Filter kernels',
-    'aria-label': 'Filter kernels by name or file',
+    'aria-label': 'Filter kernels',
     oninput: () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       for (const row of findAll('tbody tr', table)) {
-        row.hidden = !words.every((word) => row.dataset.search.includes(word));
+        row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
       }
       const left = rows();
       count.textContent = words.length ? `${left.length} of ${findAll('tbody tr', table).length}` : '';
