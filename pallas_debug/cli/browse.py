@@ -45,7 +45,10 @@ def run(options: BrowseOptions) -> int:
         listed = " ".join(map(str, where))
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
     if not output.has_terminal():
-        raise CannotRunError(_without_a_terminal(where))
+        raise CannotRunError(
+            "browse needs a terminal. Without one: `pallas-debug ls` lists kernels and passes, "
+            "`show` prints one, `diff` compares, and `report` writes a page."
+        )
     from pallas_debug.tui.run import browse  # importing Textual takes a while
 
     roots, place = _place(where or (Path(defaults.DIRECTORY),), options)
@@ -56,23 +59,6 @@ def run(options: BrowseOptions) -> int:
 
 
 command = shared.make("browse", BrowseOptions, run)
-
-
-def _without_a_terminal(where: Sequence[Path]) -> str:
-    if len(where) == 2:
-        a, b = where
-        return (
-            "browse needs a terminal. Without one: "
-            f"`pallas-debug diff {a} --kernel KERNEL --against {b}` prints the differences."
-        )
-    from pallas_debug.store.files import is_file
-
-    if where and is_file(where[0]):
-        return f"browse needs a terminal. Without one: `cat {where[0]}` prints the file."
-    return (
-        "browse needs a terminal. Without one: `pallas-debug ls` lists kernels and passes, "
-        "`pallas-debug show` prints one."
-    )
 
 
 def _place(where: Sequence[Path], options: BrowseOptions) -> tuple[list[Path], Place]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,7 +43,7 @@ class GrepOptions:
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
 @click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")
-@click.option("-k", "--kernel", help="Only kernels whose name contains this.")
+@click.option("-k", "--kernel", help="Only this kernel.")
 @click.option("-t", "--target", help="Only these targets, joined by commas.")
 @click.option("-p", "--pass", "stage", help="Only this stage or pass, by number or name.")
 @shared.as_json
@@ -61,18 +61,18 @@ def run(options: GrepOptions) -> int:
     from pallas_debug.ir.search import Query
     from pallas_debug.store.texts import TextFilter, texts_in
 
-    root, kernel = where.split_prefix(options.where)
-    options = replace(options, where=root, kernel=options.kernel or kernel)
     query = Query(text=options.pattern, literal=options.fixed, ignore_case=options.ignore_case)
     try:
         query.compiled()
     except PatternError as error:
         raise UsageError(f"{error}. Pass -F to search for it as plain text.") from error
-    targets = [name.strip() for name in options.target.split(",")] if options.target else []
+    place = where.place_at(options.where, options.kernel)
+    targets = [name.strip() for name in (options.target or place.target or "").split(",") if name]
+    kernel = None if place.kernel is None else place.reader.find(place.kernel).name
     problems: list[str] = []
-    wanted = TextFilter(kernel=options.kernel, targets=targets, stage=options.stage)
-    texts = list(texts_in(options.where, wanted, problems.append))
-    _check_names(options, targets, texts)
+    wanted = TextFilter(kernel=kernel, targets=targets, stage=options.stage)
+    texts = list(texts_in(place.root, wanted, problems.append))
+    _check_names(place, targets, options.stage, texts)
     if options.count:
         found = _counts(texts, query, problems, as_json=options.as_json)
     else:
@@ -80,7 +80,7 @@ def run(options: GrepOptions) -> int:
     for problem in problems:
         output.message(problem)
     if found is not None and not options.as_json:
-        output.follow(_look_at(*found, where.place_at(root)))
+        output.follow(_look_at(*found, place))
     if problems:
         return Exit.CANNOT_RUN
     return Exit.FAILED if found is None else Exit.OK
@@ -98,43 +98,29 @@ def _look_at(text: StoredText, line: int, place: where.Place) -> str:
     return followup.command("show", at, text.stage, *target)
 
 
-def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[StoredText]) -> None:
-    """Check that there are texts for the kernel, targets and pass given on the command line.
+def _check_names(
+    place: where.Place, targets: Sequence[str], stage: str | None, texts: Sequence[StoredText]
+) -> None:
+    """Check that there are texts for the targets and the pass given on the command line.
 
     Raises:
       UsageError: there are none for one of them.
     """
-    from pallas_debug.store import layout
     from pallas_debug.store.texts import ALL, texts_in
 
-    found = {text.target for text in texts}
-    missing = [name for name in targets if layout.target_folder(name) not in found]
-    if texts and not missing:
+    if texts and not targets:
         return
-    everything = list(texts_in(options.where, ALL, lambda _: None))
-    if not everything:
-        output.message(f"there are no texts in {options.where}")
+    where.check_targets(targets, place.kernels())
+    if texts:
         return
-    kernels = {text.kernel for text in everything}
-    if options.kernel is not None and not any(options.kernel in name for name in kernels):
-        raise _no_such("kernel", options.kernel, kernels, options)
-    known = {text.target for text in everything if text.target is not None}
-    for name in missing:
-        if layout.target_folder(name) not in known:
-            raise _no_such("target", name, known, options)
-    if options.stage is not None and not texts:
-        passes = {text.stage.partition("-")[2] or text.stage for text in everything}
-        raise _no_such("stage or pass", options.stage, passes, options)
-    if not texts:
-        output.message(f"no texts of that kernel and target in {options.where}")
-
-
-def _no_such(what: str, name: str, known: Iterable[str], options: GrepOptions) -> UsageError:
-    listed = sorted(known)
-    stems = [one.rpartition("-")[0] for one in listed] if what == "kernel" else []
-    return UsageError(
-        f"no {what} {name!r}{meant(name, [*listed, *stems])} in {one_line(options.where)}; "
-        f"there are: {', '.join(map(one_line, listed[:40]))}{', …' if len(listed) > 40 else ''}"
+    everything = list(texts_in(place.root, ALL, lambda _: None))
+    if stage is None or not everything:
+        output.message(where.no_kernels(place.root))
+        return
+    passes = sorted({text.stage.partition("-")[2] or text.stage for text in everything})
+    raise UsageError(
+        f"no stage or pass {stage!r}{meant(stage, passes)} in {one_line(place.root)}; there are: "
+        f"{', '.join(map(one_line, passes[:40]))}{', …' if len(passes) > 40 else ''}"
     )
 
 

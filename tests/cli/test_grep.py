@@ -57,7 +57,7 @@ def test_filters(command: Any) -> None:
     assert "no kernel 'flash' in " in missing.stderr
     for words, message in (
         (["-k", "rosw"], "no kernel 'rosw' (did you mean 'rows'?) in "),
-        (["-t", "v6"], "no target 'v6' (did you mean 'v6e'?) in "),
+        (["-t", "v6"], "no kernel here was compiled for 'v6' (did you mean 'v6e'?); there are: "),
         (["-p", "finalise-llo"], "no stage or pass 'finalise-llo' (did you mean 'finalize-llo'?)"),
     ):
         done = command("grep", "constant", OLD, *words)

@@ -204,22 +204,11 @@ def test_a_terminal_with_colours_gets_some(tmp_path: Path, add: str) -> None:
 # What it is started with.
 
 
-def test_without_a_terminal(command: Run, dumps: Path, tmp_path: Path) -> None:
-    needs = "pallas-debug: browse needs a terminal. Without one: "
-    file = tmp_path / "text"
-    file.write_text("")
-    for arguments, instead in [
-        ([dumps], "`pallas-debug ls` lists kernels and passes, `pallas-debug show` prints one."),
-        (
-            [dumps, "other"],
-            f"`pallas-debug diff {dumps} --kernel KERNEL --against other` prints the differences.",
-        ),
-        ([file], f"`cat {file}` prints the file."),
-    ]:
-        done = command("browse", *arguments)
-        assert done.returncode == 3
-        assert done.stdout == ""
-        assert done.stderr == f"{needs}{instead}\n"
+def test_without_a_terminal(command: Run, dumps: Path) -> None:
+    done = command("browse", dumps)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("pallas-debug: browse needs a terminal. Without one: ")
+    assert {"ls", "show", "diff", "report"} <= set(re.findall(r"\w+", done.stderr))
 
 
 @pytest.mark.parametrize(
