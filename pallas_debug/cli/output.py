@@ -54,7 +54,7 @@ LABELS = {
 """Roles of the words that lines begin with."""
 
 _LABEL = re.compile(
-    rf"(?m)^( *)({'|'.join(map(re.escape, LABELS))}|[A-Z]\w+(?= in kernel `))(?!\w)"
+    rf"(?m)(^ *|: )({'|'.join(map(re.escape, LABELS))}|[A-Z]\w+(?= in kernel `))(?!\w)"
 )
 
 MIN_WRAPPED = 40
