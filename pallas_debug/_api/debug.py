@@ -232,5 +232,6 @@ def _report(session: Session, *, quiet: bool) -> None:
     for line in render.summary(session.kept, root):
         sys.stderr.write(f"pallas-debug: {line}\n")
     if root is not None:
-        command = followup.after_dump(session.kept, root, has_terminal=sys.stderr.isatty())
+        has_terminal = all(s is not None and s.isatty() for s in (sys.stdin, sys.stderr))
+        command = followup.after_dump(session.kept, root, has_terminal=has_terminal)
         sys.stderr.write(f"{followup.LABEL}{command}\n")
