@@ -107,7 +107,9 @@ class CallOptions(FunctionOptions):
     def words(self) -> list[str]:
         if self.test is not None:
             return [*self.rest]
-        return [*(["-m"] if self.module else []), *super().words(), *self.rest]
+        words = ["-m"] if self.module else []
+        words += ["--"] if any(word.startswith("-") for word in self.rest) else []
+        return [*words, *super().words(), *self.rest]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,8 @@ def run(options: ReportOptions) -> int:
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
     if options.is_opened:
         _open(options.to)
-    output.follow(place.first_failure(kernels) or followup.command("ls", place.root))
+    look = place.costs(kernels) or followup.command("ls", place.root)
+    output.follow(place.first_failure(kernels) or look)
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 

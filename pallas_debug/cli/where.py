@@ -94,6 +94,15 @@ class Place:
             (self.path(k.name), [c.compilation for c in self.compilations(k)]) for k in kernels
         )
 
+    def costs(self, kernels: Sequence[StoredKernel]) -> str | None:
+        """Command about what the first kernel with a schedule costs; None if there is none."""
+        for kernel in kernels:
+            for stored in self.compilations(kernel):
+                if stored.compilation is not None and "bundles" in stored.compilation.stages:
+                    at = self.path(kernel.name)
+                    return followup.command("stats", at, "-t", stored.target)
+        return None
+
 
 def local(place: str | Path) -> Path:
     """Return the path of a place; if that is a URL, of a copy of what is there."""

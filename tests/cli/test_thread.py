@@ -37,13 +37,13 @@ ARG = "--arg 'f32[16,128]'"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 THREADS: dict[str, list[str]] = {
-    f"dump rows.py:double --to good {ARG}": ["report good", "ls good", "ls good/double", "diff"],
+    f"dump rows.py:double --to good {ARG}": ["report good", "stats good/double"],
     f"dump rows.py:split {ARG}": ["explain dumps/split", "show dumps/split", "explain"],
     "ls": ["explain dumps/split"],
     "show split": ["explain dumps/split"],
     "show split mosaic": ["explain dumps/split"],
     "report": ["explain dumps/split"],
-    "ls good": ["ls good/double"],
+    "ls good": ["ls good/double", "diff good/double"],
     "show good 3": ["diff good/double"],
     "grep vector_load good": ["show good/double"],
     "grep -c vector_load good": ["show good/double"],
