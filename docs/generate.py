@@ -1,4 +1,4 @@
-"""Writes the committed pages of `docs/reference/`, and the architecture maps, from the code.
+"""Writes the committed pages of `docs/reference/`, the architecture maps and the home.
 
 python docs/generate.py                writes them
 python docs/generate.py --check        names the pages that are stale, and then exits with 1
@@ -58,14 +58,22 @@ BUILT: dict[str, Callable[[], str]] = {
 """Pages that exist only on the site."""
 
 
+HOME = ROOT / "docs" / "index.md"
+"""The page that begins as the README does."""
+
+
 def _with_map(path: Path, rooms: bool) -> str:
-    return maps.with_map(path.read_text(), maps.architecture(rooms=rooms))
+    return maps.between(path.read_text(), "map", maps.architecture(rooms=rooms))
+
+
+def _home() -> str:
+    return maps.between(HOME.read_text(), "readme", maps.start())
 
 
 def main(arguments: Sequence[str]) -> int:
     writers = {REFERENCE / name: write for name, write in COMMITTED.items()}
     writers |= {ROOT / name: partial(_with_map, ROOT / name, rooms) for name, rooms in MAPS.items()}
-    writers[ROOT / "llms.txt"] = maps.llms
+    writers |= {ROOT / "llms.txt": maps.llms, HOME: _home}
     named = {argument for argument in arguments if not argument.startswith("--")}
     if unknown := named - {path.name for path in writers}:
         print(f"there is no page {', '.join(sorted(unknown))}", file=sys.stderr)

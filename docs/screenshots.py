@@ -25,6 +25,9 @@ ASSETS = Path(__file__).parent / "assets"
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """Fonts that the picture would fetch from the network; a reader has a monospaced one."""
 
+_FILE = re.compile(r"^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""Files of the README."""
+
 PICTURES = {
     "browse": ((120, 30), ("right_square_bracket", "tab", "tab", *"jjjjjjjjjjj")),
     "browse-source": (
@@ -129,21 +132,34 @@ def _label(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _report(dumps: Path, scratch: Path) -> None:
-    """Pictures of the report: a kernel."""
+    """Pictures of the report: the overview, with the README's kernels, and a kernel."""
     from selenium import webdriver
 
+    for name, text in _FILE.findall(ASSETS.parents[1].joinpath("README.md").read_text()):
+        (scratch / name).write_text(text)
+    target = ("--target", "v5e,v6e")
+    for words in (
+        ("verify", "rows:shift", "--arg", "f32[16,128]", "--to", str(dumps), *target),
+        ("dump", "split:split", "--arg", "f32[128,128]", "--to", str(dumps), *target),
+    ):
+        # Both exit with 1, as something is found, or fails.
+        subprocess.run([_installed("pallas-debug"), *words], cwd=scratch, capture_output=True)
     page = scratch / "report.html"
-    _run("report", str(dumps), "-o", str(page))
+    subprocess.run([_installed("pallas-debug"), "report", str(dumps), "-o", str(page)], check=True)
     options = webdriver.ChromeOptions()
     for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(flag)
     options.binary_location = shutil.which("chromium") or ""
     service = webdriver.ChromeService(shutil.which("chromedriver"))  # else it looks for one online
     driver = webdriver.Chrome(options, service)
+    driver.implicitly_wait(60)
     try:
-        driver.set_window_size(1280, 1560)
+        driver.set_window_size(1280, 1180)
+        driver.get(page.as_uri())
+        driver.find_element("css selector", "#overview.pd-current")
+        driver.get_screenshot_as_file(str(ASSETS / "report-verdict.png"))
+        driver.set_window_size(1280, 1900)
         driver.get(f"{page.as_uri()}#k0/t0/bundles/l{_line(dumps, 'p = jnp.exp2(')}")
-        driver.implicitly_wait(60)
         driver.find_element("css selector", ".pd-current .pd-text .pd-linked")
         driver.execute_script("scrollTo(0, 0)")
         driver.get_screenshot_as_file(str(ASSETS / "report.png"))

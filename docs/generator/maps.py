@@ -1,4 +1,4 @@
-"""Maps of the packages for README and CONTRIBUTING, and of the pages for `llms.txt`."""
+"""Maps of the packages for README and CONTRIBUTING, of the pages for `llms.txt`, and the home."""
 
 from __future__ import annotations
 
@@ -113,13 +113,18 @@ def _summary(path: Path) -> str:
     )
 
 
-BEGIN, END = "<!-- map -->\n", "<!-- /map -->"
+def start() -> str:
+    """The beginning of the README, with links as they are within `docs`: a bug and what is said."""
+    text = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    bare = re.sub(r"^<!-- .* -->\n", "", text, flags=re.MULTILINE)
+    return bare.replace("](docs/", "](").strip()
 
 
-def with_map(text: str, new: str) -> str:
-    """A page with the text between the markers replaced."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"no map to write: {BEGIN.strip()} … {END.strip()}")
+def between(text: str, name: str, new: str) -> str:
+    """A page with the text between the markers of this name replaced."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"nothing to replace: {begin.strip()} … {end}")
     return f"{before}{begin}\n{new}\n\n{end}{after}"
