@@ -72,6 +72,10 @@ class InterpretModeError(CannotRunError):
     """A kernel that the requested interpret mode, or any mode, cannot run correctly."""
 
 
+class OutOfBudget(CannotRunError):
+    """A kernel on the kernel machine that the budget of its program has ended."""
+
+
 class MachineError(CannotRunError):
     """A kernel that the kernel machine cannot run.
 

@@ -9,6 +9,8 @@ import re
 import shutil
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -275,6 +277,55 @@ def progress(total: Callable[[], int], pending: Callable[[], int]) -> Iterator[C
         yield tick
     finally:
         bar.stop()
+
+
+QUIET = 5.0
+"""Seconds before a command says what it does, if standard error is not a terminal."""
+
+BETWEEN = 10.0
+"""Seconds between such lines."""
+
+
+@contextlib.contextmanager
+def status(text: Callable[[], str]) -> Iterator[None]:
+    """Show on standard error what the block does: on a terminal a line that changes, else lines."""
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    shown, ended = _status_line(text) if is_terminal else None, threading.Event()
+
+    def watch() -> None:
+        wait, begun = QUIET, time.monotonic()
+        while not ended.wait(wait):
+            if doing := text():
+                message(f"{time.monotonic() - begun:,.0f} s: {doing}")
+            wait = BETWEEN
+
+    if shown is None:
+        threading.Thread(target=watch, name="pallas-debug status", daemon=True).start()
+    try:
+        with shown or contextlib.nullcontext():
+            yield
+    finally:
+        ended.set()
+
+
+def _status_line(text: Callable[[], str]) -> contextlib.AbstractContextManager[Any]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    begun = time.monotonic()
+
+    def line() -> Text:
+        whole = f"{time.monotonic() - begun:,.0f} s: {visible(text())}"
+        return Text(whole, style="dim", no_wrap=True, overflow="ellipsis")
+
+    # What the program prints goes where it would go without the line.
+    return Live(
+        get_renderable=line,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+    )
 
 
 def _one_line(cell: str) -> str:

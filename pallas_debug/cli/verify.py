@@ -35,6 +35,7 @@ class VerifyOptions(shared.ProgramOptions):
     grad: bool
     hints: str
     stop_after: float | None
+    budget: float | None
 
 
 @shared.targets("all")
@@ -96,6 +97,13 @@ class VerifyOptions(shared.ProgramOptions):
 )
 @shared.timeout
 @click.option(
+    "--budget",
+    type=shared.SECONDS,
+    metavar="SECONDS",
+    help="Time for the reference and the kernel machine. When it has passed, the grid points that "
+    "ran are judged, the table marks that with a star, and the exit code is 3 if nothing is found.",
+)
+@click.option(
     "--stop-after",
     type=shared.SECONDS,
     metavar="SECONDS",
@@ -143,7 +151,7 @@ def run(options: VerifyOptions) -> int:
 
     with deadline(options.stop_after, stop):
         try:
-            with programs.pretending(options):
+            with programs.pretending(options), output.status(lambda: verifier.progress):
                 verdict = _verdict(options, verifier)
         except PallasDebugError:
             raise
@@ -226,6 +234,7 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         "jobs": options.jobs,
         "hints": options.hints,
         "grad": options.grad,
+        "budget": options.budget,
     }
     if options.engines:
         wanted["engines"] = ",".join(options.engines)

@@ -28,12 +28,11 @@ from pallas_debug.findings.facts import line_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.host import MachineHost, Unobserved
+from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Finding, Witness
 
-NOT_ROUNDED = (
-    "its float32 products as a TPU computes them, with operands rounded to bfloat16: with those, "
-    "the function stops"
-)
+PRODUCTS = "its float32 products as a TPU computes them, with operands rounded to bfloat16"
+NOT_ROUNDED = f"{PRODUCTS}: with those, the function stops"
 """Reason for a gap in the judgement of values."""
 
 
@@ -53,20 +52,25 @@ class RoundedResults:
 
 
 def compare_rounded(
-    compared: ComparedCall, captures: Iterable[Capture], result: Any, expected: Any
+    compared: ComparedCall,
+    captures: Iterable[Capture],
+    result: Any,
+    expected: Any,
+    pace: Pace | None = None,
 ) -> RoundedResults:
     """Compare a function's results, computed with rounded products, with its reference's.
 
     Args:
       captures: kernels that the function calls.
       result: result of the unmodified function, which agrees with `expected`.
+      pace: progress and budget of the kernels.
     """
     sites = {
         site: c.kernel.digest for c in captures for site in bfloat16_products.sites_in(c.params)
     }
     if not sites or platform.has_accelerator():  # the device has rounded them itself
         return RoundedResults()
-    comparison = _Comparison(compared, expected)
+    comparison = _Comparison(compared, expected, pace)
     try:
         differing = comparison.differing()
         if not differing or comparison.reference_differs():
@@ -74,6 +78,8 @@ def compare_rounded(
         if comparison.differing(list(sites)):
             return RoundedResults()  # without rounding too, as if copies race
     except Exception as error:  # noqa: BLE001 - what a kernel raises is of any class
+        if pace is not None and not pace.left:
+            return RoundedResults(left_out=f"{PRODUCTS}: the budget of {pace.budget:g} s ended")
         return RoundedResults(left_out=f"{NOT_ROUNDED}: {raised.in_a_line(error)}")
     exact = leaves(result, compared.name)
     findings = [_finding(compared, pair, exact[i], list(sites)) for i, pair in differing]
@@ -93,8 +99,9 @@ def _tolerance(compared: ComparedCall, actual: Leaf, expected: Leaf) -> Toleranc
 
 
 class _Comparison:
-    def __init__(self, compared: ComparedCall, expected: Any) -> None:
+    def __init__(self, compared: ComparedCall, expected: Any, pace: Pace | None) -> None:
         self._compared = compared
+        self._pace = pace
         self._expected = leaves(expected, compared.reference)
 
     def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, Differences]]:
@@ -113,7 +120,7 @@ class _Comparison:
 
     def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, Differences]]:
         compared = self._compared
-        host = MachineHost(Unobserved())
+        host = MachineHost(Unobserved(), pace=self._pace)
         with chip.answering(compared.target), hosted.hosting(host), hook.unannounced():
             result = reference.result(function, compared.args, compared.kwargs)
         found = leaves(result, compared.name)

@@ -24,6 +24,7 @@ from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.machine import limit
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.pace import Pace
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.machine.sanitizer.areas import IdleLoops
 from pallas_debug.machine.shadow.memory import require_room
@@ -148,6 +149,7 @@ class MachineHost:
         limit.
       refilled: digests of kernels whose unwritten memory has other contents than usual.
       calls: receives the arrays of calls; None not to keep any.
+      pace: is told of the progress, and limits the time of all kernels together; None for neither.
     """
 
     def __init__(
@@ -157,7 +159,9 @@ class MachineHost:
         stop_after: float | None = None,
         refilled: frozenset[str] = frozenset(),
         calls: KeptCalls | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._refilled = refilled
         self.patience = patience
         self._stop_after = stop_after
@@ -214,7 +218,10 @@ class MachineHost:
         Raises:
           KernelFault: the kernel was stopped at a fault.
           MachineError: the machine has no rule for what the kernel does.
+          OutOfBudget: the budget ended before the kernel did.
         """
+        pace = self._pace or Pace()
+        pace.begins(prepared.launch.name, prepared.digest)
         arrays = [typed(prepared.launch, given) for given in arrays]
         if self._calls is not None and not prepared.is_sanitized:
             self._calls.keep(prepared, arrays, first)
@@ -234,14 +241,18 @@ class MachineHost:
                 observers=observers,
                 stop_after=self._stop_after,
                 fill="number" if prepared.digest in self._refilled else "nan",
+                pace=pace,
             )
+            pace.ends()
             explained: list[Finding] = []
-            if not prepared.is_sanitized and done.stopped is None:
+            if not prepared.is_sanitized and done.stopped is None and done.partial is None:
                 explained = areas.padding_read(prepared.launch, arrays, done.results, first=first)
         self._observer.found(*done.findings, *explained, uses=prepared.uses, digest=prepared.digest)
         digest = prepared.digest
         self._observer.hinted(*(replace(hint, digest=digest) for hint in done.hints))
         self._observer.looped(prepared.digest, skipped=loops.skipped, ran=loops.ran)
+        if done.partial is not None:
+            raise pace.ended(replace(done.partial, digest=prepared.digest))
         if done.stopped is not None:
             raise stops.stop(done.stopped, finding_text(done.stopped))
         return [untyped(results) for results in done.results]

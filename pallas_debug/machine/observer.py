@@ -29,11 +29,13 @@ class MachineObserver:
 
     `evaluates` says whether to call `evaluate` for units of plain operations, and `follows_loops`
     whether each step of a loop is to be observed; if not, `runs_chunk` is called for many
-    iterations at once.
+    iterations at once. `is_in_part` is set if the budget ended the run: `findings` then returns
+    only what the rest of the run cannot undo, and does not run the kernel again.
     """
 
     evaluates = False
     follows_loops = True
+    is_in_part = False
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         """Handle an allocation; operands have no thread."""

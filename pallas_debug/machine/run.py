@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.bridge.programs.loops import LoopChunk
+from pallas_debug.bridge.programs.launch import Launch, untyped
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Fault, Severity
 from pallas_debug.machine.bounds import BoundsObserver
@@ -20,6 +19,16 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.numbers import LoopObserver
 from pallas_debug.machine.observer import MachineObserver, ObserverGroup
 from pallas_debug.machine.order.findings import OrderSanitizer, first_stuck
+from pallas_debug.machine.pace import (
+    BudgetEnded,
+    BudgetObserver,
+    Pace,
+    PartialRun,
+    ProgressObserver,
+    StepObserver,
+    final,
+    position,
+)
 from pallas_debug.machine.sanitizer import consequences
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.shadow.shadow import differing
@@ -39,12 +48,14 @@ class MachineRun:
       findings: findings, causes before consequences.
       hints: hints of the observers.
       stopped: fault at which the kernel was stopped; also in `findings`.
+      partial: what is known if the budget ended the run.
     """
 
     results: list[list[Array]]
     findings: tuple[Finding, ...] = ()
     hints: tuple[Hint, ...] = ()
     stopped: Finding | None = field(default=None)
+    partial: PartialRun | None = None
 
 
 def run(
@@ -55,6 +66,7 @@ def run(
     observers: Sequence[MachineObserver] = (),
     stop_after: float | None = None,
     fill: str = "nan",
+    pace: Pace | None = None,
 ) -> MachineRun:
     """Run a kernel; report only the faults that stop it, and the findings of observers.
 
@@ -65,32 +77,42 @@ def run(
       stop_after: seconds of both time and CPU time after which the kernel is stopped; None for no
         limit.
       fill: contents of unwritten memory, as for `Machine`.
+      pace: is told of the progress, and ends the run with its budget.
 
     Raises:
       MachineError: the machine has no rule for what the kernel does.
     """
-    done = _run(launch, arrays, first, observers, stop_after, fill)
+    done = _run(launch, arrays, first, observers, stop_after, fill, pace)
     if any(isinstance(observer, OrderSanitizer) for observer in observers):
         call = KernelCall(launch, arrays, {"first": first})
-        found = consequences.folded(call, done.findings, _limits(launch, stop_after))
+        limits: list[MachineObserver] = [*_limits(launch, stop_after)]
+        if done.partial is not None:
+            limits.append(_UntilPoint(done.partial.done))
+        found = consequences.folded(call, done.findings, limits)
         return replace(done, findings=found)
     return done
 
 
 def _run(
     launch: Launch, arrays: Sequence[Sequence[Any]], first: int,
-    observers: Sequence[MachineObserver], stop_after: float | None, fill: str,
+    observers: Sequence[MachineObserver], stop_after: float | None, fill: str, pace: Pace | None,
 ) -> MachineRun:  # fmt: skip
     bounds = BoundsObserver(launch)
     loops, limits = LoopObserver(launch), _limits(launch, stop_after)
     stopping: list[BoundsObserver | LoopObserver | _TimeLimit] = [bounds, loops, *limits]
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     call = KernelCall(launch, arrays, {"first": first})
-    group = ObserverGroup([*observers, *stopping])
+    pacing: list[MachineObserver] = [] if pace is None else [ProgressObserver(pace)]
+    if pace is not None and pace.budget is not None:
+        has_order = not launch.meshes and len(arrays) == 1
+        pacing.append(BudgetObserver(pace, has_order=has_order))
+    group = ObserverGroup([*observers, *stopping, *pacing])
     machine = Machine(launch, arrays, observer=group, first=first, outside="nearest", fill=fill)
     why = None
     try:
         machine.run()
+    except BudgetEnded as end:
+        return _in_part(machine, observers, end)
     except Stopped as stop:
         why = stop
     except (NotImplementedError, AssertionError) as error:
@@ -139,14 +161,48 @@ def _run(
     )
 
 
+def _in_part(
+    machine: Machine, observers: Sequence[MachineObserver], end: BudgetEnded
+) -> MachineRun:
+    """Return what is known of a run that the budget ended."""
+    assert end.thread is not None
+    is_ordered = not machine.launch.meshes and len(machine.devices) == 1
+    done = position(end.thread) if is_ordered else 0
+    masks = final(machine, done)
+    partial = PartialRun(
+        kernel=machine.launch.name,
+        done=done,
+        points=math.prod(end.thread.grid),
+        results=untyped(machine.results()[0]),
+        final=masks,
+    )
+    for observer in observers:
+        observer.is_in_part = True
+    found = [one for observer in observers for one in _findings(observer)]
+    return MachineRun(
+        results=machine.results(), findings=tuple(found), hints=_hints(observers), partial=partial
+    )
+
+
+class _UntilPoint(MachineObserver):
+    """Ends a further run where the budget ended the first one."""
+
+    follows_loops = False
+
+    def __init__(self, done: int) -> None:
+        self._done = done
+
+    def point_begins(self, thread: Thread) -> None:
+        if position(thread) >= self._done:
+            raise Stopped("out of time", thread)
+
+
 def _limits(launch: Launch, stop_after: float | None) -> list[_TimeLimit]:
     return [] if stop_after is None else [_TimeLimit(launch, stop_after)]
 
 
-class _TimeLimit(MachineObserver):
+class _TimeLimit(StepObserver):
     """Stops a kernel that takes too long, both of time and of the process's CPU time."""
-
-    follows_loops = False
 
     def __init__(self, launch: Launch, stop_after: float) -> None:
         self._launch = launch
@@ -158,25 +214,7 @@ class _TimeLimit(MachineObserver):
     def findings(self) -> list[Finding]:
         return self._findings
 
-    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        self._look(thread, step)
-
-    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
-        self._look(thread, step)
-
-    def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
-        self._look(thread, step)
-
-    def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        self._look(thread, step)
-
-    def loads(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
-        self._look(thread, step)
-
-    def stores(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
-        self._look(thread, step)
-
-    def _look(self, thread: Thread, step: ir.MachineStep) -> None:
+    def looks(self, thread: Thread, step: ir.MachineStep) -> None:
         self._executed[thread.number] = thread.executed
         spent = [now - begin for now, begin in zip(_clocks(), self._begin, strict=True)]
         if min(spent) < self._stop_after:
@@ -192,8 +230,7 @@ def _progress(thread: Thread) -> str:
     """Format the progress along the grid; empty if there is none, or before its first point."""
     if not thread.grid or len(thread.point) != len(thread.grid):
         return ""
-    done = int(np.ravel_multi_index(thread.point, thread.grid))
-    return f"{done + 1:,} of {math.prod(thread.grid):,}"
+    return f"{position(thread) + 1:,} of {math.prod(thread.grid):,}"
 
 
 def _clocks() -> tuple[float, float]:

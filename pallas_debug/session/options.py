@@ -19,6 +19,7 @@ from pallas_debug.compiler import targets
 from pallas_debug.compiler.stages import DEFAULT, Stages
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Target
 
 Interpret = Mode | str | None
@@ -54,6 +55,7 @@ class Options:
         contents than usual, to see whether they matter.
       keeps_call: number of the call of each kernel on the machine whose arrays are kept, from 1; 0
         for the last one, as for `collect_hints`.
+      pace: is told of the progress of kernels on the kernel machine, and limits their time.
     """
 
     dumps: str | Path | None = None
@@ -73,6 +75,7 @@ class Options:
     stop_after: float | None = None
     refilled: frozenset[str] = frozenset()
     keeps_call: int | None = None
+    pace: Pace | None = None
 
 
 def mode_of(asked: Interpret) -> Mode:

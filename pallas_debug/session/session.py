@@ -106,7 +106,12 @@ class Session:
         )
         self.calls = None if options.keeps_call is None else KeptCalls(options.keeps_call)
         self._host = MachineHost(
-            self.observer, options.hang_after, options.stop_after, options.refilled, self.calls
+            self.observer,
+            options.hang_after,
+            options.stop_after,
+            options.refilled,
+            self.calls,
+            options.pace,
         )
         self._runs = runs
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"

@@ -9,10 +9,12 @@ from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.comparison import compare, reference, rounding
+from pallas_debug.comparison import compare, partial, reference, rounding
 from pallas_debug.comparison.compare import Results
 from pallas_debug.comparison.compared import ComparedCall
+from pallas_debug.comparison.partial import PartialResult
 from pallas_debug.comparison.tolerances import Tolerance
+from pallas_debug.errors import MachineError
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
@@ -97,36 +99,56 @@ def values(
         ):
             reasons[outcome.digest] = outcome.reason or NO_RESULT
     kernels = [captured.kernel for captured in called.values()]
-    if not ran.returned:
-        return Seen(
-            outcomes=(
-                *skipped,
-                *(
-                    outcome_of(k, "values", "unjudged", reasons.get(k.digest, NO_RESULT))
-                    for k in kernels
-                ),
-            )
-        )
     judged = replace(expected.compared, target=target)
-    results = compare.compare(judged, ran.result, expected.result)
-    left_out: list[str] = []
-    if not results.findings:
+    part, why = _in_part(judged, call, ran, expected) if not ran.returned else (None, "")
+    if not ran.returned and part is None:
+        unjudged = (
+            outcome_of(k, "values", "unjudged", why or reasons.get(k.digest, NO_RESULT))
+            for k in kernels
+        )
+        return Seen(outcomes=(*skipped, *unjudged))
+    result = ran.result if part is None else part.result
+    results = compare.compare(judged, result, expected.result)
+    left_out = ""
+    if not results.findings and part is None:
         rounded = rounding.compare_rounded(
-            judged, list(called.values()), ran.result, expected.result
+            judged, list(called.values()), result, expected.result, call.pace
         )
         results = replace(results, findings=rounded.findings, kernels=rounded.kernels)
-        left_out += filter(None, [rounded.left_out])
+        left_out = rounded.left_out
     is_only = len(kernels) == 1
     only: dict[str, Any] = {}  # of the function's kernel
     if is_only:
         only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
-    outcomes = (_outcome(kernel, results, reasons, is_only=is_only) for kernel in kernels)
+    outcomes = [_outcome(kernel, results, reasons, is_only=is_only) for kernel in kernels]
+    if part is not None:
+        outcomes = [outcome.in_part(why, part.points) for outcome in outcomes]
+    elif left_out and not call.pace.left:
+        outcomes = [outcome.in_part(left_out) for outcome in outcomes]
+    elif left_out:
+        outcomes = [outcome.without(left_out) for outcome in outcomes]
     return Seen(
-        outcomes=(*skipped, *(outcome.without(*left_out) for outcome in outcomes)),
+        outcomes=(*skipped, *outcomes),
         findings=tuple(replace(finding, **only) for finding in results.findings),
         problems=tuple(map(str, results.problems)),
         notes=results.notes,
     )
+
+
+def _in_part(
+    judged: ComparedCall, call: Call, ran: Seen, expected: Expected
+) -> tuple[PartialResult | None, str]:
+    """What is known of a result if the budget ended the run, and what is not, with the reason."""
+    if ran.partial is None:
+        return None, ""
+    try:
+        part = partial.result_of(judged, ran.partial, expected.result)
+    except MachineError as error:
+        return None, f"{call.pace.why}; {error}"
+    if not part.final:
+        return None, f"{call.pace.why}, before any block of the result was complete"
+    missing = f"{part.elements - part.final:,} of {part.elements:,} elements"
+    return part, f"{missing}, and float32 products as a TPU computes them: {call.pace.why}"
 
 
 def _outcome(

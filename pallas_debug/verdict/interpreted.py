@@ -17,6 +17,7 @@ from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.programs import algorithms
 from pallas_debug.errors import CannotRunError, KernelNotJudged, PallasDebugError, PluginError
 from pallas_debug.findings.facts import line_text
+from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Gap, Kernel
 from pallas_debug.session import Options, Session, sanitizing
 from pallas_debug.verdict.engines import Call, Seen, each, not_traced
@@ -70,12 +71,13 @@ def ran(
     call: Call, kernels: Sequence[Kernel], interpret: Mode | str, chip: str, engine: Engine
 ) -> Seen:
     """Run the function with its kernels in an interpret mode; outcomes are those of `engine`."""
-    options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after)
+    pace = call.pace
+    options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after, pace=pace)
     start = time.perf_counter()
     with platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext():
         session, error, result = run(call, options)
     observer, seconds = session.observer, time.perf_counter() - start
-    stopped = None if error is None else _in_a_line(error)
+    stopped = None if error is None else _why_stopped(error, pace)
     known = {kernel.digest for kernel in kernels}
     others = [kernel for kernel in session.kernels if kernel.digest not in known]
     instead = {kernel.name for kernel in others if kernel.digest in session.launched}
@@ -100,6 +102,7 @@ def ran(
         captures=tuple(session.captures),
         result=result,
         returned=error is None,
+        partial=pace.partial if error is not None else None,
         options=options,
         launched=frozenset(session.launched),
         dropped=observer.dropped,
@@ -113,6 +116,11 @@ def session_problems(session: Session) -> list[str]:
     lost = set(map(str, session.lost.values()))
     ours = (p for p in session.problems if not isinstance(p, PluginError | KernelNotJudged))
     return [text for text in map(str, ours) if text not in lost]
+
+
+def _why_stopped(error: BaseException, pace: Pace) -> str:
+    """Return what ended a program: the budget, or an exception in a line."""
+    return _in_a_line(error) if pace.partial is None else pace.why
 
 
 def _in_a_line(error: BaseException) -> str:
@@ -155,7 +163,12 @@ def as_it_ran(
         if gap.kernel == kernel.name and gap.digest in ("", kernel.digest)
     ]
     mine = (f for f in observer.findings if f.kernel == kernel.name and f.engines != ("static",))
-    if any(observer.is_of(finding, kernel.digest) for finding in mine):
+    is_faulty = any(observer.is_of(finding, kernel.digest) for finding in mine)
+    partial = None if session.options.pace is None else session.options.pace.partial
+    if partial is not None and partial.digest == kernel.digest and (partial.done or is_faulty):
+        outcome = outcome_of(kernel, engine, "found" if is_faulty else "ok").without(*gaps)
+        return outcome.in_part(partial.left_out, (partial.done, partial.points))
+    if is_faulty:
         return outcome_of(kernel, engine, "found").without(*gaps)
     for gap in gaps:
         if isinstance(gap, Gap) and not gap.is_partial:
@@ -212,14 +225,18 @@ def ran_once(
         error = error or late
     session.reset()
     findings = list(session.observer.findings)
-    stopped = None if error is None else _in_a_line(error)
+    pace = session.options.pace
+    assert pace is not None
+    stopped = None if error is None else _why_stopped(error, pace)
     outcomes: list[Outcome] = []
     if "machine" in asked:
         outcomes += [  # the exception that stopped the program is a finding at least of the program
             as_it_ran(kernel, "machine", session, stopped, is_explained=True) for kernel in kernels
         ]
     problems: list[str] = []
-    if error is not None and (findings or isinstance(error, CannotRunError)):
+    if pace.partial is not None:
+        problems.append(f"what the program does after {pace.why}")
+    elif error is not None and (findings or isinstance(error, CannotRunError)):
         problems.append(
             f"what the program runs after {_where(error)}, where it stopped: "
             + raised.in_a_line(error)

@@ -39,6 +39,7 @@ class Outcome:
       reason: why the kernel was not judged.
       gaps: parts that were not judged although the engine ran.
       seconds: time taken, if known separately for this kernel.
+      points: number of grid points that were judged, and of all, if the budget left some out.
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class Outcome:
     reason: str | None = None
     gaps: tuple[Gap, ...] = ()
     seconds: float | None = None
+    points: tuple[int, int] | None = None
 
     @property
     def column(self) -> str:
@@ -72,6 +74,11 @@ class Outcome:
             for one in left_out
         ]
         return replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
+
+    def in_part(self, reason: str, points: tuple[int, int] | None = None) -> Outcome:
+        """Add that the budget ended before the rest was judged."""
+        gap = self._gap(reason, is_partial=True)
+        return replace(self, points=points, gaps=(*self.gaps, gap))
 
     def _gap(self, reason: str, **how: bool) -> Gap:
         return Gap(kernel=self.kernel, digest=self.digest, engine=self.column, reason=reason, **how)
@@ -146,7 +153,7 @@ class Verdict:
     @property
     def complete(self) -> bool:
         """True if everything requested was done."""
-        return not self.unjudged and not self.problems
+        return not self.problems and all(gap.is_limit for gap in self.gaps)
 
     @property
     def unjudged(self) -> tuple[Outcome, ...]:

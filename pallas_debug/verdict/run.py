@@ -22,8 +22,9 @@ from pallas_debug.findings.outputs import Dropped
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import hookimpl
 from pallas_debug.inputs.made_up import filled
+from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Compilation, Finding, Hint, Kernel, Target
-from pallas_debug.render import REAL_INPUTS
+from pallas_debug.render import REAL_INPUTS, plural
 from pallas_debug.session import (
     Options,
     Session,
@@ -37,6 +38,7 @@ from pallas_debug.tracebacks import WithoutOurFrames
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table, unwritten
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
+from pallas_debug.verdict.formats.text import SIGNS
 from pallas_debug.verdict.interpreted import session_problems
 from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict
 
@@ -71,6 +73,7 @@ class Request:
     atol: float | None = None
     grad: bool = False
     hints: bool | str = True
+    budget: float | None = None
 
     @property
     def by_name(self) -> bool:
@@ -137,6 +140,8 @@ class Request:
         has_other = self.reference is not None or self.grad
         if not has_other and (self.rtol, self.atol) != (None, None):
             raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
+        if self.budget is not None and not self.budget > 0:
+            raise UsageError(f"the budget is a number of seconds greater than 0, not {self.budget}")
         if self.hints not in (True, False, "on", "off"):
             raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
 
@@ -168,6 +173,7 @@ def verify(
     atol: float | None = None,
     grad: bool = False,
     hints: bool | str = True,
+    budget: float | None = None,
     **kwargs: Any,
 ) -> Verdict:
     """Verify that the kernels a function calls work, for each chip; if not, explain why.
@@ -201,6 +207,9 @@ def verify(
       grad: whether to verify the gradient of the function instead, as for `compare`: its forward
         and backward kernels, and their results; without a reference, by finite differences.
       hints: whether the verdict has hints: what looks unintended, but fails nothing.
+      budget: seconds for the reference and the kernel machine together. When they have passed, the
+        kernel that runs is judged by the grid points that ran, its values by the blocks that these
+        have completed, and what was left out is not judged.
       **kwargs: passed to the function, like `args`.
 
     Returns:
@@ -226,6 +235,7 @@ def verify(
             atol=atol,
             grad=grad,
             hints=hints,
+            budget=budget,
         )
         return Verifier().of_function(function, args, kwargs, request, tick)
 
@@ -256,6 +266,8 @@ class Verifier:
         self._runs: tuple[Seen, ...] = ()
         self._found = Traced()
         self._queue: Queue | None = None
+        self._pace = Pace()
+        self._doing = "loading"
 
     def of_function(
         self,
@@ -284,9 +296,11 @@ class Verifier:
             kwargs=kwargs,
             values=filled(function, args, kwargs),
             hang_after=request.hang_after,
+            pace=self._pace,
         )
         expected = None
         if request.reference is not None:
+            self._doing = f"reference: {name_of(request.reference)}"
             expected = compared.expect(call, request.reference, request.tolerance, request.chips)
         with Session(request.options(interpret="off")) as session:
             self.session = session
@@ -312,8 +326,10 @@ class Verifier:
             prints=True,
             interpret=sanitizing(None) if "machine" in self._asked else "auto",
             hang_after=request.hang_after,
+            pace=self._pace,
         )
         session = self.session = Session(options, self, runs=True)
+        self._doing = "machine"
         with session:
             self._queue = session.queue
             self.add(interpreted.ran_once(run, session, self._asked))
@@ -339,7 +355,8 @@ class Verifier:
         """
         seen = [*self._seen, *self._compiled()]
         given = [outcome for one in seen for outcome in one.outcomes if outcome.kernel]
-        known = dict.fromkeys((outcome.kernel, outcome.digest) for outcome in given)
+        traced = table.kernels([c.kernel for c in self._found.captures.values()], ())
+        known = traced | dict.fromkeys((outcome.kernel, outcome.digest) for outcome in given)
         targets = self._request.chips if self._asked else ()
         findings = merged((f for one in seen for f in one.findings), ())
         outcomes = table.fill(known, self._asked, targets, given, unanswered=why)
@@ -357,12 +374,31 @@ class Verifier:
             reference=reference,
         )
 
+    @property
+    def progress(self) -> str:
+        """What is known so far, by column of the table, and what runs now."""
+        columns: dict[str, list[Outcome]] = {}
+        for seen in (*self._seen, *self._compiled()):
+            for outcome in filter(lambda one: one.kernel, seen.outcomes):
+                columns.setdefault(outcome.column, []).append(outcome)
+        known = [f"{name} {SIGNS[table.worst(found).status]}" for name, found in columns.items()]
+        pace = str(self._pace)
+        waits = 0 if self._queue is None else self._queue.pending
+        return "; ".join(
+            [
+                *([", ".join(known)] if known else []),
+                f"{self._doing}: {pace}" if self._doing and pace else self._doing or pace,
+                *([f"{plural(waits, 'compilation')} under way"] if waits else []),
+            ]
+        )
+
     def add(self, *seen: Seen) -> None:
         self._seen += seen
 
     def _begin(self, request: Request) -> None:
         request.check()
         self._request, self._asked = request, request.asked
+        self._pace = Pace(request.budget)
 
     def _compiled(self) -> Iterator[Seen]:
         """Finished compilations that are not among the answers."""
@@ -421,6 +457,7 @@ class Verifier:
         if "compile" in asked:
             session.start_compiler()
             self._queue = session.queue
+        self._doing = "trace"
         self._found, seen = ask.traced(call, session)
         self.add(seen)
         self._require_kernels(
@@ -436,11 +473,13 @@ class Verifier:
                 called = [left.pop(d) for d in list(left) if target in self._found.targets[d]]
                 kernels, ran = [captured.kernel for captured in called], None
                 if called and "machine" in asked:
+                    self._doing = "machine"
                     run = interpreted.sanitized
                     ran = ask.guarded("machine", kernels, run, call, kernels, target.name)
                     self._runs += (ran,)
                     self.add(ran)
                 if called and expected is not None:
+                    self._doing = "values"
                     compare = compared.values
                     self.add(
                         ask.guarded("values", kernels, compare, call, called, target, expected, ran)
@@ -451,6 +490,7 @@ class Verifier:
         for captured in late.values():
             self._found.add(captured, session.targets)
         self._without_running(call, late)
+        self._doing = "compile"
 
     def _without_running(self, call: Call, captures: Mapping[str, Capture]) -> None:
         """Start compiling some of the kernels, and analyse them statically."""
@@ -463,6 +503,7 @@ class Verifier:
         for captured, targets in wanted if "compile" in asked else ():
             session.request([captured], targets)
         if "static" in asked:
+            self._doing = "static"
             tables, notes = ask.prefetched(call, wanted)
             self.add(Seen(notes=tuple(notes)))
             for captured, targets in wanted:

@@ -156,6 +156,11 @@ def _array(rng: np.random.Generator, aval: jax.ShapeDtypeStruct) -> jax.Array:
     return array
 
 
+def leaves(result: Any) -> list[Any]:
+    """Return the arrays of a result."""
+    return list(jax.tree.leaves(result))
+
+
 def has_leaves(result: Any) -> bool:
     """Return whether a function returned anything but None."""
     return bool(jax.tree.leaves(result))
@@ -171,6 +176,16 @@ def _bits(leaf: Any) -> Any:
         leaf = jax.random.key_data(leaf)
     values = np.asarray(leaf)
     return leaf if values.dtype == object else (values.shape, str(values.dtype), values.tobytes())
+
+
+def replaced(result: Any, masks: Sequence[np.ndarray[Any, Any]], values: Sequence[Any]) -> Any:
+    """Return a result with some elements of its arrays replaced, in the dtypes of the new ones."""
+    before, tree = jax.tree.flatten(result)
+    new = [
+        jnp.where(mask, value, jnp.asarray(leaf).astype(value.dtype))
+        for leaf, mask, value in zip(before, masks, map(jnp.asarray, values), strict=True)
+    ]
+    return jax.tree.unflatten(tree, new)
 
 
 def host_leaves(result: Any) -> list[tuple[str, str, Any]]:

@@ -61,7 +61,7 @@ class UndefinedElements(MachineObserver):
 
     def findings(self) -> list[Finding]:
         """Run the kernel again with other values for the undefined elements."""
-        if not self._loads:
+        if not self._loads or self.is_in_part:
             return []
         first = self._call.run(_Others(()))
         if not self._matters(first, list(self._loads)):

@@ -186,7 +186,7 @@ class MemorySanitizer(MemoryTracker):
         return sorted(found, key=lambda suspect: suspect.first)
 
     def _matters(self, suspects: Iterable[SuspectRead]) -> bool:
-        if self._replays >= MAX_REPLAYS:
+        if self._replays >= MAX_REPLAYS or self.is_in_part:
             return False
         self._replays += 1
         return matters(self._call, [s.key for s in suspects], self._baseline)

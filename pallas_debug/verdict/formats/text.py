@@ -59,6 +59,8 @@ def table(verdict: Verdict) -> str:
     shown = [heading]
     for name, line in zip(rows, lines, strict=True):
         shown += [line] if len(name) <= MAX_NAME else [name, line]
+    sampled = dict.fromkeys(o.points for o in outcomes if o.points is not None)
+    shown += [f"* of {done:,} of {points:,} grid points" for done, points in sampled]
     return "\n".join(shown)
 
 
@@ -70,7 +72,8 @@ def _cell(answers: Sequence[Outcome]) -> str:
     if not answers:
         return SIGNS["unjudged"]
     one = worst(answers)
-    return SIGNS[one.status] + ("*" if one.gaps and one.status == "ok" else "")
+    is_partial = one.points is not None or (one.gaps and one.status == "ok")
+    return SIGNS[one.status] + ("*" if is_partial else "")
 
 
 def finding_text(finding: Finding, hints: Sequence[Hint] = ()) -> str:
@@ -128,6 +131,9 @@ def last_word(verdict: Verdict) -> str:
         count = f"{len(verdict.unjudged)} of {render.plural(len(asked), 'judgement')} not made"
         why = f"{', '.join(columns)}: {_first(reasons, 'reason')}"
         parts.append(f"{count if asked else 'nothing was judged'} ({why})")
+    if sampled := [o for o in verdict.outcomes if o.points is not None]:
+        columns = dict.fromkeys(o.column for o in sampled)
+        parts.append(f"judged in part: {', '.join(columns)}")
     if verdict.problems:
         parts.append(f"not everything was done ({_first(verdict.problems, 'problem')})")
     if verdict.counted:
