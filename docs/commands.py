@@ -46,6 +46,9 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+_PROGRESS = re.compile(r"pallas-debug: [\d,]+ s: ")
+"""Lines of a command that takes long, which depends on the machine."""
+
 _TOLERANT = (
     (re.compile(r"^(\S+ +)\d\d( +\S+ +(?:changed|failed)) .*", re.MULTILINE), r"\1NN\2"),
     (re.compile(r"\b[0-9a-f]{32,64}\b"), "DIGEST"),
@@ -199,6 +202,7 @@ def _run(command: str, scratch: Path) -> tuple[int, str]:
     os.close(ours)
     printed = b"".join(chunks).decode(errors="replace").replace("\r\n", "\n")
     lines = [line.rstrip() for line in printed.replace(f"{scratch}/", "").splitlines()]
+    lines = [line for line in lines if not _PROGRESS.match(line)]
     return process.wait(timeout=TIMEOUT), "\n".join(lines).strip("\n")
 
 

@@ -3,9 +3,6 @@
 TARGET = "v5e"
 """Target of every command, option and function, and chip that interpreted code sees if it asks."""
 
-VERIFY_TARGETS = "all"
-"""Targets for which `verify` judges kernels."""
-
 DIRECTORY = "dumps"
 """Dump directory."""
 

@@ -107,6 +107,28 @@ def after_step(program: Sequence[str], test: str | None) -> str:
     return command("verify", *program) if test is None else f"pytest {typed(test)} {VERIFY}"
 
 
+def after_verdict(
+    findings: Sequence[Finding],
+    program: Sequence[str],
+    root: Path | str,
+    *,
+    verified: Sequence[str] = (),
+    is_complete: bool,
+) -> str:
+    """Command for the verdict on a program: at its first finding; else what is left to look at.
+
+    Args:
+      program, root: as for `after_findings`.
+      verified: options for `verify`, if it should judge more next.
+      is_complete: whether everything was judged.
+    """
+    if found := after_findings(findings, program, root):
+        return found
+    if verified:
+        return command("verify", *verified, *program)
+    return command("stats" if is_complete else "report", root)
+
+
 def after_test(
     test: str, findings: Sequence[Finding], dumped: Sequence[Path], *, is_verified: bool
 ) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.deadline import Cause, deadline
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class VerifyOptions(shared.ProgramOptions):
     engines: tuple[str, ...]
     suppress: Path | None
-    to: Path | None
+    to: str | Path
     sarif: Path | None
     github: bool
     reference: str | None
@@ -38,7 +38,7 @@ class VerifyOptions(shared.ProgramOptions):
     budget: float | None
 
 
-@shared.targets("all")
+@shared.targets()
 @shared.pretend
 @shared.args
 @shared.inputs
@@ -93,7 +93,9 @@ class VerifyOptions(shared.ProgramOptions):
     hidden=True,
 )
 @shared.directory(
-    "to", "Keep the compilations and findings in this directory, for `report` and `browse`."
+    "to",
+    "Keep the compilations and findings in this directory, for `report` and `browse`.",
+    Path(defaults.DIRECTORY),
 )
 @shared.timeout
 @click.option(
@@ -160,7 +162,32 @@ def run(options: VerifyOptions) -> int:
             raise
         except Exception as error:
             raise problem_of(error, "engine", f"verifying {options.what}") from error
-    return _show(verdict, options)
+    code = _show(verdict, options)
+    if not options.as_json:
+        output.follow(next_command(verdict, options))
+    return code
+
+
+def next_command(verdict: Verdict, options: VerifyOptions) -> str:
+    """Return the command that shows most about a verdict."""
+    program = ["-m"] if options.module else []
+    program += ["--"] if any(word.startswith("-") for word in options.rest) else []
+    program += [options.what, *options.rest]
+    program += [word for text in options.args for word in ("--arg", text)]
+    for name, value in (("--inputs", options.inputs), ("--spec", options.spec)):
+        program += [] if value is None else [name, value]
+    verified: list[str] = []
+    if options.reference is not None:
+        verified += ["--reference", options.reference]
+    if any(outcome.points is not None for outcome in verdict.outcomes) and options.budget:
+        verified += ["--budget", f"{4 * options.budget:g}"]
+    elif verdict.ok and not options.engines and options.targets == (defaults.TARGET,):
+        verified += ["-t", "all"]
+    else:
+        verified = []
+    return followup.after_verdict(
+        verdict.findings, program, options.to, verified=verified, is_complete=verdict.complete
+    )
 
 
 def _announce(finding: Finding) -> None:

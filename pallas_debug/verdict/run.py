@@ -61,7 +61,7 @@ TRACE_FAILED = "the call could not be traced: see the finding"
 class Request:
     """Parameters of a verification, as in `verify`. Each property raises UsageError if invalid."""
 
-    targets: str | Iterable[str] | None = defaults.VERIFY_TARGETS
+    targets: str | Iterable[str] | None = defaults.TARGET
     engines: str | Iterable[str] | None = None
     suppress: str | Path | None = None
     to: str | Path | None = None
@@ -116,7 +116,7 @@ class Request:
     @property
     def chips(self) -> tuple[str, ...]:
         """Names of the targets."""
-        chips = targets_by_name(self.targets, defaults.VERIFY_TARGETS)
+        chips = targets_by_name(self.targets, defaults.TARGET)
         if not chips:
             raise UsageError(
                 "verify needs a target to trace the function for: pass one, such as "
@@ -160,7 +160,7 @@ def verify(
     function: Callable[..., Any],
     /,
     *args: Any,
-    targets: str | Iterable[str] | None = defaults.VERIFY_TARGETS,
+    targets: str | Iterable[str] | None = defaults.TARGET,
     engines: str | Iterable[str] | None = None,
     suppress: str | Path | None = None,
     to: str | Path | None = None,

@@ -6,12 +6,18 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pallas_debug.cli import verify
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding
 from pallas_debug.store.reader import open_dumps
+from pallas_debug.verdict import Outcome, Verdict
 
 ROWS = """
 import jax, jax.numpy as jnp
@@ -388,3 +394,42 @@ def test_a_program_that_does_not_return_is_stopped_at_its_line(
             "endless.py:6, `time.sleep(0.1)`: the program hangs there, or needs more "
             "time); nothing is known about its kernels"
         )
+
+
+def next_of(verdict: Verdict, *words: str) -> str:
+    with verify.command.make_context("verify", list(words)) as context:
+        return verify.next_command(verdict, verify.VerifyOptions(**context.params))
+
+
+JUDGED = Outcome(kernel="rows", digest="0", engine="machine", status="ok")
+FUNCTION = "rows:gather", "--arg", "f32[16,128]"
+
+
+@pytest.mark.parametrize(
+    "outcome, words, command",
+    [
+        (JUDGED, FUNCTION, "verify -t all rows:gather --arg 'f32[16,128]'"),
+        (JUDGED, [*FUNCTION, "-t", "v6e"], "stats dumps"),
+        (JUDGED, [*FUNCTION, "-e", "machine", "-o", "my dumps"], "stats 'my dumps'"),
+        (
+            JUDGED.in_part("7 of 9 grid points", (2, 9)),
+            [*FUNCTION, "--reference", "rows:plain", "--budget", "60"],
+            "verify --reference rows:plain --budget 240 rows:gather --arg 'f32[16,128]'",
+        ),
+        (replace(JUDGED, status="unjudged"), ["-m", "rows"], "report dumps"),
+        (JUDGED, ["rows.py", "--", "-n", "2"], "verify -t all -- rows.py -n 2"),
+    ],
+)
+def test_the_last_line_is_the_next_command(
+    outcome: Outcome, words: Sequence[str], command: str
+) -> None:
+    verdict = Verdict(name="gather", kernels=("rows",), outcomes=(outcome,))
+    assert next_of(verdict, *words) == f"pallas-debug {command}"
+
+
+def test_the_next_command_of_a_finding_steps_to_it() -> None:
+    finding = Finding(kind=Fault.DATA_RACE, kernel="rows", message="", engines=("machine",))
+    verdict = Verdict(name="gather", outcomes=(JUDGED,), findings=(finding,))
+    assert next_of(verdict, *FUNCTION) == (
+        "pallas-debug step -x -k rows rows:gather --arg 'f32[16,128]'"
+    )
