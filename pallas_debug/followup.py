@@ -130,21 +130,31 @@ def after_verdict(
 
 
 def after_test(
-    test: str, findings: Sequence[Finding], dumped: Sequence[Path], *, is_verified: bool
+    test: str,
+    findings: Sequence[Finding],
+    kernels: Sequence[str],
+    folder: Path | None = None,
+    *,
+    is_verified: bool,
 ) -> str:
     """Command for a failed test.
 
+    Without a finding, its values are wrong: judged by every engine, or else step by step.
+
     Args:
       test: its file and name, as pytest takes them: `tests/test_rows.py::test_sum[8]`.
-      dumped: folders of its kernels, the faulty ones first.
-      is_verified: whether its kernels were verified, so that more is found only in a dump.
+      kernels: names of its kernels.
+      folder: where its first faulty kernel was dumped, if it was.
+      is_verified: whether its kernels were verified.
     """
-    found = after_findings(findings, [test], dumped[0] if dumped else None)
-    if found is not None:
+    engines = {engine for finding in findings for engine in finding.engines}
+    if "compile" in engines and "machine" not in engines and folder is None:
+        return f"pytest {typed(test)} --pallas-dump"
+    if found := after_findings(findings, [test], folder):
         return found
-    if dumped:
-        return command("show", dumped[0])
-    return f"pytest {typed(test)} {'--pallas-dump' if is_verified else VERIFY}"
+    if is_verified and kernels:
+        return command("step", "-k", kernels[-1], test)
+    return f"pytest {typed(test)} {VERIFY}"
 
 
 def after_doctor(*, is_fine: bool) -> str:

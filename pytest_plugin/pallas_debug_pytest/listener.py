@@ -55,9 +55,10 @@ class Listener:
         self._config = config
         self._settings = settings
         self.watcher: Watcher | None = None
-        self._tests: dict[str, set[str]] = {}
+        self._tests: set[str] = set()
+        self._ran: dict[str, bool] = {}
         self._targets = {*settings.targets}
-        self._found: dict[str, list[str]] = {}
+        self._found: dict[str, dict[str, str]] = {}
         self._received: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
         self.unjudged: list[Gap] = []
@@ -99,14 +100,15 @@ class Listener:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         with guarded("report", f"reading what became of {report.nodeid}", self.add_problem):
-            self._read(report)
+            self._read(report.nodeid, getattr(report, REPORTED, {}))
 
-    def _read(self, report: pytest.TestReport) -> None:
-        data: Mapping[str, list[str]] = getattr(report, REPORTED, {})
-        if data.get("kernels"):
-            self._tests.setdefault(report.nodeid, set()).update(data["kernels"])
+    def _read(self, nodeid: str, data: Mapping[str, Any]) -> None:
+        """Note what a test used and found, from one of its reports."""
+        for kernel, has_run in data.get("kernels", {}).items():
+            self._tests.add(nodeid)
+            self._ran[kernel] = has_run or self._ran.get(kernel, False)
         if data.get("findings"):
-            self._found[report.nodeid] = data["findings"]
+            self._found[nodeid] = data["findings"]
         self._targets.update(data.get("targets", ()))
 
     def add_problem(self, problem: PallasDebugError) -> None:
@@ -115,7 +117,8 @@ class Listener:
 
     def receive(self, output: Mapping[str, Any]) -> None:
         self._received.append(output)
-        self._found.update(output.get("found", {}))
+        for nodeid, data in output.get("reports", ()):  # pytest's may have come too early
+            self._read(nodeid, data)
 
     # Before other plugins, whose reports include the exit status.
     @pytest.hookimpl(tryfirst=True)
@@ -137,12 +140,11 @@ class Listener:
                 self.problems += self.watcher.problems
                 self.unjudged += self.watcher.unjudged
                 raise
-        checked = self._checked()
         is_worker = hasattr(self._config, "workeroutput")
-        if checked and not any(checked.values()) and exitstatus == 0 and not is_worker:
+        if self._ran and not any(self._ran.values()) and exitstatus == 0 and not is_worker:
             reason = (
-                f"no test ran a kernel to its end ({_listed(checked)}): they were only lowered, or "
-                "are in branches that were not taken"
+                f"no test ran a kernel to its end ({_listed(self._ran)}): they were only lowered, "
+                "or are in branches that were not taken"
             )
             self.unjudged.append(Gap(kernel="the whole run", engine="", reason=reason))
 
@@ -247,7 +249,8 @@ class Listener:
     def _findings(self) -> list[str]:
         if not self._found:
             return []
-        kinds = Counter(kind for found in self._found.values() for kind in found)
+        # Several tests may have found the same.
+        kinds = Counter({k: v for one in self._found.values() for k, v in one.items()}.values())
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         total = text.plural(kinds.total(), "finding")
         return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
@@ -260,25 +263,16 @@ class Listener:
 
         return performance.summary(rows)
 
-    def _checked(self) -> dict[str, bool]:
-        """Return the kernels to be checked, and whether any process ran them to their end."""
-        found: dict[str, bool] = {}
-        for output in self._received:
-            for kernel, ran in output.get("checked", {}).items():
-                found[kernel] = found.get(kernel, False) or ran
-        return found
-
     def _not_run(self) -> list[str]:
         """Kernels to be checked that ran to their end in no process."""
-        checked = self._checked()
-        rest = [kernel for kernel, ran in checked.items() if not ran]
+        rest = [kernel for kernel, has_run in self._ran.items() if not has_run]
         # The table of the verdict shows it, and it is an error if none of them ran.
-        if self._settings.verify or len(rest) in (0, len(checked)):
+        if self._settings.verify or len(rest) in (0, len(self._ran)):
             return []
         return [f"not checked, as no test ran them to their end: {_listed(rest)}"]
 
     def _kernels(self) -> list[str]:
-        used = {folder for folders in self._tests.values() for folder in folders}
+        used = set(self._ran)
         if not self._settings.watches:
             return []
         if not used:
@@ -296,9 +290,9 @@ class Listener:
         return lines
 
 
-def _listed(checked: Iterable[str]) -> str:
-    """Return the names of kernels, given by digest and name."""
-    names = list(dict.fromkeys(text.one_line(key.partition(" ")[2]) for key in checked))
+def _listed(kernels: Iterable[str]) -> str:
+    """Return the names of kernels, given with their digests."""
+    names = list(dict.fromkeys(text.one_line(kernel.rpartition("-")[0]) for kernel in kernels))
     more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
     return ", ".join(names[:MAX_SHOWN]) + more
 

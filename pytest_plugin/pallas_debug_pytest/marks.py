@@ -192,8 +192,10 @@ def _resolve(config: pytest.Config) -> Settings:
     found = {option.name: options.value(config, option) for option in OPTIONS}
     dump, verify, pretend = found["dump"], found["verify"] or (), found["pretend"]
     pretended = (pretend,) if isinstance(pretend, str) else ()
-    own = tuple(name for name in verify if name != "all")
+    own = tuple(name for name in verify if name not in ("all", "on"))
     targets = found["target"] or own or pretended or (defaults.TARGET,)
+    if verify == ("on",):
+        verify = targets
     judges_all = found["sanitize"] or verify
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,

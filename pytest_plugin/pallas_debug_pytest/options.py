@@ -146,6 +146,40 @@ def _seconds(value: str) -> float:
 
 OPTIONS = (
     Option(
+        name="verify",
+        metavar="v5e,v6e",
+        const="on",
+        parse=names,
+        help="judge every kernel: run it on the kernel machine, analyse it statically, and compile "
+        "it for these chips (default: those of --pallas-target); a fault fails the test, and a "
+        "table at the end lists the kernels",
+    ),
+    Option(
+        name="sanitize",
+        metavar="",
+        const="on",
+        parse=_switch,
+        help="like --pallas-verify, without the static analysis and the compiler",
+    ),
+    Option(
+        name="check",
+        metavar="nan,index",
+        const=DEFAULT_CHECKS,
+        parse=_checks,
+        help="like --pallas-sanitize, without races and faults of other kinds than these: "
+        f"{CHECKS}, or all; on an accelerator, by code that is inserted into the kernels",
+    ),
+    Option(
+        name="interpret",
+        metavar="MODE",
+        const="auto",
+        parse=_mode,
+        help="like --pallas-sanitize, without judging: run kernels on the kernel machine (auto, "
+        "machine), in one of jax's interpreters (hlo, tpu, gpu), with parameters as in "
+        "tpu,detect_races,num_cores_or_threads=2, or as the code selects (off); auto is the "
+        "default when dumping on a machine without an accelerator",
+    ),
+    Option(
         name="dump",
         metavar="DIR",
         const=DUMPS,
@@ -159,45 +193,10 @@ OPTIONS = (
         help="chips to compile for; kernels that query their chip get the first one (default: v5e)",
     ),
     Option(
-        name="interpret",
-        metavar="MODE",
-        const="auto",
-        parse=_mode,
-        help="run kernels on the kernel machine (auto, machine), in one of jax's interpreters "
-        "(hlo, tpu, gpu), with parameters as in tpu,detect_races,num_cores_or_threads=2, or as "
-        "the code selects (off); auto is the default when dumping on a machine without an "
-        "accelerator",
-    ),
-    Option(
         name="timeout",
         metavar="SECONDS",
         parse=_seconds,
         help="maximum seconds for one compilation (default: 120)",
-    ),
-    Option(
-        name="check",
-        metavar="nan,index",
-        const=DEFAULT_CHECKS,
-        parse=_checks,
-        help="run kernels on the kernel machine, or with inserted checks on an accelerator, and "
-        f"fail the test for a fault of these kinds: {CHECKS}, or all",
-    ),
-    Option(
-        name="verify",
-        metavar="v5e,v6e",
-        const="all",
-        parse=names,
-        help="fail every test whose kernels have a fault according to the static analysis, the "
-        "compiler for these chips (default: all) or the kernel machine, on which they run; a table "
-        "at the end lists the faults by engine and chip",
-    ),
-    Option(
-        name="sanitize",
-        metavar="",
-        const="on",
-        parse=_switch,
-        help="run kernels on the kernel machine, like --pallas-interpret=machine,sanitize, and "
-        "fail the test for a fault of any kind",
     ),
     Option(
         name="switch",

@@ -111,6 +111,13 @@ class Running:
         used = self.used.values()
         return list(self.session.gaps(used, since=self.uncaptured, has_ended=False))
 
+    def has_run(self, kernel: Kernel) -> bool:
+        """Return whether a kernel ran to its end or to a fault, or was not to be checked."""
+        session = self.session
+        is_checked = session.observer.checks or session.interpret_mode.sanitizes
+        known = [gap.kernel for gap in session.unchecked] + [f.kernel for f in self.findings]
+        return not is_checked or kernel.digest in session.launched or kernel.name in known
+
     def judged_by(self, kernel: Kernel) -> list[str]:
         """Return the engines that judged a kernel as the test ran it."""
         mode = Mode.parse(self.marks.interpret or self.session.interpret_mode)
@@ -165,9 +172,7 @@ class Watcher:
         self.problems: list[str] = []
         self.unchecked: list[Gap] = []
         self.unjudged: list[Gap] = []
-        self._found: dict[str, list[str]] = {}
-        self._checked: dict[str, bool] = {}
-        self._faulty: set[str] = set()
+        self._reports: list[tuple[str, dict[str, object]]] = []
         self._verification: Verification | None = None
 
     def open(self) -> None:
@@ -313,7 +318,6 @@ class Watcher:
         with self._guarded("hook", f"ending to watch {running.nodeid}"):
             if running.used or running.gaps():
                 self._record(running)
-            self._faulty |= {finding.kernel for finding in running.findings}
             self.notices += running.uncounted()
         try:
             running.stack.close()
@@ -429,13 +433,16 @@ class Watcher:
     def _add_to(self, report: pytest.TestReport, running: Running) -> None:
         """Add the test's kernels to its report."""
         store, used = running.session.store, running.used.values()
-        folders = [store.folder(k).name if store else k.name for k in used]
+        folders = [store.folder(k).name if store else f"{k.name}-{k.digest}" for k in used]
+        if report.failed:  # before the teardown, whose errors would count the test again
+            self._verify(running)
         findings = running.findings if report.failed else ()
-        found = [str(finding.kind) for finding in findings]
+        found = {str(key(finding)): str(finding.kind) for finding in findings}
+        kernels = dict(zip(folders, map(running.has_run, used), strict=True))
         targets = list(running.marks.targets or ())
-        setattr(report, REPORTED, {"kernels": folders, "targets": targets, "findings": found})
-        if found:
-            self._found[report.nodeid] = found
+        data: dict[str, object] = {"kernels": kernels, "targets": targets, "findings": found}
+        setattr(report, REPORTED, data)
+        self._reports.append((report.nodeid, data))
         if not report.failed:
             return
         running.session.reset()
@@ -455,7 +462,8 @@ class Watcher:
             command = followup.after_test(
                 f"{text.relative(running.item.path)}::{name}",
                 findings,
-                [Path(text.relative(folder)) for folder in dumped],
+                [kernel.name for kernel in used],
+                Path(text.relative(dumped[0])) if dumped else None,
                 is_verified=bool(self.settings.verify),
             )
             words = _below(running.lines, parts, dumped, command)
@@ -482,9 +490,8 @@ class Watcher:
             "notices": self.notices,
             "unchecked": [asdict(gap) for gap in self.unchecked],
             "unjudged": [asdict(missing) for missing in self.unjudged],
-            "found": self._found,
+            "reports": self._reports,
             "outcomes": outcomes,
-            "checked": self._checked,
             "performance": performance.output(self._config) if performance is not None else [],
         }
 
@@ -502,13 +509,6 @@ class Watcher:
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
-        if session.options.checks or session.interpret_mode.sanitizes:
-            skipped = {gap.kernel for gap in session.unchecked}
-            for kernel in session.kernels:
-                if kernel.name not in skipped:
-                    name = f"{kernel.digest} {kernel.name}"
-                    was = kernel.digest in session.launched or kernel.name in self._faulty
-                    self._checked[name] = was or self._checked.get(name, False)
         reported = {missing.reason for missing in self.unjudged}
         self.problems += [
             str(problem)

@@ -46,8 +46,29 @@ def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str])
     assert rows["rows"][1:] == ["ok", "ok", "FOUND"]
     result.stdout.fnmatch_lines(["log *ok *ok *ok *ok"])
     result.stdout.fnmatch_lines(
-        ["3 findings in 3 tests: 2 UnsupportedPrimitive, 1 OutOfBoundsRead"]
+        ["2 findings in 3 tests: 1 UnsupportedPrimitive, 1 OutOfBoundsRead"]
     )
+
+
+FAILS_BY_ITSELF = (
+    TESTS.partition("def test_good")[0]
+    + """
+def test_wrong():
+    assert summed(GOOD).sum() == 7
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_by_itself_counts_once(child: Child) -> None:
+    result = child(FAILS_BY_ITSELF, "--pallas-verify", "--tb=line")
+    result.assert_outcomes(failed=1, errors=0)
+    text = result.stdout.str()
+    assert "kernels verified for v5e\n" in text
+    below = text.partition("- pallas-debug -")[2].splitlines()[1:]
+    assert below[0] == "UnsupportedPrimitive in kernel `summed`"
+    assert "next: pytest test_it.py::test_wrong --pallas-dump" in below
+    assert "1 finding in 1 test: 1 UnsupportedPrimitive" in below
 
 
 RACES = """
@@ -170,6 +191,6 @@ def test_hints_are_shown_below_a_failed_test(child: Child) -> None:
     result.assert_outcomes(passed=1, failed=1)
     text = result.stdout.str()
     hint, following = text.partition("- pallas-debug -")[2].splitlines()[1:3]
-    assert following == "next: pytest test_it.py::test_fails --pallas-dump"
+    assert following == "next: pallas-debug step -k rows test_it.py::test_fails"
     assert hint.endswith("(hint: unread input)")
     assert "x_ref" in hint
