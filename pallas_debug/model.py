@@ -5,6 +5,7 @@ Floor 0. Every class here can be written as JSON and read back (`store/schema.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
+
+_STATUS = re.compile(r"^[A-Z_]+: (?:Mosaic failed to compile TPU kernel: )?(?:E\d{4}: \w+: ?)?")
+"""Status before the first line of a compiler's message."""
 
 OperandKind = Literal["dynamic_grid", "scalar_prefetch", "input", "output", "scratch"]
 Status = Literal["ok", "failed"]
@@ -233,8 +237,11 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """First non-empty line of the message, or the type."""
-        return next(filter(None, map(str.strip, self.message.splitlines())), self.type)
+        """What is wrong in one line: the first detail known of it, or the message's first line."""
+        if self.explanation is not None and self.explanation.details:
+            return self.explanation.details[0]
+        line = next(filter(None, map(str.strip, self.message.splitlines())), self.type)
+        return _STATUS.sub("", line) or line
 
 
 @dataclass(frozen=True, kw_only=True)

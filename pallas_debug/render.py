@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import re
 import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallas_debug.findings.facts import line_text
+from pallas_debug.findings.facts import line_text, loop
 from pallas_debug.findings.faults import NO_KERNEL
 
 if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
@@ -20,6 +22,7 @@ if TYPE_CHECKING:  # importing them takes a tenth of `pallas-debug --help`
         Finding,
         Gap,
         Hint,
+        Link,
         MissingFile,
         PrintRecord,
         SourceLine,
@@ -36,6 +39,12 @@ REAL_INPUTS = (
     "arrays in Python"
 )
 """Ways to give values to arguments that are given only by shape."""
+
+MAX_LINES = 6
+"""Maximum number of lines of a finding, unless its details are asked for."""
+
+MAX_COLUMNS = 98
+"""Columns of a cause or advice from which its further clauses are left out."""
 
 MAX_HEADLINE = 160
 """Maximum number of characters of a failure in one line, without its place."""
@@ -226,29 +235,66 @@ def explanation(failure: Failure | None) -> list[str]:
     return [f"  {line}" for line in failure.explanation.brief()]
 
 
-def finding_text(finding: Finding) -> str:
-    """A finding as text: what and where, source line, witness, cause, advice."""
+def finding_text(finding: Finding, *, verbose: bool = False) -> str:
+    """A finding as text: its title, then its lines, of which there are at most `MAX_LINES`.
+
+    Args:
+      verbose: whether to add the details: what the compiler printed, the writers behind a wrong
+        value, all that follows, and the engines that found it.
+    """
+    return "\n  ".join([_finding_header(finding), *finding_lines(finding, verbose=verbose)])
+
+
+def finding_lines(finding: Finding, *, verbose: bool = False) -> list[str]:
+    """Line, fact, other side, what follows, cause and advice of a finding, each in a line."""
     source = [] if finding.source is None else [quoted(finding.source)]
-    return "\n  ".join([_finding_header(finding), *source, *finding_lines(finding)])
-
-
-def finding_lines(finding: Finding) -> list[str]:
-    """Witness, cause and advice of a finding, a line each."""
-    lines = finding.message.splitlines()
-    if finding.other is not None and not finding.chain:  # the chain names both sides
-        lines.append(f"other side: {quoted(finding.other)}")
-    if followed := consequence_texts(finding):
-        lines.append(f"followed by: {'; '.join(followed)}")
-    if finding.cause:
-        lines.append(f"cause: {finding.cause}")
-    if finding.advice:
-        lines.append(f"try: {finding.advice}")
+    other = None if finding.chain else finding.other  # the writers of a value are its sides
+    fact, *details = finding.message.splitlines() or [""]
+    if other is not None and details:
+        there, *details = details
+        lines = [": ".join([fact, *source]), f"{there}: {quoted(other)}"]
+    else:
+        lines = [*source, fact, *([f"other side: {quoted(other)}"] if other is not None else [])]
+    whys = [("cause", finding.cause), ("try", finding.advice)]
+    why = [
+        f"{name}: {text if verbose else first_clauses(text, MAX_COLUMNS - len(name))}"
+        for name, text in whys
+        if text
+    ]
     if finding.only_if:
-        lines.append(f"a fault only if {finding.only_if}: this is unknown, so it does not count")
+        why.append(f"a fault only if {finding.only_if}, which is unknown: it does not count")
     if finding.made_up:
         names = " and ".join(finding.made_up)
-        lines.append(f"rests on made-up values of {names}: it may not happen with real values")
-        lines.append(f"pass real values: {REAL_INPUTS}")
+        why.append(f"rests on made-up values of {names}: pass real ones, by --arg or --inputs")
+    followed = [f"consequence: {text}" for text in consequence_texts(finding)]
+    if verbose:
+        seen = [f"seen by: {_engines(finding)}"] if finding.engines else []
+        return [*lines, *details, *_writers(finding.chain), *followed, *why, *seen]
+    return [*lines, *followed[: max(MAX_LINES - 1 - len(lines) - len(why), 0)], *why]
+
+
+def first_clauses(text: str, columns: int) -> str:
+    """Return the clauses at the beginning of a text that fit, at least the first one."""
+    clauses = re.split(r"(?:;|\.) (?=\S)", text)
+    ends = itertools.accumulate(len(clause) + 2 for clause in clauses)
+    fitting = [end - 2 for end in ends if end - 2 <= columns - 2]
+    end = fitting[-1] if fitting else len(clauses[0])
+    return text if end >= len(text) else f"{text[:end]}; …"
+
+
+def _engines(finding: Finding) -> str:
+    targets = f"compile for {', '.join(finding.targets)}" if finding.targets else "compile"
+    return ", ".join(targets if name == "compile" else name for name in finding.engines)
+
+
+def _writers(chain: Sequence[Link]) -> list[str]:
+    """The writers behind a wrong value, newest first, a line each."""
+    lines = []
+    for link in chain:
+        at = "" if link.source is None else f"{line_text(link.source)} "
+        since = "" if link.since is None else f"{link.since} to "
+        at += "" if link.grid_point is None else f"at {since}{link.grid_point}"
+        lines.append(f"writer: {at}{loop(link.loop)} {link.action}")
     return lines
 
 
@@ -304,13 +350,13 @@ def gap_text(gap: Gap) -> str:
 
 
 def consequence_texts(finding: Finding) -> list[str]:
-    """Messages of a finding's consequences, each with its line if it differs from the finding's."""
+    """A finding's consequences, each with its kind, and its line if it is another one."""
     texts = []
     for consequence in finding.consequences:
-        text, source = consequence.message.partition("\n")[0], consequence.source
-        if source is not None and consequence.witness.line not in (None, finding.witness.line):
-            text += f" ({relative(Path(source.file))}:{source.line})"
-        texts.append(text)
+        at, source = "", consequence.source
+        if source is not None and consequence.witness.line != finding.witness.line:
+            at = f" at {relative(Path(source.file))}:{source.line}"
+        texts.append(f"{consequence.kind}{at}: {consequence.message.partition(chr(10))[0]}")
     return texts
 
 

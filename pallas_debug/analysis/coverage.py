@@ -17,7 +17,7 @@ from pallas_debug.bridge.walk.events import Dim, Event
 from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.bridge.walk.operations import operations
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.memory import UnwrittenPart, WhyUnwritten, some
+from pallas_debug.findings.memory import WhyUnwritten, some
 from pallas_debug.findings.regions import part_of
 from pallas_debug.model import Finding, SourceLine
 
@@ -68,7 +68,7 @@ def _partly(subject: Subject, block: Block, events: list[Event], result: Result)
     )
     finding = seen.of(
         Fault.OUTPUT_NOT_WRITTEN,
-        part=UnwrittenPart(part.text, part.regions > 1),
+        part=part.text,
         why="condition" if conditional and not _is_partial(events) else "stores",
         count=some(part.elements, part.of),
     )
@@ -105,7 +105,7 @@ def unvisited(block: Block, seen: np.ndarray, counts: Sequence[int]) -> str | No
 def _whole(subject: Subject, block: Block, why: WhyUnwritten, source: SourceLine | None) -> Finding:
     index = f"{block.name}[{', '.join(f'0:{size}' for size in block.shape) or '...'}]"
     seen = subject.of_block(block, source=source, index=index)
-    return seen.of(Fault.OUTPUT_NOT_WRITTEN, part=UnwrittenPart(index), why=why)
+    return seen.of(Fault.OUTPUT_NOT_WRITTEN, part=index, why=why)
 
 
 def _is_partial(events: list[Event]) -> bool:

@@ -15,9 +15,9 @@ import numpy as np
 from pallas_debug.analysis.coverage import unvisited
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.bridge.walk.index_maps import Block
-from pallas_debug.findings.facts import array_text, block_text
+from pallas_debug.findings.facts import block_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.memory import Count, UnwrittenPart, WhyUnwritten
+from pallas_debug.findings.memory import Count, WhyUnwritten
 from pallas_debug.findings.order import Access, Race
 from pallas_debug.findings.sighting import revisited
 
@@ -131,10 +131,9 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
         index=unvisited(block, seen, visit.counts) or block_text(block.name, first),
         values={"missing": str(missing), "blocks": str(total)},
     )
-    what = f"block {first} of {block.name}, {array_text(block.dtype, block.shape)},"
     finding = sighting.of(
         Fault.OUTPUT_NOT_WRITTEN,
-        part=UnwrittenPart(what),
+        part=f"block {first} of {block.name}",
         why=why,
         count=Count(missing, total, "blocks"),
     )
@@ -156,14 +155,13 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
         first, other = pair
     block = visit.block
     index = _index(visit, other)
-    shape = array_text(block.dtype, block.shape)
     race = Race(
         here=Access(writes=True, grid_point=other),
         there=Access(writes=True, grid_point=first),
         axes=grid.numbers(shared or parallel),
     )
     seen = subject.of_block(block, grid_point=other, index=block_text(block.name, index))
-    what = f"block {index} of {block.name}, {shape},"
+    what = f"block {index} of {block.name}"
     finding = seen.with_values(race.facts).of(Fault.DATA_RACE, what=what, race=race)
     condition = "the grid points store different values"
     result.findings.append(replace(finding, only_if=condition))

@@ -34,6 +34,7 @@ class VerifyOptions(shared.ProgramOptions):
     atol: float | None
     grad: bool
     hints: str
+    verbose: bool
     stop_after: float | None
     budget: float | None
 
@@ -85,6 +86,12 @@ class VerifyOptions(shared.ProgramOptions):
     default="on",
     help="Whether to show hints: what looks unintended, but may not be, and fails nothing.",
     hidden=True,
+)
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show the details of findings: writers of a wrong value, consequences, engines.",
 )
 @click.option(
     "--suppress",
@@ -236,6 +243,7 @@ def exit_code(verdict: Verdict) -> Exit:
 
 def _print(verdict: Verdict, options: VerifyOptions) -> None:
     from pallas_debug.verdict.formats import github
+    from pallas_debug.verdict.formats.text import verdict_text
 
     if options.github:
         for line in github.lines(verdict):
@@ -243,7 +251,7 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
     if options.as_json:
         output.print_json("verify", {"ok": verdict.ok, **vars(verdict)})
         return
-    text = output.visible(str(verdict))
+    text = output.visible(verdict_text(verdict, verbose=options.verbose))
     click.echo(github.quoted(text) if options.github else text)
 
 

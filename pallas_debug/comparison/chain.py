@@ -279,7 +279,7 @@ class _Chain:
         """The nearest cause of the value, of the first kind of which there is one."""
         rules = self._replaced, self._carried, self._early
         causes = [
-            replace(cause, output=self._output, buffer=history.buffer.name)
+            replace(cause, buffer=history.buffer.name)
             for history in histories
             for rule in (rules if history.is_exact else ())
             if (cause := rule(history)) is not None

@@ -254,6 +254,7 @@ def _finding(
             Fault.VALUE_MISMATCH,
             **facts,
             what=what,
+            several=pair.actual.path and what,
             array=pair.actual,
             reference=compared.reference,
             count=pair.count,
@@ -261,7 +262,8 @@ def _finding(
             absolute=absolute,
             relative=relative,
             allowed=pair.allowed or "none, since these are not floats",
-            pattern=pattern,
+            pattern=str(pattern),
+            special=pattern.special,
             unjudged=int(pair.unjudged.sum()) or None,
             chain=found,
             because=found.cause,
@@ -289,8 +291,6 @@ def _rounding(
     unit = tolerances.unit(dtype)
     return RoundingError(
         dtype=dtype,
-        unit=f"{unit:.2g}",
-        size=f"{size:.4g}",
         units=float(np.abs(a - b).max()) / (unit * size),
         most=tolerances.most_units(dtype),
     )

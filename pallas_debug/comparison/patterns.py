@@ -19,7 +19,9 @@ def pattern(actual: np.ndarray, bad: np.ndarray) -> DifferingPattern:
         ("infinite", np.isinf(values)),
         ("zero", values == 0),
     )
-    return DifferingPattern(slices, next((kind for kind, are in kinds if are.all()), None))
+    return DifferingPattern(
+        bad.shape, slices, next((kind for kind, are in kinds if are.all()), None)
+    )
 
 
 def _range(found: np.ndarray) -> range:

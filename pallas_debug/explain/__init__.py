@@ -66,12 +66,13 @@ def completed(finding: Finding, entry_id: str = "") -> Finding:
     Args:
       entry_id: the entry that explains it, if it is not that of its kind.
     """
-    if finding.cause and finding.advice:
+    if finding.cause is not None and finding.advice is not None:
         return finding
     known = entry(entry_id) if entry_id else of_finding(finding)
     if known is None:
         return finding
-    cause, advice = finding.cause or known.cause, finding.advice or known.advice
+    cause = known.cause if finding.cause is None else finding.cause
+    advice = known.advice if finding.advice is None else finding.advice
     return replace(finding, cause=cause, advice=advice)
 
 

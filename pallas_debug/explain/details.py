@@ -27,13 +27,13 @@ _MISMATCH = re.compile(r"^\s+\* (.+)$", re.MULTILINE)
 _CARRIES = re.compile(
     r"^\s*(?:\* )?((?:The input carry|the input carry|\w+_fun output) .+?[.;]?)$", re.MULTILINE
 )
-_MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of (?P<multiple>\d+)")
 
 
 def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Explanation:
-    """Apply an entry to one message: add its details, drop the recogniser."""
-    details = tuple(_details(entry.id, text, kernel))
-    return replace(entry, details=details, pattern="", marks=(), ambiguous=False, general=False)
+    """Apply an entry to one message: add its details and advice, drop the recogniser."""
+    details, advice = tuple(_details(entry.id, text, kernel)), _advice(entry.id, text)
+    entry = replace(entry, pattern="", marks=(), ambiguous=False, general=False)
+    return replace(entry, details=details, advice=advice or entry.advice)
 
 
 def kernel_name(text: str) -> str | None:
@@ -48,19 +48,17 @@ def kernel_name(text: str) -> str | None:
 def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
     if id in ("scoped-vmem-overflow", "vmem-capacity", "smem-overflow"):
         return memory.overflow(text, kernel)
-    if id == "unproven-alignment":
-        match = _MULTIPLE.search(text)
-        if match is not None:
-            dimension, multiple = match["dimension"], match["multiple"]
-            return [f"here: the start along dimension {dimension} must be a multiple of {multiple}"]
-    if id == "unimplemented-primitive":
-        match = _PRIMITIVE.search(text)
-        name = match["name"] if match else ""
-        return [f"for {name}: {INSTEAD[name]}"] if name in INSTEAD else []
-    if id == "store-dtype" and (match := _WIDE.search(text)):
-        return [f"here: jax computes in 32 bits: declare {match['kind']}32, not {match['wide']}"]
     if id == "specs-mismatch":
         return _MISMATCH.findall(text)
     if id in ("loop-carry", "branch-results"):
         return _CARRIES.findall(text)
     return []
+
+
+def _advice(id: str, text: str) -> str | None:
+    """Advice for one message; None if it is that of the entry."""
+    if id == "unimplemented-primitive" and (match := _PRIMITIVE.search(text)):
+        return INSTEAD.get(match["name"])
+    if id == "store-dtype" and (match := _WIDE.search(text)):
+        return f"declare {match['kind']}32, not {match['wide']}: jax computes in 32 bits"
+    return None

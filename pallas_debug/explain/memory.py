@@ -62,7 +62,7 @@ def overflow(message: str, kernel: Kernel | None = None) -> list[str]:
 
 
 def _needed(used: int, limit: int, space: str) -> str:
-    return f"needed: {size_text(used)} of {space.upper()}; limit: {size_text(limit)}"
+    return f"needs {size_text(used)} of {space.upper()}, the limit is {size_text(limit)}"
 
 
 def _allocation(tag: str, size: int, kernel: Kernel | None, shape: str = "") -> str:

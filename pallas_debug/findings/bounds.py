@@ -108,9 +108,8 @@ def _access(cause: str, when: Test | None = None, advice: str = "{slice.keep}") 
 
 _ACCESSES = [
     _access(
-        "`emit_pipeline` rounds the size of a slice up to whole tiles and assumes that the slice "
-        "begins at a tile; this one begins at {slice.start:d}{origin: (from %)}, and its size is "
-        "rounded to {slice.size:d}",
+        "`emit_pipeline` rounds sizes up to whole tiles, this one to {slice.size:d}; it begins at "
+        "{slice.start:d}{origin: (from %)}",
         has("is_rounded"),
         "begin each slice at a tile boundary",
     ),
@@ -151,8 +150,7 @@ _POSITION = Case(
     "the {copy:copy of %}{signal:signal of %} goes to {unit} {value}{axis: along mesh axis '%'}; "
     "there are {unit}s 0 to {last}",
     "nothing keeps `device_id` within the mesh",
-    "wrap the position around, as in `lax.rem(i + {total}, {total})`: `lax.rem` of a negative "
-    "number is negative; if the mesh is not a ring, skip the {unit} at its end with `pl.when`",
+    "wrap it around, as in `lax.rem(i + {total}, {total})`, or skip the last {unit} with `pl.when`",
     has("total"),
 )
 
@@ -160,7 +158,7 @@ _CHECK = "check the table before the call, or clamp the index in the index map"
 _RETURN = "return a value between {block.first:d} and {block.last:d}: it counts {block.unit}s"
 _BLOCK = (
     "the index map of {operand} returns {block.unit} {block.value:d} along dimension {block.dim} "
-    "of {array}, which has {block.held}{points:; it is out of bounds at {count} of % grid points}"
+    "of {array}, which has {block.held}{points: (at {count} of % grid points)}"
 )
 
 CASES: Mapping[Fault, Sequence[Case]] = {

@@ -26,6 +26,9 @@ class Facts(dict[str, Any]):
         return None
 
 
+NO_CAUSE = ""
+"""Cause of a case in which none is certain: a false one is worse than none."""
+
 Test = Callable[[Facts], object]
 """Condition of a case."""
 

@@ -71,13 +71,6 @@ def when_zero(axes: Sequence[int]) -> str:
     return f"@pl.when({tests[0] if len(tests) == 1 else ' & '.join(f'({t})' for t in tests)})"
 
 
-def two_cores(dimension: str) -> str:
-    """Explain why grid points may not share a core, as the beginning of a cause."""
-    return (
-        f"grid dimension {dimension} is parallel, so two cores may share it (v4 and v5p have two)"
-    )
-
-
 def lines_text(lines: Sequence[int]) -> str:
     """Format line numbers: `line 12`, or `lines 12, 15 and 20`."""
     *rest, last = map(str, lines)

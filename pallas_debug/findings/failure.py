@@ -39,12 +39,14 @@ def failed(
         kind = Fault.TRACE_ERROR
     seen = seen.at(source=failure.source or (kernel.source if kernel is not None else None))
     lacking = _LACKS.search(failure.headline)
-    known = explain.explained(failure, kernel).explanation
+    failure = explain.explained(failure, kernel)
+    known = failure.explanation
     if known is not None:
         kind, advice = named(known.kind) or kind, known.advice
         if kind is Fault.REMOVED_NAME and lacking:
             advice = REPLACEMENTS.get(lacking["name"], UNKNOWN_NAME)
-        return seen.found(kind, "\n".join([failure.headline, *known.details]), known.cause, advice)
+        message = "\n".join([failure.headline, *known.details[1:]])
+        return seen.found(kind, message, known.cause, advice)
     text = (failure.source and failure.source.text) or ""
     asks = _ASKS.search(f"{failure.headline} {text}") and not lacking
     return seen.of(

@@ -44,17 +44,6 @@ def step_text(point: Point, loop: Point) -> str:
     return ", ".join([*at, f"loop iteration {loop}"] if loop else at)
 
 
-class UnwrittenPart(NamedTuple):
-    """Part of an output that is never written, in one or several regions."""
-
-    text: str
-    is_several: bool = False
-
-    def __str__(self) -> str:
-        verbs = "are never written, and hold" if self.is_several else "is never written, and holds"
-        return f"{self.text} {verbs}"
-
-
 WhyUnwritten = Literal["condition", "stores", "rounded down", "left out"]
 """Why an output is not written: every store is conditional, the stores or copies leave a part out,
 the grid has too few steps for the last, partial block, or no grid point visits a block."""
@@ -62,17 +51,17 @@ the grid has too few steps for the last, partial block, or no grid point visits 
 # Reads
 
 _UNINITIALIZED = (
-    "{operand}, {shape}, is read before it is written, and the value reaches an output{first:: %}"
+    "{operand} is read before it is written, and the value reaches an output{first:: %}"
 )
 _BEFORE = (
-    "write all of it before this line at each grid point or, if its value carries over along a "
-    "grid axis, at the first step of that axis: @pl.when(pl.program_id(axis) == 0)"
+    "write it before this line, or at the first step of a grid axis: "
+    "@pl.when(pl.program_id(axis) == 0)"
 )
-_PADDING = "padding of {operand}, {shape}, is read and reaches an output{first:: %}"
+_PADDING = "padding of {operand} is read and reaches an output{first:: %}{copied:\ncopied from %}"
 _SHARED = "{operand} and {output} share one array through input_output_aliases"
-_KEEP = (
-    "read a block no later than it is overwritten: give {operand} and {output} the same index map, "
-    "or keep what is still needed in scratch, or do not alias them"
+_KEEP = "give {operand} and {output} the same index map, or do not alias them"
+_OVERWRITTEN = (
+    "{part} is read at {reader}\nwhat it held was overwritten through {output} at {writer}"
 )
 
 # Outputs
@@ -81,14 +70,12 @@ _WRITE = "write all of {operand}, or alias an input to it with input_output_alia
 
 _UNWRITTEN: Mapping[WhyUnwritten, tuple[str, str]] = {
     "condition": (
-        "every store to {operand} is conditional, and its condition was false where it would have "
-        "written this part",
+        "every store to {operand} is conditional, and its condition was false for this part",
         _WRITE,
     ),
     "stores": (
         "the stores and copies to {operand} do not reach it",
-        _WRITE + "; if only the rest is used, slice {operand} in the jitted function that calls "
-        "the kernel",
+        _WRITE + "; or slice {operand} in the jitted function",
     ),
     "rounded down": (
         "the grid has too few steps for the array: a size was rounded down",
@@ -108,8 +95,8 @@ def _unwritten(why: WhyUnwritten, *, is_aliased: bool) -> Case:
         advice = "copy the input's block to {operand} wherever nothing else is stored"
     is_last = why == "left out" and not is_aliased
     return Case(
-        "{part} whatever was in memory before{is_aliased:, not the input that shares it%}"
-        "{count:: %}",
+        "nothing writes {part}{count: (%)}"
+        "{is_aliased:; it does not keep the input that shares it%}",
         cause,
         advice,
         None if is_last else lambda f: f.why == why and bool(f.is_aliased) == is_aliased,
@@ -119,19 +106,17 @@ def _unwritten(why: WhyUnwritten, *, is_aliased: bool) -> Case:
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.UNINITIALIZED_READ: [
         Case(
-            "{undefined} of the {total} elements that are loaded from {operand} are undefined, as "
-            "the mask is false for them, and a result depends on them",
+            "{undefined} of the {total} elements that are loaded from {operand} are undefined, and "
+            "reach a result",
             "a load under a mask without `other` leaves the rest of its result undefined",
             "pass `other`, such as `other=0.0` for a sum or `other=-jnp.inf` for a maximum",
             has("undefined"),
         ),
         Case(
             _UNINITIALIZED,
-            "grid dimension {parallel} is parallel, so two cores may share it (v4 and v5p have "
-            "two), and each core has its own scratch: the data read here was written at grid point "
+            "grid dimension {parallel} is parallel: another core may have written it, at "
             "{written_at}",
-            "write {operand} {begin}; if its value should carry over, make grid dimension "
-            '{parallel} "arbitrary" in dimension_semantics',
+            'write it {begin}, or make the dimension "arbitrary"',
             has("parallel"),
         ),
         Case(
@@ -149,10 +134,8 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.PADDING_READ: [
         Case(
             _PADDING,
-            "a copy reaches past the end of {copied}, and includes the rest of the array's last "
-            "tiles, whose contents are undefined",
-            "mask the elements past the end with jnp.where, in each factor of a product (0 times "
-            "NaN is NaN), or pad the array to whole tiles",
+            "the copy reaches past the end of the array, up to the end of its last tiles",
+            "mask the elements past the end with jnp.where (0 times NaN is NaN), or pad the array",
             has("copied"),
         ),
         Case(
@@ -163,24 +146,18 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     ],
     Fault.OVERWRITTEN_READ: [
         Case(
-            "{part} is fetched for {reader} while what {writer} wrote to {output} is copied back "
-            "to the same memory",
-            _SHARED + ", and a block is fetched one grid point ahead of its use",
+            _OVERWRITTEN,
+            _SHARED + ", and blocks are fetched one grid point ahead",
             _KEEP,
             has("is_under_way"),
         ),
-        Case(
-            "{part} is read at {reader} after {writer} overwrote it through {output}",
-            _SHARED,
-            _KEEP,
-        ),
+        Case(_OVERWRITTEN, _SHARED, _KEEP),
     ],
     Fault.OUTPUT_NOT_WRITTEN: [
         Case(
-            "a block that the pipeline copies to {operand}, {shape}, is not written: {missing:,} "
-            "of its {total:,} elements hold whatever VMEM held before",
-            "the body of the pipeline does not store to all of the block, or stores under a "
-            "condition that is never true for this block",
+            "nothing writes {missing:,} of {total:,} elements of a block that the pipeline copies "
+            "to {operand}",
+            "the body of the pipeline does not store to all of the block",
             "store to all of a block of {operand} before the pipeline moves on to the next one",
             has("missing"),
         ),

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from pallas_debug.findings.case import Case, Test
-from pallas_debug.findings.facts import Point, listed, loop, where
+from pallas_debug.findings.case import NO_CAUSE, Case, Test
+from pallas_debug.findings.facts import Point, listed, where
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Link, SourceLine
 
@@ -21,20 +21,38 @@ class DifferingPattern(NamedTuple):
     """Where elements differ.
 
     Attributes:
+      shape: shape of the array.
       slices: smallest range along each dimension that contains all of them.
       special: what each of them is, if it is one of these.
     """
 
+    shape: Sequence[int]
     slices: Sequence[range]
     special: SpecialKind | None = None
 
     def __str__(self) -> str:
-        named = [
-            f"{one.start}:{one.stop}" + (f":{one.step}" if one.step > 1 else "")
-            for one in self.slices
+        """Format the ranges that are not whole, and what is outside: `rows 8 to 15, none in …`."""
+        ranks = range(len(self.shape) - 1, -1, -1)
+        parts = [
+            _range_text(("columns", "rows")[rank] if rank < 2 else f"dimension {d} at", one, size)
+            for d, (rank, one, size) in enumerate(zip(ranks, self.slices, self.shape, strict=True))
+            if len(one) < size
         ]
-        within = f"within [{', '.join(named)}]" if named else "the only element"
-        return within + (f"; each is {self.special}" if self.special else "")
+        return ", ".join([*parts, *([f"each is {self.special}"] if self.special else [])])
+
+
+def _range_text(unit: str, one: range, size: int) -> str:
+    first, last = one[0], one[-1]
+    step = f" in steps of {one.step}" if one.step > 1 else ""
+    outside = [_span(0, first - 1)] * (first > 0) + [_span(last + 1, size - 1)] * (last < size - 1)
+    none = f", none in {' and '.join(outside)}" if outside else ""
+    return (
+        f"in {unit.removesuffix('s') if first == last else unit} {_span(first, last)}{step}{none}"
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"
 
 
 class RoundingError(NamedTuple):
@@ -42,15 +60,11 @@ class RoundingError(NamedTuple):
 
     Attributes:
       dtype: least precise dtype that the kernel computes in.
-      unit: distance from 1 to the next larger number of that dtype.
-      size: largest expected magnitude, used as that of the sums behind it.
-      units: largest error divided by `unit` times `size`.
+      units: largest error in units of rounding of the largest expected element.
       most: maximum number of units that rounding explains.
     """
 
     dtype: str
-    unit: str
-    size: str
     units: float
     most: int
 
@@ -88,17 +102,12 @@ class ChainCause:
     kind: CauseKind
     place: ChainPlace
     other: ChainPlace
-    output: str = ""
     buffer: str = ""
 
     @property
     def replaced(self) -> str:
         """Line of the other side, or `it` if that is the same."""
         return "it" if str(self.place) == str(self.other) else str(self.other)
-
-
-MAX_SHOWN = 6
-"""Maximum number of links of a chain in a message; `Finding.chain` has all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,26 +129,11 @@ class WriterChain:
     is_missing: bool = False
     unknown: str = ""
 
-    def __str__(self) -> str:
-        if self.unknown:
-            return f"; what wrote it is unknown: {self.unknown}"
-        if len(self.links) < 2:  # a single one is the finding's own line
-            return ""
-        texts = []
-        for one in self.links[:MAX_SHOWN]:
-            point = "" if one.grid_point is None else f" at {one.grid_point}"
-            if one.since is not None:
-                point = f" at {one.since} to {one.grid_point}"
-            texts.append(f"{where(one.source)}{point}{loop(one.loop)} {one.action}")
-        more = len(self.links) - MAX_SHOWN
-        texts += [f"{more} more"] if more > 0 else []
-        return "\nwriters, newest first: " + " < ".join(texts)
-
     @property
     def place(self) -> str:
-        """Block of the element, as the beginning of a clause; empty without blocks."""
+        """The block of the element, and the grid point after which it was written back."""
         point = f" of grid point {self.written}" if self.written else ""
-        return f"in block [{self.block}]{point}: " if self.block else ""
+        return f"in block [{self.block}]{point}" if self.block else ""
 
     @property
     def witness(self) -> dict[str, Any]:
@@ -184,10 +178,11 @@ def action(
 
 def _case(cause: str | None = None, advice: str | None = None, when: Test | None = None) -> Case:
     message = (
-        "{what}, {array}: {count:,} of {total:,} elements differ from `{reference}` ({pattern}); "
-        "first, {chain.place}{element} is {value}, expected {expected}; largest error {absolute}"
-        "{relative: (relative %)}, allowed {allowed}"
-        "{unjudged:; not compared: % where the reference is NaN}{chain}"
+        "{several:%: }{count:,} of {total:,} elements differ{pattern:, %}: {element} is "
+        "{value}, expected {expected}\n"
+        "{what}, {array}, compared with `{reference}`: largest error {absolute}"
+        "{relative: (relative %)}, allowed {allowed}{unjudged:; not compared: %}\n"
+        "{chain.place:the first wrong element is %\n}{chain.unknown:its writers are unknown: %\n}"
     )
     return Case(message, cause, advice, when)
 
@@ -200,54 +195,45 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.VALUE_MISMATCH: [
         _case(
             "no step of the kernel writes {element}: it holds whatever its memory held before",
-            "does a grid point visit this block? Make the grid and the index map cover the array, "
-            "with pl.cdiv; then look at the ranges, conditions and loops of the stores",
+            "let the grid (pl.cdiv) and the index map cover the array, and the stores the block",
             lambda facts: facts.chain.is_missing,
         ),
         _case(
             "rounding alone can explain it: the largest error is {rounding} of {rounding.dtype} "
-            "rounding (a unit is {rounding.unit} of the largest element, {rounding.size}), and up "
-            "to {rounding.most} may be due to rounding",
-            "pass an rtol and atol that {rounding.dtype} can meet, or compute in a more precise "
-            "dtype",
+            "rounding, of at most {rounding.most}",
+            "pass an rtol and atol that {rounding.dtype} can meet, or compute in a wider dtype",
             lambda facts: facts.rounding and facts.rounding.units <= facts.rounding.most,
         ),
         _case(
-            "{because.place} replaces at grid point {because.place.point} what {because.replaced} "
-            "wrote to {because.buffer} at {because.other.point}, which nothing had read",
-            "if both should count, add to {because.buffer} in {because.place}, or run it only at "
-            "the first step of each block of {because.output}",
+            "{because.place} replaces at {because.place.point} what {because.replaced} wrote to "
+            "{because.buffer} at {because.other.point}, which nothing had read",
+            "add to {because.buffer} there, or run the line only at the first step of a block",
             _because("replaced"),
         ),
         _case(
-            "{because.buffer} is not reset where this block begins: it was last set by "
-            "{because.other.point}, {because.other}, for another block of {because.output}, and "
-            "{because.place} continues from it at {because.place.point}",
-            "reset {because.buffer} at the first step of each block of {because.output}, unless it "
-            "should carry values from block to block: @pl.when(pl.program_id(axis) == 0), with the "
-            "axis along which the block stays the same",
+            "{because.place} continues at {because.place.point} from what {because.other} set "
+            "{because.buffer} to at {because.other.point}, for another block",
+            "reset {because.buffer} at the first step of each block: "
+            "@pl.when(pl.program_id(axis) == 0)",
             _because("not reset"),
         ),
         _case(
-            "{because.place} stores the block at grid point {because.place.point}, and "
-            "{because.other} updates {because.buffer} after that, at {because.other.point}: that "
-            "is not in the result",
+            "{because.place} stores the block at {because.place.point}, before {because.other} "
+            "updates {because.buffer} at {because.other.point}",
             "store at the last step of each block, after the last update",
             _because("stored early"),
         ),
         _case(
-            "{because.buffer} holds what {because.other} wrote at grid point {because.other.point},"
-            " for another block of {because.output}, and {because.place} reads it at "
-            "{because.place.point}",
-            "clear {because.buffer}, or mask that part of it, unless it should carry values from "
-            "block to block",
+            "{because.place} reads at {because.place.point} what {because.other} wrote to "
+            "{because.buffer} at {because.other.point}, for another block",
+            "clear {because.buffer}, or mask that part of it, unless it should carry values over",
             _because("left over"),
         ),
         _case(
-            "the kernel produces these, or leaves them in memory, where the reference does not",
+            NO_CAUSE,
             'pallas_debug.check with "nan,inf,float_div" reports the line that produces one',
-            lambda facts: facts.pattern.special in ("NaN", "infinite"),
+            lambda facts: facts.special in ("NaN", "infinite"),
         ),
-        _case(),
+        _case(NO_CAUSE),
     ]
 }

@@ -50,8 +50,7 @@ class FloatOperation:
 # Cases
 
 _GUARD = (
-    "find out why it is zero; if zero is valid, as for a row without entries, guard against it: "
-    "jnp.where(d == 0, 1, d)"
+    "find out why it is zero; if zero is valid, as for an empty row, guard: jnp.where(d == 0, 1, d)"
 )
 """Advice about a zero that is a divisor, or the argument of a logarithm. A guard alone would hide
 that the zero is wrong."""
@@ -105,28 +104,25 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     ],
     Fault.LOW_PRECISION_PRODUCT: [
         Case(
-            "{what}: {count} of {total} elements differ from `{reference}` if the float32 operands "
-            "of matrix products are rounded to bfloat16, as on a TPU{products: (%)}; first, "
-            "{element} is {rounded} with rounding, {exact} without, expected {expected}; largest "
-            "error {error}, allowed {allowed}",
+            "{count} of {total} elements of {what} differ from `{reference}` with operands rounded "
+            "to bfloat16\nfirst, {element} is {rounded} with rounding, {exact} without, expected "
+            "{expected}\nlargest error {error}, allowed {allowed}{products:\nproducts: %}",
             None,
-            "pass precision=jax.lax.Precision.HIGHEST (six passes instead of one): the result then "
-            "agrees",
+            "pass precision=jax.lax.Precision.HIGHEST (six passes): the result then agrees",
         )
     ],
     Fault.UNSEEDED_RANDOM_BITS: [
         Case(
-            "random bits are drawn at grid point {grid_point}, but the generator was seeded at "
-            "{seeded_at}: if another core runs that grid point, nothing has seeded this core's "
-            "generator",
-            "{two_cores}, and each core has its own generator",
+            "random bits are drawn from a generator that may be another core's\nseeded at grid "
+            "point {seeded_at}",
+            "grid dimension {axes} is parallel: two cores may share it, each with a generator",
             "seed at each grid point: pltpu.prng_seed(seed, pl.program_id({axis})); or make grid "
             'dimension {axes} "arbitrary"',
             has("seeded_at"),
         ),
         Case(
-            "random bits are drawn before the generator of this core is seeded{later: (at grid "
-            "point %)}: their values are undefined"
+            "random bits are drawn before the generator of this core is seeded{later:\nseeded at "
+            "grid point %}"
         ),
     ],
     Fault.CHECK_FAILED: [
@@ -136,10 +132,8 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.FALSE_HINT: [
         Case(
             "a block of {value} rows or columns is not a multiple of {divisor}",
-            "jax's pipeline tells the compiler that the sizes of a pl.BoundedSlice are multiples "
-            "of {divisor}, the tiling of the array in HBM",
-            "let the index map return slices whose sizes are multiples of {divisor}; jax rounds "
-            "up only slices that reach past the array's end, jax 0.12 all of them",
+            "jax's pipeline claims that the sizes of a pl.BoundedSlice are multiples of {divisor}",
+            "let the index map return slices whose sizes are multiples of {divisor}",
             has("of_pipeline"),
         ),
         Case(

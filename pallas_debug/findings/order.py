@@ -58,10 +58,9 @@ class Access:
         by = f" by the copy of {self.copy[0]} to {self.copy[1]}" if self.copy else ""
         if self.copy and self.from_device is not None:
             by += f" from device {self.from_device}"
-        on = f" (semaphore {self.semaphore})" if self.semaphore else ""
         places = [f" at grid point {self.grid_point}"] if self.grid_point else []
         places += [f" in loop iteration {self.loop}"] if self.loop else []
-        return verb + by + on + ",".join(places) + (f" on core {self.core}" if names_core else "")
+        return verb + by + ",".join(places) + (f" on core {self.core}" if names_core else "")
 
     @property
     def facts(self) -> dict[str, str]:
@@ -94,9 +93,13 @@ class Race:
     overlap: str | None = None
     is_gpu: bool = False
 
-    def __str__(self) -> str:
-        here, there = (side.text(names_core=self.of_cores) for side in (self.here, self.there))
-        return f"{here} here and {there} on the other side"
+    @property
+    def first(self) -> str:
+        return self.here.text(names_core=self.of_cores)
+
+    @property
+    def second(self) -> str:
+        return self.there.text(names_core=self.of_cores)
 
     @property
     def copy(self) -> Access | None:
@@ -153,36 +156,32 @@ class Stuck:
 
 
 def _race(cause: str, advice: str, when: Test | None = None) -> Case:
-    message = "{what} is {race}; nothing orders the two{race.overlap:; both access %}"
+    message = "{what} is {race.first}{between}{race.second}{race.overlap:; both access %}"
     return Case(message, cause, advice, when)
 
 
 _RACES = [
     _race(
         "the grid points of a kernel run at the same time on a GPU, in any order",
-        "give each grid point its own elements, or make all accesses of shared ones atomic "
-        "(plt.atomic_add), with initial values from outside of the kernel (input_output_aliases)",
+        "give each grid point its own elements, or make all accesses atomic (plt.atomic_add)",
         lambda f: f.race.axes and f.race.is_gpu,
     ),
     _race(
-        "grid dimension {race.dimensions} is parallel, and the grid points of a parallel axis may "
-        "run on several cores at once (v4 and v5p have two)",
+        "grid dimension {race.dimensions} is parallel, so two cores may share it (v4 and v5p)",
         'give each grid point its own block, or make the axis "arbitrary" in dimension_semantics',
         lambda f: f.race.axes,
     ),
     _race(
         "two cores access the same memory, and no semaphore orders the accesses",
-        "let core {race.there.core} signal a semaphore of core {race.here.core} "
-        "(core_index={race.here.core}) when its access is over, which waits for it before its own; "
-        "or call pltpu.core_barrier on both cores in between",
+        "let core {race.there.core} signal core {race.here.core}, which waits for that, or call "
+        "pltpu.core_barrier in between",
         lambda f: f.race.of_cores,
     ),
     _race(
-        "device {race.copy.from_device} sends to memory that device {race.copy.device} still uses, "
-        "and is not notified when that use ends",
-        "send to elements that device {race.copy.device} does not use, or let device "
-        "{race.copy.device} signal device {race.copy.from_device} after the last access, which "
-        "waits for that signal before it starts the copy",
+        "device {race.copy.from_device} does not wait until device {race.copy.device} is done "
+        "with this memory",
+        "let device {race.copy.device} signal after its last use, and wait for that before the "
+        "copy; or send elsewhere",
         lambda f: f.race.is_sent_early,
     ),
     _race(
@@ -192,8 +191,7 @@ _RACES = [
     ),
     _race(
         "nothing waits {race.deadline} until the copy on {race.copy.semaphore} is over",
-        "wait for {race.copy.semaphore} {race.deadline}; if other copies signal it, too, wait for "
-        "all of them",
+        "wait for {race.copy.semaphore} {race.deadline}, once for each copy that signals it",
         lambda f: f.race.copy,
     ),
     _race(
@@ -203,37 +201,33 @@ _RACES = [
 ]
 
 _OVERLAP = Case(
-    "the copy of {source} to {destination} reads {overlap}, which it also writes; nothing orders "
-    "the two",
+    "the copy of {source} to {destination} reads {overlap}, which it also writes",
     "a copy moves its data in pieces, and may read what it has already written",
-    "copy by way of a buffer in VMEM, or in several copies that do not overlap, and wait for each "
-    "before the next starts",
+    "copy by way of a buffer in VMEM, or in several copies, each awaited, that do not overlap",
     has("source", "overlap"),
 )
 
 _EARLY = Case(
-    "the copy of {source} from device {sender} writes {what} on device {receiver}, which may not "
-    "have entered the kernel yet",
-    "device {sender} has not waited for device {receiver}: until that enters the kernel, its "
-    "memory may be in use for something else",
-    "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour and wait "
-    "for as many signals; this requires collective_id in compiler_params",
+    "device {sender} copies {source} to {what} of device {receiver}, which may not have entered "
+    "the kernel",
+    "device {sender} has not waited for device {receiver}, whose memory may still be in use",
+    "signal pltpu.get_barrier_semaphore() of each neighbour and wait for as many signals "
+    "(collective_id)",
     lambda f: f.receiver is not None,
 )
 
 # Waits
 
 _NOT_AWAITED = (
-    "the copy of {source} to {destination} is never waited for on {semaphore}: {left:,} bytes are "
-    "left on it when the kernel ends"
+    "the copy of {source} to {destination} is never awaited: {left:,} bytes are left on {semaphore}"
 )
 
 
 def _stuck(cause: str, advice: str, when: Test | None = None) -> Case:
     return Case(
         "{semaphore}{core: on core %}{device: on device %} is at {count}{unit: %}, but the wait "
-        "needs {needed}{unit: %}{signals:; all signals add up to %}{waits:, all waits to %}"
-        "{stuck:; nothing else can run: %}",
+        "needs {needed}{unit: %}{signals: (signals: %}{waits:, waits: %)}{stuck:; %}"
+        "{last:\nthe last %}",
         cause,
         advice,
         when,
@@ -243,8 +237,7 @@ def _stuck(cause: str, advice: str, when: Test | None = None) -> Case:
 _DEADLOCKS = [
     _stuck(
         "the {those} on it, here and in the kernel that returned it, add up to less than the waits",
-        "start a copy of the same slices, or signal it once, for every wait, in one of these "
-        "kernels",
+        "start a copy of the same slices, or signal, once for each wait, in one of these kernels",
         has("is_given"),
     ),
     _stuck(
@@ -259,8 +252,7 @@ _DEADLOCKS = [
     ),
     _stuck(
         "it is signalled less often than it is waited for",
-        "signal it once for every wait, on the device and core that waits; on at least one side, "
-        "before waiting for the other",
+        "signal it once for each wait, on the device and core that waits, before other waits",
     ),
 ]
 
@@ -269,32 +261,34 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.DMA_NOT_AWAITED: [
         Case(
             _NOT_AWAITED,
-            "copies started on {semaphore}: {starts}, waits: {waits}; the kernel may end before "
-            "the copy does, leaving the semaphore raised for the next kernel",
+            "copies started on {semaphore}: {starts}, waits: {waits}; the kernel may end before it",
             "wait once for each copy started; do not start a copy when nothing is left to fetch",
         )
     ],
     Fault.WAIT_SIZE_MISMATCH: [
         Case(
-            "the wait on {semaphore} takes {awaited:,} bytes, but the copy of {source} to "
+            "the wait on {semaphore} takes {awaited:,} bytes\nthe copy of {source} to "
             "{destination} transfers {copied:,}",
-            "a wait returns once the bytes of its descriptor have arrived: a smaller one returns "
-            "early and leaves bytes on {semaphore}, a larger one needs those of other copies",
+            "the wait returns before the copy is over, and leaves bytes on {semaphore}"
+            if is_early
+            else "the wait also needs the bytes of another copy",
             "wait with the descriptor that started the copy, or with one of the same slices",
+            (lambda f: f.awaited < f.copied) if is_early else None,
         )
+        for is_early in (True, False)
     ],
     Fault.SEMAPHORE_LEFT_OVER: [
         Case(
-            "{semaphore}{device: on device %} is {count} at the end of the kernel, but must be 0: "
-            "signals add up to {signals}, waits to {waits}",
-            "it is signalled more than it is waited for",
-            "wait for {semaphore} as often as it is signalled: the next kernel inherits its count",
+            "{semaphore}{device: on device %} is {count}, not 0, at the end of the kernel"
+            "{last:\nthe last %}",
+            "signals add up to {signals}, waits to {waits}; the next kernel inherits the count",
+            "wait for {semaphore} as often as it is signalled",
         )
     ],
     Fault.NONDETERMINISTIC_RESULT: [
         Case(
-            "{element} is {one} in one legal order and {other_value} in another; {differ:,} of "
-            "{size:,} elements differ",
+            "{element} is {one} in one legal order and {other_value} in another ({differ:,} of "
+            "{size:,} differ)",
             "nothing orders {first} and {second}",
             advice,
             when,
@@ -306,18 +300,15 @@ CASES: Mapping[Fault, Sequence[Case]] = {
     ],
     Fault.OUTPUT_REVISITED: [
         Case(
-            "{what} is visited {visits} and again at grid point {again}, with another block in "
-            "between: its contents have left VMEM",
+            "{what} is visited {visits} and again at {again}, with another block in between",
             "an output block is written back when the next one begins, and is never read back",
-            "let all grid points of a block follow each other: put the grid axes along which it "
-            "stays the same last, or sort the table that its index map reads",
+            "let its grid points follow each other: last the axes along which it stays the same",
         )
     ],
     Fault.DEADLOCK: _DEADLOCKS,
     Fault.ENDLESS_LOOP: [
         Case(
-            "the loop never ends: its condition sees the same values in iteration {count:,} as in "
-            "iteration {since:,}{state:, with %}",
+            "the loop never ends: iteration {count:,} begins as {since:,} did{state:, with %}",
             "the body does not change the values that the condition depends on, or restores them",
             "change {names} in the body so that the condition becomes false",
             lambda f: f.since is not None,
@@ -326,8 +317,7 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "the loop has not ended after {count:,} iterations{state:, with %}"
             "{unchanged:; its body never changes %}",
             "the kernel machine stops every loop at this limit",
-            "check that every iteration brings the condition closer to being false; if the loop is "
-            "meant to be this long, use smaller arguments here",
+            "bring the condition closer to being false in each iteration; or use smaller arguments",
         ),
     ],
 }

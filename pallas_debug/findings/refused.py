@@ -53,7 +53,7 @@ def _raised(advice: str, when: Test | None = None) -> Case:
 _UNKNOWN = [_raised(explain.UNKNOWN_ADVICE)]
 _NO_RULE = "`{name}` has no lowering for the TPU's core"
 _BLOCKS = "{operand}, {array}, is divided into blocks of {block}"
-_VMEM = "the kernel needs at least {used} of VMEM, and may use {limits}: {parts}"
+_VMEM = "the kernel needs at least {used} of VMEM, the limit is {limits}"
 
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.INVALID_OPERATION: [
@@ -119,16 +119,14 @@ CASES: Mapping[Fault, Sequence[Case]] = {
         _entry("scalar-block", _BLOCKS + ", which have no dimension"),
     ],
     Fault.VMEM_OVERFLOW: [
-        _entry("vmem-capacity", _VMEM, "is_full"),
-        _entry("scoped-vmem-overflow", _VMEM),
+        Case(_VMEM, "{parts}", None, has("is_full"), entry="vmem-capacity"),
+        Case(_VMEM, "{parts}", entry="scoped-vmem-overflow"),
     ],
-    Fault.SMEM_OVERFLOW: [
-        Case("the kernel needs at least {used} of SMEM, and has {limits}: {parts}")
-    ],
+    Fault.SMEM_OVERFLOW: [Case(_VMEM.replace("VMEM", "SMEM"), "{parts}")],
     Fault.INTERPRET_ERROR: [
         Case(
-            "stopped after {seconds:,.0f} s on the kernel machine{progress:, at grid point %}; "
-            "{calls} steps, {pace:,.0f} per second"
+            "stopped after {seconds:,.0f} s{progress:, at grid point %}; {calls} steps, "
+            "{pace:,.0f} per second"
         )
     ],
     Fault.TRACE_ERROR: [

@@ -53,6 +53,7 @@ class Sighting:
         at = self.witness
         known = {name: getattr(at, name) for name in _OF_WITNESS}
         known |= {"kernel": self.kernel, "ref": at.operand or "a ref"}
+        known["between"] = "\n" if at.other is not None else " and "  # two sides, a line each
         given = {**known, "targets": list(self.targets), **facts}
         return self.found(kind, *words(TABLE[kind], given))
 
@@ -91,7 +92,7 @@ def revisited(
     again: tuple[int, ...],
 ) -> Finding:
     """Report an output block that is revisited after another; it was visited `first` to `last`."""
-    visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
+    visits = f"at {first}" if first == last else f"at {first} to {last}"
     return seen.with_values({"first visit": str(first), "last visit": str(last)}).of(
         Fault.OUTPUT_REVISITED, what=what, visits=visits, again=again
     )

@@ -148,14 +148,7 @@ def _run(
     if not ends:
         raise MachineError(f"kernel `{launch.name}` was stopped: {why.reason}") from why
     stopped = ends[-1]
-    found = [finding for finding in found if finding != stopped]
-    for i, finding in enumerate(found):
-        # A wait of another size leaves its semaphore too low for the next one.
-        if finding.kind is Fault.WAIT_SIZE_MISMATCH and finding.operand == stopped.operand:
-            found[i] = replace(finding, consequences=(*finding.consequences, stopped))
-            break
-    else:
-        found.append(stopped)
+    found = [*(finding for finding in found if finding != stopped), stopped]
     return MachineRun(
         results=machine.results(), findings=tuple(found), hints=hints, stopped=stopped
     )

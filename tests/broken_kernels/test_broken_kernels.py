@@ -12,8 +12,9 @@ import pytest
 from marks import mark_all_but_first
 
 from broken_kernels import ALL, BrokenKernel
-from broken_kernels.texts import MAX_LINES, ROOT, is_compared, path, text, verified
+from broken_kernels.texts import ROOT, is_compared, path, text, verified
 from pallas_debug.findings.faults import Fault
+from pallas_debug.render import MAX_LINES
 from pallas_debug.verdict import Verdict
 
 Blessed = Callable[[Path, str], None]

@@ -21,9 +21,6 @@ from pallas_debug.verdict import Verdict
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).with_name("texts")
 
-MAX_LINES = 6
-"""Maximum number of lines of a finding."""
-
 
 def verified(
     kernel: BrokenKernel, function: Callable[..., Any], *, compared: bool = False

@@ -8,8 +8,10 @@ from pathlib import Path
 import jax
 import pytest
 from broken_kernels.test_broken_kernels import OF_JAX
-from broken_kernels.texts import MAX_LINES, ROOT
+from broken_kernels.texts import ROOT
 from cases.texts import CASES, Case, path, text
+
+from pallas_debug.render import MAX_LINES
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 

@@ -43,7 +43,7 @@ def test_a_code_or_an_id(real_command: Any, name: str) -> None:
     assert lines[0] == (
         "scoped-vmem-overflow (E1001): the kernel needs more VMEM than one kernel may use"
     )
-    assert lines[1].startswith("  cause: the blocks of all operands")
+    assert lines[1].startswith("  cause: blocks (doubled if pipelined)")
     assert lines[2].startswith("  try: make the blocks smaller")
     assert "  see: https://openxla.org/xla/errors/error_1001" in lines
 
@@ -186,7 +186,7 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     (report,) = done.stdout.split("\n\n")
     lines = report.splitlines()
     assert lines[0].endswith(" v5e, v5p")  # said once for the two
-    assert "  needed: 32 MiB of VMEM; limit: 16 MiB" in lines
+    assert "  needs 32 MiB of VMEM, the limit is 16 MiB" in lines
 
     entries = json.loads(command("explain", dumps, "--json").stdout)["answers"][0]["errors"]
     assert [(e["target"], e["entry"]) for e in entries] == [
@@ -210,8 +210,8 @@ def test_show_and_the_summary_of_a_run_carry_the_explanation(command: Any, dumps
     message = summary([dump], dumps)
     assert " v5e: failed (compile): " in message[0]
     assert " v5p: failed (compile): " in message[1]
-    assert message[2].startswith("  scoped-vmem-overflow (E1001): the blocks of all operands")
-    assert message[3] == "  needed: 32 MiB of VMEM; limit: 16 MiB"
+    assert message[2].startswith("  scoped-vmem-overflow (E1001): blocks (doubled if pipelined)")
+    assert message[3] == "  needs 32 MiB of VMEM, the limit is 16 MiB"
     assert message[4].startswith("  try: make the blocks smaller")
     assert message[5].startswith("1 kernel for v5e, v5p, v6e in ")
 

@@ -128,7 +128,7 @@ def test_empty_arrays_and_scalars() -> None:
     assert pallas_debug.compare(lambda x: x.sum(), lambda x: x.sum(), X).ok
     finding = one(lambda x: (x.sum(), 3), lambda x: (jnp.float32(7.5), 3), jnp.ones(2))
     assert (finding.values["element"], finding.values["value"]) == ("the scalar", "2")
-    assert "what wrote it is unknown: it does not come straight from a kernel" in finding.message
+    assert "its writers are unknown: it does not come straight from a kernel" in finding.message
 
 
 @pytest.mark.slow
@@ -138,9 +138,8 @@ def test_infinities_are_equal_to_themselves_and_to_nothing_else() -> None:
     assert pallas_debug.compare(lambda x: -x, lambda x: x, x).outputs[0].differing == 3
     finite = pallas_debug.compare(lambda x: jnp.clip(x, -9, 9), lambda x: x, x, rtol=9.0, atol=9.0)
     assert finite.outputs[0].differing == 2
-    assert "largest error infinite" in str(
-        pallas_debug.compare(lambda x: x / 0, lambda x: x, jnp.ones(2))
-    )
+    (finding,) = pallas_debug.compare(lambda x: x / 0, lambda x: x, jnp.ones(2)).findings
+    assert "largest error infinite" in finding.message
 
 
 def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
@@ -156,7 +155,7 @@ def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
         report.throw()
     both = pallas_debug.compare(lambda x: x + 1, lambda x: x, x)
     assert "2 of 4 elements differ" in str(both)
-    assert "not compared: 2 where the reference is NaN" in str(both)
+    assert "not compared: 2" in both.findings[0].message
 
 
 def test_the_report() -> None:

@@ -24,26 +24,30 @@ def message(a: Any, b: Any, dtype: str = "float32") -> str:
 @pytest.mark.parametrize(
     "at, where",
     [
-        (np.s_[:], "[0:4, 0:16, 0:16]"),
-        (np.s_[-2:, -4:], "[2:4, 12:16, 0:16]"),
-        (np.s_[0, 2:5:2], "[0:1, 2:5:2, 0:16]"),
-        (np.s_[..., 1::2], "[0:4, 0:16, 1:16:2]"),
-        (np.s_[0, [1, 2, 6]], "[0:1, 1:7, 0:16]"),
-        (np.s_[0, 3, 5], "[0:1, 3:4, 5:6]"),
+        (np.s_[:], ""),
+        (np.s_[-2:], "in dimension 0 at 2 to 3, none in 0 to 1"),
+        (np.s_[:, -4:], "in rows 12 to 15, none in 0 to 11"),
+        (np.s_[:, 2:5:2], "in rows 2 to 4 in steps of 2, none in 0 to 1 and 5 to 15"),
+        (np.s_[..., 1::2], "in columns 1 to 15 in steps of 2, none in 0"),
+        (np.s_[:, [1, 2, 6]], "in rows 1 to 6, none in 0 and 7 to 15"),
+        (np.s_[:, 3, 15], "in row 3, none in 0 to 2 and 4 to 15, in column 15, none in 0 to 14"),
     ],
 )
 @pytest.mark.parametrize(
     "value, how",
-    [(7, ""), (0, "; each is zero"), (np.nan, "; each is NaN"), (-np.inf, "; each is infinite")],
+    [(7, ""), (0, "each is zero"), (np.nan, "each is NaN"), (-np.inf, "each is infinite")],
 )
 def test_where_and_what(at: Any, where: str, value: float, how: str) -> None:
     wrong = NORMAL * (1 + 1e-6)
     wrong[at] = value
-    assert message(wrong, NORMAL) == f"within {where}{how}"
+    assert message(wrong, NORMAL) == ", ".join(filter(None, [where, how]))
 
 
 def test_scalars_integers_and_booleans() -> None:
-    assert message(3.0, 2.0) == "the only element"
+    assert message(3.0, 2.0) == ""
     numbers = np.arange(1, 9)
-    assert message(numbers * 0, numbers, "int32") == "within [0:8]; each is zero"
-    assert message(numbers < 0, numbers > 2, "bool") == "within [2:8]; each is zero"
+    assert message(numbers * 0, numbers, "int32") == "each is zero"
+    assert (
+        message(numbers < 0, numbers > 2, "bool")
+        == "in columns 2 to 7, none in 0 to 1, each is zero"
+    )

@@ -65,7 +65,7 @@ def mismatch(other: Any = reference, *, rtol: float | None = None, **options: An
 def test_an_error_of_the_size_of_rounding_is_put_down_to_it_and_no_larger_one() -> None:
     cause = "rounding alone can explain it: the largest error is 0.44 units of bfloat16 round"
     assert str(mismatch(dtype=BF16).cause).startswith(cause)
-    assert " of float32 rounding (a unit is 1.2e-07 of the " in str(mismatch(rtol=1e-8).cause)
+    assert " units of float32 rounding, of at most 16" in str(mismatch(rtol=1e-8).cause)
     for dtype in (F32, BF16):
         assert "rounding" not in str(mismatch(dtype=dtype, gain=1.3).cause)
 

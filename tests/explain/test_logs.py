@@ -41,7 +41,7 @@ def test_a_message_of_many_lines_is_one_error_and_names_its_kernel() -> None:
     assert ids([error]) == [("scoped-vmem-overflow", 1, (2,))]
     assert error.kernel == "softmax"
     assert error.text.splitlines()[0].endswith("E1001: CompileTimeScopedVmemOom:")
-    assert error.explanation.details == ("needed: 32 MiB of VMEM; limit: 16 MiB",)
+    assert error.explanation.details == ("needs 32 MiB of VMEM, the limit is 16 MiB",)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ ROWS = (operand("x_ref"), operand("w_ref"), operand("o_ref", "output"))
 
 def test_the_table_of_a_message_without_a_kernel() -> None:
     assert memory.overflow(message("vmem-capacity", "bf16[1024,2048]")) == [
-        "needed: 40 MiB of VMEM; limit: 16 MiB",
+        "needs 40 MiB of VMEM, the limit is 16 MiB",
         "  input 0: 16 MiB, f32[1024,2048] of f32[8192,2048], 2 buffers",
         "  output 0: 16 MiB, f32[1024,2048] of f32[8192,2048], 2 buffers",
         "  input 1: 8 MiB, bf16[1024,2048] of bf16[8192,2048], 2 buffers",
@@ -35,7 +35,7 @@ def test_one_allocation_that_is_too_large() -> None:
     scratch = memory.overflow(message("vmem-capacity", "scratch operand"))
     assert scratch[1:] == ["  scratch: 80 MiB, f32[20,1024,1024]"]
     needed, table, *_ = memory.overflow(message("smem-overflow", "prefetched"))
-    assert needed == "needed: 2 MiB of SMEM; limit: 1 MiB"
+    assert needed == "needs 2 MiB of SMEM, the limit is 1 MiB"
     assert table.startswith("  scalar prefetch 0: ")
 
 

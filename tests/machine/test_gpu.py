@@ -104,7 +104,7 @@ def test_a_mask_that_lets_elements_outside_the_array_through(
 def test_a_grid_that_is_too_short_for_a_masked_store() -> None:
     finding = one(doubled(inside, steps=2, other=0.0), RAGGED)
     assert finding.kind == "OutputNotWritten"
-    assert "o_ref[16:20] is never written" in finding.message
+    assert "nothing writes o_ref[16:20]" in finding.message
 
 
 @pytest.mark.slow
@@ -138,8 +138,7 @@ def test_undefined_elements_of_a_load_that_reach_a_result() -> None:
     finding = one(summed(None), RAGGED)
     assert finding.kind == "UninitializedRead"
     assert finding.message == (
-        "4 of the 8 elements that are loaded from x_ref are undefined, as the mask is false for "
-        "them, and a result depends on them"
+        "4 of the 8 elements that are loaded from x_ref are undefined, and reach a result"
     )
     assert finding.cause == (
         "a load under a mask without `other` leaves the rest of its result undefined"
@@ -235,14 +234,12 @@ def test_atomic_updates_do_not_race() -> None:
 def test_plain_accesses_of_shared_elements_race(kernel: Kernel) -> None:
     finding = one(lambda x: total(kernel, x), X)
     assert (finding.kind, finding.operand) == ("DataRace", "o_ref")
-    assert "float32[1] in GMEM" in finding.message
-    assert "nothing orders the two" in finding.message
+    assert finding.witness.shape == "float32[1] in GMEM"
     assert finding.cause == (
         "the grid points of a kernel run at the same time on a GPU, in any order"
     )
     assert finding.advice == (
-        "give each grid point its own elements, or make all accesses of shared ones atomic "
-        "(plt.atomic_add), with initial values from outside of the kernel (input_output_aliases)"
+        "give each grid point its own elements, or make all accesses atomic (plt.atomic_add)"
     )
 
 

@@ -132,7 +132,7 @@ def test_compare(child: Child) -> None:
     result.assert_outcomes(passed=2, failed=2)
     text = result.stdout.str()
     assert "ValueMismatch in kernel `log`" in text
-    assert "output (o_ref), float32[8, 128]: 1,024 of 1,024 elements differ from `twice`" in text
+    assert "1,024 of 1,024 elements differ" in text
     assert (
         "ValuesDiffer: not judged: output, float32[8, 128]: `<lambda>` is NaN at 1,024 of" in text
     )

@@ -11,8 +11,8 @@ import pytest
 from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.model import Finding, SourceLine, Witness
-from pallas_debug.render import finding_text
+from pallas_debug.model import Finding, Link, SourceLine, Witness
+from pallas_debug.render import MAX_LINES, finding_text, first_clauses
 
 LINE = SourceLine(file="rows.py", line=12, text="o_ref[...] = x_ref[pl.ds(i * 8 + 4, 8), :]")
 
@@ -58,16 +58,17 @@ def test_a_wording_without_a_reason_gets_that_of_the_catalogue() -> None:
 
 def test_what_follows_is_shown_by_its_first_line() -> None:
     death = Finding(kind=Fault.COMPILER_ABORT, kernel="k", message="it died\nstack")
-    lines = finding_text(replace(FULL, consequences=(death,))).splitlines()
-    assert lines[2:4] == [f"  {FULL.message}", "  followed by: it died"]
+    lines = finding_text(replace(FULL, consequences=(death, death))).splitlines()
+    assert lines[2:4] == [f"  {FULL.message}", "  consequence: CompilerAbort: it died"]
+    assert len(lines) == MAX_LINES
 
 
 def test_what_follows_at_another_line_has_that_line() -> None:
     there = Witness(source=replace(LINE, line=14))
     race = Finding(kind=Fault.DATA_RACE, kernel="k", message="written here", witness=there)
-    for witness, text in ((there, "written here (rows.py:14)"), (FULL.witness, "written here")):
+    for witness, at in ((there, " at rows.py:14"), (FULL.witness, "")):
         after = replace(FULL, consequences=(replace(race, witness=witness),))
-        assert f"  followed by: {text}" in finding_text(after).splitlines()
+        assert f"  consequence: DataRace{at}: written here" in finding_text(after).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -96,9 +97,15 @@ def test_the_header(changes: dict[str, object], header: str) -> None:
 
 def test_two_sides() -> None:
     other = SourceLine(file="copy.py", line=3, text="  copy.start()\n")
-    lines = finding_text(changed(other=other)).splitlines()
+    two = changed(other=other)
+    lines = finding_text(two).splitlines()
     assert lines[3] == "  other side: copy.py:3   copy.start()"
     assert lines[4].startswith("  cause: ")
+    lines = finding_text(replace(two, message="x_ref is read\nwritten by the copy")).splitlines()
+    assert lines[1:3] == [
+        "  x_ref is read: rows.py:12   o_ref[...] = x_ref[pl.ds(i * 8 + 4, 8), :]",
+        "  written by the copy: copy.py:3   copy.start()",
+    ]
 
 
 def test_a_line_without_its_text() -> None:
@@ -112,9 +119,39 @@ def test_a_file_below_this_folder_is_named_as_one_would_type_it() -> None:
     assert lines[1].startswith("  kernels/rows.py:12   ")
 
 
-def test_a_message_of_several_lines_stays_indented() -> None:
-    lines = finding_text(replace(FULL, message="one\ntwo")).splitlines()
-    assert lines[2:4] == ["  one", "  two"]
+def test_the_details() -> None:
+    link = Link(buffer="o_ref", action="sets o_ref", source=LINE, grid_point=(1,), since=(0,))
+    race = Finding(kind=Fault.DATA_RACE, kernel="k", message="written here", witness=FULL.witness)
+    whole = replace(
+        FULL, message="one\ntwo", chain=(link,), consequences=(race, race),
+        engines=("machine", "compile"), targets=("v5e",), advice=f"pad; {'or not ' * 20}",
+    )  # fmt: skip
+    assert finding_text(whole, verbose=True).splitlines()[2:] == [
+        "  one",
+        "  two",
+        "  writer: rows.py:12 at (0,) to (1,) sets o_ref",
+        "  consequence: DataRace: written here",
+        "  consequence: DataRace: written here",
+        f"  cause: {FULL.cause}",
+        f"  try: {whole.advice}",
+        "  seen by: machine, compile for v5e",
+    ]
+    brief = finding_text(whole).splitlines()
+    assert len(brief) == MAX_LINES
+    assert brief[-1] == "  try: pad; …"
+
+
+@pytest.mark.parametrize(
+    "text, first",
+    [
+        ("a; b. c", "a; b. c"),
+        (f"a; b. {'c' * 20}", "a; b; …"),
+        (f"{'a' * 20}; b", f"{'a' * 20}; …"),
+        (f"{'a' * 20}.b", f"{'a' * 20}.b"),
+    ],
+)
+def test_the_first_clauses(text: str, first: str) -> None:
+    assert first_clauses(text, 10) == first
 
 
 def test_a_fault_carries_its_finding() -> None:

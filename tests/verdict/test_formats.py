@@ -12,6 +12,7 @@ from pallas_debug.model import Finding, Gap, SourceLine, Witness
 from pallas_debug.verdict import Outcome, Verdict
 from pallas_debug.verdict.formats import github
 from pallas_debug.verdict.formats.sarif import sarif
+from pallas_debug.verdict.formats.text import verdict_text
 from pallas_debug.verdict.result import Suppressed
 
 
@@ -71,7 +72,6 @@ def test_the_whole_text(verdict: Verdict) -> None:
             "  other side: /elsewhere/other.py:3",
             "  cause: no bound",
             "  try: bound it",
-            "  seen by: machine, compile for v5e, v6e",
             "",
             "not counted: PaddingRead in kernel `rows`: cut off later",
             "",
@@ -85,6 +85,12 @@ def test_the_whole_text(verdict: Verdict) -> None:
             "attend: 1 finding in 2 kernels; values not judged (no reference)",
         ]
     )
+
+
+def test_the_details(verdict: Verdict) -> None:
+    brief, whole = (verdict_text(verdict, verbose=verbose) for verbose in (False, True))
+    (detail,) = set(whole.splitlines()) - set(brief.splitlines())
+    assert detail == "  seen by: machine, compile for v5e, v6e"
 
 
 def test_a_long_name_has_a_line_of_its_own() -> None:
@@ -119,7 +125,9 @@ def test_annotations(verdict: Verdict) -> None:
     found, *gaps = github.lines(verdict)
     assert found == (
         "::error file=src/rows.py,line=12,title=OutOfBoundsRead in rows::"
+        "src/rows.py:12   o_ref[...] = x_ref[pl.ds(i, 8)]%0A"
         "x_ref[12:20] reaches 4, 100%25%0Aother side: /elsewhere/other.py:3%0Acause: no bound%0Atry: bound it"
+        "%0Aseen by: machine, compile for v5e, v6e"
     )
     assert gaps[0] == "::notice title=not judged%3A rows values::unknown whose"
     assert "::notice title=judged in part%3A rows static::values of n" in gaps

@@ -12,7 +12,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.facts import number, two_cores
+from pallas_debug.findings.facts import number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.order import of_axes
@@ -144,7 +144,6 @@ class RandomBitsObserver(MachineObserver):
                     seeded_at=by.point,
                     axes=dimension,
                     axis=axes[0],
-                    two_cores=two_cores(dimension),
                 )
             )
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def _counts(run: OrderTracker) -> Iterator[Finding]:
     elif run.blocked and all(
         own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()
     ):
-        yield from _deadlock(run, [run.tasks.threads[n].thread for n in sorted(run.blocked)])
+        yield _deadlock(run, [run.tasks.threads[n].thread for n in sorted(run.blocked)])
 
 
 def _left_over(run: OrderTracker) -> Iterator[Finding]:
@@ -84,6 +85,7 @@ def _raised(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
         count=ledger.near.count,
         signals=ledger.added,
         waits=ledger.taken,
+        last="signal" if wait and signal else None,
     )
 
 
@@ -123,7 +125,7 @@ def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) 
 # Deadlocks
 
 
-def _deadlock(run: OrderTracker, stuck: Sequence[Thread]) -> Iterator[Finding]:
+def _deadlock(run: OrderTracker, stuck: Sequence[Thread]) -> Finding:
     thread, *others = stuck
     blocked = run.blocked[thread.number]
     ledger = run.ledger(blocked.counter)
@@ -132,18 +134,21 @@ def _deadlock(run: OrderTracker, stuck: Sequence[Thread]) -> Iterator[Finding]:
     mismatch = ledger.mismatch
     if mismatch is None and of_copy and ledger.copies:
         mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0])
-    if mismatch is not None:
-        yield _mismatch(run, ledger, mismatch)
     is_known = not of_copy and ledger.buffer.kind != "input"  # another kernel may signal it, too
     last = ledger.last_wait if of_copy else ledger.last_signal
-    yield _never_ends(
+    stuck_at = _never_ends(
         sighting_of(run.launch, place, operand=ledger.name, other=last and last.step.site.line),
         blocked,
         [stuck_wait(other, run.blocked[other.number]) for other in others],
         is_started=bool(ledger.starts),
         signals=ledger.added if is_known else None,
         waits=ledger.taken + blocked.amount if is_known else None,
+        last=("wait" if of_copy else "signal") if last else None,
     )
+    if mismatch is None:
+        return stuck_at
+    # A wait of another size leaves its semaphore too low for the next one.
+    return replace(_mismatch(run, ledger, mismatch), consequences=(stuck_at,))
 
 
 def first_stuck(launch: Launch, threads: Sequence[Thread]) -> Finding:
@@ -214,7 +219,7 @@ def _race(
     earlier = next(visit for visit in visits if visit is not later)
     here, there, window = later.store, earlier.store, later.window
     assert here is not None
-    name, shape = window.operand.name, shape_text(window.array)
+    name = window.operand.name
     box = tuple(range(part.start, part.stop) for part in window.bounds(later.block)[0])
     point = there.point if there else earlier.point
     race = Race(
@@ -229,10 +234,10 @@ def _race(
         other=there and there.step.site.line,
         operand=name,
         index=box_text(name, box),
-        shape=shape,
+        shape=shape_text(window.array),
         count=count,
         values=race.facts,
-    ).of(Fault.DATA_RACE, what=f"block {later.block} of {name}, {shape},", race=race)
+    ).of(Fault.DATA_RACE, what=f"block {later.block} of {name}", race=race)
 
 
 DeviceResults = Sequence[Sequence[Array]]

@@ -113,7 +113,6 @@ def race_finding(
         overlap=None if here.boxes == (overlap,) else box_text(name, overlap),
         is_gpu=launch.is_gpu,
     )
-    shape = shape_text(here.buffer)
     return sighting_of(
         launch,
         None,
@@ -123,9 +122,9 @@ def race_finding(
         loop=here.iterations,
         operand=name,
         index=region,
-        shape=shape,
+        shape=shape_text(here.buffer),
         values=facts.facts,
-    ).of(Fault.DATA_RACE, what=f"{region}, {shape},", race=facts)
+    ).of(Fault.DATA_RACE, what=region, race=facts)
 
 
 def _sides(
@@ -198,7 +197,7 @@ def early(launch: Launch, copy: StartedCopy, sender: int, receiver: int) -> Find
     return of_copy(launch, copy, sender=f"device {sender}", receiver=f"device {receiver}").of(
         Fault.DATA_RACE,
         source=copy.names[0],
-        what=f"{copy.names[1]}, {shape_text(copy.dma.destination.buffer)},",
+        what=copy.names[1],
         sender=sender,
         receiver=receiver,
     )

@@ -8,7 +8,6 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.facts import block_text, element_text, when_zero
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.memory import (
-    UnwrittenPart,
     WhyUnwritten,
     first_of,
     some,
@@ -191,7 +190,7 @@ class MemoryReport:
         what = part.text + (f" on device {buffer.device}" if self._launch.mesh else "")
         return seen.of(
             Fault.OUTPUT_NOT_WRITTEN,
-            part=UnwrittenPart(what, part.regions > 1),
+            part=what,
             why=why,
             count=some(part.elements, part.of),
             is_aliased=buffer.kind != "output",

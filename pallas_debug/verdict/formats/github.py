@@ -44,7 +44,9 @@ def _annotation(finding: Finding) -> str:
         line = {"file": below(finding.source.file), "line": str(finding.source.line)}
         properties = line | properties
     return _command(
-        "error" if finding.counts else "warning", properties, "\n".join(finding_lines(finding))
+        "error" if finding.counts else "warning",
+        properties,
+        "\n".join(finding_lines(finding, verbose=True)),
     )
 
 

@@ -62,7 +62,7 @@ def _result(finding: Finding, suppressed: str | None, rules: list[Fault]) -> dic
         "ruleId": str(finding.kind),
         "ruleIndex": rules.index(finding.kind),
         "level": "error" if finding.counts else "warning",
-        "message": {"text": finding_text(finding)},
+        "message": {"text": finding_text(finding, verbose=True)},
         "properties": {
             "kernel": finding.kernel,
             "engines": list(finding.engines),

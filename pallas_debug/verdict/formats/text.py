@@ -28,11 +28,15 @@ MAX_REASON = 160
 """Maximum length of a reason in the summary line; the lines above show it in full."""
 
 
-def verdict_text(verdict: Verdict) -> str:
-    """Render the whole verdict."""
+def verdict_text(verdict: Verdict, *, verbose: bool = False) -> str:
+    """Render the whole verdict.
+
+    Args:
+      verbose: whether to show the details of findings.
+    """
     parts = [table(verdict)]
     parts += [
-        finding_text(verdict.labelled(finding), verdict.hints_of(finding))
+        finding_text(verdict.labelled(finding), verdict.hints_of(finding), verbose=verbose)
         for finding in verdict.findings
     ]
     sections = hint_lines(verdict), _suppressed(verdict), not_judged(verdict)
@@ -76,18 +80,15 @@ def _cell(answers: Sequence[Outcome]) -> str:
     return SIGNS[one.status] + ("*" if is_partial else "")
 
 
-def finding_text(finding: Finding, hints: Sequence[Hint] = ()) -> str:
-    """Render a finding, with the hints on the way to it, and the engines that saw it."""
-    targets = f"compile for {', '.join(finding.targets)}" if finding.targets else "compile"
-    engines = ", ".join(targets if name == "compile" else name for name in finding.engines)
-    lines = [render.finding_text(finding)]
-    lines += [f"on the way to it: {render.hint_text(hint)}" for hint in hints]
-    return "\n  ".join([*lines, *([f"seen by: {engines}"] if engines else [])])
+def finding_text(finding: Finding, hints: Sequence[Hint] = (), *, verbose: bool = False) -> str:
+    """Render a finding, with the nearest hint on the way to it."""
+    lines = [f"on the way to it: {render.hint_text(hint)}" for hint in hints[:1]]
+    return "\n  ".join([render.finding_text(finding, verbose=verbose), *lines])
 
 
 def hint_lines(verdict: Verdict) -> list[str]:
     """List the hints that are not shown with a finding, below a heading."""
-    shown = {hint for finding in verdict.findings for hint in verdict.hints_of(finding)}
+    shown = {hint for finding in verdict.findings for hint in verdict.hints_of(finding)[:1]}
     lines = [f"  {render.hint_text(hint)}" for hint in verdict.hints if hint not in shown]
     return ["hints, which may be intended and fail nothing:", *lines] if lines else []
 

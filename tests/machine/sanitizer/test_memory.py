@@ -134,7 +134,7 @@ def test_a_block_of_an_aliased_output_that_is_not_stored_is_overwritten() -> Non
     (finding,) = found(lambda x: updated_in_place(x, copies=False), x)
     assert (finding.kind, finding.operand) == ("OutputNotWritten", "out_ref")
     assert finding.message == (
-        "out_ref[8:16, 0:256] and out_ref[24:32, 0:256] are never written, and hold whatever was "
-        "in memory before, not the input that shares it: 4,096 of 10,240 elements"
+        "nothing writes out_ref[8:16, 0:256] and out_ref[24:32, 0:256] (4,096 of 10,240 "
+        "elements); it does not keep the input that shares it"
     )
     assert finding.advice == "copy the input's block to out_ref wherever nothing else is stored"

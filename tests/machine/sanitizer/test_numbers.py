@@ -240,7 +240,7 @@ def test_a_loop_that_changes_is_stopped_at_the_limit(
     assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
     assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
     assert finding.cause == "the kernel machine stops every loop at this limit"
-    assert finding.advice.endswith("this long, use smaller arguments here")
+    assert finding.advice.endswith("use smaller arguments")
 
 
 def test_a_counter_that_a_loop_never_changes(
@@ -279,9 +279,7 @@ def test_what_a_loop_counts_beside_its_condition_does_not_matter(sanitized: Sani
     (finding,) = sanitized(lambda x: call(converges, x), np.full((8, 128), 2, "float32"))
     assert finding.kind == "EndlessLoop"
     assert finding.loop < (20,)
-    assert finding.message.startswith(
-        "the loop never ends: its condition sees the same values in iteration "
-    )
+    assert finding.message.startswith("the loop never ends: iteration ")
     assert "state[2]" not in finding.message
 
 
