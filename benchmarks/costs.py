@@ -356,7 +356,7 @@ def _pairs_table(pairs: Iterable[Pair]) -> Iterator[str]:
         if pair.profile is None:
             cells += [f"failed: {pair.failure}", "", ""]
         else:
-            tree = [text for text in pair.profile.bottleneck if not text.startswith("lines: ")]
+            tree = map(str, pair.profile.bottleneck)
             rows = [_shown(row, pair.profile) for row in pair.profile.advice]
             cells += ["<br>".join(tree), ", ".join(_lines(pair.profile)), "<br>".join(rows)]
         yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"

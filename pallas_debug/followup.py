@@ -97,6 +97,12 @@ def after_findings(
     return command("step", "-k", findings[0].kernel, *program) if findings else None
 
 
+def after_stats(folder: Path, target: str, *, is_one: bool) -> str:
+    """Command after the costs of a kernel, or of several: the lines, or the costliest kernel."""
+    shown = ("source", "--cost") if is_one else ("stats",)
+    return command(*shown, Path(relative(folder.absolute())), "-t", target)
+
+
 def after_step(program: Sequence[str], test: str | None) -> str:
     """Command for a program after its kernel was stepped through: whether it works by now.
 

@@ -12,7 +12,7 @@ from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.model import Dump
+from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.stats import Profile
 from pallas_debug.render import headline
 from pallas_debug.session.options import Options
@@ -32,14 +32,16 @@ def profile_of(
     timeout: float = defaults.COMPILE_TIMEOUT,
 ) -> Profile:
     """Compile the kernel that a function calls, and return its profile; see `stats`."""
-    found = profiles_of(function, args, kwargs, target=target, estimate=estimate, timeout=timeout)
-    chosen = [profile for profile in found if kernel is None or profile.name == kernel]
-    if len(chosen) != 1:
+    if len(names := targets_by_name(target, defaults.TARGET)) > 1 or names == ("all",):
+        raise UsageError(f"stats are for a single target, but {target!r} lists several")
+    found = profiles_of(
+        function, args, kwargs, target=target, kernel=kernel, estimate=estimate, timeout=timeout
+    )
+    if len(found) > 1:
         name = getattr(function, "__qualname__", repr(function))
-        wanted = "select one with kernel=" if kernel is None else f"but not {kernel!r}"
         kernels = ", ".join(profile.name for profile in found)
-        raise UsageError(f"{name} calls the kernels {kernels}: {wanted}")
-    return chosen[0]
+        raise UsageError(f"{name} calls the kernels {kernels}: select one with kernel=")
+    return found[0]
 
 
 def profiles_of(
@@ -48,19 +50,23 @@ def profiles_of(
     kwargs: Mapping[str, Any],
     *,
     target: str | None = defaults.TARGET,
+    kernel: str | None = None,
     estimate: bool = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
 ) -> tuple[Profile, ...]:
     """Compile the kernels that a function calls, and return their profiles, in order.
+
+    Args:
+      target: names of targets, joined by commas.
+      kernel: name of the kernels to return; by default all.
 
     Raises:
       UsageError, UnknownTargetError, CannotRunError: as `stats`.
     """
     with WithoutOurFrames(), tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
         names = targets_by_name(target, defaults.TARGET)
-        if len(names) != 1 or names == ("all",):
-            count = "several" if names else "none"
-            raise UsageError(f"stats are for a single target, but {target!r} lists {count}")
+        if not names:
+            raise UsageError(f"stats are for a target, but {target!r} lists none")
         options = Options(
             dumps=Path(folder),
             targets=names,
@@ -69,20 +75,24 @@ def profiles_of(
             stages=stage_names.Stages(bundles=True, estimate=estimate),
         )
         dumps = dump_function(function, args, kwargs, options).dumps
-        return tuple(_profile(Path(folder), made) for made in dumps)
+        chosen = [dump for dump in dumps if kernel in (None, dump.kernel.name)]
+        if not chosen:
+            name = getattr(function, "__qualname__", repr(function))
+            kernels = ", ".join(dump.kernel.name for dump in dumps)
+            raise UsageError(f"{name} calls the kernels {kernels}: but not {kernel!r}")
+        return tuple(_profile(Path(folder), d, made) for d in chosen for made in d.compilations)
 
 
-def _profile(folder: Path, made: Dump) -> Profile:
-    compilation = made.compilations[0]
+def _profile(folder: Path, dump: Dump, compilation: Compilation) -> Profile:
     if compilation.failure is not None:
         raise CannotRunError(
-            f"{made.kernel.name} does not compile for {compilation.target}: "
+            f"{dump.kernel.name} does not compile for {compilation.target}: "
             f"{headline(compilation.failure)}"
         )
-    stored = open_dumps(folder).find(made.name)
+    stored = open_dumps(folder).find(dump.name)
     found = read_profile(stored, stored.target(compilation.target))
     if found is None:
         raise CannotRunError(
-            f"libtpu wrote no schedule of {made.kernel.name} for {compilation.target}"
+            f"libtpu wrote no schedule of {dump.kernel.name} for {compilation.target}"
         )
     return found.profile

@@ -1,4 +1,4 @@
-"""Bytes and shares as text."""
+"""Bytes, counts and shares as text."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def size_text(count: float, decimals: int = 1) -> str:
 def percent(share: float, decimals: int = 0, *, signed: bool = False) -> str:
     """Format a share: `71 %`, `16.9 %`; a change with its sign, `-16.9 %`."""
     return f"{100 * share:{'+' if signed else ''}.{decimals}f} %"
+
+
+def short(count: float) -> str:
+    """Format a count with three digits: `847`, `12.3k`, `1.96M`."""
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= 0.9995 * limit:
+            return f"{count / limit:.3g}{letter}"
+    return f"{count:.3g}"

@@ -185,8 +185,8 @@ class ChangedLines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffDocument:
-    """Output of `diff --json`.
+class DiffedTexts:
+    """The difference between two texts.
 
     Attributes:
       removed, added: numbers of lines.
@@ -201,6 +201,13 @@ class DiffDocument:
     added: int
     operations: dict[str, OperationCounts]
     hunks: tuple[tuple[ChangedLines, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffDocument:
+    """Output of `diff --json`; several for kernels of two dumps."""
+
+    diffs: tuple[DiffedTexts, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,8 +283,8 @@ class LineOperations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceDocument:
-    """Output of `source --json`.
+class AnnotatedSource:
+    """What comes from the lines of a kernel for a target.
 
     Attributes:
       stage: null with `--line`, unless a pass was given; `bundles` with `--cost`.
@@ -296,6 +303,13 @@ class SourceDocument:
     texts: tuple[LineOperations, ...]
     costs: tuple[LineCost, ...]
     bundles: tuple[LineBundle, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceDocument:
+    """Output of `source --json`: for each kernel and target."""
+
+    sources: tuple[AnnotatedSource, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ class ComparedStats:
     Attributes:
       kernel: its name in the new place.
       old, new: folders of the compilations.
-      figures: figures that changed, largest change first.
+      figures: figures that changed: cycles, bundles, spills and bytes, then the largest change.
       lines: lines whose cycles changed, largest change first.
       versions: versions of programs that differ, before and after.
     """
@@ -50,9 +50,9 @@ class DiffStatsDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineDocument:
-    """Output of `timeline --json`; times are in cycles."""
+    """Output of `timeline --json`, for each kernel and target; times are in cycles."""
 
-    timeline: Timeline
+    timelines: tuple[Timeline, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,11 @@ class LineBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsDocument:
-    """Output of `stats --json`; every figure states its origin.
+    """Output of `stats --json`, for each kernel and target; every figure states its origin.
 
     Attributes:
       what_if: the change that `--what-if` asks for; null without it.
     """
 
-    stats: Stats
+    stats: tuple[Stats, ...]
     what_if: WhatIf | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,16 @@ import click
 
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
+from pallas_debug.cli.costs import Costed
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError, meant
+from pallas_debug.errors import PallasDebugError, UsageError, meant
 from pallas_debug.model import STAGES
-from pallas_debug.render import plural
+from pallas_debug.render import one_line, plural
 from pallas_debug.store import layout, texts
+from pallas_debug.store.layout import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pallas_debug.ir.diff import Change, Diff, Summary
     from pallas_debug.ir.operations import Noise
@@ -29,7 +30,7 @@ MAX_CONTEXT = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
-    kernel_at: Path
+    where: Path
     stages: tuple[str, ...]
     kernel: str | None
     target: str | None
@@ -41,14 +42,14 @@ class DiffOptions:
     as_json: bool
 
 
-@click.argument("kernel_at", metavar="WHERE", type=shared.PLACE)
-@click.argument("stages", metavar="[STAGE [STAGE]]", nargs=-1)
+@shared.where
+@click.argument("stages", metavar="[OTHER] [STAGE [STAGE]]", nargs=-1)
 @shared.kernel
 @shared.target
 @click.option(
     "--against",
     metavar="OTHER",
-    help="Compare with the same stage of another target, kernel or dump: v6e, or a path.",
+    help="Compare with another target: v6e; or with another kernel or dump, like OTHER.",
 )
 @click.option(
     "-i", "--ignore", help="Differences to ignore, comma-separated: ssa, loc, attrs; or all."
@@ -65,72 +66,159 @@ class DiffOptions:
 @click.option(
     "--stats",
     is_flag=True,
-    help="Compare costs instead of texts, between WHERE and another path or --against.",
+    help="Compare costs instead of texts: cycles, bundles, spills, bytes, lines.",
 )
 @shared.as_json
 def run(options: DiffOptions) -> int:
-    """Show what a pass changed, or what differs between two stages.
+    """Show what a pass changed, or what differs between two stages, targets or dumps.
 
     \b
-    pallas-debug diff dumps/flash             the last pass that changed something
-    pallas-debug diff dumps/flash 13          pass 13 against the one before
-    pallas-debug diff dumps/flash mosaic 13   any two stages
-    pallas-debug diff dumps/flash 13 -t v5e --against v6e
-    pallas-debug diff old/flash 13 --against new/flash
-    pallas-debug diff --stats old/ new/       cycles, spills, units, lines of all kernels
-    pallas-debug diff --stats dumps/flash --against v6e
+    pallas-debug diff flash             the last pass that changed something
+    pallas-debug diff flash 13          pass 13 against the one before
+    pallas-debug diff flash mosaic 13   any two stages
+    pallas-debug diff flash 13 -t v5e --against v6e
+    pallas-debug diff old/flash new/flash 13
+    pallas-debug diff old/ new/         which kernels differ, a line each
+    pallas-debug diff --stats old/ new/
+    pallas-debug diff --stats flash -t v5e --against v6e
 
-    STAGE is any stage or pass that `show` accepts. WHERE is a kernel's folder, or a dump directory
-    (ours or raw), followed by the start of a kernel's name if it contains several.
+    STAGE is any stage or pass that `show` accepts. WHERE and OTHER are a kernel's folder or name,
+    or a dump directory (ours or raw). Lines of WHERE, or of the earlier stage, start with `-`.
 
     With `--ignore ssa`, renumbered values do not count as changes, but other operands do. The exit
     code does not depend on whether there are differences.
     """
-    stages = options.stages
+    stages, against = list(options.stages), options.against
+    if stages and _is_place(stages[0]):
+        if against is not None:
+            raise UsageError(f"{stages[0]} and --against both name the other side: pass only one")
+        against = stages.pop(0)
+    if len(stages) > (0 if options.stats else 2):
+        limit = "no stage with --stats" if options.stats else "two stages at most"
+        raise UsageError(f"diff takes {limit}, not {len(stages)}: {' '.join(stages)}")
+    place = where.place_at(options.where, options.kernel, options.target)
+    if against is None:
+        if options.stats:
+            raise UsageError(
+                "diff --stats takes two places, such as `diff --stats old/ new/`, or one and "
+                "--against TARGET"
+            )
+        return _show([_of_one(place.only(), place.target, stages)], [], options)
+    pairs, alone = _pairs(place, against, options)
+    if not pairs:
+        raise UsageError(f"no kernel of {one_line(place.root)} has a counterpart to compare with")
     if options.stats:
         from pallas_debug.cli import diff_stats
 
-        return diff_stats.run(options)
-    if len(stages) > 2:
-        raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
-    ignored = noise(options.ignore)
-    if len(stages) == 1 and options.against is None:
-        _refuse_path(options.kernel_at, stages[0])
-    found, of_path = where.kernel_at(options.kernel_at, options.kernel)
-    old, new = _sides(found, options.target or of_path, stages, options.against)
-    from pallas_debug.ir import diff as engine
-
-    module = new.module()
-    different = engine.diff(old.lines, new.lines, ignore=ignored, kind=module.kind)
-    if options.as_json:
-        counts = engine.summary(old.module(), module)
-        hunks = [] if options.summary else list(_hunks(different, options.context))
-        output.print_json("diff", _as_json(old, new, different, counts) | {"hunks": hunks})
-        return Exit.OK
-    if options.summary:
-        _print_summary(old, new, different, engine.summary(old.module(), module))
-    elif different.changed:
-        _print_unified(different, old, new, options.context)
-    if not different.changed:
-        but = f", but for {', '.join(ignored)}" if ignored else ""
-        output.message(f"no difference between {old.label} and {new.label}{but}")
-    return Exit.OK
+        paired = [(Costed(*_compiled(a)), Costed(*_compiled(b))) for a, b in pairs]
+        others = [Costed(*_compiled(side)) for side in alone if side[1] is not None]
+        return diff_stats.compare(paired, others, as_json=options.as_json)
+    found: dict[tuple[str, str], tuple[StoredText, StoredText]] = {}
+    for a, b in pairs:  # stages before the compiler's are the same for all targets
+        try:
+            old = _named(*a, stages[0] if stages else None)
+            new = _counterpart(*b, stages[1] if len(stages) > 1 else old.stage)
+        except PallasDebugError as error:
+            if len(pairs) == 1:
+                raise
+            output.message(str(error))
+        else:
+            found[old.label, new.label] = old, new
+    return _show(list(found.values()), alone, options)
 
 
 command = shared.make("diff", DiffOptions, run)
 
 
-def _refuse_path(kernel_at: Path, stage: str) -> None:
-    """Reject the path of another dump in place of a stage.
+_Side = tuple["StoredKernel", str | None]
+"""A kernel, and the target that it was compiled for."""
 
-    Raises:
-      UsageError: a directory was named, which is no stage.
+
+def _is_place(text: str) -> bool:
+    return "/" in text or Path(text).is_dir()
+
+
+def _compiled(side: _Side) -> tuple[StoredKernel, StoredCompilation]:
+    kernel, target = side
+    return kernel, kernel.target(target)
+
+
+def _pairs(
+    place: where.Place, against: str, options: DiffOptions
+) -> tuple[list[tuple[_Side, _Side]], list[_Side]]:
+    """Pair the kernels at a place with those of a target or at another place.
+
+    Kernels are paired by folder first, then by name; the only ones on both sides in any case.
+
+    Returns:
+      The pairs, and the kernels without a counterpart.
     """
-    if "/" in stage and Path(stage).is_dir():
+    old = place.chosen()
+    targets = {name for k, _ in old for c in k.compilations for name in (c.target, c.folder.name)}
+    if against in targets:
+        other = replace(place, target=against).chosen()
+        old = [side for side in old if side[1] != other[0][1]] or old
+    elif _is_place(against) or is_url(against):
+        other = where.place_at(against, options.kernel, options.target).chosen()
+    else:
         raise UsageError(
-            f"{stage} is a directory, not a stage or pass. To compare two dumps: pallas-debug diff "
-            f"{shlex.quote(str(kernel_at))} --against {shlex.quote(stage)}"
+            f"--against {against!r} is neither a target of {one_line(old[0][0].name)} nor a path "
+            f"here; its targets: {', '.join(sorted(targets)) or 'none'}"
         )
+    is_same = against in targets or all(
+        len({target for _, target in sides}) == 1 for sides in (old, other)
+    )
+    are_alone = len({k.name for k, _ in old}) == len({k.name for k, _ in other}) == 1
+    pairs, left = list[tuple[_Side, _Side]](), list(other)
+    for a in old:
+        alike = [b for b in left if is_same or a[1] == b[1]]
+        exact = [b for b in alike if b[0].name == a[0].name]
+        named = [b for b in alike if _name(b) == _name(a)]
+        found = exact or named or (alike if are_alone else [])
+        if found:
+            pairs.append((a, found[0]))
+            left.remove(found[0])
+    paired = {id(a) for a, _ in pairs}
+    return pairs, [*(a for a in old if id(a) not in paired), *left]
+
+
+def _name(side: _Side) -> str:
+    kernel, _ = side
+    return kernel.kernel.name if kernel.kernel else kernel.name
+
+
+def _show(
+    pairs: Sequence[tuple[StoredText, StoredText]], alone: Sequence[_Side], options: DiffOptions
+) -> int:
+    """Print a diff, or a line for each of several and the diff of the only one that differs."""
+    from pallas_debug.ir import diff as engine
+
+    ignored = noise(options.ignore)
+    diffs = [
+        (old, new, engine.diff(old.lines, new.lines, ignore=ignored, kind=new.module().kind))
+        for old, new in pairs
+    ]
+    if options.as_json:
+        output.print_json("diff", {"diffs": [_as_json(*one, options) for one in diffs]})
+        return Exit.OK
+    if len(diffs) > 1:
+        for _, new, different in diffs:
+            lines = f"-{different.removed:,} +{different.added:,} lines"
+            output.echo(f"{new.label}: {lines if different.changed else 'no difference'}")
+    for kernel, target in alone:
+        output.message(f"{one_line(kernel.folder / (target or ''))} has no counterpart")
+    changed = [one for one in diffs if one[2].changed]
+    if len(diffs) > 1 and len(changed) != 1:
+        return Exit.OK
+    for old, new, different in changed or diffs:
+        if options.summary:
+            _print_summary(old, new, different, engine.summary(old.module(), new.module()))
+        elif different.changed:
+            _print_unified(different, old, new, options.context)
+        if not different.changed:
+            but = f", but for {', '.join(ignored)}" if ignored else ""
+            output.message(f"no difference between {old.label} and {new.label}{but}")
+    return Exit.OK
 
 
 def noise(text: str | None) -> tuple[Noise, ...]:
@@ -151,14 +239,10 @@ def noise(text: str | None) -> tuple[Noise, ...]:
     return tuple(known for known in NOISE if known in wanted or "all" in wanted)
 
 
-def _sides(
-    kernel: StoredKernel, target: str | None, stages: tuple[str, ...], against: str | None
+def _of_one(
+    kernel: StoredKernel, target: str | None, stages: Sequence[str]
 ) -> tuple[StoredText, StoredText]:
-    if against is not None:
-        other, other_target = _other(kernel, target, against)
-        first = _named(kernel, target, stages[0] if stages else None)
-        second = stages[1] if len(stages) > 1 else first.stage
-        return first, _counterpart(other, other_target, second)
+    """Return two stages of a kernel; the one before, if a single one or none is named."""
     if len(stages) == 2:
         return texts.find_text(kernel, target, stages[0]), texts.find_text(
             kernel, target, stages[1]
@@ -203,47 +287,6 @@ def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> Store
     return texts.find_text(kernel, target, "mosaic")
 
 
-def _other(
-    kernel: StoredKernel, target: str | None, against: str
-) -> tuple[StoredKernel, str | None]:
-    """Return the kernel and target that `--against` names."""
-    if any(against in (c.target, c.folder.name) for c in kernel.compilations):
-        return kernel, against
-    path = where.local(against)
-    if not path.exists() and "/" not in against:
-        known = ", ".join(c.target for c in kernel.compilations) or "none"
-        raise UsageError(
-            f"--against {against!r} is neither a target of {kernel.name} nor a path here; "
-            f"its targets: {known}"
-        )
-    other, of_path = where.kernel_at(path, _same_kernel(path, kernel))
-    return other, of_path or _same_target(other, target or _only_target(kernel))
-
-
-def _same_kernel(path: Path, kernel: StoredKernel) -> str | None:
-    """Return the matching kernel's name if the other dump directory contains several kernels."""
-    from pallas_debug.store import open_dumps
-
-    if not path.is_dir():
-        return None
-    kernels = open_dumps(path).kernels()
-    if len(kernels) <= 1:
-        return None
-    name = kernel.kernel.name if kernel.kernel else kernel.name
-    alike = [k.name for k in kernels if k.name == kernel.name]
-    return next(iter(alike), name)
-
-
-def _only_target(kernel: StoredKernel) -> str | None:
-    return kernel.compilations[0].target if len(kernel.compilations) == 1 else None
-
-
-def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
-    """Return the same target if the other kernel has it, otherwise that kernel's only target."""
-    known = any(target in (c.target, c.folder.name) for c in kernel.compilations)
-    return target if known or len(kernel.compilations) != 1 else kernel.compilations[0].target
-
-
 def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> StoredText:
     """Return the same stage elsewhere; passes match by name because their numbers may differ."""
     number, dash, name = stage.partition("-")
@@ -258,7 +301,19 @@ def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> Stored
     return texts.find_text(kernel, target, stage)
 
 
+def _header(old: StoredText, new: StoredText) -> str:
+    """Name the sides by what they differ in: targets, stages, or else places."""
+    from pallas_debug.ir.diff import sides
+
+    if old.target != new.target:
+        return sides(old.target or "-", new.target or "-")
+    if old.stage != new.stage:
+        return sides(old.stage, new.stage)
+    return sides(str(old.file.path), str(new.file.path))
+
+
 def _print_unified(different: Diff, old: StoredText, new: StoredText, context: int) -> None:
+    output.echo(_header(old, new))
     if not output.colored():
         for line in different.unified(old.label, new.label, context):
             output.echo(line)
@@ -311,7 +366,12 @@ def _print_summary(old: StoredText, new: StoredText, different: Diff, counts: Su
         output.print_table(["operation", "before", "after", "change"], rows)
 
 
-def _as_json(old: StoredText, new: StoredText, different: Diff, counts: Summary) -> dict[str, Any]:
+def _as_json(
+    old: StoredText, new: StoredText, different: Diff, options: DiffOptions
+) -> dict[str, Any]:
+    from pallas_debug.ir import diff as engine
+
+    counts = engine.summary(old.module(), new.module())
     return {
         "old": old.as_json(),
         "new": new.as_json(),
@@ -322,6 +382,7 @@ def _as_json(old: StoredText, new: StoredText, different: Diff, counts: Summary)
             name: {"before": before, "after": after}
             for name, (before, after) in counts.changed.items()
         },
+        "hunks": [] if options.summary else list(_hunks(different, options.context)),
     }
 
 

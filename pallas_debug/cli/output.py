@@ -63,7 +63,7 @@ MIN_WRAPPED = 40
 """Minimum width of a terminal for which lines are wrapped."""
 
 SCHEMAS = {
-    "diff": 1,
+    "diff": 2,
     "diff-stats": 1,
     "doctor": 1,
     "doctor-targets": 1,
@@ -72,10 +72,10 @@ SCHEMAS = {
     "grep": 1,
     "ls": 1,
     "show": 1,
-    "source": 1,
-    "stats": 1,
+    "source": 2,
+    "stats": 2,
     "sweep": 2,
-    "timeline": 1,
+    "timeline": 2,
     "verify": 2,
 }
 """Version of each command's JSON output; `docs/generator/documents.py` has its fields.
@@ -228,6 +228,15 @@ def painted(text: str, stream: TextIO | None = None) -> str:
 
 def _of_label(label: str) -> dict[str, Any]:
     return PALETTE[LABELS.get(label, "found")]
+
+
+def is_unicode() -> bool:
+    """Return whether standard output can encode the characters of bars and strips."""
+    try:
+        "█░▼▲·┊×µ→".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def message(text: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import costs, output, where
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.render import plural
 from pallas_debug.store import texts
 
@@ -26,7 +28,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    kernel_at: Path
+    where: Path
     kernel: str | None
     target: str | None
     stage: str | None
@@ -36,7 +38,7 @@ class SourceOptions:
     as_json: bool
 
 
-@click.argument("kernel_at", metavar="WHERE", type=shared.PLACE)
+@shared.where
 @shared.kernel
 @shared.target
 @click.option("-p", "--pass", "stage", help="Count in this stage or pass; the last one by default.")
@@ -59,31 +61,202 @@ def run(options: SourceOptions) -> int:
     the cycles, its bundles, register spills and fills, copies, and the units that it
     uses; with `--line`, it prints the bundles themselves.
 
+    Several targets of a kernel are shown side by side, and of several kernels the hottest lines.
+
     Raw dumps have locations only if libtpu ran with --xla_mosaic_enable_dump_debug_info=true.
     """
-    found, of_path = where.kernel_at(options.kernel_at, options.kernel)
-    target, stage = options.target or of_path, options.stage
-    if options.cost:
-        from pallas_debug.cli import costs
-
-        return costs.run(found, target, options, source=_source(found))
-    if options.line is not None:
-        return _one_line(found, target, options.line, options)
-    text = texts.find_text(found, target, stage) if stage else _last(found, target)
-    counts = _counts(text.module())
-    if not counts:
-        raise UsageError(f"{text.label} names no Python line: it was dumped without locations")
-    own = _own_file(found, counts)
-    source = _source(found)
+    if options.cost and options.stage is not None:
+        raise UsageError("--cost describes the final schedule: omit --pass")
+    place = where.place_at(options.where, options.kernel, options.target)
+    chosen = place.chosen()
+    found, documents, code = list[Annotated](), list[dict[str, Any]](), Exit.OK
+    for kernel, target in chosen:
+        try:
+            if not options.cost:
+                document = _document(kernel, target, options, found)
+            else:
+                item = costs.Costed(kernel, kernel.target(target))
+                document = _cost_document(item, options, found)
+                code = Exit.CANNOT_RUN if item.problems else code
+        except PallasDebugError as error:
+            if len(chosen) == 1:
+                raise
+            output.message(str(error))
+            code = Exit.CANNOT_RUN
+        else:
+            nothing: dict[str, Any] = {
+                "stage": None,
+                "file": None,
+                "lines": [],
+                "texts": [],
+                "costs": [],
+            }
+            names = {"kernel": kernel.name, "target": target}
+            documents.append({**nothing, "bundles": [], **names, **document})
     if options.as_json:
-        fields = _as_json(text, counts, own, source)
-        output.print_json("source", fields | {"texts": [], "costs": [], "bundles": []})
-    else:
-        _print(text, counts, own, source, whole=options.whole)
-    return Exit.OK
+        output.print_json("source", {"sources": documents})
+    elif found:
+        _print(found, whole=options.whole)
+    return code
 
 
 command = shared.make("source", SourceOptions, run)
+
+
+def _document(
+    kernel: StoredKernel, target: str | None, options: SourceOptions, found: list[Annotated]
+) -> Mapping[str, Any]:
+    """Count the operations of all lines, or print those of one; return the document."""
+    if options.line is not None:
+        return _one_line(kernel, target, options)
+    found.append(_operations(kernel, target, options))
+    return found[-1].document
+
+
+def _cost_document(
+    item: costs.Costed, options: SourceOptions, found: list[Annotated]
+) -> Mapping[str, Any]:
+    """The same for the costs of lines."""
+    if options.line is not None:
+        return costs.bundles_of_line(item, options)
+    found.append(_costs(item))
+    return found[-1].document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotated:
+    """What comes from each line of a kernel for a target, or what each line costs.
+
+    Attributes:
+      own: the kernel's file.
+      title, head: lines above it: what it is, and the names of the columns.
+      cells: text beside each line.
+      brief: the same beside other targets.
+      comments: text behind each line.
+      hottest: the line with most.
+      notes: sentences below it.
+    """
+
+    kernel: StoredKernel
+    target: str | None
+    own: str | None
+    title: str
+    cells: Mapping[Place, str]
+    brief: Mapping[Place, str]
+    hottest: Place
+    document: Mapping[str, Any]
+    head: str = ""
+    comments: Mapping[Place, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def _operations(kernel: StoredKernel, target: str | None, options: SourceOptions) -> Annotated:
+    """Count the operations that come from each line."""
+    text = (
+        texts.find_text(kernel, target, options.stage) if options.stage else _last(kernel, target)
+    )
+    counts = _counts(text.module())
+    if not counts:
+        raise UsageError(f"{text.label} names no Python line: it was dumped without locations")
+    own, source = _own_file(kernel, counts), _source(kernel)
+    totals = {place: sum(names.values()) for place, names in sorted(counts.items())}
+    cells = {place: f"{total:8,}" for place, total in totals.items()}
+    lines = [
+        {
+            "file": file,
+            "line": number,
+            "text": source[number - 1] if file == own and 0 < number <= len(source) else None,
+            "operations": dict(names.most_common()),
+        }
+        for (file, number), names in sorted(counts.items())
+    ]
+    return Annotated(
+        kernel=kernel,
+        target=target,
+        own=own,
+        title=f"{text.label}: operations by source line",
+        cells=cells,
+        brief=cells,
+        hottest=max(totals, key=lambda place: totals[place]),
+        document=text.as_json() | {"file": own, "lines": lines},
+    )
+
+
+def _costs(item: costs.Costed) -> Annotated:
+    """Attribute the cycles of the final schedule to lines."""
+    lines = costs.lines_of(item)
+    own = item.own(lines)
+    return Annotated(
+        kernel=item.kernel,
+        target=item.target,
+        own=own,
+        title=costs.title(item),
+        head=costs.HEAD,
+        cells={cost.source.place: costs.cells(cost) for cost in lines},
+        brief={cost.source.place: f"{cost.share:8.1%}" for cost in lines},
+        comments={cost.source.place: costs.units(cost) for cost in lines},
+        hottest=max(lines, key=lambda cost: cost.own_share).source.place,
+        notes=costs.notes(item),
+        document={"stage": "bundles", "file": own, "costs": lines},
+    )
+
+
+def _print(found: Sequence[Annotated], *, whole: bool) -> None:
+    """Print a kernel, its targets side by side, or the hottest line of each of several kernels."""
+    if len({one.kernel.name for one in found}) > 1:
+        rows = [
+            [one.kernel.name, one.target or "", one.brief[one.hottest].strip(), *_hottest(one)]
+            for one in found
+        ]
+        output.print_table(["kernel", "target", "most", "line", ""], rows, right=(2,))
+        return
+    own, source = found[0].own, _source(found[0].kernel)
+    is_alone = len(found) == 1
+    columns = [one.cells if is_alone else one.brief for one in found]
+    for one in found:
+        output.echo(one.title)
+    head = found[0].head if is_alone else "".join(f"{one.target:>8}" for one in found)
+    if head:
+        output.echo(f"{head} line")
+    blanks = [" " * max(map(len, cells.values())) for cells in columns]
+
+    def echo(place: Place, text: str) -> None:
+        shown = "".join(c.get(place, b) for c, b in zip(columns, blanks, strict=True))
+        _echo(f"{shown} {text}".rstrip(), found[0].comments.get(place, "") if is_alone else "")
+
+    places = list(dict.fromkeys(itertools.chain(*columns)))
+    numbers = [n for file, n in places if file == own and 0 < n <= len(source)]
+    if numbers:
+        output.echo(own or "")
+        first, last = (1, len(source)) if whole else (min(numbers), max(numbers))
+        for number in range(first, last + 1):
+            echo((own or "", number), f"{number:5} {source[number - 1]}")
+    others = [place for place in places if place[0] != own or place[1] not in numbers]
+    if others:
+        output.echo("elsewhere" if numbers else "the dump keeps no source of")
+    for file, number in others:
+        echo((file, number), f"{PurePath(file).name}:{number}")
+    for note in dict.fromkeys(note for one in found for note in one.notes):
+        output.echo_wrapped(note, 4)
+
+
+def _hottest(one: Annotated) -> tuple[str, str]:
+    """Return a kernel's hottest line, and its text."""
+    (file, number), source = one.hottest, _source(one.kernel)
+    is_known = file == one.own and 0 < number <= len(source)
+    return f"{PurePath(file).name}:{number}", source[number - 1].strip() if is_known else ""
+
+
+def _echo(text: str, comment: str) -> None:
+    """Print a line with its comment, below it if the terminal is too narrow."""
+    width = output.terminal_width()
+    if not width or len(text) + len(comment) <= width:
+        output.echo(text + comment)
+        return
+    output.echo(text)
+    if comment:
+        column = len(costs.HEAD) + 7
+        output.echo_wrapped(" " * column + comment.lstrip(), column + 2)
 
 
 def _last(kernel: StoredKernel, target: str | None) -> StoredText:
@@ -114,52 +287,9 @@ def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:
     return files.most_common(1)[0][0] if files else None
 
 
-def _print(
-    text: StoredText,
-    counts: dict[Place, Counter[str]],
-    own: str | None,
-    source: list[str],
-    *,
-    whole: bool,
-) -> None:
-    output.echo(f"{text.label}: operations by source line")
-    lines = [line for file, line in counts if file == own and 0 < line <= len(source)]
-    if lines:
-        output.echo(own or "")
-        first, last = (1, len(source)) if whole else (min(lines), max(lines))
-        for number in range(first, last + 1):
-            total = sum(counts.get((own or "", number), Counter()).values())
-            shown = f"{total:,}" if total else ""
-            output.echo(f"{shown:>8} {number:5} {source[number - 1]}".rstrip())
-    kept = range(1, len(source) + 1)
-    others = sorted(place for place in counts if place[0] != own or place[1] not in kept)
-    if others:
-        output.echo("elsewhere" if lines else "the dump keeps no source of")
-        for file, number in others:
-            total = sum(counts[file, number].values())
-            output.echo(f"{total:8,} {PurePath(file).name}:{number}")
-
-
-def _as_json(
-    text: StoredText, counts: dict[Place, Counter[str]], own: str | None, source: list[str]
-) -> dict[str, Any]:
-    return text.as_json() | {
-        "file": own,
-        "lines": [
-            {
-                "file": file,
-                "line": number,
-                "text": source[number - 1] if file == own and 0 < number <= len(source) else None,
-                "operations": dict(names.most_common()),
-            }
-            for (file, number), names in sorted(counts.items())
-        ],
-    }
-
-
-def _one_line(kernel: StoredKernel, target: str | None, line: str, options: SourceOptions) -> int:
-    """Print the operations of one Python line, stage by stage."""
-    file, number = parsed(line)
+def _one_line(kernel: StoredKernel, target: str | None, options: SourceOptions) -> dict[str, Any]:
+    """Print the operations of one Python line, stage by stage; with `--json`, only return them."""
+    file, number = parsed(str(options.line))
     stage = options.stage
     chosen = [texts.find_text(kernel, target, stage)] if stage else texts.texts_of(kernel, target)
     own = kernel.kernel.source.file if kernel.kernel and kernel.kernel.source else None
@@ -171,19 +301,14 @@ def _one_line(kernel: StoredKernel, target: str | None, line: str, options: Sour
         places = [p for p in module.from_source if p[1] == number and is_file(p[0], file, own)]
         found.append((text, module, sorted({n for p in places for n in module.from_source[p]})))
     if not any(lines for _, _, lines in found):
-        raise UsageError(_none_there(kernel, line, known, file, own))
-    if options.as_json:
-        rows = [_operations_as_json(*entry) for entry in found]
-        where_ = {"kernel": kernel.name, "target": target, "stage": stage, "file": own}
-        of_lines: dict[str, Any] = {"lines": [], "texts": rows, "costs": [], "bundles": []}
-        output.print_json("source", where_ | of_lines)
-        return Exit.OK
-    source = _source(kernel)
-    if (file is None or is_file(own or "", file, None)) and 0 < number <= len(source):
-        output.echo(source[number - 1].strip())
-    for text, module, lines in found:
-        _print_operations(text, module, lines, whole=options.whole or stage is not None)
-    return Exit.OK
+        raise UsageError(_none_there(kernel, str(options.line), known, file, own))
+    if not options.as_json:
+        source = _source(kernel)
+        if (file is None or is_file(own or "", file, None)) and 0 < number <= len(source):
+            output.echo(source[number - 1].strip())
+        for text, module, lines in found:
+            _print_operations(text, module, lines, whole=options.whole or stage is not None)
+    return {"file": own, "stage": stage, "texts": [_operations_as_json(*one) for one in found]}
 
 
 MAX_DIGITS = 9

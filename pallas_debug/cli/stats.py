@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults
+from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
+from pallas_debug.quantities import percent
 from pallas_debug.render import one_line, typed
 
 if TYPE_CHECKING:
-    from pallas_debug.profile.stats import Profile
+    from pallas_debug.model import SourceLine
+    from pallas_debug.profile.stats import Profile, Stats
     from pallas_debug.profile.whatif import WhatIf
-    from pallas_debug.store.profiles import StoredProfile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class StatsOptions(shared.CallOptions):
     kernel: str | None
     target: str | None
     whole: bool
+    provenance: bool
     assume: tuple[str, ...]
     what_if: tuple[str, ...]
     as_json: bool
@@ -44,7 +47,20 @@ class StatsOptions(shared.CallOptions):
 @shared.inputs
 @shared.spec
 @shared.module
-@click.option("--all", "whole", is_flag=True, help="Print all lines of source.")
+@click.option(
+    "-v",
+    "--all",
+    "whole",
+    is_flag=True,
+    help="Print everything: units, loops, copies, memory, all lines, and libtpu's own estimate.",
+)
+@click.option(
+    "--provenance",
+    is_flag=True,
+    help="Mark each figure: c if libtpu stated it, d if it is derived from what libtpu wrote, a if "
+    "it rests on an assumption.",
+    hidden=True,
+)
 @click.option(
     "--assume",
     multiple=True,
@@ -62,60 +78,129 @@ class StatsOptions(shared.CallOptions):
     "overlap=0x10:4 (a loop); of a function also a parameter: block_k=512. Repeatable.",
 )
 @shared.as_json
-@shared.what
+@click.argument("what", default=defaults.DIRECTORY)
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 def run(options: StatsOptions) -> int:
-    """Show what a kernel costs: bundles, cycles, units, spills, memory and traffic.
+    """Show what a kernel costs: its cycles, what they are spent on, and what would save some.
 
     \b
-    pallas-debug dump SCRIPT.py
-    pallas-debug stats dumps/flash -t v5e
+    pallas-debug stats                        the kernels of dumps/, a line each
+    pallas-debug stats flash -t v5e
     pallas-debug stats package.module:function --arg 'bf16[1,2,512,128]' -t v6e
 
-    WHAT is a dump directory, a kernel in one, or a function, which is compiled without being run. A
-    number is marked `c` if libtpu stated it, `d` if it is derived from libtpu's output, and `a` if
-    it rests on an assumption; `-` means that it is not available.
+    WHAT is a dump directory, a kernel in one, or a function, which is compiled without being run.
+    Several kernels or targets have a line each.
     """
     from pallas_debug.profile.counts import parse_counts
-    from pallas_debug.profile.text import change_text, sections
 
     named = None if options.module else programs.named_function(options.what)
-    assume, code = parse_counts(options.assume), Exit.OK
+    assume = parse_counts(options.assume)
     if named is None:
-        read = _of_dump(options)
-        profile = replace(read.profile, assume=assume) if assume else read.profile
-        code = Exit.CANNOT_RUN if read.problems else Exit.OK
-        changed = profile.simulator.what_if(options.what_if) if options.what_if else None
+        found, code = _of_dump(options)
+        changed = None
+        if options.what_if:
+            changed = replace(found[0].profile, assume=assume).simulator.what_if(options.what_if)
     else:
-        profile, changed = _of_function(named, options, assume)
-    stats = profile.stats
+        found, changed = _of_function(named, options, assume)
+        code = Exit.OK
+    stats = [replace(one.profile, assume=assume).stats for one in found]
     if options.as_json:
         output.print_json("stats", {"stats": stats, "what_if": changed})
-        return code
-    if changed is not None:
-        output.echo_wrapped(change_text(changed), 4)
-    for lines, indent in sections(stats, whole=options.whole):
-        for line in lines:
-            output.echo_wrapped(line, indent)
+    elif len(found) == 1:
+        _print(stats[0], found[0].text, options, changed)
+    else:
+        rows = [_row(one.name, of) for one, of in zip(found, stats, strict=True)]
+        columns = ["kernel", "target", "cycles", "mostly", "spills", "hottest line"]
+        output.print_table(columns, rows, right=(2, 4))
+    if found and not options.as_json:
+        output.follow(_next(found))
     return code
 
 
 command = shared.make("stats", StatsOptions, run)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Profiled:
+    """A kernel's name, profile, the texts of its lines, and its folder if it is in a dump."""
+
+    name: str
+    profile: Profile
+    text: Callable[[SourceLine], str | None]
+    folder: Path | None = None
+
+
+def _next(found: Sequence[_Profiled]) -> str | None:
+    """Command to run next: the lines of the kernel, or the costliest of several; None of none."""
+    most = max(found, key=lambda one: one.profile.cycles.total.value or 0)
+    if most.folder is None:
+        return None
+    return followup.after_stats(most.folder, most.profile.target, is_one=len(found) == 1)
+
+
+def _print(
+    stats: Stats,
+    text: Callable[[SourceLine], str | None],
+    options: StatsOptions,
+    changed: WhatIf | None,
+) -> None:
+    from pallas_debug.profile.text import StatsText
+
+    block = "█" if output.is_unicode() else "#"
+    made = StatsText(stats, provenance=options.provenance, text_of=text, block=block)
+    for lines, indent in made.sections(changed, whole=options.whole):
+        for line in lines:
+            output.echo_wrapped(line, indent)
+
+
+def _row(name: str, stats: Stats) -> list[str]:
+    """Return the row of a kernel among several."""
+    most, line = next(iter(stats.bottleneck), None), next(iter(stats.hottest), None)
+    return [
+        name,
+        stats.target,
+        str(stats.cycles.total),
+        f"{most.reason} {percent(most.share)}" if most else "",
+        str(stats.spills),
+        f"{line_text(line.source)} {percent(line.share)} {line.reason}" if line else "",
+    ]
+
+
 def _of_function(
     named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int | str]
-) -> tuple[Profile, WhatIf | None]:
+) -> tuple[list[_Profiled], WhatIf | None]:
     require_jax("`stats` of a function")
-    from pallas_debug.profiling import profile_of
+    from pallas_debug.findings.sighting import with_text
+    from pallas_debug.profiling import profiles_of
+
+    def text(line: SourceLine) -> str | None:
+        found = with_text(line)
+        return found.text if found else None
 
     function, positional, keyword = programs.function_call(named, options)
     target = options.target or defaults.TARGET
+    estimate = options.whole or options.as_json
     with programs.running(options.what, function):
-        found = profile_of(function, positional, keyword, target=target, kernel=options.kernel)
-        profile = replace(found, assume=assume)
+        found = profiles_of(
+            function, positional, keyword, target=target, kernel=options.kernel, estimate=estimate
+        )
+        profiled = [_Profiled(name=one.name, profile=one, text=text) for one in found]
         if not options.what_if:
-            return profile, None
-        return profile, _changed(profile, function, positional, keyword, options.what_if)
+            return profiled, None
+        _require_one(profiled)
+        profile = replace(found[0], assume=assume)
+        return profiled, _changed(profile, function, positional, keyword, options.what_if)
+
+
+def _require_one(found: Sequence[_Profiled]) -> None:
+    """Reject changes of several kernels.
+
+    Raises:
+      UsageError: there are several.
+    """
+    if len(found) > 1:
+        listed = ", ".join(f"{one_line(one.name)} for {one.profile.target}" for one in found[:20])
+        raise UsageError(f"--what-if changes one kernel on one target; there are {listed}")
 
 
 def _changed(
@@ -148,8 +233,8 @@ def _changed(
     return profile.simulator.simulated(changed_blocks(blocks[0], others), ", ".join(changes))
 
 
-def _of_dump(options: StatsOptions) -> StoredProfile:
-    from pallas_debug.cli.costs import schedule_of
+def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], Exit]:
+    from pallas_debug.cli.costs import costed
 
     programs.refuse_arguments(options)
     is_script = options.what.endswith(".py") and Path(options.what).is_file()
@@ -159,5 +244,25 @@ def _of_dump(options: StatsOptions) -> StoredProfile:
             f"pallas-debug dump {'-m ' if options.module else ''}"
             f"{typed(options.what)}"
         )
-    found, of_path = where.kernel_at(where.local(options.what), options.kernel)
-    return schedule_of(found, found.target(options.target or of_path))
+    items = costed(where.place_at(options.what, options.kernel, options.target))
+    found, code = list[_Profiled](), Exit.OK
+    for item in items:
+        try:
+            found.append(
+                _Profiled(
+                    name=item.kernel.name,
+                    profile=item.profile,
+                    text=item.text,
+                    folder=item.kernel.folder,
+                )
+            )
+            code = Exit.CANNOT_RUN if item.problems else code
+        except PallasDebugError as error:
+            if len(items) == 1:
+                raise
+            output.message(str(error))
+    if not found:
+        return [], Exit.CANNOT_RUN
+    if options.what_if:
+        _require_one(found)
+    return found, code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,19 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from pallas_debug import defaults
+from pallas_debug.cli import costs, output, where
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import PallasDebugError
 
 if TYPE_CHECKING:
-    from pallas_debug.profile.stats import Profile
     from pallas_debug.profile.timeline.timeline import Timeline
-    from pallas_debug.store import StoredKernel
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineOptions:
-    kernel_at: Path
+    where: Path
     kernel: str | None
     target: str | None
     to: Path | None
@@ -31,7 +29,7 @@ class TimelineOptions:
     as_json: bool
 
 
-@click.argument("kernel_at", metavar="WHERE", type=shared.PLACE)
+@shared.where
 @shared.kernel
 @shared.target
 @click.option(
@@ -53,46 +51,55 @@ def run(options: TimelineOptions) -> int:
     """Show when a kernel computes, copies and waits, over its first and last grid steps.
 
     \b
-    pallas-debug dump SCRIPT.py
-    pallas-debug timeline dumps/flash -t v5e
-    pallas-debug timeline dumps/flash -t v5e -o trace.json
+    pallas-debug timeline                     the kernels of dumps/, a line each
+    pallas-debug timeline flash -t v5e
+    pallas-debug timeline flash -t v5e -o trace.json
 
     What each step runs and copies, including copies started by the kernel, is read from the
     schedule's scalar instructions. Durations are estimates: cycles of the bundles, and copies as
     long as in libtpu's own estimates. The last steps of a grid of many thousands are not shown.
     """
-    from pallas_debug.cli.costs import check_bundles, schedule_of
-
-    found, of_path = where.kernel_at(options.kernel_at, options.kernel)
-    stored = found.target(options.target or of_path)
-    read = schedule_of(found, stored)
-    check_bundles(read, found.name, stored.target)
-    profile, code = read.profile, Exit.CANNOT_RUN if read.problems else Exit.OK
-    if options.to is not None:
-        steps = options.steps or defaults.TIMELINE_STEPS
-        _write(_timeline(found, profile, steps), options.to)
-        return code
     from pallas_debug.profile.timeline import strip
 
+    place = where.place_at(options.where, options.kernel, options.target)
+    items = costs.costed(place)
+    made: list[Timeline] = []
+    if options.to is not None and len(items) > 1:
+        place.only().target(place.target)
     width = shutil.get_terminal_size((100, 24)).columns
     steps = options.steps or strip.steps_that_fit(width) * 2 // 3
-    made = _timeline(found, profile, steps)
-    if options.as_json:
-        output.print_json("timeline", {"timeline": made})
-        return code
-    for line in strip.strip(made, width, ascii_only=not _is_unicode()):
-        output.echo(line)
+    if options.to is not None:
+        steps = options.steps or defaults.TIMELINE_STEPS
+    code = Exit.OK
+    for item in items:
+        try:
+            made.append(_timeline(item, steps))
+            code = Exit.CANNOT_RUN if item.problems else code
+        except PallasDebugError as error:
+            if len(items) == 1:
+                raise
+            output.message(str(error))
+            code = Exit.CANNOT_RUN
+    if options.to is not None:
+        _write(made[0], options.to)
+    elif options.as_json:
+        output.print_json("timeline", {"timelines": made})
+    elif len(items) == 1:
+        for line in strip.strip(made[0], width, ascii_only=not output.is_unicode()):
+            output.echo(line)
+    else:
+        for one in made:
+            output.echo_wrapped(strip.title(one), 4)
     return code
 
 
 command = shared.make("timeline", TimelineOptions, run)
 
 
-def _timeline(kernel: StoredKernel, profile: Profile, first: int) -> Timeline:
+def _timeline(item: costs.Costed, first: int) -> Timeline:
     from pallas_debug.profile.timeline.timeline import timeline_of
 
-    name = kernel.kernel.name if kernel.kernel else kernel.name
-    return timeline_of(profile, first=first, last=max(first // 2, 1), name=name)
+    return timeline_of(item.with_bundles, first=first, last=max(first // 2, 1), name=item.name)
 
 
 def _write(timeline: Timeline, to: Path) -> None:
@@ -104,12 +111,3 @@ def _write(timeline: Timeline, to: Path) -> None:
         return
     output.write_file(to, text.encode(errors="backslashreplace"))
     output.message(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
-
-
-def _is_unicode() -> bool:
-    """Return whether standard output can encode the characters of a strip."""
-    try:
-        "█░▼▲·┊×µ".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

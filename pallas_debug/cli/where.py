@@ -84,6 +84,20 @@ class Place:
             raise DumpFormatError(known[0].problem)
         return known[0]
 
+    def chosen(self) -> list[tuple[StoredKernel, str | None]]:
+        """Return the kernels, each with its targets; with None if it was not compiled.
+
+        Raises:
+          UsageError, NoDumpsError: as for `only`, if there is none.
+          DumpFormatError: the only kernel cannot be read.
+        """
+        found: list[tuple[StoredKernel, str | None]] = []
+        for kernel in self.kernels():
+            found += [(kernel, c.target) for c in self.compilations(kernel)] or [(kernel, None)]
+        if len(found) <= 1:
+            self.only()
+        return found
+
     def compilations(self, kernel: StoredKernel) -> list[StoredCompilation]:
         """Return the compilations of a kernel: that for the target, or all if none was named."""
         return [c for c in kernel.compilations if self.target in (None, c.target, c.folder.name)]

@@ -181,6 +181,11 @@ def diff(
     return Diff(old=sides[0], new=sides[1], changes=changes, kind=kind)
 
 
+def sides(old: str, new: str) -> str:
+    """Return the line above a diff that names its sides."""
+    return f"- {old}   + {new}"
+
+
 def words(
     old: str, new: str, renamed: Mapping[str, str] = {}
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

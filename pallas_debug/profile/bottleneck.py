@@ -1,78 +1,122 @@
-"""Bottleneck of a kernel as a tree of shares, in at most five lines.
+"""Bottleneck of a kernel: what its cycles are spent on, and its most expensive lines.
 
-Cycles are of computing or of waiting for copies; computing is issuing, waiting for results, or
-overhead of loops and steps; each part names the operand, unit, loop or line with most of it. The
+Cycles are spent on issuing, on waiting for results or for copies, and on loops and grid steps. The
 shares are those of the estimate, and hold per iteration where it is a formula.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from pallas_debug.findings.facts import line_text
-from pallas_debug.profile.costs import Costs
-from pallas_debug.profile.cycles import CycleEstimate
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.costs import CostReason, Costs
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.traffic import Traffic
 from pallas_debug.quantities import percent
 
-_REASONS = {"issue": "issuing", "result": "waiting for results", "overhead": "loops and steps"}
+REASONS: dict[CostReason, str] = {
+    "issue": "issuing",
+    "result": "waiting for results",
+    "copy": "waiting for copies",
+    "overhead": "loops and grid steps",
+}
 
 NAMED = 3
-"""Parts that a line names."""
+"""Maximum number of parts that a detail names."""
 
 SMALL = 0.05
-"""Maximum share of a part that is not named."""
+"""Minimum share of a part that is named."""
+
+MAX_LINES = 4
+"""Maximum number of lines."""
+
+OTHER = "other copies"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CycleShare:
+    """Cycles that are spent on one thing.
+
+    Attributes:
+      reason: on what: `waiting for results`.
+      share: share of all cycles.
+      detail: the units, operands or loops with most of them.
+    """
+
+    reason: str
+    share: float
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{percent(self.share)} {self.reason}" + (f": {self.detail}" if self.detail else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotLine:
+    """A line with many cycles of its own.
+
+    Attributes:
+      share: share of all cycles, those of functions that it calls excluded.
+      reason: on what most of them are spent: `waiting for results of matmul`.
+    """
+
+    source: SourceLine
+    share: float
+    reason: str
 
 
 def bottleneck(
-    costs: Costs,
-    schedule: Schedule,
-    cycles: CycleEstimate,
-    traffic: Traffic,
-    operands: Sequence[str],
-) -> Iterator[str]:
-    """Describe where the cycles go; nothing if that is not known.
+    costs: Costs, schedule: Schedule, traffic: Traffic, operands: Sequence[str]
+) -> Iterator[CycleShare]:
+    """Describe what the cycles are spent on, most first; nothing if that is not known.
 
     Args:
       operands: names of the operands with blocks.
     """
-    if not costs.total:
-        return
-    total = costs.total
-    copying = costs.where(reason="copy")
-    is_open = cycles.total.value is None
-    given = ", ".join(f"{name} = {value:,}" for name, value in cycles.assumed.items())
-    of = f"of {cycles.total} cycles" + (f" with {given}" if given else "")
-    of += ", per iteration" if is_open else ""
-    waits = copying.total / total
-    parts = [(_REASONS[str(r)], c) for r, c in costs.by("reason") if r != "copy"]
-    yield (
-        f"{percent(1 - waits)} computing, {percent(waits)} waiting for copies, {of}; "
-        f"computing is {_shares(parts, total)} of them"
-    )
-    if waits > SMALL:
-        named = [
-            (operands[n] if isinstance(n, int) and n < len(operands) else "other copies", c)
-            for n, c in copying.by("operand")
-        ]
-        yield f"waits for copies: {_shares(named, copying.total)}{_cause(traffic)}"
-    issued = costs.where(reason="issue")
-    if issued.total > SMALL * total:
-        yield f"issuing, by unit: {_shares(issued.by('kind'), issued.total)}"
-    late = costs.where(reason="result")
-    if late.total > SMALL * total:
-        loop, most = late.by("loop")[0]
-        place = "outside of loops"
-        if isinstance(loop, int):
-            place = f"in the loop at bundle {schedule.loops[loop].start:#x}"
-        yield (
-            f"waiting for results of {_shares(late.by('kind'), late.total)}; "
-            f"{percent(most / late.total)} of it {place}"
-        )
-    lines = [(line_text(source), part.total) for source, part in costs.lines()]
-    if lines:
-        yield f"lines: {_shares(lines, total)}"
+    for reason, cycles in costs.by("reason"):
+        part = costs.where(reason=reason)
+        if reason == "copy":
+            named = [(_operand(n, operands), c) for n, c in part.by("operand")]
+            detail = _shares(named, cycles) + _cause(traffic)
+        elif reason == "overhead":
+            detail = ""
+        else:
+            detail = _shares(part.by("kind"), cycles) + _loop(part, schedule)
+        name = next(text for known, text in REASONS.items() if known == reason)
+        yield CycleShare(reason=name, share=cycles / costs.total, detail=detail)
+
+
+def hottest(costs: Costs, operands: Sequence[str]) -> Iterator[HotLine]:
+    """Return the lines with most cycles of their own, and what these are spent on."""
+    for source, part in costs.lines()[:MAX_LINES]:
+        share = part.total / costs.total
+        if share >= SMALL:
+            yield HotLine(source=source, share=share, reason=_reason(part, operands))
+
+
+def _reason(part: Costs, operands: Sequence[str]) -> str:
+    reason = part.by("reason")[0][0]
+    most = part.where(reason=reason)
+    if reason == "copy":
+        return f"waiting for copies of {_operand(most.by('operand')[0][0], operands)}"
+    if reason == "overhead":
+        return REASONS["overhead"]
+    kind = most.by("kind")[0][0]
+    return f"waiting for results of {kind}" if reason == "result" else f"issuing {kind}"
+
+
+def _operand(number: object, operands: Sequence[str]) -> str:
+    is_named = isinstance(number, int) and number < len(operands)
+    return operands[number] if isinstance(number, int) and is_named else OTHER
+
+
+def _loop(part: Costs, schedule: Schedule) -> str:
+    """Name the loop with most cycles, if there is more than one."""
+    loop, most = part.by("loop")[0]
+    if not isinstance(loop, int) or len(schedule.loops) == 1:
+        return ""
+    return f"; {percent(most / part.total)} in the loop at {schedule.loops[loop].start:#x}"
 
 
 def _cause(traffic: Traffic) -> str:
@@ -80,12 +124,9 @@ def _cause(traffic: Traffic) -> str:
     copies, compute = traffic.copies_per_step.value, traffic.compute_per_step.value
     if copies is None or compute is None or traffic.bound not in ("memory", "latency"):
         return ""
-    return (
-        f"; bound by {traffic.bound}: the bytes of a step take {copies:,.0f} cycles, "
-        f"its computation {compute:,.0f}"
-    )
+    return f"; the bytes of a step take {copies:,.0f} cycles, its computation {compute:,.0f}"
 
 
 def _shares(parts: Sequence[tuple[object, float]], total: float) -> str:
-    shown = [(name, c / total) for name, c in parts[:NAMED] if c >= SMALL * total] if total else []
+    shown = [(name, c / total) for name, c in parts[:NAMED] if c >= SMALL * total]
     return ", ".join(f"{name} {percent(share)}" for name, share in shown) or "in small parts"

@@ -16,7 +16,6 @@ from typing import Literal
 from pallas_debug.ir.bundles import Instruction
 from pallas_debug.model import SourceLine
 from pallas_debug.profile import units
-from pallas_debug.profile.fill import RegisterFill
 from pallas_debug.profile.schedule import Schedule
 from pallas_debug.profile.timeline.origins import CopyOrigin
 from pallas_debug.profile.tracing import Place, Trace, Tracing
@@ -51,11 +50,6 @@ _RESULTS: tuple[tuple[str, CostClass], ...] = (
     ("mrf", "matmul"),
 )
 
-FILLED: tuple[CostClass, ...] = ("VALU", "EUP", "load", "store")
-"""Classes whose instructions each compute, load or store one register."""
-
-NO_FILL = RegisterFill(text=None)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostCell:
@@ -65,7 +59,6 @@ class CostCell:
       source: innermost Python line; None if unknown.
       loop: number of the innermost loop; None outside of loops.
       operand: number of the copied operand among those with blocks; None for other work.
-      fill: share of the vector registers that holds data; None if it is not known.
     """
 
     source: SourceLine | None
@@ -74,7 +67,6 @@ class CostCell:
     kind: CostClass
     reason: CostReason
     cycles: float
-    fill: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +114,6 @@ def costs_of(
     executions: Sequence[float],
     waits: Iterable[tuple[int, int, float]],
     origins: Mapping[int, CopyOrigin],
-    fills: RegisterFill = NO_FILL,
 ) -> Costs:
     """Attribute all cycles of a kernel; empty if it is not known how often bundles run.
 
@@ -130,7 +121,6 @@ def costs_of(
       executions: number of times that each bundle runs.
       waits: the bundle that waits, the one that started the copy, and the cycles, of all waits.
       origins: origins of the copies, by bundle.
-      fills: what is known of the fill of registers.
     """
     sums: dict[_Key, float] = defaultdict(float)
     sources: dict[Place, SourceLine] = {}
@@ -143,15 +133,14 @@ def costs_of(
             kind: CostClass = "scalar" if instruction is None else class_of(instruction)
             origin = origins.get(at) if kind == "DMA" else None
             loop = loops[at]
-            fill = fills.of(instruction) if instruction and kind in FILLED else None
             key = source, loop.number if loop else None, origin.operand if origin else None
-            sums[(*key, kind, reason, fill)] += cycles
+            sums[(*key, kind, reason)] += cycles
         for at, start, cycles in waits:
             origin, loop = origins.get(start), loops[at]
             trace = waiting(tracing, at)
             source = trace.chain[0] if trace is not None else None
             operand = origin.operand if origin else None
-            sums[source, loop.number if loop else None, operand, "DMA", "copy", None] += cycles
+            sums[source, loop.number if loop else None, operand, "DMA", "copy"] += cycles
     return Costs(
         cells=tuple(
             CostCell(
@@ -161,15 +150,14 @@ def costs_of(
                 kind=kind,
                 reason=reason,
                 cycles=cycles,
-                fill=fill,
             )
-            for (source, loop, operand, kind, reason, fill), cycles in sums.items()
+            for (source, loop, operand, kind, reason), cycles in sums.items()
             if cycles
         )
     )
 
 
-_Key = tuple[SourceLine | None, int | None, int | None, CostClass, CostReason, float | None]
+_Key = tuple[SourceLine | None, int | None, int | None, CostClass, CostReason]
 _Attributed = tuple[int, Trace | None, Instruction | None, CostReason, float]
 
 

@@ -11,12 +11,11 @@ from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
 from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.profile.bottleneck import bottleneck
+from pallas_debug.profile.bottleneck import CycleShare, HotLine, bottleneck, hottest
 from pallas_debug.profile.cost_estimate import CountedCost, counted_cost
 from pallas_debug.profile.costs import Costs, costs_of
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, Origin, missing
-from pallas_debug.profile.fill import RegisterFill
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop, schedule_of
@@ -32,7 +31,6 @@ class ScheduleTexts:
 
     Attributes:
       mosaic: the kernel's module before any pass, for the calls that lead to each line.
-      layouts: the module after the pass that states all layouts of vectors.
       sparsecore: bundles of a kernel on the SparseCore, which has no other tables.
     """
 
@@ -43,7 +41,6 @@ class ScheduleTexts:
     hlo: str | None = None
     estimate: str | None = None
     mosaic: str | None = None
-    layouts: str | None = None
     sparsecore: str | None = None
 
 
@@ -119,7 +116,8 @@ class Stats:
       loops: loops of the schedule, in order.
       traffic: bytes copied compared with work done.
       lines: costs of Python lines, most expensive first.
-      bottleneck: where the cycles go, in at most five lines.
+      bottleneck: what the cycles are spent on, most first.
+      hottest: the lines with most cycles of their own, and what these are spent on.
       advice: what saves at least a tenth of the cycles.
       cost_estimate: counted work, to declare it; None if the kernel declares a cost estimate.
       coverage: bundles that are traced to a line.
@@ -142,7 +140,8 @@ class Stats:
     traffic: Traffic
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
-    bottleneck: tuple[str, ...] = ()
+    bottleneck: tuple[CycleShare, ...] = ()
+    hottest: tuple[HotLine, ...] = ()
     cost_estimate: CountedCost | None = None
     advice: tuple[Advice, ...] = ()
     is_sparse: bool = False
@@ -235,17 +234,23 @@ class Profile:
         """Cycles by line, loop, operand, class of instruction and reason."""
         cycles = self.cycles
         origins = copy_origins(self.schedule, self.kernel)
-        fills = RegisterFill(text=self.texts.layouts)
-        return costs_of(
-            self.schedule, self.tracing, cycles.executions, cycles.waits, origins, fills
-        )
+        return costs_of(self.schedule, self.tracing, cycles.executions, cycles.waits, origins)
 
     @cached_property
-    def bottleneck(self) -> tuple[str, ...]:
-        """Where the cycles go, in at most five lines."""
+    def bottleneck(self) -> tuple[CycleShare, ...]:
+        """What the cycles are spent on, most first."""
+        return tuple(bottleneck(self.costs, self.schedule, self.traffic, self._blocked))
+
+    @cached_property
+    def hottest(self) -> tuple[HotLine, ...]:
+        """The lines with most cycles of their own, and what these are spent on."""
+        return tuple(hottest(self.costs, self._blocked))
+
+    @property
+    def _blocked(self) -> list[str]:
+        """Names of the operands with blocks."""
         operands = self.kernel.operands if self.kernel is not None else ()
-        names = [operand.name for operand in operands if operand.kind in ("input", "output")]
-        return tuple(bottleneck(self.costs, self.schedule, self.cycles, self.traffic, names))
+        return [operand.name for operand in operands if operand.kind in ("input", "output")]
 
     @property
     def cost_estimate(self) -> CountedCost | None:
@@ -312,6 +317,7 @@ def _stats(profile: Profile) -> Stats:
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         bottleneck=profile.bottleneck,
+        hottest=profile.hottest,
         cost_estimate=profile.cost_estimate,
         advice=profile.advice,
         is_sparse=schedule.is_sparse,

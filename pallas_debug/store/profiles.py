@@ -26,10 +26,6 @@ _FILES = {
 """Fields of `ScheduleTexts`, and the files from which they are read."""
 
 
-_LAYOUTS = "relayout-insertion"
-"""Pass after which a module states all layouts of vectors."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoredProfile:
     """A profile, with problems in reading it.
@@ -57,15 +53,6 @@ def read_profile(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfi
                 texts[field] = file.text()
             except DumpFormatError as error:
                 problems.append(str(error))
-    made = stored.compilation
-    layouts = next((p for p in made.passes if p.name == _LAYOUTS), None) if made else None
-    if layouts is not None:
-        try:
-            file = stored.file(layouts)
-            if is_there(file.path):
-                texts["layouts"] = file.text()
-        except DumpFormatError as error:
-            problems.append(str(error))
     blocks = None
     try:
         blocks = kernel.blocks()

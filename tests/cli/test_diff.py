@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ RAW = Path(__file__).parents[1] / "store" / "data" / "libtpu-0.0.42" / "add"
 def test_a_pass_against_the_one_before(real_command: Any) -> None:
     done = real_command("diff", OLD / "rows", "lower-to-llo", "-t", "v5e")
     assert (done.returncode, done.stderr) == (0, "")
-    head = done.stdout.splitlines()[:2]
-    assert head[0].endswith("v5e/14-logical-to-physical-device-id")
-    assert head[1].endswith("v5e/15-lower-to-llo")
+    sides, old, new = done.stdout.splitlines()[:3]
+    assert sides == "- 14-logical-to-physical-device-id   + 15-lower-to-llo"
+    assert old.endswith("v5e/14-logical-to-physical-device-id")
+    assert new.endswith("v5e/15-lower-to-llo")
     assert "\x1b" not in done.stdout
 
 
 @pytest.mark.slow
 def test_the_last_pass_that_changed_something_unless_told(command: Any) -> None:
     shown = command("diff", NEW).stdout
-    assert shown.splitlines()[1].endswith("21-finalize-llo")
+    assert shown.splitlines()[2].endswith("21-finalize-llo")
 
 
 def test_two_stages_and_what_is_ignored(command: Any) -> None:
@@ -38,15 +40,12 @@ def test_two_stages_and_what_is_ignored(command: Any) -> None:
 
 
 def test_the_same_pass_of_another_target(command: Any) -> None:
-    found = json.loads(
-        command(
-            "diff", OLD, "18", "-t", "v5e", "--against", "v6e", "--json", "-i", "ssa,loc"
-        ).stdout
-    )
+    words = ("diff", OLD, "18", "-t", "v5e", "--against", "v6e")
+    (found,) = json.loads(command(*words, "--json", "-i", "ssa,loc").stdout)["diffs"]
     assert (found["old"]["target"], found["new"]["target"]) == ("v5e", "v6e")
     assert found["old"]["stage"] == found["new"]["stage"] == "18-finalize-llo"
     assert found["changed"] == bool(found["hunks"])
-    before = json.loads(command("diff", OLD, "15", "-t", "v5e", "--json").stdout)
+    (before,) = json.loads(command("diff", OLD, "15", "-t", "v5e", "--json").stdout)["diffs"]
     assert {c["tag"] for hunk in before["hunks"] for c in hunk} >= {"equal", "replace"}
 
 
@@ -55,6 +54,30 @@ def test_the_same_pass_of_another_dump_whose_passes_have_other_numbers(command: 
     assert done.returncode == 0, done.stderr
     assert "/v5e/18-finalize-llo -> " in done.stdout
     assert "/v5e/21-finalize-llo: " in done.stdout
+
+
+def test_two_dumps_have_a_line_per_kernel_and_the_diff_of_the_only_one_that_differs(
+    command: Any, tmp_path: Path
+) -> None:
+    for name in ("old", "new"):
+        shutil.copytree(OLD, tmp_path / name)
+    (same,) = (tmp_path / "old").glob("rows-*")
+    done = command("diff", tmp_path / "old", tmp_path / "new")
+    last = "18-finalize-llo: no difference"
+    assert done.stdout.splitlines() == [f"{same.name}/{t}/{last}" for t in ("v5e", "v6e")]
+    text = tmp_path / "new" / same.name / "v6e" / "passes" / "18-finalize-llo.mlir"
+    text.write_text(text.read_text().replace("llo.vadd", "llo.vsub", 1) + "// more\n")
+    done = command("diff", tmp_path / "old", tmp_path / "new")
+    assert done.returncode == 0
+    same_line, other, sides, *rest = done.stdout.splitlines()
+    assert same_line == f"{same.name}/v5e/{last}"
+    assert other == f"{same.name}/v6e/18-finalize-llo: -1 +2 lines"
+    assert sides == f"- {tmp_path / 'old' / text.relative_to(tmp_path / 'new')}   + {text}"
+    assert [line[1:] for line in rest if line.startswith("+") and "//" in line] == ["// more"]
+    shutil.rmtree(tmp_path / "new" / same.name / "v5e")
+    done = command("diff", tmp_path / "old", tmp_path / "new")
+    assert done.stdout.startswith("- ")
+    assert f"{same}/v5e has no counterpart" in done.stderr
 
 
 def test_raw_dumps(command: Any) -> None:
@@ -78,10 +101,9 @@ def test_raw_dumps(command: Any) -> None:
             "neither a target of rows-d167bf82 nor a path here; its targets: v5e",
         ),
         (
-            [OLD, f"{NEW}/"],
+            [OLD, NEW, "--against", "v6e"],
             2,
-            f"{NEW}/ is a directory, not a stage or pass. To compare two dumps: pallas-debug diff "
-            f"{OLD} --against {NEW}/",
+            f"{NEW} and --against both name the other side: pass only one",
         ),
         ([RAW, "0"], 2, "00-deserialization is the first pass: there is nothing before it"),
         ([OLD / "nothing"], 2, "no kernel 'nothing' in"),
@@ -103,4 +125,4 @@ def test_neither_jax_nor_textual_is_imported(run_python: Any) -> None:
         "    cli.main(words, standalone_mode=False)\n"
         "print({'jax', 'textual', 'numpy'} & set(sys.modules), file=sys.stderr)\n"
     )
-    assert run_python("-c", code).stderr.strip() == "set()"
+    assert run_python("-c", code).stderr.splitlines()[-1] == "set()"

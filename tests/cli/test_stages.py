@@ -103,10 +103,11 @@ def test_grep(command: Any, dumped: tuple[Path, Dump]) -> None:
 def test_diff_of_bundles(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
     done = command("diff", root, "bundles", "-t", "v5e", "--against", "v6e")
-    assert done.stdout.startswith(f"--- {dump.name}/v5e/bundles\n+++ {dump.name}/v6e/bundles\n")
+    labels = f"--- {dump.name}/v5e/bundles\n+++ {dump.name}/v6e/bundles\n"
+    assert done.stdout.startswith(f"- v5e   + v6e\n{labels}")
     between = command("diff", root, "llo:post-ra", "-t", "v5e").stdout
-    assert between.splitlines()[0].endswith("-original")
-    assert between.splitlines()[1].endswith("-post-ra")
+    assert between.splitlines()[1].endswith("-original")
+    assert between.splitlines()[2].endswith("-post-ra")
     alone = command("diff", root, "bundles", "-t", "v5e")
     assert "bundles is not a pass: also name the stage to compare it with" in alone.stderr
     first = command("diff", root, "llo:original", "-t", "v5e")

@@ -23,7 +23,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.profile.cycles import ROUNDS
 from pallas_debug.profile.stats import Stats
-from pallas_debug.profile.text import lines_of, sections, source_lines
+from pallas_debug.profile.text import StatsText, lines_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
@@ -93,10 +93,10 @@ def test_memory_by_operand(dumps: Path) -> None:
 
 
 def test_the_command(command: Any, dumps: Path) -> None:
-    done = command("stats", dumps, "-t", "v5e")
+    done = command("stats", dumps, "-t", "v5e", "--all", "--provenance")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("flash_attention on v5e, libtpu ")
     for pattern in (
+        r"flash_attention on v5e: [\d,]+ d cycles, bound by ",
         r"  bundles +[\d,]+ c, \d+ c of them empty",
         r"  cycles +[\d,]+ d: [\d,]+ d computing, [\d,]+ d waiting for copies",
         r"    libtpu +-$",
@@ -110,8 +110,48 @@ def test_the_command(command: Any, dumps: Path) -> None:
     ):
         assert re.search(f"^{pattern}", done.stdout, re.MULTILINE), (pattern, done.stdout)
     document = json.loads(command("stats", dumps, "-t", "v5e", "--json").stdout)
-    assert document["schema"] == "pallas-debug/stats/1"
-    assert document["stats"]["bundles"]["origin"] == "compiler"
+    assert document["schema"] == "pallas-debug/stats/2"
+    (stats,) = document["stats"]
+    assert stats["bundles"]["origin"] == "compiler"
+
+
+def test_the_first_screen(command: Any, dumps: Path) -> None:
+    """Cycles, what they are spent on, the hottest lines with their text, and what saves some."""
+    done = command("stats", dumps, "-t", "v5e")
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 15
+    assert re.match(r"flash_attention on v5e: [\d,]+ cycles, bound by \w+, \d+ spills$", lines[0])
+    (issuing,) = [line for line in lines if line.startswith("  issuing ")]
+    assert re.match(r"  issuing +(\d+) % █+ +\w+.* \d+ %", issuing)
+    shares = [int(found) for found in re.findall(r"^  [a-z ]+ +(\d+) %", done.stdout, re.M)]
+    assert sum(shares) == pytest.approx(100, abs=2)
+    assert shares == sorted(shares, reverse=True)
+    assert re.search(
+        r"^  kernel.py:\d+ +\d+ %  (issuing|waiting for results of) .*=", done.stdout, re.M
+    )
+    assert re.search(r"^  [\d.]+k → [\d.]+k cycles: use larger blocks: .*\[", done.stdout, re.M)
+    assert not re.search(r"\d [cda]\b", done.stdout)
+    assert re.search(
+        r"^next: pallas-debug source --cost \S+/flash_attention-\w+ -t v5e$", done.stderr, re.M
+    )
+
+
+def test_several_targets_have_a_line_each(command: Any, dumps: Path) -> None:
+    done = command("stats", dumps)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[1] for row in rows] == ["v5e", "tpu7x"]
+    for name, target, cycles, mostly, spills, line in rows:
+        assert name.startswith("flash_attention-")
+        assert cycles == str(stats_of(dumps, target).cycles.total)
+        assert spills == str(stats_of(dumps, target).spills)
+        assert re.fullmatch(r"(issuing|waiting for (results|copies)) \d+ %", mostly)
+        assert re.fullmatch(r"kernel.py:\d+ \d+ % .+", line)
+    document = json.loads(command("stats", dumps, "--json").stdout)
+    assert [stats["target"] for stats in document["stats"]] == ["v5e", "tpu7x"]
+    refused = command("stats", dumps, "--what-if", "k_ref[2]=256")
+    assert refused.returncode == 2
+    assert "--what-if changes one kernel on one target; there are " in refused.stderr
 
 
 @pytest.mark.slow
@@ -131,12 +171,16 @@ def test_source_with_costs(command: Any, dumps: Path) -> None:
     one = command("source", dumps, "-t", "v5e", "--cost", "--line", number[1])
     assert one.returncode == 0, one.stderr
     assert re.search(r"^ +0x[0-9a-f]+  %v\w+ = v", one.stdout, re.MULTILINE)
-    document = json.loads(
+    (document,) = json.loads(
         command("source", dumps, "-t", "v5e", "--cost", "-n", number[1], "--json").stdout
-    )
+    )["sources"]
     assert document["stage"] == "bundles"
     assert document["costs"][0]["source"]["line"] == int(number[1])
     assert document["bundles"][0]["instructions"]
+    both = command("source", dumps, "--cost").stdout.splitlines()
+    assert both[2].split() == ["v5e", "tpu7x", "line"]
+    (line,) = [text for text in both if "p = jnp.exp2(" in text]
+    assert re.match(r" +[\d.]+% +[\d.]+% +\d+ ", line)
 
 
 @pytest.mark.slow
@@ -262,7 +306,7 @@ def test_a_loop_over_data_is_a_formula() -> None:
     assert (of_loop.executed.value, of_loop.share.origin) == (None, "assumed")
     assert {unit.share.origin for unit in stats.units} == {"assumed"}
     least = next(line for line in lines_of(stats) if line.startswith("    at least "))
-    assert re.fullmatch(r" +at least +[\d,]+ a, if no region that depends on data runs", least)
+    assert re.fullmatch(r" +at least +[\d,]+, if no region that depends on data runs", least)
     assert 0 < stats.cycles.least.value < 5_000
     assert stats.traffic.flops.value is None
     smem = stats.memory.of_operand("n_ref")
@@ -297,14 +341,14 @@ def test_a_long_file_name_keeps_its_line_number(dumps: Path) -> None:
     stats = stats_of(dumps, "tpu7x")
     line = stats.lines[0]
     source = replace(line.source, file=f"a_{'long_' * 8}name.py", line=7412)
-    shown = list(source_lines(replace(stats, lines=(replace(line, source=source),)), whole=False))
-    assert shown[1].startswith("  …g_long_long_long_name.py:7412  ")
+    shown = list(lines_of(replace(stats, lines=(replace(line, source=source),))))
+    assert any(text.startswith("  …g_long_long_long_name.py:7412  ") for text in shown)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit_the_terminal(dumps: Path, width: int, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(output, "terminal_width", lambda: width)
-    for lines, indent in sections(stats_of(dumps, "tpu7x"), whole=False):
+    for lines, indent in StatsText(stats_of(dumps, "tpu7x")).sections(whole=True):
         for line in lines:
             output.echo_wrapped(line, indent)
     printed = capsys.readouterr().out.splitlines()
@@ -370,7 +414,9 @@ def test_a_parameter_of_a_function_can_be_changed(command: Any) -> None:
     words = ("stats", "pallas_debug_kernels:flash_attention", "-t", "v5e", "--spec", "bf16_4k")
     done = command(*words, "--what-if", "block_k=1024", "--what-if", "k_ref.buffers=3")
     assert done.returncode == 0, done.stderr
-    assert re.match(r"with block_k=1024, k_ref.buffers=3: [\d,]+ a cycles instead of", done.stdout)
+    changed = r"^  [\d.]+k → [\d.]+k cycles with block_k=1024, k_ref.buffers=3: \d+ steps, "
+    assert re.search(changed, done.stdout, re.M)
+    assert len(done.stdout.splitlines()) <= 15
     refused = command(*words, "--what-if", "blok_k=1024")
     assert refused.returncode == 2
     assert "'blok_k=1024' is no change; there are k_ref[2]=512" in refused.stderr

@@ -49,6 +49,7 @@ THREADS: dict[str, list[str]] = {
     "grep -c vector_load good": ["show good/double"],
     "explain vmen-overflow": ["explain scoped-vmem-overflow"],
     "explain good": ["report good"],
+    "stats good": ["source --cost good/double"],
     "reproduce split": ["reproduce split -o reproduce.py", "python reproduce.py"],
     f"sweep rows.py:double --to swept {ARG} --over rows=8,16": ["diff --stats swept/double"],
     f"step rows.py:double {ARG}": [f"verify rows.py:double {ARG}"],
@@ -57,7 +58,7 @@ THREADS: dict[str, list[str]] = {
 }
 """What is typed, and the beginnings of the lines that follow from one another."""
 
-ELSEWHERE = {"browse", "help", "stats", "timeline", "diff", "source", "verify"}
+ELSEWHERE = {"browse", "help", "timeline", "diff", "source", "verify"}
 """Commands that fill the terminal or end otherwise, and those with tests of their own."""
 
 

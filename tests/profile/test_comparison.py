@@ -35,11 +35,11 @@ def stats(cycles: int | None, spills: int | None = 0, file: str = "k.py", **line
     )
 
 
-def test_figures_are_ranked_by_what_changed_and_the_same_ones_are_left_out() -> None:
+def test_cycles_bundles_spills_and_bytes_come_first_and_the_same_ones_are_left_out() -> None:
     found = compare_stats(stats(1000, 10), stats(900, 30))
     assert [(f.name, f.change) for f in found.figures] == [
-        ("spills", 2.0),
         ("cycles", 900 / 1000 - 1),
+        ("spills", 2.0),
     ]
     assert not found.is_same
     assert found.versions == ()

@@ -56,7 +56,10 @@ def test_cells_sum_up_to_the_estimate(operation: BundledOperation, tmp_path: Pat
         shares = {c.source.place: c.own_share for c in profile.lines if c.own_share}
         cube = {s.place: c.total / profile.costs.total for s, c in profile.costs.lines()}
         assert shares == pytest.approx(cube)
-        assert 1 <= len(profile.bottleneck) <= 5
+        assert 1 <= len(profile.bottleneck) <= 4
+        assert sum(part.share for part in profile.bottleneck) == pytest.approx(1)
+        hottest = {line.source.place: line.share for line in profile.hottest}
+        assert hottest.items() <= cube.items()
 
 
 @pytest.mark.slow
@@ -74,10 +77,8 @@ def test_a_grid_of_unknown_size_has_shares_per_iteration(tmp_path: Path) -> None
     for profile in profiles(added, args, tmp_path):
         assert profile.cycles.total.formula
         assert not any("CostEstimate" in line for line in lines_of(profile.stats))
-        head, *rest = profile.bottleneck
-        assert "waiting for copies, of " in head
-        assert "n cycles, per iteration" in head
-        assert rest
+        assert "waiting for copies" in {part.reason for part in profile.bottleneck}
+        assert next(lines_of(profile.stats)).startswith("kernel on ")
 
 
 @pytest.mark.slow
@@ -119,11 +120,11 @@ def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Pat
         assert counted.bytes_accessed.value == (2 * 1024 + 128) * 128 * 4
         assert 2 * 1024 * 128 * 128 <= counted.flops.value < 2.2 * 1024 * 128 * 128
         numbers = ", ".join(f"{name}={f.value}" for name, f in counted.figures.items())
-        assert f"\n  cost_estimate=pl.CostEstimate({numbers})\n" in shown
+        assert f"\n  cost_estimate=pl.CostEstimate({numbers})" in shown
 
 
 def test_a_damaged_listing_has_no_costs() -> None:
     from pallas_debug.profile.stats import ScheduleTexts
 
     empty = Profile(texts=ScheduleTexts(bundles=""), kernel=None, compilation=None)
-    assert (empty.costs.cells, empty.bottleneck) == ((), ())
+    assert (empty.costs.cells, empty.bottleneck, empty.hottest) == ((), (), ())

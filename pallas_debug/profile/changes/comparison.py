@@ -15,6 +15,9 @@ from pallas_debug.profile.stats import Stats
 WORTH = 0.001
 """Minimum change of a line's cycles for it to be listed, as a share of the kernel's cycles."""
 
+FIRST = ("cycles", "bundles", "spills", "copied from HBM", "copied to HBM")
+"""Figures that are compared first."""
+
 Texts = Callable[[SourceLine], str | None]
 """Function that returns the text of a Python line."""
 
@@ -62,7 +65,7 @@ class StatsComparison:
     """Comparison of two kernels.
 
     Attributes:
-      figures: figures that changed, largest change first; unknown changes at the end.
+      figures: figures that changed: those in `FIRST`, then the largest change first.
       lines: lines whose cycles changed, largest change first.
       versions: names of programs whose versions differ, with the versions before and after.
     """
@@ -103,12 +106,14 @@ def compare_stats(
     kernels have one file each that the other does not have, these count as the same file.
     """
     figures = [change for change in _figures(old, new) if not change.is_same]
-    figures.sort(key=lambda f: (f.change is None, -abs(f.change or 0.0)))
+    first = [f for f in figures if f.name in FIRST]
+    rest = [f for f in figures if f.name not in FIRST]
+    rest.sort(key=lambda f: (f.change is None, -abs(f.change or 0.0)))
     names = sorted({*old.versions, *new.versions})
     return StatsComparison(
         old=old,
         new=new,
-        figures=tuple(figures),
+        figures=(*first, *rest),
         lines=tuple(_lines(old, new, old_texts, new_texts)),
         versions=tuple(
             (name, old.versions.get(name, "-"), new.versions.get(name, "-"))
@@ -120,14 +125,14 @@ def compare_stats(
 
 def _figures(old: Stats, new: Stats) -> Iterator[FigureChange]:
     yield _change("cycles", old.cycles.total, new.cycles.total)
-    yield _change("cycles waiting for copies", old.cycles.waiting, new.cycles.waiting)
-    yield _change("cycles by libtpu", old.cycles.compiler, new.cycles.compiler)
+    yield _change("bundles", old.bundles, new.bundles)
+    yield _change("spills", old.spills, new.spills)
     yield _change("copied from HBM", old.traffic.read, new.traffic.read)
     yield _change("copied to HBM", old.traffic.written, new.traffic.written)
+    yield _change("cycles waiting for copies", old.cycles.waiting, new.cycles.waiting)
+    yield _change("cycles by libtpu", old.cycles.compiler, new.cycles.compiler)
     yield _change("grid steps", old.cycles.steps, new.cycles.steps)
-    yield _change("bundles", old.bundles, new.bundles)
     yield _change("empty bundles", old.empty_bundles, new.empty_bundles)
-    yield _change("spills", old.spills, new.spills)
     yield _change("fills", old.fills, new.fills)
     yield _change("code size", old.code_size, new.code_size)
     before = {unit.name: unit.share for unit in old.units}

@@ -166,7 +166,7 @@ def _ruler(part: TimelinePart, width: int) -> str:
     return "".join(cells)
 
 
-def title(timeline: Timeline, glyphs: StripGlyphs) -> str:
+def title(timeline: Timeline, glyphs: StripGlyphs = UNICODE) -> str:
     """Return a sentence about the whole run."""
     grid = f" {glyphs.times} ".join(map(str, timeline.grid)) or "none"
     steps = f"{timeline.steps:,} step{'s' if timeline.steps != 1 else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pallas_debug.profile.bottleneck import CycleShare
 from pallas_debug.profile.changes.comparison import Texts
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
@@ -105,9 +106,9 @@ def _and(value: Figure, what: str) -> str:
     return f"{shown if isinstance(shown, str) else words.number(shown)} {what}"
 
 
-def bottleneck(lines: Sequence[str]) -> Markup:
+def bottleneck(parts: Sequence[CycleShare]) -> Markup:
     """Where the cycles go."""
-    return tag("div", [tag("p", line) for line in lines]) if lines else Markup()
+    return tag("div", [tag("p", str(part)) for part in parts]) if parts else Markup()
 
 
 def units_table(stats: Stats) -> Markup:

@@ -422,6 +422,8 @@ class DiffPane(FindView):
         """Create the rows: the labels, the operations, and the changes that are not filtered."""
         assert self._diff is not None
         changes = self._diff.rows(self._only)
+        from pallas_debug.ir import diff as engine
+
         old, new = self.labels
         if not changes:
             noise = " except for value numbers, locations and the order of attributes"
@@ -430,7 +432,7 @@ class DiffPane(FindView):
             return
         operations = self._diff.operations()
         listed = operations if self._lists_all else operations[:MAX_OPERATIONS]
-        head = [DiffRow(tag="labels", text=f"- {old}   + {new}")]
+        head = [DiffRow(tag="labels", text=engine.sides(old, new))]
         head += [DiffRow(tag="operation", text=name) for name in listed]
         if rest := len(operations) - len(listed):
             head.append(DiffRow(tag="more", text=f"  {rest} more operations"))
