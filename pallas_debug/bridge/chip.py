@@ -129,14 +129,16 @@ def _is_in_mesh_of_tpus() -> bool:
     return device is not None and device.platform == "tpu"
 
 
-def asking_kind(original: Callable[[], str]) -> Callable[[], str]:
-    """Replacement for jax's query of the device kind."""
-    return _asking(original, lambda target: target.device_kind)
+def asking(original: Callable[[], _Answer], attribute: str) -> Callable[[], _Answer]:
+    """Replacement for jax's query of the device kind or the number of cores."""
 
+    @functools.wraps(original)
+    def ask() -> _Answer:
+        target = answered()
+        given: _Answer | None = getattr(target, attribute, None)
+        return original() if given is None or _is_in_mesh_of_tpus() else note(given)
 
-def asking_cores(original: Callable[[], int]) -> Callable[[], int]:
-    """Replacement for jax's query of the number of cores."""
-    return _asking(original, lambda target: target.num_cores)
+    return ask
 
 
 def asking_for_tpu(original: Callable[[], bool]) -> Callable[[], bool]:
@@ -151,21 +153,5 @@ def asking_for_tpu(original: Callable[[], bool]) -> Callable[[], bool]:
         if _target.value is not None or _pretends or _is_in_mesh_of_tpus():
             return original()
         return bool(xla_bridge.default_backend() == "tpu")
-
-    return ask
-
-
-def _asking(
-    original: Callable[[], _Answer], answer: Callable[[Target], _Answer | None]
-) -> Callable[[], _Answer]:
-    @functools.wraps(original)
-    def ask() -> _Answer:
-        target = answered()
-        if target is None or _is_in_mesh_of_tpus():
-            return original()
-        given = answer(target)
-        if given is None:
-            return original()
-        return note(given)
 
     return ask

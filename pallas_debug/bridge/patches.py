@@ -229,7 +229,8 @@ TABLE: tuple[Patch, ...] = (
             area=CHIP,
             owner=owner,
             name=name,
-            replacement=f"pallas_debug.bridge.chip:asking_{what}",
+            replacement="pallas_debug.bridge.chip:asking",
+            args=(what,),
             why=_NO_CHIP,
             first=first,
             last=last,
@@ -238,7 +239,10 @@ TABLE: tuple[Patch, ...] = (
             ("jax._src.pallas.mosaic.tpu_info", versions.OLDEST, "0.10"),
             ("jax._src.tpu_info", "0.11", versions.NEWEST),
         )
-        for name, what in (("get_device_kind", "kind"), ("get_num_device_cores", "cores"))
+        for name, what in (
+            ("get_device_kind", "device_kind"),
+            ("get_num_device_cores", "num_cores"),
+        )
     ),
     Patch(
         area=CHIP,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import lower, smaller
-from pallas_debug.compiler import switches, targets
+from pallas_debug.compiler import targets
 from pallas_debug.compiler.pool import Pool, PoolSettings
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import Target
@@ -40,14 +40,13 @@ class Shrunk:
 
 
 def shrink(
-    captured: Capture, target: Target, *, seconds: float, switched: tuple[str, ...] = (),
+    captured: Capture, target: Target, *, seconds: float,
     report: Callable[[str], None] = lambda _: None,
 ) -> Shrunk:  # fmt: skip
     """Return a smaller kernel that fails for a target as this one does.
 
     Args:
       seconds: limit of the search, after which the best result so far is returned.
-      switched: names of compiler switches.
       report: called with a sentence for each step.
 
     Raises:
@@ -57,17 +56,16 @@ def shrink(
     if "grid_mapping" not in captured.params or "jaxpr" not in captured.params:
         raise CannotRunError(f"{captured.kernel.name} is not a pallas_call: it cannot be shrunk")
     with Pool(PoolSettings(jobs=1, timeout=min(seconds, _MAX_SECONDS))) as pool:
-        search = _Search(target, switched, pool, time.monotonic() + seconds, report)
+        search = _Search(target, pool, time.monotonic() + seconds, report)
         return search.run(captured)
 
 
 class _Search:
     def __init__(
-        self, target: Target, switched: tuple[str, ...], pool: Pool, ends: float,
+        self, target: Target, pool: Pool, ends: float,
         report: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._target = target
-        self._switched = switched
         self._pool = pool
         self._ends = ends
         self._report = report
@@ -109,16 +107,15 @@ class _Search:
         return None
 
     def _failure(self, captured: Capture) -> Signature | None:
-        settings = switches.lowering_settings(self._switched)
         try:
-            lowered = lower.lower(captured, self._target, settings=settings)
+            lowered = lower.lower(captured, self._target)
         except lower.LoweringFailed as error:
             return signature(error.failure)
         with self._pool.compile(
             lowered.module,
             topology=targets.for_devices(self._target, lowered.num_devices) or self._target.name,
             num_devices=lowered.num_devices,
-            options=switches.compile_options(self._switched),
+            options={},
         ) as outcome:
             reply = outcome.reply
             if reply is None:

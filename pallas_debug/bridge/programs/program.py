@@ -265,12 +265,10 @@ class DeviceId:
       number: logical number; None if `coordinates` are given.
       coordinates: by axis name, or by position for all axes of the mesh. A tuple of names stands
         for the combined position along these axes, of which the last changes fastest.
-      core: core of the device.
     """
 
     number: Reg | None = None
     coordinates: Mapping[str | tuple[str, ...], Reg] | tuple[Reg, ...] | None = None
-    core: Mapping[str, Reg] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
