@@ -62,7 +62,7 @@ def capacity(jaxpr: Any) -> int:
             # The condition is evaluated once in the loop and once after it.
             total += capacity(jaxcompat.opened(eqn.params["cond_jaxpr"])[0])
         for inner in nested.within(eqn.params):
-            total += capacity(jaxcompat.opened(inner)[0])
+            total += capacity(inner.jaxpr)
     return total
 
 

@@ -20,7 +20,7 @@ from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import arrays, lines, nested
 from pallas_debug.bridge.jaxprs.outputs import KERNELS
-from pallas_debug.bridge.jaxprs.params import gpu_backend, jaxprs_of, name_of
+from pallas_debug.bridge.jaxprs.params import equations_of, gpu_backend, name_of
 from pallas_debug.model import SourceLine
 
 
@@ -47,8 +47,7 @@ def sites_in(params: Any) -> tuple[ProductSite, ...]:
     name = name_of(params)
     found = (
         ProductSite(kernel=name, line=lines.source_of(eqn))
-        for jaxpr in jaxprs_of(params)
-        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
+        for eqn in equations_of(params)
         if is_rounded_on_tpu(eqn)
     )
     return tuple(dict.fromkeys(found))

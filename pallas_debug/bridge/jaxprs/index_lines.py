@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import lines, nested
@@ -47,8 +47,7 @@ class IndexLines:
     @functools.cached_property
     def _found(self) -> Mapping[tuple[str, int, int], set[SourceLine | None]]:
         walk = _Indices()
-        for closed in self._jaxprs:
-            jaxpr, _ = jaxcompat.opened(closed)
+        for jaxpr in self._jaxprs:
             for wanted in walk.run(jaxpr, [walk.nothing] * len(jaxpr.outvars)):
                 walk.literal(wanted)
         return walk.found

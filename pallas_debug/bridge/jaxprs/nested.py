@@ -19,10 +19,11 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, (jax_core.Jaxpr, jax_core.ClosedJaxpr))
 
 
-def within(params: Mapping[str, Any]) -> list[Any]:
-    """Jaxprs among the parameters of an equation."""
+def within(params: Mapping[str, Any]) -> list[InnerJaxpr]:
+    """Jaxprs among the parameters of an equation, with their constants."""
     groups = (v if isinstance(v, (tuple, list)) else (v,) for v in params.values())
-    return [inner for group in groups for inner in group if is_jaxpr(inner)]
+    found = (inner for group in groups for inner in group if is_jaxpr(inner))
+    return [InnerJaxpr(*jaxcompat.opened(inner)) for inner in found]
 
 
 def edited(params: Mapping[str, Any], edit: Callable[[Any], Any]) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in within(eqn.params):
-            yield from equations(jaxcompat.opened(inner)[0])
+            yield from equations(inner.jaxpr)
 
 
 def primitives(jaxpr: Any) -> set[str]:

@@ -16,7 +16,6 @@ from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.findings.outputs import Box, OutputUse, hull
 from pallas_debug.guards import guarded
 
@@ -90,8 +89,7 @@ class _Uses(Backward[_Use]):
             box = tuple(zip(starts, limits, strict=True))
             return [_Use(everything.results, box if everything.results else None)]
         else:
-            for closed in nested.within(eqn.params):
-                inner = InnerJaxpr(*jaxcompat.opened(closed))
+            for inner in nested.within(eqn.params):
                 count = len(inner.jaxpr.outvars)
                 is_same = name in _ONE_TO_ONE and count == len(wanted)
                 each = [use.of_all for use in wanted] if is_same else [everything] * count
@@ -153,7 +151,7 @@ _uses = ThreadValue[Sequence[OutputUse]](())
 
 def _identity(params: Mapping[str, Any]) -> tuple[int, ...]:
     """Key of a kernel within one program, which its jaxprs outlive."""
-    return tuple(map(id, nested.within(params)))
+    return tuple(id(inner.jaxpr) for inner in nested.within(params))
 
 
 def _name(jaxpr: Any) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import dtypes, jax_core, pallas_core, triton_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.model import SourceLine
@@ -17,6 +17,11 @@ from pallas_debug.model import SourceLine
 def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
     """Bodies of a kernel: one for `pallas_call`, several for `mpmd_map`."""
     return (params["jaxpr"],) if "jaxpr" in params else tuple(params["jaxprs"])
+
+
+def equations_of(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Equations of a kernel, each before those of the jaxprs within it."""
+    return (eqn for jaxpr in jaxprs_of(params) for eqn in nested.equations(jaxpr))
 
 
 def name_of(params: Mapping[str, Any]) -> str:
@@ -79,21 +84,17 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
     )
     packages = (name for value in stated for name in type(value).__module__.split("."))
     found = next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
-    if found is None and _has_operations_of_triton(jaxprs_of(params)):
+    if found is None and _has_operations_of_triton(params):
         return "Triton"
     return found
 
 
-def _has_operations_of_triton(jaxprs: Iterable[Any]) -> bool:
+def _has_operations_of_triton(params: Mapping[str, Any]) -> bool:
     module = triton_primitives.loaded
     if module is None:  # then no kernel uses them
         return False
     own = [value for value in vars(module).values() if isinstance(value, jax_core.Primitive)]
-    return any(
-        eqn.primitive in own or _is_of_triton(eqn)
-        for jaxpr in jaxprs
-        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
-    )
+    return any(eqn.primitive in own or _is_of_triton(eqn) for eqn in equations_of(params))
 
 
 def _is_of_triton(eqn: Any) -> bool:
@@ -124,8 +125,7 @@ def float_dtypes(params: Mapping[str, Any], given: Collection[str] = ()) -> froz
     """
     return frozenset(
         var.aval.dtype.name
-        for jaxpr in jaxprs_of(params)
-        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
+        for eqn in equations_of(params)
         for var in eqn.outvars
         if eqn.primitive.name not in _LOADS or var.aval.dtype.name not in given
         if dtypes.issubdtype(getattr(var.aval, "dtype", np.dtype(bool)), np.inexact)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import nested
 
@@ -21,7 +21,6 @@ def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
     Args:
       numbers: of variables, in the order of their definition.
     """
-    jaxpr, _ = jaxcompat.opened(jaxpr)
     for variable in (*jaxpr.constvars, *jaxpr.invars):
         numbers[variable] = len(numbers)
     for eqn in jaxpr.eqns:
@@ -33,4 +32,4 @@ def _cores(jaxpr: Any, numbers: dict[Any, int]) -> Iterator[str]:
                 at = core.val if isinstance(core, jax_core.Literal) else f"%{numbers.get(core)}"
                 yield f"semaphore_signal on core {at}"
         for inner in nested.within(eqn.params):
-            yield from _cores(inner, numbers)
+            yield from _cores(inner.jaxpr, numbers)

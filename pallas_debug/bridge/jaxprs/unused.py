@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
-from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core, source_info_util, state_primitives, state_types
 from pallas_debug.bridge.jaxprs import lines, nested
@@ -52,8 +51,7 @@ def unused_lines(jaxpr: Any) -> list[SourceLine]:
     Those whose results only such lines use are left out.
     """
     walk = _Liveness()
-    inner, _ = jaxcompat.opened(jaxpr)
-    walk.walk(_traced.get(inner, inner.eqns), inner.outvars, [_LIVE] * len(inner.outvars))
+    walk.walk(_traced.get(jaxpr, jaxpr.eqns), jaxpr.outvars, [_LIVE] * len(jaxpr.outvars))
     if not walk.unused:
         return []
     live = {lines.source_of(*used) for used in walk.live}
@@ -98,8 +96,7 @@ class _Liveness(Backward[_Need]):
             return [_TAKEN] * len(eqn.invars)
         self.live.append((eqn, self.calls))
         self.calls = (*self.calls, eqn)
-        for closed in nested.within(eqn.params):
-            inner, _ = jaxcompat.opened(closed)
+        for inner, _ in nested.within(eqn.params):
             self.run(inner, [_LIVE] * len(inner.outvars))
         self.calls = self.calls[:-1]
         return [_LIVE] * len(eqn.invars)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import pallas_primitives
 from pallas_debug.bridge.jaxprs import lines, nested
 
@@ -50,8 +49,7 @@ def _copied(jaxpr: Any, known: Mapping[Any, str | _Window]) -> Iterator[tuple[_W
             elif isinstance(here, str) and isinstance(there, _Window):
                 yield there, here
             continue
-        for closed in nested.within(eqn.params):
-            inner, _ = jaxcompat.opened(closed)
+        for inner, _ in nested.within(eqn.params):
             binders = [*inner.constvars, *inner.invars]
             bound = dict(_windows(inner)) if _is_scope(eqn) else {}
             # An inner jaxpr takes the last operands, in a `run_scoped` the first.

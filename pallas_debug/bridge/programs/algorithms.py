@@ -7,10 +7,8 @@ from typing import Any
 
 from jax import lax
 
-from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.jaxprs.params import jaxprs_of
+from pallas_debug.bridge.jaxprs.params import equations_of
 
 ON_CPU = frozenset(
     {
@@ -30,11 +28,7 @@ def on_cpu(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def note(captured: Capture) -> str | None:
     """Remark on a kernel whose products are computed with another algorithm than it names."""
-    missing = (
-        _missing(eqn.params)
-        for jaxpr in jaxprs_of(captured.params)
-        for eqn in nested.equations(jaxcompat.opened(jaxpr)[0])
-    )
+    missing = (_missing(eqn.params) for eqn in equations_of(captured.params))
     names = dict.fromkeys(name for name in missing if name is not None)
     if not names:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.normal_forms import InnerJaxpr
@@ -297,8 +297,8 @@ def is_plain(eqn: Any, *, is_inner: bool = False) -> bool:
         return False
     return all(
         is_plain(inner, is_inner=True)
-        for jaxpr in nested.within(eqn.params)
-        for inner in jaxcompat.opened(jaxpr)[0].eqns
+        for region in nested.within(eqn.params)
+        for inner in region.jaxpr.eqns
     )
 
 

@@ -183,8 +183,7 @@ class _Program(Labels):
             found = self.kernels.setdefault(capture.of_equation(eqn).kernel.digest, Dependence())
             _kernel(found, eqn, inputs, place)
         else:
-            for closed in nested.within(eqn.params):
-                inner = InnerJaxpr(*jaxcompat.opened(closed))
+            for inner in nested.within(eqn.params):
                 count = len(inner.jaxpr.invars)
                 self.run(inner, inputs if count == len(inputs) else [names] * count, place)
         return [names] * len(eqn.outvars)
@@ -196,8 +195,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Nam
     names = [names_of([value]) for value in inputs]
     if mapping is None:  # over a mesh
         everything = place.union(*names)
-        for closed in nested.within(eqn.params):
-            inner = InnerJaxpr(*jaxcompat.opened(closed))
+        for inner in nested.within(eqn.params):
             contents = [KernelMemory(everything) for _ in inner.jaxpr.invars]
             KernelWalk(found).run(inner, contents, place)
         return
@@ -256,8 +254,7 @@ class KernelWalk(Labels):
         indices = names_of([v for v in _selecting(eqn, inputs) if not isinstance(v, KernelMemory)])
         self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place
-        for closed in nested.within(eqn.params):
-            inner = InnerJaxpr(*jaxcompat.opened(closed))
+        for inner in nested.within(eqn.params):
             count = len(inner.jaxpr.invars)
             everything = [KernelMemory(names) if memories else names for _ in range(count)]
             self.run(inner, inputs if count == len(inputs) else everything, place)

@@ -133,11 +133,6 @@ def has_no_blocks(captured: Capture) -> bool:
     return "grid_mapping" not in captured.params
 
 
-def _body(params: Mapping[str, Any]) -> Any:
-    """Jaxpr of the kernel; of the first mesh if there are several."""
-    return jaxcompat.opened(jaxprs_of(params)[0])[0]
-
-
 UNSIZED = "its grid has a dimension whose size is known only at run time"
 
 
@@ -172,7 +167,7 @@ def grid(captured: Capture) -> Grid:
         kinds = [type(mesh).__name__ for mesh in params["meshes"]]
         if len(kinds) != 1:
             raise NotReadable(f"it is a kernel over cores of several kinds ({', '.join(kinds)})")
-        pairs = enumerate(zip(blocked, _body(params).invars, strict=False))
+        pairs = enumerate(zip(blocked, jaxprs_of(params)[0].invars, strict=False))
         blocks = [_whole(operand, i, variable) for i, (operand, variable) in pairs]
         batch, parallel = (), (True,) * len(kernel.grid)
         is_sparse = kinds != ["TensorCoreMesh"]
@@ -241,7 +236,8 @@ def indices(
     """
     if has_no_blocks(captured):
         first = np.zeros((1,) * len(captured.kernel.grid), np.int32)
-        return Indices(dims=(first,) * len(_body(captured.params).invars[position].aval.shape))
+        array = jaxprs_of(captured.params)[0].invars[position].aval
+        return Indices(dims=(first,) * len(array.shape))
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
     inner, _ = jaxcompat.opened(block.index_map_jaxpr)
@@ -307,7 +303,7 @@ def walk(
         )
         incomplete = None
         try:
-            walker.results(jaxpr, _refs(walker, _body(captured.params), kinds))
+            walker.results(jaxpr, _refs(walker, jaxpr, kinds))
         except Exhausted as error:
             incomplete = str(error)
         except Exception as error:  # noqa: BLE001 - report a bug of ours, and do not blame the user

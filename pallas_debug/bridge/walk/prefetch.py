@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxcompat import loops
@@ -99,8 +98,7 @@ class _Program(Forward[Any, bool]):
             self._computed += 1
             results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
             return results if eqn.primitive.multiple_results else [results]
-        for closed in nested.within(eqn.params):
-            inner, _ = jaxcompat.opened(closed)
+        for inner, _ in nested.within(eqn.params):
             self.walk(inner, [None] * len(inner.constvars), [None] * len(inner.invars), False)
         return unknown
 
@@ -147,11 +145,7 @@ def _is_computable(eqn: Any) -> bool:
         return False
     if sum(math.prod(aval.shape) for aval in avals) > MAX_ELEMENTS:
         return False
-    return all(
-        _is_computable(e)
-        for inner in nested.within(eqn.params)
-        for e in jaxcompat.opened(inner)[0].eqns
-    )
+    return all(_is_computable(e) for inner in nested.within(eqn.params) for e in inner.jaxpr.eqns)
 
 
 def _are_equal(a: Tables, b: Tables) -> bool:
