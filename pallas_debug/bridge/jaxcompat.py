@@ -120,7 +120,7 @@ checkify: Any = Internal(
 )
 config: Any = Internal(
     "jax._src.config",
-    names="mutable_array_checks pallas_tpu_interpret_mode_context_manager",
+    names="bool_env mutable_array_checks pallas_tpu_interpret_mode_context_manager",
 )
 jax_core: Any = Internal(
     "jax._src.core",

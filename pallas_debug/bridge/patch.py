@@ -22,8 +22,7 @@ class Patch:
       area: purpose; the patches of an area are installed together.
       owner: `module` or `module:attribute` of the object to modify.
       name: name of the attribute, key or setting.
-      how: whether `name` is an attribute, a literal key, the dotted path of a key, or a setting of
-        `jax.config`.
+      how: whether `name` is an attribute, a key or the path of one, or a setting of `jax.config`.
       replacement: `module:function`, called with the original and `args`; returns the value to
         install.
       why: the reason, in a clause.
@@ -38,7 +37,7 @@ class Patch:
     name: str
     replacement: str
     why: str
-    how: Literal["attribute", "key", "object key", "setting"] = "attribute"
+    how: Literal["attribute", "key", "setting"] = "attribute"
     args: tuple[str | bool, ...] = ()
     parameters: tuple[str, ...] = ()
     is_optional: bool = False
@@ -47,8 +46,9 @@ class Patch:
 
     def __str__(self) -> str:
         owner = re.split(r"[.:]", self.owner)[-1]
-        if self.how in ("key", "object key"):
-            key = self.name.rpartition(":")[2] if self.how == "object key" else repr(self.name)
+        if self.how == "key":
+            _, is_path, path = self.name.partition(":")
+            key = path if is_path else repr(self.name)
             module = self.owner.partition(":")[0].rpartition(".")[2]
             return f"{module}.{owner}[{key}]"
         return f"{owner}.{self.name}"
@@ -72,7 +72,7 @@ class Patch:
     def now(self) -> Any:
         """Current value, inherited or not."""
         owner = resolve(self.owner)
-        if self.how in ("key", "object key"):
+        if self.how == "key":
             return owner.get(self._key, ABSENT)
         if self.how == "setting" and not hasattr(owner, self.name):
             return owner.read(self.name)  # a flag without a context manager
@@ -86,7 +86,7 @@ class Patch:
 
     @property
     def _key(self) -> Any:
-        return resolve(self.name) if self.how == "object key" else self.name
+        return resolve(self.name) if ":" in self.name else self.name
 
     def put(self, value: Any) -> None:
         """Install a value; ABSENT removes it."""

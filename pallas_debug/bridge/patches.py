@@ -160,7 +160,7 @@ TABLE: tuple[Patch, ...] = (
         Patch(
             area=LOWERING,
             owner="jax._src.interpreters.mlir:_lowerings",
-            how="object key",
+            how="key",
             name=f"jax._src.pallas.{module}:{name}_p",
             replacement=f"{_HOOK}:reporting",
             args=(name,),
@@ -321,7 +321,7 @@ TABLE: tuple[Patch, ...] = (
         Patch(
             area=CHECKIFY,
             owner="jax._src.checkify:error_checks",
-            how="object key",
+            how="key",
             name=f"jax._src.pallas.{module}:{name}_p",
             replacement="pallas_debug.bridge.instrument.checkify_rule:rule",
             args=(name,),

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from pallas_debug.bridge import patches
-from pallas_debug.bridge.jaxcompat import hardware_utils, xla_bridge
+from pallas_debug.bridge.jaxcompat import config, hardware_utils, xla_bridge
 
 
 def leave_out_absent_tpu() -> None:
@@ -110,15 +110,10 @@ def _apply_environment(before: Mapping[str, str]) -> None:
         present = jax.config.values[option]
         value: Any = text
         if isinstance(present, bool):
-            value = text.lower() in _TRUE
-            if not value and text.lower() not in _FALSE:
-                raise ValueError(f"invalid truth value {text!r} for environment {variable!r}")
+            value = config.bool_env(variable, present)
         elif isinstance(present, int | float):
             value = type(present)(text)
         jax.config.update(option, value)
-
-
-_TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
 
 
 def compiling_quickly() -> contextlib.AbstractContextManager[None]:

@@ -33,7 +33,7 @@ class Forward(ABC, Generic[V, P]):
 
     Attributes:
       calls: calls around the equation that is being walked, outermost first.
-      path: position of that equation in each jaxpr, and number of each iteration.
+      path: position of that equation in each jaxpr.
     """
 
     def __init__(self) -> None:
@@ -111,12 +111,12 @@ class Forward(ABC, Generic[V, P]):
         """Return a carried value after an iteration."""
         return after
 
-    def element(self, array: V, number: int | None) -> V:
-        """Return what an iteration, or any iteration, takes of a stacked value."""
+    def element(self, array: V) -> V:
+        """Return what an iteration takes of a stacked value."""
         raise NotImplementedError
 
-    def stacked(self, rows: Sequence[V]) -> V:
-        """Return the results of all iterations as one value."""
+    def stacked(self) -> V:
+        """Return what is known of results that a loop stacks, one per iteration."""
         raise NotImplementedError
 
     # The engine
@@ -177,7 +177,7 @@ class Forward(ABC, Generic[V, P]):
         if entered is None:
             return self.loop_results(loop, loop.carry, (), place)
         carry, place = entered
-        elements = [self.element(array, None) for array in loop.stacked]
+        elements = list(map(self.element, loop.stacked))
         while True:
             there = place if loop.condition is None else self.condition(eqn, loop, carry, place)
             results = self.run(loop.body, [*loop.constants, *carry, *elements], there)
@@ -188,27 +188,19 @@ class Forward(ABC, Generic[V, P]):
 
     def _iterations(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
         """Walk the iterations one by one."""
-        carry, rows = list(loop.carry), {}
-        numbers: Iterable[int] = itertools.count()
-        if loop.length is not None:
-            numbers = range(loop.length)[:: -1 if loop.reverse else 1]
-        self.path.append(0)
-        for number in numbers:
-            self.path[-1] = number
+        carry = list(loop.carry)
+        elements = list(map(self.element, loop.stacked))
+        for _ in itertools.count() if loop.length is None else range(loop.length):
             if loop.condition is not None:
                 (value,) = self.run(loop.condition, [*loop.condition_constants, *carry], place)
                 there = self.continues(value, place)
                 if there == "ends":
                     break
                 if there == "unknown":
-                    self.path.pop()
                     return self._summary(eqn, replace(loop, carry=carry), place)
                 place = there
-            elements = [self.element(array, number) for array in loop.stacked]
             results = self.run(loop.body, [*loop.constants, *carry, *elements], place)
             pairs = zip(carry, results, strict=False)
             carry = [self.carry_after(before, after, place) for before, after in pairs]
-            rows[number] = results[len(carry) :]
-        self.path.pop()
-        each = zip(*(rows[number] for number in sorted(rows)), strict=True)
-        return [*carry, *(self.stacked(values) for values in each)]
+        count = len(loop.body.jaxpr.outvars) - len(carry)
+        return [*carry, *(self.stacked() for _ in range(count))]

@@ -152,7 +152,7 @@ class Labels(Forward[FlowValue, Names]):
         joined = [_either([a, b], _NONE) for a, b in zip(before, after, strict=True)]
         return None if joined == list(before) else joined
 
-    def element(self, array: FlowValue, number: int | None) -> FlowValue:
+    def element(self, array: FlowValue) -> FlowValue:
         return array
 
     def loop_results(

@@ -141,7 +141,7 @@ class _Operations(Forward[_Known, None]):
     def widen(self, loop: LoopForm, place: None) -> tuple[Sequence[_Known], None]:
         return [_Known(ref=value.ref) for value in loop.carry], place
 
-    def element(self, array: _Known, number: int | None) -> _Known:
+    def element(self, array: _Known) -> _Known:
         return _UNKNOWN
 
     def loop_results(

@@ -118,7 +118,7 @@ class _Program(Forward[Any, bool]):
         # The constants are the same in all iterations; the body of a scan runs if there are any.
         return [None] * len(loop.carry), place and bool(loop.length)
 
-    def element(self, array: Any, number: int | None) -> None:
+    def element(self, array: Any) -> None:
         return None
 
     def loop_results(

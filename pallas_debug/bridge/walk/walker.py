@@ -322,10 +322,10 @@ class Walker(Forward[Value, WalkState]):
         is_everywhere = after is before or place.where.all()
         return after if is_everywhere else _merged(place.where, after, before)
 
-    def element(self, array: Value, number: int | None) -> Value:
+    def element(self, array: Value) -> Value:
         return UNKNOWN
 
-    def stacked(self, rows: Sequence[Value]) -> Value:
+    def stacked(self) -> Value:
         return UNKNOWN
 
     def widen(self, loop: LoopForm, place: WalkState) -> tuple[Sequence[Value], WalkState] | None:
