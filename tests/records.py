@@ -20,8 +20,11 @@ def main(folders: list[str]) -> None:
             if this.get("file"):
                 last = _record(manifest.parent / this["file"])
             this |= last
-        for name in document.get("files", {}):
-            document["files"][name] = _record(manifest.parent / name)
+        for name in list(document.get("files", {})):
+            if (manifest.parent / name).exists():
+                document["files"][name] = _record(manifest.parent / name)
+            else:  # left out by the script
+                del document["files"][name]
         manifest.write_text(json.dumps(document, ensure_ascii=False, indent=1))
 
 

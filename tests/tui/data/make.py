@@ -24,6 +24,10 @@ KERNELS = {
 }
 
 
+SCHEDULE = ("bundles", "utilization", "delays")
+"""Texts of the schedule that are kept: those from which costs are computed."""
+
+
 def main() -> None:
     shutil.rmtree(ROOT, ignore_errors=True)
     command = Path(sys.executable).with_name("pallas-debug")
@@ -34,6 +38,9 @@ def main() -> None:
     shutil.rmtree(ROOT / "runs")
     for program in ROOT.glob("*/program.py"):  # no face of the lists shows it
         program.unlink()
+    for text in ROOT.glob("*/*/schedule/*"):
+        if text.stem not in SCHEDULE:
+            text.unlink()
     put_run()
     for path in [p for p in ROOT.rglob("*") if p.is_file()]:
         data = path.read_bytes()
@@ -60,6 +67,8 @@ def put_run() -> None:
                 kind=Fault.OUT_OF_BOUNDS_READ,
                 kernel="double",
                 message="x_ref[32:40, 0:128] reaches 8 rows past x_ref",
+                cause="the grid has 5 points for 4 blocks of x_ref",
+                advice="divide the rows by the rows of a block",
                 witness=Witness(source=source, grid_point=(4,)),
                 count=2,
             ),
