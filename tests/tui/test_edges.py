@@ -86,7 +86,10 @@ async def test_the_first_directory_is_the_old_one_from_whichever_side(
         for side in (0, 1):
             assert app.entry is not None
             assert app.entry.dump == side
-            assert [label.split()[0] for label in app.diff.labels] == [str(old), str(new)]
+            assert [label.split()[0] for label in app.diff.labels] == [
+                "libtpu-0.0.42/add",
+                "libtpu-0.0.50/add",
+            ]
             await press(pilot, "greater_than_sign")
             assert app.diff.place[side] == app.line
             await press(pilot, "B")
@@ -242,19 +245,17 @@ async def test_an_operation_is_not_followed_through_a_huge_text(raw: Path, tmp_p
         await press(pilot, "u")
         assert f"15 apply-vector-layout {sentence}" in status(app)
         assert not app.trailing
-        for label, lasts in (("04 infer-memref-layout", "13 infer-vector-layout"), ("21 ", "")):
+        for label in ("04 infer-memref-layout", "21 "):
             step = next(s for name, s in at.items() if name.startswith(label))
             app.go_to_step(step)
             line = next(n for n in range(app.text.count) if " = " in app.text.line(n))
             app.text.cursor = line
             await press(pilot, "tab", "tab", "u")
-            assert f"15 apply-vector-layout {sentence}" in status(app)
             await until(pilot, lambda: app.trail.current is not None)
-            labels = [step.label for step in app.trail_steps]
+            labels = [row.label for row in app.trail._shown]
             assert "15 apply-vector-layout" not in labels
             assert step.label in labels
-            assert not lasts or labels[-1] == lasts
-            await press(pilot, "u")
+            await press(pilot, "escape")
 
 
 @pytest.mark.slow

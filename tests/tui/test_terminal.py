@@ -171,7 +171,7 @@ def received(terminal: Terminal, file: Path) -> dict[str, Any]:
 def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Path) -> None:
     program = (jaxless, "-m", "pallas_debug", "browse")
     with Terminal(str(dumps), program=program) as terminal:
-        terminal.wait_for("vector_add-")
+        terminal.wait_for("vector_add")
         terminal.send("]")
         # The numbers of lines that a pass added and removed: comparisons, which need numpy.
         terminal.wait_until(lambda: re.search(r"\+\d+ -\d+", terminal.seen), "a comparison")
@@ -276,11 +276,11 @@ def test_the_source_is_opened_in_the_editor(tmp_path: Path, dumps: Path, recorde
     vim = recorder.rename(tmp_path / "vim")
     editor = shlex.join([str(vim), "--a flag"])
     with Terminal(str(dumps), VISUAL=editor, EDITOR="no", TOLD=str(file)) as terminal:
-        terminal.wait_for("vector_add-")
+        terminal.wait_for("vector_add")
         terminal.send("]")
         terminal.wait_for("› 00 deserialization")
         terminal.send("/addf\r")
-        terminal.wait_for("  1/1")
+        terminal.wait_for("1/1")
         terminal.send("e")
         found = received(terminal, file)
         terminal.wait_for("addf")  # it is drawn again
@@ -304,7 +304,7 @@ def test_a_source_that_has_changed_is_opened_as_it_was(
     file = tmp_path / "told.json"
     environment = {"EDITOR": str(recorder), "TOLD": str(file), "CODE": "3"}
     with Terminal(str(changed), size=(300, 30), **environment) as terminal:
-        terminal.wait_for("vector_add-")
+        terminal.wait_for("vector_add")
         terminal.send("e")
         found = received(terminal, file)
         terminal.wait_for("recorder exited with 3")

@@ -14,7 +14,7 @@ from textual import on
 from pallas_debug.ir.operations import Module
 from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import KernelStep, TextPlace, kernel_name
+from pallas_debug.tui.model.browser import BEFORE, KernelStep, TextPlace, kernel_name
 from pallas_debug.tui.model.origins import moved_to
 from pallas_debug.tui.model.runs import RunEvent
 from pallas_debug.tui.model.spot import matching
@@ -147,6 +147,17 @@ class MovingActions(Workspace):
     @action("pass.next", "right_curly_bracket", "next pass", arguments="1")
     def action_move_pass(self, direction: int) -> None:
         self.steps.cursor += direction
+
+    @action("pass.grew", "plus", "where the pass that added most operations added them")
+    def action_show_growth(self) -> None:
+        step = self.steps.grew_most
+        if step is None:
+            self.show_message("no pass is known to have added operations")
+            return
+        self.against = BEFORE
+        self.go_to_step(step)
+        self.diffing = True
+        self.focus_on(self.diff)
 
     @action("target.previous", "T", "previous target", arguments="-1")
     @action("target.next", "t", "next target", arguments="1")

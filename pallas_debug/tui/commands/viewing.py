@@ -8,7 +8,7 @@ from functools import partial
 from textual import work
 from textual.worker import get_current_worker
 
-from pallas_debug.ir.operations import NOISE
+from pallas_debug.ir.operations import NOISE, Module
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import BEFORE, Against, KernelStep, TextPlace, kernel_name
 from pallas_debug.tui.model.origins import MAX_FOLLOWED, followed, is_followed
@@ -110,6 +110,12 @@ class ViewingActions(Workspace):
                 "operations are followed through forms of the kernel; this is not one"
             )
             return
+        if (size := self.browser.size(replace(place, step=steps[0]))) > MAX_FOLLOWED:
+            self.show_message(
+                f"{steps[0].label} has {size / 1e6:,.0f} MB; operations are followed through texts "
+                f"of up to {MAX_FOLLOWED / 1e6:,.0f} MB"
+            )
+            return
         load = partial(followed, self.browser, place, list(self.steps.all_steps))
         self.trailing = True
         self.trail.follow(load, steps[0].label, line)
@@ -172,7 +178,7 @@ class ViewingActions(Workspace):
 
     @work(thread=True, exclusive=True, group="difference")
     def _find_difference(self, place: TextPlace, steps: list[KernelStep]) -> None:
-        """Go to the first step, from the shown one, at which two kernels differ."""
+        """Go to the first text with other operations, if the shown one is the same."""
         from pallas_debug.ir.diff import diff  # slows the start
 
         browser, against = self.browser, self.against
@@ -183,8 +189,10 @@ class ViewingActions(Workspace):
                 continue
             if get_current_worker().is_cancelled:
                 return
-            found = diff(browser.lines(at), browser.lines(base), ignore=NOISE)
-            if found.changed and found.kind != "text":
+            old, new = browser.lines(at), browser.lines(base)
+            if step == place.step and diff(old, new, ignore=NOISE).changed:
+                return
+            if Module(old).counts != Module(new).counts:
                 self.call_from_thread(self._show_difference, place, against, step)
                 return
 
@@ -192,7 +200,7 @@ class ViewingActions(Workspace):
         is_shown = self.is_composed and (self.place, self.against) == (place, against)
         if is_shown and self.diffing and step != place.step:
             self.go_to_step(step)
-            self.show_message(f"{step.label} is the first text that differs")
+            self.show_message(f"{step.label} is the first text with other operations")
 
     @action("diff.noise", "i", "count noise as change: value numbers, locations, attribute order")
     def action_toggle_noise(self) -> None:

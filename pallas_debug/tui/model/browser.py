@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -365,15 +366,22 @@ class Browser:
         return (place, base) if is_first else (base, place)
 
     def label(self, place: TextPlace, other: TextPlace) -> str:
-        """Return a label that distinguishes a text from another."""
-        parts = [place.step.label]
-        if place.entry != other.entry or place.target != other.target:
-            parts.insert(0, place.target or "no target")
-        if place.entry.name != other.entry.name:
-            parts.insert(0, place.entry.name)
+        """Return what distinguishes a text from another: directory, kernel, target, step."""
+        parts = []
         if place.entry.dump != other.entry.dump:
-            parts.insert(0, str(self.roots[place.entry.dump]))
+            parts.append(os.path.relpath(self.roots[place.entry.dump], self._parent))
+        elif place.entry != other.entry:
+            parts.append(place.entry.name)
+        if place.target != other.target:
+            parts.append(place.target or "no target")
+        if place.step.label != other.step.label or not parts:
+            parts.append(place.step.label)
         return " ".join(parts)
+
+    @cached_property
+    def _parent(self) -> str:
+        """Folder that contains both directories."""
+        return os.path.commonpath([root.absolute() for root in self.roots])
 
     # The source.
 

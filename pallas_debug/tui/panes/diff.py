@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import work
 from textual.reactive import reactive
+from textual.strip import Strip
 
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import NOISE, Module, Noise, name_of, read_line
@@ -50,6 +51,9 @@ MAX_OPERATIONS = 6
 
 Tag = Literal["labels", "operation", "more", "growth", "hunk", "equal", "removed", "added", "note"]
 Spans = list[tuple[int, int]]
+
+HEAD: tuple[Tag, ...] = ("labels", "operation", "more", "growth")
+"""Tags of the rows above the changes, which are not panned."""
 
 SIGNS: dict[Tag, str] = {"removed": "-", "added": "+"}
 
@@ -110,8 +114,16 @@ class DiffRows:
         self.growth = self._growth()
 
     def operations(self) -> list[str]:
-        """Return the operations that the changes remove or add, most frequent first."""
-        return [name for name, _ in (self.removed + self.added).most_common()]
+        """Return the operations that the changes remove or add, the largest differences first."""
+        removed, added = self.removed, self.added
+        return sorted(
+            removed | added,
+            key=lambda name: (
+                -abs(added[name] - removed[name]),
+                -removed[name] - added[name],
+                name,
+            ),
+        )
 
     def rows(self, only: str | None = None) -> list[DiffRow]:
         """Return the changes, with some lines around them.
@@ -313,6 +325,11 @@ class DiffPane(FindView):
         return not self._diff and not self._note
 
     @property
+    def has_operations(self) -> bool:
+        """True if the diff removes or adds operations."""
+        return any(row.tag == "operation" for row in self._shown)
+
+    @property
     def state(self) -> str:
         """Summary such as `-12 +8 lines`, or the progress of the diff."""
         if self._diff is None:
@@ -494,6 +511,11 @@ class DiffPane(FindView):
         if self._diff is None or row.old is None or row.new is None:
             return []
         return self._diff.words(row.old, row.new)[row.tag == "added"]
+
+    def _strips(self, line: int) -> list[Strip]:
+        if self._shown[line].tag not in HEAD:
+            return super()._strips(line)
+        return self.column(self.cells(line), [], self.columns, self.base_of(line))
 
     def prefix(self, line: int) -> Cells:
         row = self._shown[line]

@@ -71,6 +71,7 @@ class SearchScreen(ListScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#results").mount(self._preview, before="#summary")
+        self._preview.wrap = True
         wanted = self._search.at
         self.set_interval(TICK, self.tick)
         self.tick()
@@ -146,7 +147,10 @@ class SearchScreen(ListScreen[None]):
         if group is None or line >= len(group.hits):
             return []
         hit = self._search.hits[group.hits[line]]
-        return [(f"{hit.line + 1:>8}  ", "results--place"), *_around(hit, width - 10)]
+        before, match, after = hit.parts
+        after = plain(without_locations(spans(after)))
+        number = (f"{hit.line + 1:>8}  ", "results--place")
+        return [number, (before.lstrip(), ""), (match, "results--hit"), (after, "")]
 
     def open(self, line: int) -> None:
         group = self._group(line)

@@ -420,6 +420,7 @@ class TextPane(FindView):
                 for row in _wrapped(text, width - len(margin))
             ]
             for line, note in self._notes.items()
+            if line < self.count
         }
         # Where lines wrap, `rows` counts lines.
         below = {} if self.wrap else {line: len(rows) for line, rows in self._rows_below.items()}
