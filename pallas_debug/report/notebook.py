@@ -57,7 +57,9 @@ def dump_html(dump: Dump) -> str:
         found = read_profile(target.kernel, target.stored) if target is not None else None
         if target is not None and found is not None:
             stats = found.profile.stats
-            content.append(section("Advice", advice.advice_list(stats.advice), level=4))
+            content.append(
+                section("Advice", advice.listed(advice.advice_list(stats.advice)), level=4)
+            )
             content.append(figures.summary(stats, target.text))
             content.append(section("Memory", memory.memory_part(stats.memory), level=4))
         content.append(compilation.passes_table(made))
@@ -78,7 +80,7 @@ def stats_html(stats: Stats) -> str:
     return fragment(
         tag("h3", stats.kernel, " ", tag("span", f"on {stats.target}", class_="pd-dim")),
         section("Bottleneck", figures.bottleneck(stats.bottleneck), level=4),
-        section("Advice", advice.advice_list(stats.advice), level=4),
+        section("Advice", advice.listed(advice.advice_list(stats.advice)), level=4),
         figures.summary(stats),
         section("Memory", memory.memory_part(stats.memory), level=4),
     )

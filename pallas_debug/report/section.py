@@ -122,7 +122,7 @@ def _summary(
         content += [
             figures.tiles(profile.stats),
             section("Bottleneck", figures.bottleneck(profile.bottleneck)),
-            section("Advice", advice.advice_list(profile.advice, reported.link)),
+            section("Advice", advice.listed(advice.advice_list(profile.advice, reported.link))),
             tag("div", class_="pd-strip", data_strip=f"{reported.id}/{at}"),
             section("Timeline", timeline.timeline_part(profile, reported.name)),
         ]

@@ -1,48 +1,46 @@
-"""Advice: what makes a kernel slow, with the evidence for it, and what to change."""
+"""Advice: what would save cycles, how many, and what to change; what saves most comes first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from pallas_debug.profile.advice import Advice
-from pallas_debug.profile.whatif import WhatIf
 from pallas_debug.report import words
-from pallas_debug.report.markup import Markup, tag
-from pallas_debug.report.parts.common import facts, mark, place, quoted
+from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.parts.common import measured, place
 from pallas_debug.report.parts.findings import Link, nowhere
 
 
-def advice_list(found: Sequence[Advice], link: Link = nowhere) -> Markup:
-    """A card for each piece."""
-    if not found:
-        return Markup()
-    return tag("div", [_card(advice, link) for advice in found], class_="pd-cards")
+def advice_list(found: Iterable[Advice], link: Link = nowhere, of: Child = None) -> list[Markup]:
+    """An item for each piece.
+
+    Args:
+      of: the kernel that each is for, if they are listed with those for others.
+    """
+    return [_item(advice, link, of) for advice in found]
 
 
-def _card(advice: Advice, link: Link) -> Markup:
-    source = advice.source
-    href = link(source) if source is not None else None
-    where = [place(source, href)] if source is not None else []
-    if advice.operand is not None:
-        where.append(tag("code", advice.operand))
-    return tag(
-        "article",
-        tag(
-            "header",
-            tag("h4", mark("warn", advice.kind)),
-            tag("p", where, class_="pd-where") if where else None,
-            class_="pd-head",
-        ),
-        quoted(source, href) if source is not None and source.text else None,
-        tag("p", advice.message),
-        facts([("try", advice.remedy), ("saves", _saving(advice.what_if))]),
-        class_="pd-card pd-is-warn",
-    )
+def listed(items: list[Markup]) -> Markup:
+    """Items as a list; nothing if there are none."""
+    return tag("ol", items, class_="pd-proposals") if items else Markup()
 
 
-def _saving(what_if: WhatIf) -> str:
-    """`7,402 of 12,287 cycles (60 %), with q_ref[2]=256`."""
+def _item(advice: Advice, link: Link, of: Child) -> Markup:
+    what_if, source = advice.what_if, advice.source
     now = what_if.now.value or 1
-    saved = f"{words.number(round(what_if.saved))} of {words.number(now)} cycles"
-    most = "at most " if what_if.is_bound else ""
-    return f"{most}{saved} ({words.percent(what_if.saved / now)}), with {what_if.change}"
+    most = "≤ " if what_if.is_bound else ""
+    saved = f"{most}{words.number(round(what_if.saved))} cycles"
+    cycles = f"{words.number(what_if.now.value)} → {words.number(what_if.cycles.value)} cycles"
+    why = f"{advice.kind}: {advice.message}; {cycles} ({what_if.change})"
+    return tag(
+        "li",
+        measured(what_if.saved / now, saved),
+        tag("b", words.percent(what_if.saved / now), class_="pd-saved"),
+        tag(
+            "div",
+            of,
+            f"{advice.remedy} ",
+            place(source, link(source)) if source is not None else None,
+            tag("span", why, class_="pd-sub"),
+        ),
+    )

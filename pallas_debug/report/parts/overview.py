@@ -11,7 +11,8 @@ from pallas_debug.render import plural, plural_of
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
 from pallas_debug.report.markup import Child, Markup, join, tag
-from pallas_debug.report.parts.common import Segment, mark, measured, place, stacked, table
+from pallas_debug.report.parts.advice import advice_list, listed
+from pallas_debug.report.parts.common import Segment, mark, measured, stacked, table
 
 StatsByLabel = Mapping[str, Stats]
 """Statistics of a kernel by the label of a target, where its schedule was kept."""
@@ -87,34 +88,22 @@ def proposals(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
     """What would save cycles, over all kernels; what saves most comes first."""
     found = sorted(
         (
-            (-advice.what_if.saved, kernel, at, target.label, advice)
-            for kernel, of in zip(contents.kernels, stats, strict=True)
+            (-piece.what_if.saved, number, at, piece)
+            for number, (kernel, of) in enumerate(zip(contents.kernels, stats, strict=True))
             for at, target in enumerate(kernel.targets)
             if target.label in of and not target.is_old
-            for advice in of[target.label].advice
+            for piece in of[target.label].advice
         ),
-        key=lambda item: item[0],
+        key=lambda item: item[:3],
     )
     items = []
-    for saved, kernel, at, label, advice in found[:MAX_PROPOSALS]:
-        now = advice.what_if.now.value or 1
-        where = place(advice.source, kernel.link(advice.source)) if advice.source else None
-        items.append(
-            tag(
-                "li",
-                measured(-saved / now, f"{words.number(round(-saved))} cycles"),
-                tag("b", words.percent(-saved / now), class_="pd-saved"),
-                tag(
-                    "div",
-                    tag("a", kernel.name, href=f"#{kernel.id}/t{at}"),
-                    f" on {label}: {advice.remedy} ",
-                    where,
-                ),
-            )
-        )
+    for _, number, at, piece in found[:MAX_PROPOSALS]:
+        kernel = contents.kernels[number]
+        name = tag("a", kernel.name, href=f"#{kernel.id}/t{at}")
+        items += advice_list([piece], kernel.link, [name, f" on {kernel.targets[at].label}: "])
     more = len(found) - len(items)
     rest = tag("p", f"{more} more are with their kernels.", class_="pd-more") if more > 0 else None
-    return tag("div", tag("ol", items, class_="pd-proposals"), rest) if items else Markup()
+    return tag("div", listed(items), rest) if items else Markup()
 
 
 def matrix(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
