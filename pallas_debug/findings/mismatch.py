@@ -86,7 +86,9 @@ class ChainPlace(NamedTuple):
         return where(self.line)
 
 
-CauseKind = Literal["replaced", "not reset", "stored early", "left over"]
+CauseKind = Literal[
+    "replaced", "not reset", "stored early", "left over", "where true", "where false"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +96,10 @@ class ChainCause:
     """Something certain about a chain that explains a wrong value.
 
     Attributes:
-      place: line to look at: of the write that replaces another, or of the read.
+      place: line to look at: of the write that replaces another, of the read, or of the condition
+        whose value the wrong elements share.
       other: the other side: the write that is replaced, that the value began with, that is read,
-        or that comes too late.
+        that comes too late, or that is wrong.
     """
 
     kind: CauseKind
@@ -191,6 +194,8 @@ def _because(kind: CauseKind) -> Test:
     return lambda facts: facts.because is not None and facts.because.kind == kind
 
 
+_CONDITIONS: Sequence[tuple[str, CauseKind]] = (("true", "where true"), ("false", "where false"))
+
 CASES: Mapping[Fault, Sequence[Case]] = {
     Fault.VALUE_MISMATCH: [
         _case(
@@ -228,6 +233,15 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "{because.buffer} at {because.other.point}, for another block",
             "clear {because.buffer}, or mask that part of it, unless it should carry values over",
             _because("left over"),
+        ),
+        *(
+            _case(
+                "all wrong elements of this block are where the condition in {because.place} is "
+                + value,
+                "look at that condition, and at what {because.other} stores where it is " + value,
+                _because(kind),
+            )
+            for value, kind in _CONDITIONS
         ),
         _case(
             NO_CAUSE,

@@ -49,9 +49,7 @@ class FloatOperation:
 
 # Cases
 
-_GUARD = (
-    "find out why it is zero; if zero is valid, as for an empty row, guard: jnp.where(d == 0, 1, d)"
-)
+_GUARD = "find out why it is zero; if it may be, guard against it: jnp.where(d == 0, 1, d)"
 """Advice about a zero that is a divisor, or the argument of a logarithm. A guard alone would hide
 that the zero is wrong."""
 
