@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import string
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -39,6 +40,20 @@ def screen_rows(app: App[None]) -> list[str]:
 def screen_text(app: App[None]) -> str:
     """What is on the screen, without colours and trailing blanks."""
     return "\n".join(row.rstrip() for row in screen_rows(app)) + "\n"
+
+
+def style_text(app: App[None]) -> str:
+    """A letter for the style of each cell, and what the letters mean."""
+    letters: dict[str, str] = {}
+    rows = []
+    for row in app.screen._compositor.render_strips():
+        cells = ""
+        for segment in row:
+            letter = letters.setdefault(str(segment.style), string.ascii_letters[len(letters)])
+            cells += letter * segment.cell_length
+        rows.append(cells)
+    meanings = [f"{letter} {style}" for style, letter in letters.items()]
+    return "\n".join([*rows, *meanings]) + "\n"
 
 
 def message(app: App[None]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,12 @@ def run(options: BrowseOptions) -> int:
     if len(where) > 2:
         listed = " ".join(map(str, where))
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
-    if not output.has_terminal():
+    is_dumb = os.environ.get("TERM") == "dumb"
+    if is_dumb or not output.has_terminal():
+        which = " other than TERM=dumb" if is_dumb else ""
         raise CannotRunError(
-            "browse needs a terminal. Without one: `pallas-debug ls` lists kernels and passes, "
-            "`show` prints one, `diff` compares, and `report` writes a page."
+            f"browse needs a terminal{which}. Without one: `pallas-debug ls` lists kernels and "
+            "passes, `show` prints one, `diff` compares, and `report` writes a page."
         )
     from pallas_debug.tui.run import browse  # importing Textual takes a while
 

@@ -6,15 +6,17 @@ from textual import work
 
 from pallas_debug.render import plural
 from pallas_debug.tui import _textual
+from pallas_debug.tui.commands.going import GoingActions
 from pallas_debug.tui.commands.marking import MarkingActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
-from pallas_debug.tui.keys import HEADINGS, action, display_keys
+from pallas_debug.tui.keys import action
 from pallas_debug.tui.keys import registry as registry
 from pallas_debug.tui.model.browser import BEFORE, Browser, Entry
 from pallas_debug.tui.model.spot import Spot
 from pallas_debug.tui.model.watch import DumpChange, Watch
+from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.widgets.lists import ListPane
 
 PRELOAD_AFTER = 0.5
@@ -33,7 +35,7 @@ def preload() -> None:
     import pallas_debug.tui.panes.dialogs  # noqa: F401
 
 
-class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
+class BrowseApp(GoingActions, MarkingActions, MovingActions, ViewingActions, OutputActions):
     """App of `pallas-debug browse`: kernels, their passes, and the text of each.
 
     Args:
@@ -121,29 +123,15 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
         if new := sum(step.label not in labels for step in self.steps.all_steps):
             self.show_message(f"new: {plural(new, 'pass')}")
 
-    @action("pane.kernels", "1", "kernels", priority=True, arguments="0")
-    @action("pane.passes", "2", "passes", priority=True, arguments="1")
     @action("pane.text", "3", "text", priority=True, arguments="2")
+    @action("pane.passes", "2", "passes", priority=True, arguments="1")
+    @action("pane.kernels", "1", "kernels", priority=True, arguments="0")
     def action_focus_number(self, number: int) -> None:
         self.focus_on((self.kernels, self.steps, self.shown)[number])
 
     @action("program.help", "question_mark", "help: keys of this pane, then of all")
     def action_help(self) -> None:
         self.show_help()
-
-    @action("program.palette", "ctrl+p", "palette: all actions, by name")
-    def action_palette(self) -> None:
-        def chosen(call: str | None) -> None:
-            if call is not None:
-                self.call_later(self.run_action, call)
-
-        choices = []
-        for found in registry().values():
-            if found.method != "palette":
-                heading = HEADINGS[found.group].lower()
-                parts = found.title, display_keys(found.keys), f"· {heading}"
-                choices.append(("  ".join(filter(None, parts)), found.call))
-        self.choose("run an action", choices, chosen)
 
     @action("program.theme", "", "theme, light or dark")
     def action_choose_theme(self) -> None:
@@ -153,8 +141,8 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
 
         themes = self.available_themes
         names = sorted(themes, key=lambda name: (not themes[name].dark, name))
-        listed = [(f"{name}  {'dark' if themes[name].dark else 'light'}", name) for name in names]
-        self.choose("theme", listed, chosen, at=names.index(self.theme))
+        choices = [Choice(n, n, "dark" if themes[n].dark else "light") for n in names]
+        self.choose("Theme", choices, chosen, at=names.index(self.theme))
 
     @action("program.suspend", "ctrl+z", "suspend; fg in the shell resumes")
     def action_suspend(self) -> None:

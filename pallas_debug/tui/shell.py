@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +29,7 @@ from pallas_debug.tui import _textual, terminal, theme
 from pallas_debug.tui.keys import bindings, footer, registry
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.widgets.cells import visible
+from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.widgets.frame import CUT
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class Prompt(Input):
 
     DEFAULT_CSS = """
     Prompt {
-        height: 1; border: none; padding: 0 1; display: none; background: $surface;
+        height: 1; border: none; padding: 0 1; display: none; background: $panel;
+        background-tint: $panel 0%;
         & > .input--placeholder { color: $text-muted; }
         &.asking { display: block; }
     }
@@ -234,6 +236,8 @@ class Shell(App[None], inherit_bindings=False):
 
     def show_keys(self) -> None:
         """Show in the bottom line the keys of the focused pane, as many as there is room for."""
+        if len(self.screen_stack) > 1:  # a dialog has keys of its own
+            return
         room = max(self.size.width - 2, 1)
         message = visible(self._message)
         text = Content(message if cell_len(message) <= room else f"{message[: room - 1]}{CUT}")
@@ -254,7 +258,8 @@ class Shell(App[None], inherit_bindings=False):
     def show_help(self) -> None:
         from pallas_debug.tui.panes.dialogs import HelpScreen, help_sections  # slows the start
 
-        self.push_screen(HelpScreen(help_sections(registry().values())))
+        pane = self.focused.id if self.focused is not None else None
+        self.push_screen(HelpScreen(help_sections(registry().values(), pane)))
 
     # Questions.
 
@@ -289,15 +294,16 @@ class Shell(App[None], inherit_bindings=False):
     def choose(
         self,
         what: str,
-        choices: Sequence[tuple[str, T]],
+        choices: Iterable[tuple[str, T] | Choice[T]],
         chosen: Callable[[T | None], None],
         *,
         at: int = 0,
+        typed: Callable[[str], list[Choice[T]]] | None = None,
     ) -> None:
         """Let the user choose from a list; see `Chooser`."""
         from pallas_debug.tui.panes.dialogs import Chooser  # slows the start
 
-        screen: Chooser[Any] = Chooser(what, choices, at=at)
+        screen = Chooser(what, [Choice(*choice) for choice in choices], at=at, typed=typed)
         self.push_screen(screen, chosen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -38,7 +38,7 @@ def has_colors(environment: Mapping[str, str]) -> bool:
     try:
         curses.setupterm(environment.get("TERM") or "dumb", sys.__stdout__.fileno())  # type: ignore[union-attr]
     except (curses.error, OSError, ValueError):  # unknown to terminfo
-        return environment.get("TERM", "dumb") != "dumb"
+        return bool(environment.get("TERM"))
     return curses.tigetnum("colors") >= MIN_COLORS
 
 

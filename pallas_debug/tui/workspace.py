@@ -18,8 +18,8 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import NOISE
 from pallas_debug.tui.model.browser import (
     BEFORE,
+    DRAWN,
     ERROR,
-    STATS,
     Against,
     Browser,
     Entry,
@@ -63,7 +63,6 @@ class Workspace(Shell):
     CSS = """
     Screen { layout: vertical; }
     #panes { height: 1fr; }
-    LineView { border: none; height: 1fr; }
     #left { width: 32%; min-width: 32; max-width: 64; }
     #left.alone { width: 1fr; min-width: 0; max-width: 100%; }
     #right { width: 1fr; }
@@ -268,7 +267,7 @@ class Workspace(Shell):
         """Open the file of a text, or return the reason why it cannot be read."""
         if place.step.label == ERROR:
             return self.browser.lines(place)
-        if place.step.label == STATS:
+        if place.step.label in DRAWN:
             self._compute(place)
             return ["computing…"]
         try:

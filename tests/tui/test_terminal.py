@@ -181,7 +181,7 @@ def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Pa
 # Colours, and sizes.
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "vt100"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "vt100"}])
 def test_without_colours(tmp_path: Path, add: str, environment: dict[str, str]) -> None:
     with Terminal(add, **environment) as terminal:
         terminal.wait_for("original")
@@ -209,6 +209,14 @@ def test_without_a_terminal(command: Run, dumps: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("pallas-debug: browse needs a terminal. Without one: ")
     assert {"ls", "show", "diff", "report"} <= set(re.findall(r"\w+", done.stderr))
+
+
+def test_a_terminal_that_cannot_move_its_cursor(add: str) -> None:
+    with Terminal(add, TERM="dumb", size=(300, 30)) as terminal:
+        terminal.wait_for("browse needs a terminal other than TERM=dumb. Without one: `pallas-")
+        terminal.wait_until(lambda: terminal.process.poll() is not None, "the end")
+        assert terminal.process.returncode == Exit.CANNOT_RUN
+        assert "\x1b[" not in terminal.seen
 
 
 @pytest.mark.parametrize(

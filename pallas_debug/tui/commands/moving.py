@@ -5,24 +5,17 @@ When switching between texts of a kernel, the cursor stays on its operation.
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePath
 from typing import NamedTuple
 
 from textual import on
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import BEFORE, KernelStep, TextPlace, kernel_name
+from pallas_debug.tui.model.browser import BEFORE, TextPlace, kernel_name
 from pallas_debug.tui.model.origins import moved_to
 from pallas_debug.tui.model.runs import RunEvent
-from pallas_debug.tui.model.spot import matching
 from pallas_debug.tui.panes.text import TextPane
 from pallas_debug.tui.workspace import Workspace
-
-_SOURCE = re.compile(r"(?P<file>.*[^:\s]):(?P<line>\d+)")
-_PASS = re.compile(r"p(?P<number>\d+)")
 
 
 class MovingActions(Workspace):
@@ -55,64 +48,6 @@ class MovingActions(Workspace):
     @action("pane.zoom", "z", "zoom a pane")
     def action_zoom_pane(self) -> None:
         self.zoomed = not self.zoomed
-
-    # By number or name.
-
-    @action("go.to", "colon", "go to a line, a pass (p13 or its name), or file:line", priority=True)
-    def action_go_to(self) -> None:
-        self.ask("line, p13, name of a pass, or file:line", done=self._go_to)
-
-    def _go_to(self, typed: str) -> None:
-        typed = typed.strip()
-        if typed.isdecimal():
-            self.text.go_to(max(int(typed), 1) - 1)
-            source = self.text.source
-            if int(typed) > self.text.count and source.indexed >= source.size:
-                self.show_message(f"there are {plural(self.text.count, 'line')}")
-        elif place := _SOURCE.fullmatch(typed):
-            self._go_to_source(place["file"], int(place["line"]))
-        elif typed:
-            self._go_to_named_step(typed)
-
-    def _go_to_named_step(self, typed: str) -> None:
-        number = _PASS.fullmatch(typed)
-        found = matching(self.steps.all_steps, number["number"] if number else typed)
-        if len(found) == 1:
-            self.go_to_step(found[0])
-        elif found:
-            self._choose_step(found)
-        else:
-            self.show_message(f"no line, stage or pass {typed!r}")
-
-    def _choose_step(self, steps: list[KernelStep]) -> None:
-        def chosen(wanted: KernelStep | None) -> None:
-            if wanted is not None:
-                self.go_to_step(wanted)
-
-        at = steps.index(self.steps.current) if self.steps.current in steps else 0
-        self.choose("go to stage or pass", [(s.label, s) for s in steps], chosen, at=at)
-
-    def _go_to_source(self, file: str, line: int) -> None:
-        """Show a line of the Python source, and mark the operations that come from it."""
-        origins = self.text.origins
-        files = sorted({name for name, _ in origins if _is_path(name, file)})
-        own = self.browser.source_file(self.entry) if self.entry else None
-        if own is not None and _is_path(own, file):
-            self.sourcing = True
-            self.source.cursor = line - 1
-        elif not files:
-            self.show_message(f"nothing in this text comes from a file {file!r}")
-            return
-        made = sorted({at for name in files for at in origins.get((name, line), ())})
-        if not made:
-            lines = sorted({number for name, number in origins if name in files})
-            near = min(lines, key=lambda number: abs(number - line), default=None)
-            hint = f"; try line {near}" if near else ""
-            self.show_message(f"nothing in this text comes from {file}:{line}{hint}")
-            return
-        self.text.mark_origin(made)
-        self.text.go_to(made[0])
-        self.show_message(f"{plural(len(made), 'line')} from {file}:{line}")
 
     # Kernels.
 
@@ -244,9 +179,3 @@ class _Anchor(NamedTuple):
     place: TextPlace
     module: Module
     line: int
-
-
-def _is_path(name: str, typed: str) -> bool:
-    """Return whether the typed text is this path, or the end of it."""
-    wanted = PurePath(typed).parts
-    return bool(wanted) and PurePath(name).parts[-len(wanted) :] == wanted

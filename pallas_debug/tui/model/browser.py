@@ -33,6 +33,9 @@ ERROR = "error"
 STATS = "stats"
 """Label of the step with a kernel's statistics."""
 
+DRAWN = (STATS, "utilization", "vmem")
+"""Texts that are computed, and a table and an HTML page that are drawn."""
+
 TABLES = [name for name in OF_SCHEDULE if name != "bundles"]
 """Texts about the schedule that are not forms of the kernel."""
 
@@ -265,8 +268,8 @@ class Browser:
         """Return a text, or the reason why it cannot be read."""
         if place.step.label == ERROR:
             return self._error(place)
-        if place.step.label == STATS:
-            return self._stats(place)
+        if place.step.label in DRAWN and (drawn := self._drawn(place)):
+            return drawn
         try:
             return self.file(place).text()
         except (OSError, PallasDebugError) as error:
@@ -280,16 +283,26 @@ class Browser:
         where = f"\n{failure.source}" if failure.source else ""
         return f"{failure.type} at {failure.stage}{where}\n\n{failure.message}"
 
-    def _stats(self, place: TextPlace) -> str:
-        from pallas_debug.profile.text import lines_of  # both are slow to import
+    def _drawn(self, place: TextPlace) -> str:
+        """Return statistics, or a table of the schedule; empty if it cannot be read."""
+        from pallas_debug.profile.text import lines_of  # all are slow to import
+        from pallas_debug.profile.units import read_utilization
         from pallas_debug.store.profiles import read_profile
+        from pallas_debug.tui.model.drawn import memory_lines, unit_lines
 
         compilation = self.compilation(place.entry, place.target)
         try:
             found = read_profile(self.stored(place.entry), compilation) if compilation else None
         except PallasDebugError as error:
             return str(error)
-        return "\n".join(lines_of(found.profile.stats)) if found else "there is no schedule"
+        if found is None:
+            return "there is no schedule"
+        if place.step.label == STATS:
+            return "\n".join(lines_of(found.profile.stats))
+        if place.step.label == "vmem":
+            return "\n".join(memory_lines(found.profile.memory))
+        table = read_utilization(found.profile.texts.utilization or "")
+        return "\n".join(unit_lines(table)) if table else ""
 
     def lines(self, place: TextPlace) -> list[str]:
         """Return the lines of a text."""

@@ -14,8 +14,10 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from pallas_debug.tui.keys import HEADINGS, MOVING, Action, display_keys
-from pallas_debug.tui.widgets.cells import Cells, visible
+from pallas_debug.tui import _textual
+from pallas_debug.tui.keys import GROUPS, HEADINGS, MOVING, Action, display_keys
+from pallas_debug.tui.widgets.cells import Cells, fitted, marked, visible
+from pallas_debug.tui.widgets.choices import Choice, Match, ranked
 from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.widgets.lists import LineList
 
@@ -36,12 +38,15 @@ class ResultList(LineView, can_focus=False):
         "results--place",
         "results--bad",
         "results--kernel",
+        "results--match",
     }
     DEFAULT_CSS = """
     ResultList {
+        & .lineview--cursor { background: $primary-muted; }
         & .results--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
         & .results--place { color: $text-muted; }
         & .results--kernel { color: $text-primary; text-style: bold; }
+        & .results--match { color: $text-accent; text-style: bold underline; }
         & .results--bad { color: $text-error; text-style: bold; }
         &:nocolor .results--hit { text-style: bold reverse; }
     }
@@ -90,13 +95,19 @@ class ListScreen(ModalScreen[T | None], Generic[T]):
         Binding("pageup", "page(-1)", "previous page", show=False),
     ]
 
-    CSS = """
+    DEFAULT_CSS = """
     ListScreen { align: center middle; }
-    #results { width: 100%; height: 100%; background: $surface; }
-    #results Static { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; }
-    #results Input { height: 1; border: none; padding: 0 1; }
+    #results {
+        width: 100%; height: 100%; background: $surface; border: round $text-primary;
+        border-title-color: $text-primary;
+    }
+    #results Static { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; }
+    #results Input {
+        height: 1; border: none; padding: 0 1; background: $panel; background-tint: $panel 0%;
+    }
+    #results .input--placeholder { color: $text-muted; }
     #results ResultList { height: 1fr; }
-    #results Preview { height: 6; border-top: hkey $surface-lighten-2; }
+    #results Preview { height: 6; border-top: hkey $border-blurred; }
     """
 
     def __init__(self, title: str, *, hint: str, value: str = "") -> None:
@@ -106,8 +117,8 @@ class ListScreen(ModalScreen[T | None], Generic[T]):
         self._value = value
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="results"):
-            yield Static(visible(self._title), markup=False)
+        with Vertical(id="results") as box:
+            _textual.set_border_labels(box, visible(self._title), "")
             yield Input(self._value, placeholder=self._hint, compact=True, select_on_focus=False)
             yield ResultList(self.draw)
             yield Static(id="summary", markup=False)
@@ -147,51 +158,75 @@ class ListScreen(ModalScreen[T | None], Generic[T]):
 
 
 class Chooser(ListScreen[T]):
-    """List of choices. Returns the chosen value, or None.
+    """List of choices, which typing filters and ranks. Returns the chosen value, or None.
 
     Args:
-      choices: labels and values.
       at: initial cursor position.
+      typed: returns choices that the typed text itself names.
     """
 
-    CSS = """
-    Chooser #results { width: 72; max-width: 100%; height: 22; max-height: 100%; }
+    DEFAULT_CSS = """
+    Chooser #results { width: 76; max-width: 100%; height: 24; max-height: 100%; }
     """
 
-    def __init__(self, title: str, choices: Sequence[tuple[str, T]], *, at: int = 0) -> None:
-        super().__init__(title, hint="filter")
+    def __init__(
+        self,
+        title: str,
+        choices: Sequence[Choice[T]],
+        *,
+        at: int = 0,
+        typed: Callable[[str], list[Choice[T]]] | None = None,
+    ) -> None:
+        super().__init__(title, hint="letters of the name")
         self._at = at
         self._choices = choices
-        self.shown = choices
+        self._typed = typed
+        self.shown = [Match(choice) for choice in choices]
 
     def on_mount(self) -> None:
         self.listed.grow(len(self.shown), keep=self._at)
 
     @on(Input.Changed)
     def _filter(self, event: Input.Changed) -> None:
-        """Show the choices that contain all words, ignoring case."""
-        words = event.value.lower().split()
-        self.shown = [c for c in self._choices if all(word in c[0].lower() for word in words)]
+        text = event.value.strip()
+        named = self._typed(text) if self._typed is not None and text else []
+        rest = ranked(self._choices, text) if text else map(Match, self._choices)
+        self.shown = [*map(Match, named), *rest]
         self.listed.grow(len(self.shown), keep=0)
         self.show_summary("" if self.shown else "nothing matches")
 
     def draw(self, line: int, width: int) -> Cells:
-        return [(self.shown[line][0], "")]
+        choice, found = self.shown[line]
+        room = width - len(choice.note) - 1
+        marks = [(at, at + 1, "results--match") for at in found]
+        label = marked([(fitted(choice.label, room), "")], [m for m in marks if m[1] < room])
+        return [*label, (f" {choice.note}", "results--place")]
 
     def open(self, line: int) -> None:
-        self.dismiss(self.shown[line][1])
+        self.dismiss(self.shown[line].choice.value)
 
 
 class HelpScreen(ModalScreen[None]):
-    """Help screen: keys or commands, and what they do, by heading."""
+    """Help screen: keys or commands, and what they do, by heading. `/` searches in it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q,ctrl+c", "dismiss", "close", show=False)
+        Binding("slash", "search", "search", show=False),
+        Binding("escape,ctrl+c", "back", "end the search, then close", show=False),
+        Binding("question_mark,q", "dismiss", "close", show=False),
     ]
 
-    CSS = """
+    DEFAULT_CSS = """
     HelpScreen { align: center middle; }
-    #help { width: 72; max-width: 100%; height: 90%; background: $panel; padding: 0 1; }
+    #help {
+        width: 76; max-width: 100%; height: 90%; background: $surface; padding: 0 1;
+        border: round $text-primary; border-title-color: $text-primary;
+        border-subtitle-color: $text-muted;
+    }
+    #help Input {
+        height: 1; border: none; padding: 0; display: none; background: $panel;
+        background-tint: $panel 0%;
+    }
+    #help Input.asking { display: block; }
     """
 
     def __init__(self, sections: Mapping[str, Section]) -> None:
@@ -199,10 +234,39 @@ class HelpScreen(ModalScreen[None]):
         self._sections = sections
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="help"):
+        with Vertical(id="help") as box:
+            box.border_title = "Help"
+            box.border_subtitle = "/ search  esc close"
             yield HelpLines(self._sections)
+            yield Input(placeholder="part of a key or of what it does", compact=True)
 
     def on_mount(self) -> None:
+        self.query_one(HelpLines).focus()
+
+    def action_search(self) -> None:
+        self.query_one(Input).add_class("asking").focus()
+
+    @on(Input.Changed)
+    def _filter(self, event: Input.Changed) -> None:
+        words = event.value.lower().split()
+        found = {
+            heading: [e for e in entries if all(word in " ".join(e).lower() for word in words)]
+            for heading, entries in self._sections.items()
+        }
+        self.query_one(HelpLines).show_sections(
+            {h: entries for h, entries in found.items() if entries}
+        )
+
+    @on(Input.Submitted)
+    def _to_lines(self) -> None:
+        self.query_one(HelpLines).focus()
+
+    def action_back(self) -> None:
+        typed = self.query_one(Input)
+        if not typed.has_class("asking"):
+            self.dismiss()
+        typed.value = ""
+        typed.remove_class("asking")
         self.query_one(HelpLines).focus()
 
 
@@ -223,7 +287,11 @@ class HelpLines(LineList):
         self._sections = sections
 
     def on_resize(self) -> None:
-        self.show(help_lines(self._sections, self.columns))
+        self.show_sections(self._sections)
+
+    def show_sections(self, sections: Mapping[str, Section]) -> None:
+        self._sections = sections
+        self.show(help_lines(sections, self.columns), cursor=0)
 
 
 def moving_keys() -> Section:
@@ -234,13 +302,14 @@ def moving_keys() -> Section:
     return [(display_keys(",".join(k)), what) for (_, what), k in keys.items()]
 
 
-def help_sections(actions: Iterable[Action]) -> dict[str, Section]:
-    """Return the keys and their descriptions, by heading."""
-    found: dict[str, Section] = {MOVING: moving_keys()}
+def help_sections(actions: Iterable[Action], pane: str | None) -> dict[str, Section]:
+    """Return the keys and their descriptions by heading, those of a pane first."""
+    found: dict[str, Section] = {HEADINGS[group]: [] for group in GROUPS.get(pane or "", ())}
+    found[MOVING] = moving_keys()
     for action in actions:
-        heading = HEADINGS[action.group]
         if action.keys:
-            found.setdefault(heading, []).append((display_keys(action.keys), action.title))
+            entry = (display_keys(action.keys), action.title)
+            found.setdefault(HEADINGS[action.group], []).append(entry)
     return found
 
 

@@ -182,6 +182,7 @@ class KernelPane(ListPane):
         if not self._reading and not self.list.whole:
             self._reading = True
             self._read_rows()
+        self._update_note()  # all may have been read in order to be drawn
 
     @work(thread=True, group="rows")
     def _read_rows(self) -> None:
@@ -274,7 +275,7 @@ class KernelPane(ListPane):
         if not self.panned:  # keep the targets visible, unless panned
             name = fitted(name, max(min(self.list.widest, room), _MIN_NAME))
         room -= len(name)
-        more: Cells = [(f" {failing}"[:room], "kernels--failed")] if room > 1 else []
+        more: Cells = [(f" {failing}"[:room], "kernels--failed")] if room > _MIN_NAME else []
         return [*before, (name, ""), *after, *more]
 
 

@@ -19,8 +19,9 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
 from pallas_debug.tui.model import DEBOUNCE, Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, TextPlace
+from pallas_debug.tui.model.drawn import bar
 from pallas_debug.tui.model.kernels import FAILED
-from pallas_debug.tui.widgets.cells import Cells, bar
+from pallas_debug.tui.widgets.cells import Cells
 from pallas_debug.tui.widgets.lists import ListPane, aligned
 
 TICK = 0.2
@@ -313,5 +314,4 @@ class StepPane(ListPane):
     def _bar(self, net: int, width: int) -> str:
         """Return a bar as long as a change, compared with the largest one."""
         largest = max((abs(change.net) for change in self.changes.values()), default=0)
-        eighths = -(-abs(net) * width * 8 // largest) if largest else 0
-        return bar(eighths, width)
+        return bar(abs(net) / largest if largest else 0.0, width)

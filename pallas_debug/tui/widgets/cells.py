@@ -116,12 +116,6 @@ def fitted(text: str, room: int) -> str:
     return text.ljust(room)
 
 
-def bar(eighths: int, width: int) -> str:
-    """Return a bar of `width` cells, filled from the left with this many eighths of a cell."""
-    whole, rest = divmod(eighths, 8)
-    return f"{'█' * whole}{' ▏▎▍▌▋▊▉'[rest] if rest else ''}".ljust(width)
-
-
 def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Cells:
     """Overlay a line with marks, which must be in order and may span several parts."""
     if not marks:

@@ -102,7 +102,7 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
 
     DEFAULT_CSS = """
     LineView {
-        overflow: hidden hidden;
+        height: 1fr; overflow: hidden hidden;
         & .lineview--bar { color: $border-blurred; }
         &:focus .lineview--bar { color: $text-primary; }
         & .lineview--cursor { background: $panel; }
