@@ -86,7 +86,7 @@ LINES: dict[str, str] = {
     """,
     "unknown command or option, a missing argument, a value that does not parse": f"""
         dmup rows.py
-        dump,show
+        dump,verify,sweep
         dump rows:double -a f32[
         doctor --targets --kernels
         doctor --kernels --json
@@ -203,7 +203,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "exits.py").write_text(f"{ones}rows.double(x)\nraise SystemExit(5)\n")
     (root / "empty").mkdir()
     x = jax.ShapeDtypeStruct((1024,), jnp.float32)
-    (dump,) = pallas_debug.dump(vector_add, x, x, to=root / "dumps")
+    (dump,) = pallas_debug.dump(vector_add, x, x, stages="mosaic", to=root / "dumps")
     kernel = root / "dumps" / dump.name
     shutil.copytree(kernel, root / "damaged" / dump.name)
     (root / "damaged" / dump.name / "kernel.json").write_text("{")
