@@ -46,6 +46,7 @@ LABELS = {
     "ok": "ok",
     "failed": "found",
     "found": "found",
+    "FOUND": "found",
     "unknown": "unsure",
     "warning": "unsure",
     "hint": "unsure",
@@ -53,10 +54,10 @@ LABELS = {
     "try:": "remedy",
     "next:": "next",
 }
-"""Roles of the words that lines begin with."""
+"""Roles of the words that lines and cells of tables begin with."""
 
 _LABEL = re.compile(
-    rf"(?m)(^ *|: )({'|'.join(map(re.escape, LABELS))}|[A-Z]\w+(?= in kernel `))(?!\w)"
+    rf"(?m)(^ *|: |  )({'|'.join(map(re.escape, LABELS))}|[A-Z]\w+(?= in kernel `))(?!\w)"
 )
 
 MIN_WRAPPED = 40

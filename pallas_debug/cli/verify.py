@@ -177,12 +177,6 @@ def run(options: VerifyOptions) -> int:
 
 def next_command(verdict: Verdict, options: VerifyOptions) -> str:
     """Return the command that shows most about a verdict."""
-    program = ["-m"] if options.module else []
-    program += ["--"] if any(word.startswith("-") for word in options.rest) else []
-    program += [options.what, *options.rest]
-    program += [word for text in options.args for word in ("--arg", text)]
-    for name, value in (("--inputs", options.inputs), ("--spec", options.spec)):
-        program += [] if value is None else [name, value]
     verified: list[str] = []
     if options.reference is not None:
         verified += ["--reference", options.reference]
@@ -193,7 +187,11 @@ def next_command(verdict: Verdict, options: VerifyOptions) -> str:
     else:
         verified = []
     return followup.after_verdict(
-        verdict.findings, program, options.to, verified=verified, is_complete=verdict.complete
+        verdict.findings,
+        options.words(),
+        options.to,
+        verified=verified,
+        is_complete=verdict.complete,
     )
 
 
@@ -252,7 +250,7 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
         output.print_json("verify", {"ok": verdict.ok, **vars(verdict)})
         return
     text = output.visible(verdict_text(verdict, verbose=options.verbose))
-    click.echo(github.quoted(text) if options.github else text)
+    click.echo(github.quoted(text) if options.github else output.painted(text))
 
 
 def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:

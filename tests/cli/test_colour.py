@@ -65,6 +65,7 @@ def test_colours_add_nothing_to_the_text(forks: str, tmp_path: Path, line: list[
         ("DataRace in kernel `x`, grid point (0,)", "DataRace"),
         ("x-1 v5e: failed (compile): split.py:6: no", "failed"),
         ("next: pallas-debug ls", "next:"),
+        ("rows    -       FOUND", "FOUND"),
         ("a kernel that failed", None),
         ("okay", None),
     ],
