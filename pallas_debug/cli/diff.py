@@ -103,16 +103,20 @@ def run(options: DiffOptions) -> int:
                 "diff --stats takes two places, such as `diff --stats old/ new/`, or one and "
                 "--against TARGET"
             )
-        return _show([_of_one(place.only(), place.target, stages)], [], options)
+        kernel = place.only()
+        code = _show([_of_one(kernel, place.target, stages)], [], options)
+        return _followed(code, place.look([kernel], "stats"), options)
     pairs, alone = _pairs(place, against, options)
     if not pairs:
         raise UsageError(f"no kernel of {one_line(place.root)} has a counterpart to compare with")
+    kernels = [kernel for (kernel, _), _ in pairs]
     if options.stats:
         from pallas_debug.cli import diff_stats
 
         paired = [(Costed(*_compiled(a)), Costed(*_compiled(b))) for a, b in pairs]
         others = [Costed(*_compiled(side)) for side in alone if side[1] is not None]
-        return diff_stats.compare(paired, others, as_json=options.as_json)
+        code = diff_stats.compare(paired, others, as_json=options.as_json)
+        return _followed(code, place.look(kernels, "stats"), options)
     found: dict[tuple[str, str], tuple[StoredText, StoredText]] = {}
     for a, b in pairs:  # stages before the compiler's are the same for all targets
         try:
@@ -124,10 +128,18 @@ def run(options: DiffOptions) -> int:
             output.message(str(error))
         else:
             found[old.label, new.label] = old, new
-    return _show(list(found.values()), alone, options)
+    code = _show(list(found.values()), alone, options)
+    return _followed(code, place.look(kernels, "diff", "--stats", against=against), options)
 
 
 command = shared.make("diff", DiffOptions, run)
+
+
+def _followed(code: int, command: str, options: DiffOptions) -> int:
+    """Print the command to run next, unless the output is JSON, and return the exit code."""
+    if not options.as_json:
+        output.follow(command)
+    return code
 
 
 _Side = tuple["StoredKernel", str | None]

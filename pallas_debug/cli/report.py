@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from pallas_debug import defaults, followup
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -86,8 +86,7 @@ def run(options: ReportOptions) -> int:
     output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
     if options.is_opened:
         _open(options.to)
-    look = place.costs(kernels) or followup.command("ls", place.root)
-    output.follow(place.first_failure(kernels) or look)
+    output.follow(place.first_failure(kernels) or place.look(kernels, "stats"))
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 

@@ -90,6 +90,8 @@ def run(options: TimelineOptions) -> int:
     else:
         for one in made:
             output.echo_wrapped(strip.title(one), 4)
+    if not options.as_json:
+        output.follow(place.look([item.kernel for item in items], "stats"))
     return code
 
 

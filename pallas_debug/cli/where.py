@@ -108,14 +108,19 @@ class Place:
             (self.path(k.name), [c.compilation for c in self.compilations(k)]) for k in kernels
         )
 
-    def costs(self, kernels: Sequence[StoredKernel]) -> str | None:
-        """Command about what the first kernel with a schedule costs; None if there is none."""
+    def look(self, kernels: Sequence[StoredKernel], *words: str, against: str | None = None) -> str:
+        """Command with these words about the first kernel with a schedule; else the list.
+
+        Args:
+          against: the other side of a comparison.
+        """
+        others = () if against is None else ("--against", against)
         for kernel in kernels:
             for stored in self.compilations(kernel):
                 if stored.compilation is not None and "bundles" in stored.compilation.stages:
                     at = self.path(kernel.name)
-                    return followup.command("stats", at, "-t", stored.target)
-        return None
+                    return followup.command(*words, at, "-t", stored.target, *others)
+        return followup.command("ls", self.root)
 
 
 def local(place: str | Path) -> Path:

@@ -16,7 +16,7 @@ RAW = Path(__file__).parents[1] / "store" / "data" / "libtpu-0.0.42" / "add"
 
 def test_a_pass_against_the_one_before(real_command: Any) -> None:
     done = real_command("diff", OLD / "rows", "lower-to-llo", "-t", "v5e")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, f"next: pallas-debug ls {OLD}\n")
     sides, old, new = done.stdout.splitlines()[:3]
     assert sides == "- 14-logical-to-physical-device-id   + 15-lower-to-llo"
     assert old.endswith("v5e/14-logical-to-physical-device-id")

@@ -59,8 +59,10 @@ def test_the_trace(command: Any, dumps: Path, tmp_path: Path) -> None:
     done = command("timeline", dumps, "-t", "v5e", "-o", trace)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+    (folder,) = dumps.glob("kernel-*")
     assert done.stderr == (
         f"pallas-debug: wrote {trace}: open it at https://ui.perfetto.dev, or in chrome://tracing\n"
+        f"next: pallas-debug stats {folder} -t v5e\n"
     )
     events = validated(trace.read_text())
     steps = [e for e in events if e.get("cat") == "compute"]
