@@ -248,7 +248,9 @@ kernel = click.option("-k", "--kernel", help="The kernel, if there are several."
 target = click.option("-t", "--target", help="The target, if there are several.")
 
 
-def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
+def directory(
+    name: str, help_: str, default: Path | None = None, *, is_rare: bool = False
+) -> Decorator:
     """Option for the directory in which compilations are kept."""
     return click.option(
         "-o",
@@ -258,6 +260,7 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
         default=default,
         show_default=default is not None,
         help=help_,
+        hidden=is_rare,
     )
 
 

@@ -79,6 +79,7 @@ class VerifyOptions(shared.ProgramOptions):
     is_flag=True,
     help="Verify the gradient of the function: its backward kernels, against the gradient of the "
     "reference, or against finite differences of the function itself.",
+    hidden=True,
 )
 @click.option(
     "--hints",
@@ -103,6 +104,7 @@ class VerifyOptions(shared.ProgramOptions):
     "to",
     "Keep the compilations and findings in this directory, for `report` and `browse`.",
     Path(defaults.DIRECTORY),
+    is_rare=True,
 )
 @shared.timeout
 @click.option(
