@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.tui.model.browser import (
     BEFORE,
     Against,
@@ -18,6 +20,7 @@ from pallas_debug.tui.model.browser import (
     TextPlace,
     kernel_name,
 )
+from pallas_debug.tui.model.drawn import memory_lines
 
 
 def at(browser: Browser, entry: Entry, name: str, target: str | None = None) -> TextPlace:
@@ -79,3 +82,36 @@ def test_a_kernel_that_several_could_be_the_twin_of_has_none(two: Browser) -> No
     shutil.copytree(folder, folder.with_name("vector_add-11111111"))
     assert two.take(two.listed())
     assert two.counterpart(next(e for e in two.entries if e.dump == 0)) is None
+
+
+def test_the_use_of_units_is_drawn() -> None:
+    browser = Browser(Path(__file__).parent / "data" / "dumps")
+    double = next(e for e in browser.entries if kernel_name(e.name) == "double")
+    title, _, *units = browser.lines(at(browser, double, "utilization", "v5e"))
+    assert title == "65 bundles: the share of each unit that is used, and where"
+    scalar = next(line for line in units if line.startswith("SALU"))
+    assert "████████▊" in scalar
+    assert "  62 %  ▕ ▄███▆█████▆▄▄▄▄█  ███▆▄▆▄▂█▄    ▏ scalar arithmetic" in scalar
+
+
+def test_memory_is_drawn_by_its_size() -> None:
+    def size(value: float | None) -> Figure:
+        return Figure(value=value, unit="bytes")
+
+    def use(name: str, value: float) -> AllocatedMemory:
+        return AllocatedMemory(name=name, role="operand", space="vmem", size=size(value))
+
+    memory = MemoryMap(
+        uses=(use("q", 1024), use("scores", 3072)),
+        vmem=size(4096),
+        smem=size(0),
+        limit=size(16384),
+        capacity=size(16384),
+    )
+    assert list(memory_lines(memory)) == [
+        "VMEM: 4 KiB of 16 KiB that the kernel may use",
+        f"{'███████':28} 25 %",
+        "",
+        f"scores      3 KiB  {'██████████▌':14}  75 %",
+        f"q           1 KiB  {'███▌':14}  25 %",
+    ]
