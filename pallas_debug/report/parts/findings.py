@@ -50,7 +50,7 @@ def finding_card(finding: Finding, link: Link) -> Markup:
                 ("operand", operand),
                 ("values", values),
                 ("other side", quoted(other, link(other)) if other is not None else None),
-                *(("followed by", text) for text in consequence_texts(finding)),
+                *(("consequence", text) for text in consequence_texts(finding)),
                 ("cause", finding.cause),
                 ("try", finding.advice),
                 ("on", ", ".join(finding.targets)),
