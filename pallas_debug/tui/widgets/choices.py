@@ -11,7 +11,7 @@ from textual.fuzzy import FuzzySearch
 T = TypeVar("T")
 
 MAX_RANKED = 200
-"""Maximum number of matches to list: nobody scrolls further, but types on."""
+"""Maximum number of matches to list: beyond it, typing on is faster than scrolling."""
 
 _MAX_WAYS = 500
 """Maximum number of ways in which letters may be found: Textual tries them all."""
