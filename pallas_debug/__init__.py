@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pallas_debug._api.debug import debug as debug
     from pallas_debug._api.dump import dump as dump
     from pallas_debug._api.interpret import interpret as interpret
+    from pallas_debug._api.search import arguments as arguments
+    from pallas_debug._api.search import search as search
     from pallas_debug._api.stats import stats as stats
     from pallas_debug._api.sweep import sweep as sweep
     from pallas_debug._api.verify import verify as verify
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pallas_debug.store import open_dumps as open_dumps
 
 _HOMES = {
+    "arguments": "pallas_debug._api.search",
     "breakpoint": "pallas_debug._api.breakpoint",
     "check": "pallas_debug._api.check",
     "compare": "pallas_debug._api.compare",
@@ -38,6 +41,7 @@ _HOMES = {
     "interpret": "pallas_debug._api.interpret",
     "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
+    "search": "pallas_debug._api.search",
     "stats": "pallas_debug._api.stats",
     "step": "pallas_debug.stepper",
     "sweep": "pallas_debug._api.sweep",

@@ -90,3 +90,6 @@ CHECKS = {
 
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
 """Checks made by default."""
+
+SEARCH_BUDGET = 60.0
+"""Seconds for which `search` tries inputs."""

@@ -178,7 +178,9 @@ pretend = click.option(
     hidden=True,
 )
 
-module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
+module = click.option(
+    "-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.", hidden=True
+)
 
 args = click.option(
     "-a",
@@ -195,6 +197,7 @@ inputs = click.option(
     metavar="MODULE:FUNCTION",
     help="For a function: call this function, without arguments, for its arguments; it returns "
     "(args, kwargs), or one of them.",
+    hidden=True,
 )
 
 spec = click.option(

@@ -37,6 +37,9 @@ class VerifyOptions(shared.ProgramOptions):
     verbose: bool
     stop_after: float | None
     budget: float | None
+    search: bool
+    lets: tuple[str, ...]
+    seed: int | None
 
 
 @shared.targets()
@@ -115,6 +118,27 @@ class VerifyOptions(shared.ProgramOptions):
     "ran are judged, the table marks that with a star, and the exit code is 3 if nothing is found.",
 )
 @click.option(
+    "--search",
+    is_flag=True,
+    help="Search for the smallest input that fails, on the kernel machine; --arg then also takes "
+    "sizes such as f32[n*8,128], and values such as 'i32[4] in 0..512'.",
+)
+@click.option(
+    "--let",
+    "lets",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="For --search, a variable of --arg: n=1..8, or block=64,128. Repeatable.",
+    hidden=True,
+)
+@click.option(
+    "--seed",
+    type=int,
+    metavar="NUMBER",
+    help="For --search, the seed of the inputs; by default a new one.",
+    hidden=True,
+)
+@click.option(
     "--stop-after",
     type=shared.SECONDS,
     metavar="SECONDS",
@@ -151,6 +175,13 @@ def run(options: VerifyOptions) -> int:
     """
     from pallas_debug.verdict import Verifier
 
+    if options.search:
+        from pallas_debug.cli import search
+
+        return search.run(options)
+    for name, given in (("--let", options.lets), ("--seed", options.seed)):
+        if given not in ((), None):
+            raise UsageError(f"{name} applies to --search: pass that as well")
     verifier = Verifier(options.what, _announce)
 
     def show_stopped(why: str) -> None:
@@ -179,7 +210,9 @@ def run(options: VerifyOptions) -> int:
 
 def next_command(verdict: Verdict, options: VerifyOptions) -> str:
     """Return the command that shows most about a verdict."""
-    verified: list[str] = []
+    if options.grad and verdict.findings:  # no command steps through a gradient
+        return followup.command("browse", options.to)
+    verified: list[str] = ["--grad"] if options.grad else []
     if options.reference is not None:
         verified += ["--reference", options.reference]
     if any(outcome.points is not None for outcome in verdict.outcomes) and options.budget:
@@ -303,9 +336,9 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
     if options.reference is None:
         wanted |= {"rtol": options.rtol, "atol": options.atol}
         return verifier.of_function(function, args, kwargs, Request(**wanted))
-    reference = _reference(options.reference)
-    programs.check_call(options.reference, reference, args, kwargs)
-    wanted |= {"reference": reference, "rtol": options.rtol, "atol": options.atol}
+    correct = reference(options.reference)
+    programs.check_call(options.reference, correct, args, kwargs)
+    wanted |= {"reference": correct, "rtol": options.rtol, "atol": options.atol}
     try:
         return verifier.of_function(function, args, kwargs, Request(**wanted))
     except InvalidReference as error:
@@ -318,7 +351,7 @@ def _without_a_function() -> None:
     """Stand-in for the reference if the function cannot be imported; it is never called."""
 
 
-def _reference(what: str) -> Callable[..., Any]:
+def reference(what: str) -> Callable[..., Any]:
     """Import the function that `--reference` names."""
     named = programs.named_function(what)
     if named is None:

@@ -61,7 +61,9 @@ KNOWN_ISSUES = (
     KnownIssue(
         id="dma-zeros-with-unused-operand",
         title="a copy may deliver zeros if the kernel has an operand that it never uses",
-        advice="remove the unused operand, or use another libtpu",
+        # Unused or not, XLA may put it elsewhere than the kernel reads it (jax#39811, jax#39838).
+        advice="keep the operands that are copied in HBM: "
+        "pltpu.with_memory_space_constraint(x, pltpu.HBM)",
         since="0.0.43",
         before="0.0.46",
         matches=_copies_beside_an_unused_input,

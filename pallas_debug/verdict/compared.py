@@ -52,7 +52,7 @@ def expect(
     """
     args, kwargs = call.values.args, call.values.kwargs
     target = resolve_targets(tuple(chips), plugin_manager())[0]
-    options = Options(interpret="auto", chip=target.name, epoch=object())
+    options = Options(interpret="auto", chip=target.name, epoch=("reference", target.name))
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)
         session.wait_for_runs()

@@ -1,0 +1,76 @@
+"""`pallas-debug verify --search`: the smallest input for which a function's kernels fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pallas_debug import defaults, followup
+from pallas_debug.cli import output, programs
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import UsageError
+from pallas_debug.render import plural_of
+
+if TYPE_CHECKING:
+    from pallas_debug.cli.verify import VerifyOptions
+    from pallas_debug.searches.search import SearchResult
+
+
+def run(options: VerifyOptions) -> Exit:
+    """Search, print what was found, and return the exit code.
+
+    Raises:
+      UsageError: an option does not apply, or an argument is invalid.
+    """
+    from pallas_debug._api.search import search
+    from pallas_debug.cli import verify
+
+    named = None if options.module else programs.named_function(options.what)
+    if named is None:
+        raise programs.not_a_function("--search", options.what)
+    if options.inputs or options.spec:
+        raise UsageError("--search draws the arguments: describe them with --arg and --let")
+    programs.refuse_words(options.what, options.rest)
+    function = programs.imported(*named)
+    known: list[SearchResult] = []
+    correct = None if options.reference is None else verify.reference(options.reference)
+
+    def tick(so_far: SearchResult) -> None:
+        known[:] = [so_far]
+
+    with output.status(lambda: _so_far(known)):
+        found = search(
+            function,
+            options.args,
+            reference=correct,
+            let=options.lets,
+            budget=defaults.SEARCH_BUDGET if options.budget is None else options.budget,
+            seed=options.seed,
+            tick=tick,
+            targets=",".join(options.targets),
+            rtol=options.rtol,
+            atol=options.atol,
+            grad=options.grad,
+        )
+    if options.as_json:
+        output.print_json("search", {"ok": found.ok, **vars(found)})
+    else:
+        click.echo(output.visible(str(found)))
+        if found.failing is not None:
+            words = [word for text in found.failing.input.texts for word in ("--arg", text)]
+            if options.reference is not None:
+                words += ["--reference", options.reference]
+            words += ["--grad"] * options.grad
+            output.follow(followup.command("verify", options.what, *words))
+    if found.failing is not None:
+        return Exit.FAILED
+    return Exit.OK if found.ok and not found.stopped and not found.unsettled else Exit.CANNOT_RUN
+
+
+def _so_far(known: list[SearchResult]) -> str:
+    if not known:
+        return "searching"
+    (found,) = known
+    fails = f", {found.failed:,} fail, smallest {found.failing.input}" if found.failing else ""
+    return f"searching: {plural_of(found.tried, 'input')} tried{fails}"
