@@ -141,7 +141,7 @@ LINES: dict[str, str] = {
     """,
     "the directory contains no kernel to show, or several and none was selected": """
         show,diff,source,reproduce,report empty
-        show,diff,source,reproduce two
+        show,diff,reproduce two
         report .
     """,
     "a compilation reached its time limit, and no kernel failed": """
@@ -238,7 +238,7 @@ def test_an_outcome_has_the_same_code_in_every_command(
         shutil.copytree(folder / "dumps", tmp_path / "dumps")
     wrong = []
     for line in lines_of(outcome):
-        elsewhere = line[0] == "dump" and "--to" not in line
+        elsewhere = line[0] in ("dump", "verify") and "--to" not in line
         done = command(line[0], *(["--to=out"] if elsewhere else []), *line[1:])
         messages = done.stderr.strip().splitlines()
         if done.returncode != OUTCOMES[outcome]:
