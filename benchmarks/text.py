@@ -64,8 +64,10 @@ def opening(path: Path) -> None:
         _ = (module.counts, module.regions, module.chains, module.uses("%0", 3))
 
     def first_screen() -> None:
-        with Document.open(path) as document:
-            document.lines(0, 50)
+        with Document(path) as document:
+            document.index()
+            for line in range(50):
+                document.text(line)
 
     row(f"open, {path.name}: first screen", best(first_screen))
     row("  with all tables", best(everything))
@@ -74,7 +76,7 @@ def opening(path: Path) -> None:
 def comparing(a: Path, b: Path) -> None:
     def ours(ignore: tuple[str, ...]) -> Callable[[], object]:
         def run() -> int:
-            old, new = (Document.open(p).lines(0, 1 << 40) for p in (a, b))
+            old, new = (Document(p).whole() for p in (a, b))
             return sum(1 for _ in diff(old, new, ignore=ignore).unified("a", "b"))  # type: ignore[arg-type]
 
         return run
@@ -113,7 +115,7 @@ async def drawing(path: Path, huge: Path) -> None:
             pane.render_lines(pane.size.region)  # as the compositor does
             return time.perf_counter() - start
 
-        with Document.open(path) as document:
+        with Document(path) as document:
             row(f"pane, {path.name}: drawn", await drawn(lambda: pane.show(document)))
             row("  a line down", await drawn(lambda: pane.action_move(1)))
             start = time.perf_counter()
@@ -121,7 +123,7 @@ async def drawing(path: Path, huge: Path) -> None:
                 await pilot.pause(0.01)
             row("  values, regions and Python lines known", time.perf_counter() - start)
             pane.show([])
-        with Document.open(huge) as document:
+        with Document(huge) as document:
             row("pane, 200 MB: drawn", await drawn(lambda: pane.show(document)))
             start = time.perf_counter()
             pane.search("nothing_here")
@@ -156,9 +158,9 @@ def main() -> None:
         with huge.open("wb") as file:
             while file.tell() < SIZE:
                 file.write(data)
-        opening_huge = best(lambda: Document.open(huge).lines(0, 50))
+        opening_huge = best(lambda: Document(huge).index())
         row("open 200 MB: first screen", opening_huge)
-        index = best(lambda: Document.open(huge).index(1 << 40))
+        index = best(lambda: Document(huge).index(1 << 40))
         row("  index all lines", index, "wc -l", best(tool("wc", "-l", huge)))
         asyncio.run(drawing(longest, huge))
         searching(huge)

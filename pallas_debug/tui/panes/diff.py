@@ -325,11 +325,6 @@ class DiffPane(FindView):
         return not self._diff and not self._note
 
     @property
-    def has_operations(self) -> bool:
-        """True if the diff removes or adds operations."""
-        return any(row.tag == "operation" for row in self._shown)
-
-    @property
     def state(self) -> str:
         """Summary such as `-12 +8 lines`, or the progress of the diff."""
         if self._diff is None:
@@ -434,6 +429,9 @@ class DiffPane(FindView):
         grown = [n for n in added if self._diff.has_grown(self._shown[n])]
         changes = [n for n, row in enumerate(self._shown) if row.tag in SIGNS]
         self.cursor = next(iter(grown or changes), 0)
+        if not self.wrap:  # with its context, not at the bottom
+            top = self.cursor - self.frozen - (self.room - self.frozen) // 3
+            self.scroll_to(y=max(top, 0), animate=False, force=True)
 
     def _make_rows(self) -> None:
         """Create the rows: the labels, the operations, and the changes that are not filtered."""

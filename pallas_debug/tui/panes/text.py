@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +37,6 @@ _HEAD = 60
 _FIRST = 1 << 18
 """Bytes at the start of a text in which the function is looked for."""
 
-_FUNCTION = re.compile(rb"^.*\bfunc\.func\b", re.MULTILINE)
 _REPORT_EVERY = 0.3
 """Seconds between progress reports, each of which redraws the screen."""
 
@@ -208,8 +206,8 @@ class TextPane(FindView):
     def _function(self) -> int:
         """Return the line at which a module's first function begins; 0 for other texts."""
         first = next(self.source.pieces(_FIRST), b"") if self._kind == "mlir" else b""
-        found = _FUNCTION.search(first)
-        return first.count(b"\n", 0, found.start()) if found else 0
+        at = first.find(b"func.func @")
+        return first.count(b"\n", 0, at) if at >= 0 else 0
 
     @work(exclusive=True, group="index")
     async def _index(self) -> None:
@@ -427,9 +425,12 @@ class TextPane(FindView):
         self._folds.put_below(below)
         self.changed()
 
-    def next_note(self, direction: int = 1) -> bool:
+    def next_note(self) -> bool:
         """Move the cursor to the next line with a note, from the last to the first."""
-        return self._next_of(sorted(self._notes), direction)
+        lines = sorted(self._notes)
+        if lines:
+            self.go_to(next((line for line in lines if line > self.cursor), lines[0]))
+        return bool(lines)
 
     def next_hot(self) -> bool:
         """Move the cursor to the line that costs most after the cursor's, or else to the first."""
@@ -437,12 +438,6 @@ class TextPane(FindView):
         at = lines.index(self.cursor) + 1 if self.cursor in lines else 0
         if lines:
             self.go_to(lines[at % len(lines)])
-        return bool(lines)
-
-    def _next_of(self, lines: Sequence[int], direction: int) -> bool:
-        ahead = [line for line in lines if (line - self.cursor) * direction > 0]
-        if lines:
-            self.go_to((ahead or lines)[0 if direction > 0 else -1])
         return bool(lines)
 
     # Values, and origins of lines.
