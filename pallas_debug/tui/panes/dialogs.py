@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from pallas_debug.tui import _textual
 from pallas_debug.tui.keys import GROUPS, HEADINGS, MOVING, Action, display_keys
 from pallas_debug.tui.widgets.cells import Cells, fitted, marked, visible
-from pallas_debug.tui.widgets.choices import Choice, Match, ranked
+from pallas_debug.tui.widgets.choices import Choice, RankedMatch, ranked
 from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.widgets.lists import LineList
 
@@ -181,7 +181,7 @@ class Chooser(ListScreen[T]):
         self._at = at
         self._choices = choices
         self._typed = typed
-        self.shown = [Match(choice) for choice in choices]
+        self.shown = [RankedMatch(choice) for choice in choices]
 
     def on_mount(self) -> None:
         self.listed.grow(len(self.shown), keep=self._at)
@@ -190,8 +190,8 @@ class Chooser(ListScreen[T]):
     def _filter(self, event: Input.Changed) -> None:
         text = event.value.strip()
         named = self._typed(text) if self._typed is not None and text else []
-        rest = ranked(self._choices, text) if text else map(Match, self._choices)
-        self.shown = [*map(Match, named), *rest]
+        rest = ranked(self._choices, text) if text else map(RankedMatch, self._choices)
+        self.shown = [*map(RankedMatch, named), *rest]
         self.listed.grow(len(self.shown), keep=0)
         self.show_summary("" if self.shown else "nothing matches")
 

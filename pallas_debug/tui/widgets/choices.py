@@ -30,18 +30,18 @@ class Choice(NamedTuple, Generic[T]):
     note: str = ""
 
 
-class Match(NamedTuple, Generic[T]):
+class RankedMatch(NamedTuple, Generic[T]):
     """Choice, with the characters of its label that were matched."""
 
     choice: Choice[T]
     found: Sequence[int] = ()
 
 
-def ranked(choices: Iterable[Choice[T]], text: str) -> list[Match[T]]:
+def ranked(choices: Iterable[Choice[T]], text: str) -> list[RankedMatch[T]]:
     """Return the choices that contain the letters of all words in order, the best first."""
     words = text.lower().split()
     search = FuzzySearch(cache_size=1)  # labels change, and there may be 10,000
-    found: list[tuple[float, Match[T]]] = []
+    found: list[tuple[float, RankedMatch[T]]] = []
     for choice in choices:
         label = choice.label.lower()
         scores = 0.0
@@ -55,6 +55,6 @@ def ranked(choices: Iterable[Choice[T]], text: str) -> list[Match[T]]:
             scores += score
             offsets += at
         else:
-            found.append((scores, Match(choice, sorted({*offsets}))))
+            found.append((scores, RankedMatch(choice, sorted({*offsets}))))
     found.sort(key=lambda pair: -pair[0])  # stable: equal ones stay in order
     return [match for _, match in found[:MAX_RANKED]]
