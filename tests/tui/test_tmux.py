@@ -32,7 +32,7 @@ def test_keys_help_and_the_end(tmux: Tmux, raw: Path) -> None:
     tmux.send("]", "]")
     tmux.wait_for("03 canonicalize-memory-space")
     tmux.send("?")
-    tmux.wait_for("Moving")
+    tmux.wait_for("─ Help ─")
     tmux.send("q")
     tmux.wait_for("q quit")
     tmux.send("q")
@@ -43,7 +43,7 @@ def test_standard_error_in_a_file(tmux: Tmux, raw: Path, tmp_path: Path) -> None
     words = [str(COMMAND), "browse", str(raw / "libtpu-0.0.50" / "add")]
     log = tmp_path / "errors.txt"
     tmux.send(f"{shlex.join(words)} 2>{shlex.quote(str(log))}; echo it ended with $?", "Enter")
-    tmux.wait_for("21 finalize-llo", "q quit")
+    tmux.wait_for("09 post-canon", "q quit")
     tmux.send("q")
     tmux.wait_for("it ended with 0")
     assert log.read_bytes() == b""
@@ -52,9 +52,9 @@ def test_standard_error_in_a_file(tmux: Tmux, raw: Path, tmp_path: Path) -> None
 def test_it_is_drawn_again_after_ctrl_z_and_fg(tmux: Tmux, raw: Path) -> None:
     add = raw / "libtpu-0.0.50" / "add"
     tmux.send(shlex.join([str(COMMAND), "browse", str(add)]), "Enter")
-    tmux.wait_for("21 finalize-llo", "q quit")
+    tmux.wait_for("09 post-canon", "q quit")
     tmux.send("]", "]")
-    shown = "raw › 03 canonicalize-memory-space", "-10      7 ops", "q quit"
+    shown = "raw › 03 canonicalize-memory-space", "-6", "q quit"
     tmux.wait_for(*shown)
     tmux.send("C-z")
     tmux.wait_for("Stopped", "ready: ")
