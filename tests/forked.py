@@ -42,7 +42,8 @@ def serve(fd: int) -> list[str]:
     import pallas_debug
 
     for module in pkgutil.walk_packages(pallas_debug.__path__, "pallas_debug."):
-        if not module.name.endswith(("__main__", ".worker")):  # programs
+        # Not programs, nor hypothesis, which is a plugin of pytest that has to rewrite its modules.
+        if not module.name.endswith(("__main__", ".worker")) and "search" not in module.name:
             pkgutil.resolve_name(module.name)
     gc.freeze()  # else a fork's first collection copies all memory
     listener = socket.socket(fileno=fd)

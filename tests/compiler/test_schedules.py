@@ -79,8 +79,8 @@ def test_the_schedule_is_that_of_the_kernel(folder: Path) -> None:
 
 
 def test_passes_of_llo_keep_their_numbers(folder: Path) -> None:
-    assert kept(folder, "llo:post-*") == {"llo/01-post-GVN-2.txt": "its values"}
-    assert set(kept(folder, "llo")) == {
+    assert kept(folder, "mosaic,llo:post-*") == {"llo/01-post-GVN-2.txt": "its values"}
+    assert set(kept(folder, "mosaic,llo")) == {
         "llo/00-critical-path.txt",
         "llo/01-post-GVN-2.txt",
         "llo/02-final_bundles.txt",

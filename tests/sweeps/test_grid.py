@@ -189,7 +189,7 @@ def test_reasons_are_wrapped_at_words_in_a_terminal(
     failure = SettingFailure(stage="lowering", type="ValueError", message="a block of rows " * 20)
     result = SettingResult(setting={"q": "300"}, target="v5e", failure=failure)
     found = SweepResult(name="f", targets=("v5e",), results=(result,))
-    command._print(found, Any)  # its options are read only where something compiled
+    command._print(found, SimpleNamespace(directory="dumps"))
     lines = capsys.readouterr().out.splitlines()
     reason = lines[next(n for n, line in enumerate(lines) if line.startswith("(1) ")) :]
     assert len(reason) > 3

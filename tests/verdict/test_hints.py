@@ -107,4 +107,4 @@ def test_report_and_browse_list_those_of_the_kernel_by_its_digest(tmp_path: Path
     runs.read(lambda: False)
     (event,) = runs.results
     assert (event.kind, event.entry) == ("hint", Entry(0, "rows-aaaaaaaa"))
-    assert runs.flags == {}
+    assert not runs.flagged
