@@ -14,7 +14,9 @@ from typing import Literal
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
 
-_STATUS = re.compile(r"^[A-Z_]+: (?:Mosaic failed to compile TPU kernel: )?(?:E\d{4}: \w+: ?)?")
+_STATUS = re.compile(
+    r"^[A-Z_]+: (?:Mosaic failed to compile TPU kernel[^:]*: )?(?:E\d{4}: \w+: ?)?"
+)
 """Status before the first line of a compiler's message."""
 
 OperandKind = Literal["dynamic_grid", "scalar_prefetch", "input", "output", "scratch"]
