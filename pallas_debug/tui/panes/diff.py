@@ -496,9 +496,9 @@ class DiffPane(FindView):
         if self._diff is None or self.wrap or row is None or row.tag not in SIGNS:
             return
         marks = self._words_of(row)
-        room = max(self.columns - len(plain(self.prefix(self.cursor))), 1)
+        room = self.columns - len(plain(self.prefix(self.cursor)))
         seen = range(self.panned, self.panned + room - 1)
-        if not marks:
+        if not marks or not seen:  # the pane may not have been laid out yet
             self.panned = 0
         elif not any(start in seen for start, _ in marks):
             start, stop = marks[0]
