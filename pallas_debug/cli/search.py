@@ -62,6 +62,8 @@ def run(options: VerifyOptions) -> Exit:
             if options.reference is not None:
                 words += ["--reference", options.reference]
             words += ["--grad"] * options.grad
+            for name, value in (("--rtol", options.rtol), ("--atol", options.atol)):
+                words += [] if value is None else [name, str(value)]
             output.follow(followup.command("verify", options.what, *words))
     if found.failing is not None:
         return Exit.FAILED

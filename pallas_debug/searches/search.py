@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class SearchResult:
 
     Attributes:
       function, reference: names, as `module:function` if they can be imported.
+      settings: those of `verify` that decide what fails: `rtol`, `atol`, `grad`.
       failing: the smallest input that fails; None if none was found.
       tried: number of inputs for which the function ran.
       failed: how many of them fail.
@@ -65,6 +66,7 @@ class SearchResult:
     function: str
     reference: str | None
     seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
     failing: Failing | None = None
     tried: int = 0
     failed: int = 0
@@ -114,13 +116,14 @@ class SearchResult:
         name = self.function.rpartition(":")[2]
         reference = "" if self.reference is None else self.reference.rpartition(":")[2]
         texts = "\n".join(f"        {text!r}," for text in self.failing.input.texts)
-        with_reference = f", reference={reference}" if reference else ""
+        more = f", reference={reference}" if reference else ""
+        more += "".join(f", {setting}={value!r}" for setting, value in self.settings.items())
         return (
             "\n".join(["import pallas_debug", "from pallas_debug.inputs import parse", *imports])
             + f"\n\n\ndef test_{name.replace('.', '_')}() -> None:\n"
             f"    # {self.failing.input}\n"
             f"    args, kwargs = parse([\n{texts}\n    ])\n"
-            f'    pallas_debug.verify({name}, *args, engines="machine"{with_reference}, **kwargs)'
+            f'    pallas_debug.verify({name}, *args, engines="machine"{more}, **kwargs)'
             ".throw()\n"
         )
 
@@ -198,6 +201,9 @@ class _Search:
             function=_importable(function),
             reference=None if reference is None else _importable(reference),
             seed=seed,
+            settings={
+                k: how[k] for k in ("rtol", "atol", "grad") if how.get(k) not in (None, False)
+            },
         )
 
     def run(self, lets: Mapping[str, Choices], examples: int) -> SearchResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,14 @@ def test_the_test_file_fails_until_the_kernel_is_repaired(doubled: Any, tmp_path
     (tmp_path / "doubled_rows.py").write_text(DOUBLED.replace("> 8", "> 80"))
     repaired = run()
     assert repaired.returncode == 0, repaired.stdout
+
+
+def test_the_test_file_judges_as_the_search_did(doubled: Any) -> None:
+    found = pallas_debug.search(
+        doubled.doubled, ["f32[9,128]"], reference=doubled.reference, rtol=0.1, atol=None, seed=0
+    )
+    assert "reference=reference, rtol=0.1, **kwargs" in found.test()
+    assert "grad=True" in replace(found, settings={"grad": True}).test()
 
 
 def test_inputs_that_are_refused_are_no_failures(doubled: Any) -> None:
