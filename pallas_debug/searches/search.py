@@ -167,8 +167,9 @@ def search(
     Raises:
       UsageError: a text is invalid, or no input meets all constraints.
     """
-    lets = templates.lets(let)
+    texts, lets = list(texts), templates.lets(let)
     parsed = [templates.template(text, lets) for text in texts]
+    templates.refuse_unused(lets, texts)
     seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     one = _Search(function, parsed, reference, budget, seed, tick, how)
     return one.run(lets, examples)
@@ -335,8 +336,9 @@ def arguments_of(
     Raises:
       UsageError: a text is invalid.
     """
-    lets = templates.lets(let)
+    texts, lets = list(texts), templates.lets(let)
     parsed = [templates.template(text, lets) for text in texts]
+    templates.refuse_unused(lets, texts)
     return strategies.inputs(lets, parsed).map(lambda drawn: arguments.parse(drawn.texts))
 
 

@@ -108,6 +108,19 @@ def _choices(given: Any, known: Sequence[str], where: str) -> Choices:
     return tuple(given)
 
 
+def refuse_unused(found: Mapping[str, Choices], texts: Iterable[str]) -> None:
+    """Refuse a variable that neither an argument nor the range of another one names.
+
+    Raises:
+      UsageError: there is one.
+    """
+    used = set(numbers.IS_NAME.findall(" ".join(texts)))
+    used.update(*(one.names for one in found.values() if isinstance(one, Range)))
+    for name in found:
+        if name not in used:
+            raise UsageError(f"--let {name}: no --arg names {name}, as in f32[{name}*8,128]")
+
+
 def template(text: str, known: Iterable[str]) -> Template:
     """Parse an argument.
 

@@ -197,7 +197,7 @@ def test_arguments_meet_their_constraints(drawn: Any) -> None:
         (["f32[n]"], {}, r"--arg 'f32\[n\]': nothing says what 'n' is; --let n=1..8 does"),
         (["f32[rows]"], {"row": "1..2"}, r"did you mean 'row'"),
         (["f32[n/2]"], {"n": "1..2"}, "'n/2' is not a whole number such as"),
-        (["i32[4] in 3"], {"n": "1..2"}, r"in 3"),
+        (["i32[4] in n"], {"n": "1..2"}, r"in n"),
         (["i32[4] sorted"], {}, r"say what the values are, as in i32\[4\] in 0..512"),
         (["f32[4] in 0..1"], {}, r"write floats as f32\[4\]=uniform\(0,1\)"),
         (["i32[4] in 0..1 sum 9"], {}, "no input meets all constraints"),
@@ -206,6 +206,7 @@ def test_arguments_meet_their_constraints(drawn: Any) -> None:
         (["f32[n]"], {"n": "a,b"}, "values are a range such as 1..8"),
         (["f32[n]"], ["n"], r"write a variable as n=1..8"),
         (["f32[n]"], ["n=1..2", "n=3"], "n was given before"),
+        (["f32[n]"], ["n=1..2", "m=1..2"], r"--let m: no --arg names m, as in f32\[m\*8,128\]"),
     ],
 )
 def test_constraints_that_cannot_be_met(texts: list[str], let: Any, message: str) -> None:
