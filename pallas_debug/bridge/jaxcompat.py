@@ -214,7 +214,7 @@ state_types: Any = Internal(
     "TransposeTransform",
 )
 tpu_info: Any = Internal(
-    "jax._src.tpu_info",  # since jax 0.11
+    "jax._src.tpu_info",  # since jax 0.11.1
     "jax._src.pallas.mosaic.tpu_info",
     names="get_tpu_info",
 )

@@ -236,8 +236,8 @@ TABLE: tuple[Patch, ...] = (
             last=last,
         )
         for owner, first, last in (
-            ("jax._src.pallas.mosaic.tpu_info", versions.OLDEST, "0.10"),
-            ("jax._src.tpu_info", "0.11", versions.NEWEST),
+            ("jax._src.pallas.mosaic.tpu_info", versions.OLDEST, "0.11.0"),
+            ("jax._src.tpu_info", "0.11.1", versions.NEWEST),
         )
         for name, what in (
             ("get_device_kind", "device_kind"),
