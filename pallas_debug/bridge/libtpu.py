@@ -24,6 +24,7 @@ import numpy as np  # already imported by jaxlib
 from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge.jaxcompat import mlir_ir, xla_client
 from pallas_debug.errors import PallasDebugWarning
+from pallas_debug.ir.hlo import PlacedCall, labelled_calls
 from pallas_debug.model import Memory
 
 _BUILD = re.compile(r"Built on (?P<date>.+?)(?: \(|$)")
@@ -48,10 +49,16 @@ class ExecutableReport:
     device_kind: str
     build: str
     memory: Memory | None
+    calls: tuple[PlacedCall, ...] = ()
 
 
 def compile_module(
-    module: bytes, *, topology: str | None, num_devices: int, options: Mapping[str, str]
+    module: bytes,
+    *,
+    topology: str | None,
+    num_devices: int,
+    options: Mapping[str, str],
+    wants_calls: bool = False,
 ) -> ExecutableReport:
     """Compile a StableHLO module.
 
@@ -60,6 +67,7 @@ def compile_module(
       topology: name, such as `v5e:2x2`; None for this host's TPU, which requires importing jax.
       num_devices: number of devices that the module is partitioned for; the topology's first ones.
       options: per-compile options by name, as for `jax.stages.Lowered.compile`.
+      wants_calls: whether to report the calls of labelled kernels.
 
     Raises:
       jax.errors.JaxRuntimeError: libtpu rejects the module.
@@ -89,6 +97,7 @@ def compile_module(
         device_kind=devices[0].device_kind,
         build=build(client),
         memory=_memory(executable),
+        calls=_calls(executable) if wants_calls else (),
     )
 
 
@@ -203,6 +212,12 @@ def _mlir_context() -> mlir_ir.Context:
 def _is_set(variable: str, *, default: str) -> bool:
     """Return whether an environment variable is true, as jax parses it."""
     return os.environ.get(variable, default).lower() in _TRUE
+
+
+def _calls(executable: Any) -> tuple[PlacedCall, ...]:
+    """Calls of labelled kernels in the optimised program."""
+    texts = (module.to_string() for module in executable.hlo_modules())
+    return tuple(call for text in texts for call in labelled_calls(text))
 
 
 def _memory(executable: Any) -> Memory | None:

@@ -175,6 +175,7 @@ class Pool:
         options: Mapping[str, str] | None = None,
         flags: ChildFlags | None = None,
         timeout: float | None = None,
+        wants_calls: bool = False,
     ) -> Iterator[RequestOutcome]:
         """Compile a module in a child, and wait for it.
 
@@ -183,6 +184,7 @@ class Pool:
         Args:
           flags: flags of the child; by default the pool's.
           timeout: maximum seconds, if less than the pool's.
+          wants_calls: whether the reply lists the calls of labelled kernels.
 
         Raises:
           WorkerError: no child could be started, or its reply was invalid.
@@ -198,6 +200,7 @@ class Pool:
                 topology=topology,
                 num_devices=num_devices,
                 options=dict(options or {}),
+                wants_calls=wants_calls,
             )
             lease = self._lease if flags is None else self._lease_for(flags)
             limit = min(self.settings.timeout, timeout or self.settings.timeout)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
 from pallas_debug.errors import WorkerError
+from pallas_debug.ir.hlo import PlacedCall
 from pallas_debug.model import Memory
 
 DUMPS = "mosaic"
@@ -24,6 +25,7 @@ class CompileRequest:
 
     Attributes:
       log: file for the compiler's output.
+      wants_calls: whether the reply lists the calls of labelled kernels.
     """
 
     topology: str | None
@@ -31,6 +33,7 @@ class CompileRequest:
     log: str
     module: bytes = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
+    wants_calls: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class Reply:
     error: str | None = None
     error_type: str | None = None
     is_of_target: bool = False
+    calls: tuple[PlacedCall, ...] = ()
 
 
 def write_request(pipe: BinaryIO, request: CompileRequest) -> None:

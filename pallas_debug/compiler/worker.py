@@ -78,6 +78,7 @@ def _serve(request: CompileRequest) -> Reply:
             topology=request.topology,
             num_devices=request.num_devices,
             options=request.options,
+            wants_calls=request.wants_calls,
         )
     except Exception as error:  # noqa: BLE001 - whatever the compiler raises is the result
         return Reply(
@@ -91,6 +92,7 @@ def _serve(request: CompileRequest) -> Reply:
         device_kind=compiled.device_kind,
         build=compiled.build,
         memory=compiled.memory,
+        calls=compiled.calls,
     )
 
 

@@ -32,6 +32,13 @@ class KnownIssue:
     matches: Callable[[Kernel, str], bool]
     links: tuple[str, ...]
 
+    def is_in(self, versions: Mapping[str, str]) -> bool:
+        """Return whether the installed libtpu has it."""
+        if "libtpu" not in versions:
+            return False
+        at = numbers(versions["libtpu"])
+        return at >= numbers(self.since) and (self.before is None or at < numbers(self.before))
+
 
 def numbers(version: str) -> tuple[int, ...]:
     """Parse a version such as `0.12.0.1` into a comparable tuple."""
@@ -57,18 +64,20 @@ def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
     return re.search(r"bool\[\d+,1\] = (?:broadcast_in_dim|reshape)\b", jaxpr) is not None
 
 
+MISPLACED = KnownIssue(
+    id="dma-zeros-with-unused-operand",
+    title="a copy may deliver zeros if the kernel has an operand that it never uses",
+    # Unused or not, XLA may put it elsewhere than the kernel reads it (jax#39811, jax#39838).
+    advice="keep the operands that are copied in HBM: "
+    "pltpu.with_memory_space_constraint(x, pltpu.HBM)",
+    since="0.0.43",
+    before="0.0.46",
+    matches=_copies_beside_an_unused_input,
+    links=(JAX + "39744",),
+)
+
 KNOWN_ISSUES = (
-    KnownIssue(
-        id="dma-zeros-with-unused-operand",
-        title="a copy may deliver zeros if the kernel has an operand that it never uses",
-        # Unused or not, XLA may put it elsewhere than the kernel reads it (jax#39811, jax#39838).
-        advice="keep the operands that are copied in HBM: "
-        "pltpu.with_memory_space_constraint(x, pltpu.HBM)",
-        since="0.0.43",
-        before="0.0.46",
-        matches=_copies_beside_an_unused_input,
-        links=(JAX + "39744",),
-    ),
+    MISPLACED,
     KnownIssue(
         id="boolean-column-abort",
         title="the compiler may crash on a one-dimensional mask that becomes a column",
@@ -90,13 +99,8 @@ def known_issues(
       jaxpr_text: its jaxpr, as in `jaxpr.txt` of a dump.
       versions: as in `Kernel.versions` and `Compilation.versions`.
     """
-    if "libtpu" not in versions:
-        return ()
-    at = numbers(versions["libtpu"])
     return tuple(
         issue
         for issue in KNOWN_ISSUES
-        if at >= numbers(issue.since)
-        and (issue.before is None or at < numbers(issue.before))
-        and issue.matches(kernel, jaxpr_text)
+        if issue.is_in(versions) and issue.matches(kernel, jaxpr_text)
     )

@@ -75,6 +75,7 @@ _undefined = _row(Severity.UNDEFINED, "machine")
 _unwritten = _row(Severity.UNDEFINED, "static", "machine")
 _value = _row(Severity.VALUES, "machine", "checks")
 _claim = _row(Severity.VALUES, "machine", "checks", "compile")
+_misplaced = _row(Severity.VALUES, "compile")
 _minor = _row(Severity.MINOR, "machine")
 _result = _row(Severity.VALUES, "reference")
 
@@ -172,6 +173,9 @@ class Fault(StrEnum):
     DIVISION_BY_ZERO = _value("DivisionByZero", "a division by zero")
     CHECK_FAILED = _value("CheckFailed", "a check in the kernel is false")
     FALSE_HINT = _claim("FalseHint", "`pl.multiple_of` makes a false claim")
+    MISPLACED_OPERAND = _misplaced(
+        "MisplacedOperand", "XLA puts an operand in another memory than the kernel declares"
+    )
     INTERPRET_ERROR = _minor("InterpretError", "the kernel takes longer than a run may take")
     VALUE_MISMATCH = _result(
         "ValueMismatch", "a result differs from the reference's by more than the tolerance"

@@ -104,6 +104,13 @@ def _unwritten(why: WhyUnwritten, *, is_aliased: bool) -> Case:
 
 
 CASES: Mapping[Fault, Sequence[Case]] = {
+    Fault.MISPLACED_OPERAND: [
+        Case(
+            "{operand} is declared in HBM, but XLA puts it in {place}",
+            "nothing constrains {operand} to HBM, and this libtpu then copies zeros (jax#39744)",
+            "{remedy}",
+        ),
+    ],
     Fault.UNINITIALIZED_READ: [
         Case(
             "{undefined} of the {total} elements that are loaded from {operand} are undefined, and "

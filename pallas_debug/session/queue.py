@@ -163,6 +163,19 @@ class Queue:
         self._pool = Pool(settings, shared=True, flags=flags)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
 
+    def compile_whole(self, module: bytes, target: Target) -> concurrent.futures.Future[object]:
+        """Compile a program with labelled kernels; the future returns the compiler's `Reply`.
+
+        It returns None if the compiler died, and nothing is stored.
+        """
+
+        def compile_it() -> object:
+            with self._pool.compile(module, topology=target.topology, wants_calls=True) as outcome:
+                return outcome.reply
+
+        self._futures.append(self._pool.submit(compile_it))
+        return self._futures[-1]
+
     def finished(self, targets: Iterable[Target]) -> dict[str, list[Compilation]]:
         """Return the finished compilations by digest of the kernel, in the order of `targets`."""
         made = dict(self.made)  # other threads add to it

@@ -40,6 +40,7 @@ from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.formats.text import SIGNS
 from pallas_debug.verdict.interpreted import session_problems
+from pallas_debug.verdict.placement import Placements
 from pallas_debug.verdict.result import ENGINES, JUDGED, Engine, Outcome, Verdict
 
 _RUN: tuple[Engine, ...] = ("machine", "values")
@@ -267,6 +268,7 @@ class Verifier:
         self._found = Traced()
         self._queue: Queue | None = None
         self._pace = Pace()
+        self._placements = Placements()
         self._doing = "loading"
 
     def of_function(
@@ -466,6 +468,8 @@ class Verifier:
             f"verify. {another_path()}",
             unless=False,
         )
+        if "compile" in asked:
+            self._placements.request(call, session, self._found)
         left = dict(self._found.captures)
         self._without_running(call, left)
         with session.compiling_for(()):  # not the kernels that are only lowered to run here
@@ -583,7 +587,8 @@ class Verifier:
         for target in self._targets() if "compile" in asked else ():
             called = target in self._found.targets[captured.kernel.digest]
             if why is None and called:
-                yield ask.compilation(self.session, captured.kernel, target.name)
+                seen = ask.compilation(self.session, captured.kernel, target.name)
+                yield self._placements.judged(seen, captured.kernel, target.name)
             elif why is not None or not self._found.has_failed:
                 reason = why or f"for {target.name} the function does not call it"
                 yield ask.each(kernels, "compile", "skipped", reason, target.name)

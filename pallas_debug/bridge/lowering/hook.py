@@ -32,6 +32,7 @@ from pallas_debug.bridge.lowering import grids
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.explain import asserted
 from pallas_debug.guards import guarded
+from pallas_debug.ir.hlo import LABEL
 
 PRIMITIVES: dict[str, jax_core.Primitive] = {
     "pallas_call": pallas_call.pallas_call_p,
@@ -67,6 +68,7 @@ _epochs = itertools.count(1)
 _watchers: ActiveStack[LoweringWatcher] = ActiveStack()
 _collected = ThreadValue[list[object] | None](None)
 _unwatched, _unannounced, _stubbed = ThreadValue(False), ThreadValue(False), ThreadValue(False)
+_labelled = ThreadValue(False)
 
 
 @contextlib.contextmanager
@@ -136,6 +138,14 @@ def stubbed() -> contextlib.AbstractContextManager[None]:
     return _stubbed.setting(True)
 
 
+def labelled() -> contextlib.AbstractContextManager[None]:
+    """Lower kernels in this thread as they are, each with its watcher's token as a label.
+
+    The label is in the metadata of the call, where it survives XLA's passes: see `ir.hlo`.
+    """
+    return _labelled.setting(True)
+
+
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
     """Notify watchers that a kernel is being lowered; return the innermost one's token."""
     __tracebackhide__ = True  # for pytest, if a watcher stops the program here
@@ -185,6 +195,9 @@ def reporting(entry: Any, name: str) -> Any:
         __tracebackhide__ = True
         if _stubbed.value:
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
+        if _labelled.value and token is not None:
+            metadata = {**(params["metadata"] or {}), LABEL: str(token)}
+            return rule(context, *nodes, **{**params, "metadata": metadata})
         if _unwatched.value:
             return rule(context, *nodes, **params)
         if interpret.is_for_another_platform(context):
@@ -242,7 +255,7 @@ def emitting_callbacks(emit: Callable[..., Any]) -> Callable[..., Any]:
         ctx: Any, callback: Any, token: Any, operands: Any, operand_avals: Any, result_avals: Any,
         **options: Any,
     ) -> Any:  # fmt: skip
-        if not _stubbed.value:
+        if not (_stubbed.value or _labelled.value):
             return emit(ctx, callback, token, operands, operand_avals, result_avals, **options)
         zeros = _zeros(result_avals)
         return inline.lowered(ctx, zeros, operand_avals, result_avals, operands), token, None

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import jax
 
 from pallas_debug.bridge import chip
+from pallas_debug.bridge.jaxcompat import mlir
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
@@ -35,6 +36,22 @@ def lower_for_kernels(
     with chip.answering(target), chip.listening(), hook.stubbed(), hook.without_caches():
         jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
         return chip.was_asked() is not None
+
+
+def lower_labelled(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> bytes:
+    """Lower the whole of `function` for a TPU, with its kernels labelled.
+
+    Returns:
+      StableHLO bytecode. Callbacks are left out.
+    """
+    call, given = arrays.of_arrays(function, args, kwargs)
+
+    avals = [_abstract(leaf) for leaf in given]
+    with chip.answering(target), hook.labelled(), hook.without_caches():
+        lowered = jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
+        return mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))  # type: ignore[no-any-return]
 
 
 def result_shapes(
