@@ -162,6 +162,23 @@ def operand(slip: bool) -> Case:
     return weighted(backward)
 
 
+def parallel(slip: bool) -> Case:
+    """The sum is over a parallel axis of the grid, whose steps run in any order."""
+
+    def backward(x_ref: Any, w_ref: Any, g_ref: Any, dx_ref: Any, dw_ref: Any) -> None:
+        g = g_ref[...]
+        dx_ref[...] = g * w_ref[...]
+
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            dw_ref[...] = jnp.zeros_like(dw_ref)
+
+        dw_ref[...] += jnp.sum(g * x_ref[...], axis=0, keepdims=True)  # slip
+
+    semantics = ("parallel" if slip else "arbitrary",)
+    return weighted(backward, compiler_params=pltpu.CompilerParams(dimension_semantics=semantics))
+
+
 def uninitialized(slip: bool) -> Case:
     """The sum over the grid begins with whatever is in memory."""
 

@@ -3,6 +3,7 @@
 from pallas_debug.errors import UsageError
 
 try:
+    from pallas_debug.searches.search import INTERRUPTED as INTERRUPTED
     from pallas_debug.searches.search import arguments_of as arguments
     from pallas_debug.searches.search import search as search
 except ModuleNotFoundError as error:

@@ -23,7 +23,7 @@ def run(options: VerifyOptions) -> Exit:
     Raises:
       UsageError: an option does not apply, or an argument is invalid.
     """
-    from pallas_debug._api.search import search
+    from pallas_debug._api.search import INTERRUPTED, search
     from pallas_debug.cli import verify
 
     named = None if options.module else programs.named_function(options.what)
@@ -65,6 +65,8 @@ def run(options: VerifyOptions) -> Exit:
             for name, value in (("--rtol", options.rtol), ("--atol", options.atol)):
                 words += [] if value is None else [name, str(value)]
             output.follow(followup.command("verify", options.what, *words))
+    if found.stopped == INTERRUPTED:
+        return Exit.INTERRUPTED
     if found.failing is not None:
         return Exit.FAILED
     return Exit.OK if found.ok and not found.stopped and not found.unsettled else Exit.CANNOT_RUN

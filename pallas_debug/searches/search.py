@@ -31,6 +31,9 @@ from pallas_debug.verdict import Request, Verdict, Verifier
 EXAMPLES = 200
 """Maximum number of inputs that are drawn before one fails."""
 
+INTERRUPTED = "interrupted"
+"""Why a search ended at ctrl+c."""
+
 NARROWING = 50
 """Maximum number of inputs that are drawn below a failing value of a variable."""
 
@@ -209,12 +212,13 @@ class _Search:
 
     def run(self, lets: Mapping[str, Choices], examples: int) -> SearchResult:
         """Search, and then for smaller values of each variable in turn."""
+        self._lets = lets
         try:
             self._find(lets, examples)
             for name in lets:
                 lets = self._narrowed(lets, name)
         except KeyboardInterrupt:
-            self._note(stopped="interrupted")
+            self._note(stopped=INTERRUPTED)
         self._note()
         return self.result
 
@@ -250,7 +254,7 @@ class _Search:
         )
         key = repr((self.result.function, [one.text for one in self._templates])).encode()
         try:
-            found = hypothesis.find(
+            hypothesis.find(
                 strategies.inputs(lets, self._templates),
                 self._fails,
                 settings=settings,
@@ -265,9 +269,6 @@ class _Search:
             raise UsageError(
                 "no input meets all constraints: check the ranges and sums of --let and --arg"
             ) from error
-        verdict = self._judged[found.texts]
-        assert verdict is not None
-        self.result = replace(self.result, failing=Failing(input=found, verdict=verdict))
         return True
 
     def _fails(self, given: Input) -> bool:
@@ -280,9 +281,18 @@ class _Search:
         verdict = self._judged[given.texts]
         if verdict is None or not verdict.counted:
             return False
-        if self.result.failing is None:
+        failing = self.result.failing
+        if failing is None or self._size(given) < self._size(failing.input):
             self.result = replace(self.result, failing=Failing(input=given, verdict=verdict))
         return True
+
+    def _size(self, given: Input) -> tuple[Any, ...]:
+        """Order of inputs: by their variables, the first ones first, then by their texts."""
+        sizes = (
+            value if isinstance(choices := self._lets[name], Range) else choices.index(value)
+            for name, value in given.values.items()
+        )
+        return *sizes, sum(map(len, given.texts)), given.texts
 
     def _is_over(self) -> bool:
         is_over = time.monotonic() - self._began > self._budget

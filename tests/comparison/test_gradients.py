@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from backward_kernels import CASES, Case
+from backward_kernels import CASES, Case, parallel
 from jax.experimental import pallas as pl
 
 import pallas_debug
@@ -50,6 +50,18 @@ def test_correct_backward_kernels_agree_with_both(make: Callable[[bool], Case]) 
     case = make(False)
     assert pallas_debug.compare(case.function, case.reference, *case.args, grad=True).ok
     assert pallas_debug.compare(case.function, None, *case.args, grad=True).ok
+
+
+def test_a_sum_over_a_parallel_axis_is_a_race_in_the_backward_kernel() -> None:
+    """One step after the other, as here, it is right: the sanitizer decides, not the values."""
+    wrong, right = parallel(True), parallel(False)
+    how = {"grad": True, "engines": "machine"}
+    verdict = pallas_debug.verify(wrong.function, *wrong.args, reference=wrong.reference, **how)
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.kernel) == (Fault.DATA_RACE, "backward")
+    assert finding.witness.other is not None
+    assert finding.witness.other.text == "dw_ref[...] = jnp.zeros_like(dw_ref)"
+    assert pallas_debug.verify(right.function, *right.args, reference=right.reference, **how).ok
 
 
 def test_integers_have_no_gradient() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,13 +152,13 @@ def test_inputs_that_are_refused_are_no_failures(doubled: Any) -> None:
     assert "only on Sundays" in found.summary
 
 
-def test_an_interrupt_leaves_what_was_found(doubled: Any) -> None:
-    failed = []
+def test_an_interrupt_leaves_the_smallest_that_was_found(doubled: Any) -> None:
+    failed: set[int] = set()
 
     def interrupted(x: Any) -> Any:
-        if failed and len(x) < failed[0]:
+        if len(failed) == 3 and len(x) not in failed:
             raise KeyboardInterrupt
-        failed.extend([len(x)] * (len(x) > 8))
+        failed.update({len(x)} if len(x) > 8 else ())
         return doubled.doubled(x)
 
     found = pallas_debug.search(
@@ -164,6 +166,38 @@ def test_an_interrupt_leaves_what_was_found(doubled: Any) -> None:
     )
     assert found.stopped == "interrupted"
     assert found.failing is not None
+    assert found.failing.input.values["n"] == min(failed)
+
+
+WAITS = """
+import time
+from pathlib import Path
+from doubled_rows import doubled, reference
+
+failed = set()
+
+def waits(x):
+    if failed and len(x) not in failed:
+        Path("waiting").touch()
+        time.sleep(600)
+    failed.update({len(x)} if len(x) > 8 else ())
+    return doubled(x)
+"""
+
+
+def test_ctrl_c_prints_what_was_found(doubled: Any, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    command = [sys.executable, "-m", "pallas_debug", "verify", "--search", "waits:waits"]
+    command += ["--arg", "f32[n,128]", "--let", "n=1..512", "--reference", "waits:reference"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as running:
+        while not (tmp_path / "waiting").exists() and running.poll() is None:
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=120)
+    assert running.returncode == 130, err
+    assert out.startswith("waits fails first at n=")
+    assert "interrupted)" in out.splitlines()[0]
 
 
 def test_a_search_without_time_tries_nothing(doubled: Any) -> None:
