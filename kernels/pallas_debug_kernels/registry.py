@@ -63,18 +63,8 @@ def _bundled(
 
 OPERATIONS: tuple[BundledOperation, ...] = (
     _bundled(vector_add, "vector_add", "Element-wise sum of two vectors."),
-    _bundled(
-        softmax,
-        "softmax",
-        "Softmax over the last axis, forward and backward.",
-        differentiable=(0,),
-    ),
-    _bundled(
-        layer_norm,
-        "layer_norm",
-        "Rows scaled to mean 0 and variance 1, forward and backward.",
-        differentiable=(0, 1, 2),
-    ),
+    _bundled(softmax, "softmax", "Softmax over the last axis."),
+    _bundled(layer_norm, "layer_norm", "Rows scaled to mean 0 and variance 1."),
     _bundled(matmul, "matmul", "Tiled matrix product with a fused activation."),
     _bundled(pipelined, "dma_copy", "Copy through VMEM, double-buffered by hand."),
     _bundled(

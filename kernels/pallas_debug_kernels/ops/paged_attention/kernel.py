@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.typing import DTypeLike
 
 from ..._arguments import LANES, check_dtype, check_ndim, check_same_dtype, sublanes
+from ..flash_attention.kernel import dot
 
 
 def paged_attention_kernel(
@@ -47,7 +47,7 @@ def paged_attention_kernel(
 
     @pl.when(remaining > 0)
     def _fold() -> None:
-        scores = _scores(q_ref[...], k_ref[...], sm_scale)  # [group, page_size]
+        scores = sm_scale * dot(q_ref[...], k_ref[...], contract=(1, 1))  # [group, page_size]
         scores = jnp.where(_index(scores, axis=1) < remaining, scores, -jnp.inf)
         # Past the length a page's content is undefined and may be NaN, and 0 * NaN is NaN.
         v = v_ref[...]
@@ -59,12 +59,7 @@ def paged_attention_kernel(
         weights = jnp.exp(scores - new_max)
         shrink = jnp.exp(old_max - new_max)  # 0 for the first page
         new_sum = shrink * old_sum + jnp.sum(weights, axis=1, keepdims=True)
-        weighted = jnp.dot(
-            weights.astype(v.dtype),
-            v,
-            precision=_precision(v.dtype),
-            preferred_element_type=jnp.float32,
-        )  # [group, head_dim]
+        weighted = dot(weights.astype(v.dtype), v, contract=(1, 0))  # [group, head_dim]
         acc_ref[...] = shrink * acc_ref[...] + weighted
         max_ref[...] = jnp.broadcast_to(new_max, max_ref.shape)
         sum_ref[...] = jnp.broadcast_to(new_sum, sum_ref.shape)
@@ -77,26 +72,9 @@ def paged_attention_kernel(
         out_ref[...] = out.astype(out_ref.dtype)
 
 
-def _scores(q: jax.Array, k: jax.Array, sm_scale: float) -> jax.Array:
-    """Return `sm_scale * q @ k.T` in float32, `[group, page_size]`."""
-    scores: jax.Array = lax.dot_general(
-        q,
-        k,
-        (((1,), (1,)), ((), ())),
-        precision=_precision(q.dtype),
-        preferred_element_type=jnp.float32,
-    )
-    return sm_scale * scores
-
-
 def _index(array: jax.Array, *, axis: int) -> jax.Array:
     index: jax.Array = lax.broadcasted_iota(jnp.int32, array.shape, axis)
     return index
-
-
-def _precision(dtype: DTypeLike) -> lax.Precision:
-    """Return HIGHEST for float32, which the MXU otherwise rounds to bfloat16."""
-    return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
 @partial(jax.jit, static_argnames=("sm_scale",))

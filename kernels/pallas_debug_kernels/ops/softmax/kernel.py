@@ -1,9 +1,8 @@
-"""Kernels for the softmax of rows and its gradient.
+"""Kernel for the softmax of rows.
 
 The content of a ragged block past the last row is undefined; rows do not affect one another.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -21,48 +20,24 @@ def softmax_kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
     out_ref[...] = (exp / jnp.sum(exp, axis=1, keepdims=True)).astype(out_ref.dtype)
 
 
-def softmax_backward_kernel(out_ref: jax.Ref, dout_ref: jax.Ref, dx_ref: jax.Ref) -> None:
-    """Compute the gradient of one block from its output; all refs are `[block_rows, features]`."""
-    out, dout = out_ref[...].astype(jnp.float32), dout_ref[...].astype(jnp.float32)
-    along_out = jnp.sum(out * dout, axis=1, keepdims=True)  # [block_rows, 1]
-    dx_ref[...] = (out * (dout - along_out)).astype(dx_ref.dtype)
-
-
 @partial(jax.jit, static_argnames=("block_rows",))
 def launch(x: jax.Array, *, block_rows: int) -> jax.Array:
-    """Run the forward kernel over blocks of rows of `[rows, features]`."""
-    out: jax.Array = _by_rows(softmax_kernel, "softmax", block_rows, x)
-    return out
-
-
-@partial(jax.jit, static_argnames=("block_rows",))
-def launch_backward(out: jax.Array, dout: jax.Array, *, block_rows: int) -> jax.Array:
-    """Run the backward kernel over blocks of rows of `[rows, features]`."""
-    dx: jax.Array = _by_rows(softmax_backward_kernel, "softmax_backward", block_rows, out, dout)
-    return dx
-
-
-def _by_rows(
-    kernel: Callable[..., None], name: str, block_rows: int, *arrays: jax.Array
-) -> jax.Array:
-    """Run `kernel` over blocks of rows of `arrays`, all with the shape and dtype of the output."""
-    rows, features = arrays[0].shape
+    """Run the kernel over blocks of rows of `[rows, features]`."""
+    rows, features = x.shape
     block = pl.BlockSpec((block_rows, features), lambda i: (i, jnp.int32(0)))
     call = pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((rows, features), arrays[0].dtype),
+        softmax_kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         grid=(pl.cdiv(rows, block_rows),),
-        in_specs=[block] * len(arrays),
+        in_specs=[block],
         out_specs=block,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
         cost_estimate=pl.CostEstimate(
-            flops=5 * rows * features,
-            transcendentals=rows * features,
-            bytes_accessed=sum(array.nbytes for array in arrays) + arrays[0].nbytes,
+            flops=5 * x.size, transcendentals=x.size, bytes_accessed=2 * x.nbytes
         ),
-        name=name,
+        name="softmax",
     )
-    out: jax.Array = call(*arrays)
+    out: jax.Array = call(x)
     return out
 
 
@@ -96,23 +71,5 @@ def softmax(x: jax.Array, *, block_rows: int = 128) -> jax.Array:
         dim="the number of rows",
         size=rows.shape[0],
     )
-    out: jax.Array = _softmax(rows, block)
+    out: jax.Array = launch(rows, block_rows=block)
     return out.reshape(x.shape)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _softmax(x: jax.Array, block_rows: int) -> jax.Array:
-    out: jax.Array = launch(x, block_rows=block_rows)
-    return out
-
-
-def _forward(x: jax.Array, block_rows: int) -> tuple[jax.Array, jax.Array]:
-    out = _softmax(x, block_rows)
-    return out, out
-
-
-def _backward(block_rows: int, out: jax.Array, dout: jax.Array) -> tuple[jax.Array]:
-    return (launch_backward(out, dout, block_rows=block_rows),)
-
-
-_softmax.defvjp(_forward, _backward)

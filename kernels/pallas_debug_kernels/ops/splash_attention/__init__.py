@@ -7,7 +7,6 @@ from .block_sizes import SplashBlockSizes
 from .mask_info import MaskInfo as MaskInfo
 from .mask_info import process_mask as process_mask
 from .masks import CausalMask as CausalMask
-from .masks import ChunkedCausalMask as ChunkedCausalMask
 from .masks import FullMask as FullMask
 from .masks import LocalMask as LocalMask
 from .masks import Mask as Mask

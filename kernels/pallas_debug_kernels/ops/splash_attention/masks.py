@@ -1,7 +1,7 @@
 """Attention masks, evaluated lazily, one slice at a time.
 
 `mask[q_slice, kv_slice]` is a bool numpy array. A mask of 100,000 by 100,000 costs nothing until it
-is sliced. Masks are immutable, hashable, and combine with `&`, `|` and `~`.
+is sliced. Masks are immutable and hashable.
 
 In most masks each query sees one interval of keys. For these, subclasses of `IntervalMask`,
 kernels compute the mask from the position of the query instead of loading it.
@@ -12,10 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 # Positions of queries: a numpy array on the host, a jax array in a kernel.
 Positions = Any
@@ -32,67 +29,20 @@ class Mask(ABC):
     def __getitem__(self, index: Index) -> np.ndarray:
         """Return the entries of a slice of queries and a slice of keys."""
 
-    def __and__(self, other: "Mask") -> "Mask":
-        if isinstance(self, IntervalMask) and isinstance(other, IntervalMask):
-            return _IntervalAnd(self, other)
-        return _And(self, other)
-
-    def __or__(self, other: "Mask") -> "Mask":
-        return _Or(self, other)
-
-    def __invert__(self) -> "Mask":
-        return _Not(self)
-
 
 @dataclass(frozen=True)
-class _Pair(Mask):
-    """Two masks of the same shape."""
-
-    left: Mask
-    right: Mask
-    shape: tuple[int, int] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.right, Mask):
-            raise ValueError(
-                f"A mask is combined with {type(self.right).__name__}. It must be a Mask."
-            )
-        if self.left.shape != self.right.shape:
-            raise ValueError(
-                f"A mask of shape {self.left.shape} is combined with one of shape "
-                f"{self.right.shape}. Both must have the same shape."
-            )
-        object.__setattr__(self, "shape", self.left.shape)
-
-
-@dataclass(frozen=True)
-class _And(_Pair):
-    def __getitem__(self, index: Index) -> np.ndarray:
-        both: np.ndarray = self.left[index] & self.right[index]
-        return both
-
-
-@dataclass(frozen=True)
-class _Or(_Pair):
-    def __getitem__(self, index: Index) -> np.ndarray:
-        either: np.ndarray = self.left[index] | self.right[index]
-        return either
-
-
-@dataclass(frozen=True)
-class _Not(Mask):
-    mask: Mask
-    shape: tuple[int, int] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", self.mask.shape)
-
-    def __getitem__(self, index: Index) -> np.ndarray:
-        return ~self.mask[index]
-
-
 class IntervalMask(Mask):
     """Mask in which each query sees one interval of keys."""
+
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        if not isinstance(shape, tuple) or len(shape) != 2 or not all(_is_size(n) for n in shape):
+            raise ValueError(
+                f"{type(self).__name__}: shape is {shape!r}. "
+                "It must be (q_seq, kv_seq), two positive ints."
+            )
 
     @abstractmethod
     def bounds(self, q: Positions) -> Bounds:
@@ -112,52 +62,7 @@ class IntervalMask(Mask):
 
 
 @dataclass(frozen=True)
-class _IntervalAnd(_Pair, IntervalMask):
-    """Intersection of two interval masks, which is an interval mask."""
-
-    left: IntervalMask
-    right: IntervalMask
-    shape: tuple[int, int] = field(init=False, repr=False)
-
-    def bounds(self, q: Positions) -> Bounds:
-        (left_lower, left_upper), (right_lower, right_upper) = (
-            self.left.bounds(q),
-            self.right.bounds(q),
-        )
-        return _both(_maximum, left_lower, right_lower), _both(_minimum, left_upper, right_upper)
-
-
-def _both(choose: Any, x: Positions | None, y: Positions | None) -> Positions | None:
-    if x is None or y is None:
-        return y if x is None else x
-    return choose(x, y)
-
-
-def _maximum(x: Positions, y: Positions) -> Positions:
-    return jnp.maximum(x, y) if isinstance(x, jax.Array) else np.maximum(x, y)
-
-
-def _minimum(x: Positions, y: Positions) -> Positions:
-    return jnp.minimum(x, y) if isinstance(x, jax.Array) else np.minimum(x, y)
-
-
-@dataclass(frozen=True)
-class _Sized(IntervalMask):
-    """An interval mask of a given shape."""
-
-    shape: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        shape = self.shape
-        if not isinstance(shape, tuple) or len(shape) != 2 or not all(_is_size(n) for n in shape):
-            raise ValueError(
-                f"{type(self).__name__}: shape is {shape!r}. "
-                "It must be (q_seq, kv_seq), two positive ints."
-            )
-
-
-@dataclass(frozen=True)
-class FullMask(_Sized):
+class FullMask(IntervalMask):
     """Mask in which every query sees every key."""
 
     def bounds(self, q: Positions) -> Bounds:
@@ -166,7 +71,7 @@ class FullMask(_Sized):
 
 
 @dataclass(frozen=True)
-class CausalMask(_Sized):
+class CausalMask(IntervalMask):
     """Mask in which query i sees the keys up to i + `offset`."""
 
     offset: int = 0
@@ -180,7 +85,7 @@ class CausalMask(_Sized):
 
 
 @dataclass(frozen=True)
-class LocalMask(_Sized):
+class LocalMask(IntervalMask):
     """Mask in which query i sees the keys from i + `offset` - left to i + `offset` + right.
 
     `window_size` is (left, right); None is no bound on that side.
@@ -205,25 +110,6 @@ class LocalMask(_Sized):
             None if left is None else q + (self.offset - left),
             None if right is None else q + (self.offset + right),
         )
-
-
-@dataclass(frozen=True)
-class ChunkedCausalMask(_Sized):
-    """Mask in which query i sees the keys up to i in its own chunk of `chunk_size` positions."""
-
-    chunk_size: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _is_size(self.chunk_size):
-            raise ValueError(
-                f"ChunkedCausalMask: chunk_size is {self.chunk_size!r}. It must be a positive int."
-            )
-
-    def bounds(self, q: Positions) -> Bounds:
-        size = np.int32(self.chunk_size)
-        into_chunk = lax.rem(q, size) if isinstance(q, jax.Array) else np.remainder(q, size)
-        return q - into_chunk, q
 
 
 @dataclass(frozen=True, eq=False)

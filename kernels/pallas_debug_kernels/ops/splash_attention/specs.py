@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from ..._arguments import SegmentIds
 from ...spec import Spec
 from .block_sizes import SplashBlockSizes
-from .masks import CausalMask, ChunkedCausalMask, FullMask, LocalMask, MultiHeadMask
+from .masks import CausalMask, FullMask, LocalMask, MultiHeadMask
 
 # (num_q_heads, num_kv_heads, q_seq, kv_seq, head_dim)
 Shape = tuple[int, int, int, int, int]
@@ -76,14 +76,6 @@ SPECS = (
     _spec("f32_numpy", "small", (1, 1, *_SQUARE, 64), _F32, mask=_random_mask(*_SQUARE), **_128),
     _spec("f32_full", "edge", (1, 1, *_SQUARE, 64), _F32, mask=FullMask(_SQUARE), **_UNEQUAL),
     _spec(
-        "f32_gqa_chunked",
-        "edge",
-        (4, 2, *_SQUARE, 64),
-        _F32,
-        mask=ChunkedCausalMask(_SQUARE, chunk_size=96),
-        **_UNEQUAL,
-    ),
-    _spec(
         "bf16_multi_head",
         "edge",
         (2, 2, *_SQUARE, 128),
@@ -127,7 +119,7 @@ SPECS = (
         "edge",
         (1, 1, *_SQUARE, 64),
         _BF16,
-        mask=~CausalMask(_SQUARE) & ~LocalMask(_SQUARE, window_size=(None, 30)),
+        mask=~np.tri(256, k=30, dtype=bool),
         **_128,
     ),
     _spec(
@@ -142,5 +134,4 @@ SPECS = (
     _spec("bf16_4k_causal", "bench", _MHA, _BF16, mask=CausalMask(_4K)),
     _spec("bf16_4k_gqa_causal", "bench", _GQA, _BF16, mask=CausalMask(_4K)),
     _spec("bf16_4k_local", "bench", _MHA, _BF16, mask=LocalMask(_4K, window_size=(1024, 0))),
-    _spec("f32_4k_gqa_chunked", "bench", _GQA, _F32, mask=ChunkedCausalMask(_4K, chunk_size=1000)),
 )
