@@ -68,10 +68,6 @@ class CompiledWithOthersError(CannotRunError):
     """A kernel that compiles only together with others, because it shares semaphores with them."""
 
 
-class InterpretModeError(CannotRunError):
-    """A kernel that the requested interpret mode, or any mode, cannot run correctly."""
-
-
 class OutOfBudget(CannotRunError):
     """A kernel on the kernel machine that the budget of its program has ended."""
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError, UsageError, meant
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 Boundary = Literal["hook", "capture", "lower", "store", "summary", "report", "engine"]
 """Names of the boundaries: jax calls us (`hook`), a kernel is described (`capture`) or compiled
@@ -76,32 +72,16 @@ def _described(value: object) -> str:
 
 
 def check_function(what: str, function: object) -> None:
-    """Check that this is a function whose kernels are called before it returns.
-
-    The body of a coroutine or generator function runs later, interleaved with other code, and the
-    kernels of that code would be attributed to the function.
+    """Check that this is a function.
 
     Args:
       what: name of the caller that takes the function; begins the message.
 
     Raises:
-      UsageError: it is not such a function.
+      UsageError: it is not.
     """
     if not callable(function):
         raise UsageError(f"{what} takes a function, not {_described(function)}")
-    called = function if inspect.isroutine(function) else type(function).__call__
-    kinds = {
-        "a coroutine function": inspect.iscoroutinefunction,
-        "an asynchronous generator function": inspect.isasyncgenfunction,
-        "a generator function": inspect.isgeneratorfunction,
-    }
-    for kind, is_one in kinds.items():
-        if is_one(function) or is_one(called):
-            name = getattr(function, "__qualname__", repr(function))
-            raise UsageError(
-                f"{what} does not take {name}, which is {kind}: its body runs after the call has "
-                "returned, interleaved with other code. Pass the functions in it that call kernels"
-            )
 
 
 def check_arguments(
@@ -132,34 +112,6 @@ def check_arguments(
         f"{what} cannot call {name} with these arguments: {reason}. Its signature: "
         f"{name}{signature}{of_ours}"
     )
-
-
-def naming_keywords(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function so that a wrong keyword argument raises an error with the closest one.
-
-    Args:
-      what: name of the object whose methods are decorated; begins the message.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = inspect.signature(function).parameters
-
-        @functools.wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            __tracebackhide__ = True
-            for word in kwargs:
-                if word not in known:
-                    name = f"{what}.{function.__name__}"
-                    own = [name for name in known if name != "self"]
-                    raise UsageError(
-                        f"{name} has no argument {word!r}{meant(word, own)}; its arguments are "
-                        f"{', '.join(own)}"
-                    )
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorate
 
 
 def refused_call(

@@ -7,9 +7,6 @@ C handler wakes through `signal.set_wakeup_fd`, counts the signals. Our callback
 program when the count has changed, and `is_cause` tells callers whether a `JaxRuntimeError` was
 caused by ctrl+c. The same thread ends a command on SIGTERM (`terminating`), which a Python handler
 could do only after XLA has returned.
-
-Python discards a `KeyboardInterrupt` raised in a finalizer or a callback of the garbage collector,
-of which jax has one: about one ctrl+c in ten during the import of jax. The thread raises it again.
 """
 
 from __future__ import annotations
@@ -18,23 +15,15 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterator
 
 AGAIN_AFTER = 0.5
 """Minimum seconds from the first ctrl+c to one that ends a process; a shell may send two."""
 
 HINT_AFTER = 1.0
 """Delay in seconds before a command that is still running prints how to end it."""
-
-_RAISE_AGAIN_AFTER = 0.05
-"""Delay in seconds before raising a discarded `KeyboardInterrupt` again; the hook returns first."""
 
 
 class Interrupted(Exception):
@@ -52,16 +41,10 @@ class _Listener:
       ends: called on the second ctrl+c, to end the process.
       hint: called once, `HINT_AFTER` seconds after the first one.
       terminates: called on SIGTERM.
-      is_discarded: whether a `KeyboardInterrupt` was discarded, or deferred.
-      is_deferring: whether the main thread is in a block of `_deferred`.
-      raised_again: number of signals to come that repeat one already counted.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.is_discarded = False
-        self.is_deferring = False
-        self.raised_again = 0
         self.terminates: Callable[[], object] | None = None
         self.is_terminated = False
         self.lock = threading.Lock()
@@ -77,37 +60,9 @@ class _Listener:
         with self.lock, contextlib.suppress(BlockingIOError):
             signals = os.read(self.read, 512)
             self.is_terminated |= signal.SIGTERM in signals
-            pressed = signals.count(signal.SIGINT)
-            repeated = min(pressed, self.raised_again)
-            self.raised_again -= repeated
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self.count += pressed - repeated
+                self.count += signals.count(signal.SIGINT)
         return self.count
-
-    def discarded(self, before: Callable[[Any], object], unraisable: Any) -> None:
-        """Handle an exception that Python cannot raise, in place of the hook `before`."""
-        is_forked = self is not _listener  # has no thread
-        if unraisable.exc_type is not KeyboardInterrupt or is_forked:
-            before(unraisable)
-            return
-        self.raise_again()
-
-    def raise_again(self) -> None:
-        """Raise `KeyboardInterrupt` in the main thread after a moment."""
-        self.is_discarded = True
-        with contextlib.suppress(BlockingIOError):  # full: the thread reads it anyway
-            os.write(self.write, b"\0")
-
-    def _raise_again(self) -> None:
-        self.is_discarded = False
-        time.sleep(_RAISE_AGAIN_AFTER)
-        while self.is_deferring:
-            time.sleep(_RAISE_AGAIN_AFTER)
-        with self.lock:
-            handler = signal.getsignal(signal.SIGINT)
-            if handler is signal.default_int_handler or self.is_deferring:
-                self.raised_again += 1
-                press()
 
     def _watch(self) -> None:
         first: float | None = None
@@ -120,8 +75,6 @@ class _Listener:
                 self.hint = None
                 continue
             count = self.drain()
-            if self.is_discarded:
-                self._raise_again()
             if self.is_terminated and self.terminates is not None:
                 self.is_terminated = False
                 self.terminates()
@@ -179,15 +132,10 @@ def listening(
         return
     listener = _listener = _listener or _Listener()
     listener.ends, listener.hint = ends, hint
-    listener.raised_again = 0
     signal.set_wakeup_fd(listener.write, warn_on_full_buffer=False)
-    hook_before = sys.unraisablehook
-    hook = sys.unraisablehook = partial(listener.discarded, hook_before)
     try:
         yield
     finally:
-        if sys.unraisablehook is hook:
-            sys.unraisablehook = hook_before
         listener.ends = listener.hint = None
         with contextlib.suppress(ValueError):  # the block ends in another thread
             now = signal.set_wakeup_fd(-1)
@@ -219,57 +167,6 @@ def terminating(ends: Callable[[], object]) -> Iterator[None]:
 
 def _wake(*_: object) -> None:
     """Handle SIGTERM: the existence of a handler makes Python write to the listener's pipe."""
-
-
-@contextlib.contextmanager
-def _deferred() -> Iterator[None]:
-    """Raise a ctrl+c of this block a moment after its end; a no-op outside `listening`."""
-    listener = _listener
-    if (
-        listener is None
-        or threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield
-        return
-    pressed: list[int] = []
-    listener.is_deferring = True
-    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        listener.is_deferring = False
-        if pressed:
-            listener.raise_again()
-
-
-class DeferringFinder:
-    """Entry of `sys.meta_path` that defers ctrl+c while an extension module of jaxlib is loaded.
-
-    They crash if their initialisation is interrupted, and if they are deallocated because it was:
-    one ctrl+c in seven within the second in which jax is imported.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, _: object = None
-    ) -> ModuleSpec | None:
-        if not name.startswith("jaxlib."):
-            return None
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and type(spec.loader) is ExtensionFileLoader:
-            spec.loader = _DeferringLoader(spec.loader.name, spec.loader.path)
-        return spec
-
-
-class _DeferringLoader(ExtensionFileLoader):
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        with _deferred():
-            return super().create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        with _deferred():
-            super().exec_module(module)
 
 
 def press() -> None:

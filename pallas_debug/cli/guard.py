@@ -49,7 +49,6 @@ def guarded(command: click.Command) -> NoReturn:
         time.sleep(_TERMINATION_GRACE)
         os._exit(Exit.TERMINATED)
 
-    sys.meta_path.insert(0, interrupts.DeferringFinder())
     try:
         with interrupts.listening(ends=_end, hint=_hint), interrupts.terminating(terminate):
             code = command.main(standalone_mode=False, prog_name="pallas-debug")

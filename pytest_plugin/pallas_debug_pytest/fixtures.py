@@ -25,7 +25,7 @@ from pallas_debug.errors import UnknownTargetError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
-from pallas_debug.guards import check_arguments, check_function, naming_keywords
+from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
@@ -145,12 +145,10 @@ class Pallas(Performance):
             report.throw()
         return report
 
-    @naming_keywords("pallas")
     def interpret(self, mode: str) -> AbstractContextManager[None]:
         """Run kernels called within the block in this mode."""
         return self._running.session.interpreting(mode)
 
-    @naming_keywords("pallas")
     @contextlib.contextmanager
     def expect(
         self, kind: str, *, kernel: str | None = None, match: str | None = None

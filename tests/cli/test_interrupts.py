@@ -1,6 +1,5 @@
 """Ctrl+c while XLA has the main thread: what is counted, and how a command ends."""
 
-import gc
 import itertools
 import os
 import re
@@ -74,29 +73,6 @@ def cpu_seconds(pid: int) -> float:
     """CPU time that a process has used; unlike wall time, it says how far the process has come."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-
-WHILE_JAXLIB_IS_LOADED = """
-import os, signal, sys
-
-class Presses:
-    def find_spec(self, name, *_):
-        if name == "numpy.linalg":  # which jaxlib._jax imports
-            assert "jax" in sys.modules
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Presses())
-sys.argv = ["pallas-debug", "verify", "pallas_debug_kernels:vector_add"]
-from pallas_debug.cli import console
-console()
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_an_extension_module_of_jaxlib_is_loaded(run_python: Any) -> None:
-    """It would print the traceback, or crash."""
-    done = run_python("-c", WHILE_JAXLIB_IS_LOADED)
-    assert (done.returncode, done.stderr) == (130, "\npallas-debug: stopped\n")
 
 
 @pytest.mark.slow
@@ -240,36 +216,6 @@ def test_each_one_is_counted_in_the_block_and_none_outside() -> None:
         wait_for(before + 2)
     press()
     assert interrupts.count() == before + 2
-
-
-def test_one_that_python_discards_is_raised_again(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As in the callback of the garbage collector that jax has."""
-    others: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", others.append)
-
-    def collected(*_: object) -> None:
-        gc.callbacks.remove(collected)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    class Broken:
-        def __del__(self) -> None:
-            raise ValueError
-
-    with interrupts.listening():
-        before = interrupts.count()
-        gc.callbacks.append(collected)
-        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-            gc.collect()
-            time.sleep(60)
-        press()
-        wait_for(before + 2)
-        assert others == []
-        Broken()
-        assert len(others) == 1
-    assert sys.unraisablehook == others.append
-    assert capfd.readouterr() == ("", "")
 
 
 def test_somebody_elses_wakeup_descriptor_is_kept() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,6 @@ def broken(x: Any) -> Any:
     return pl.pallas_call(broken_kernel, out_shape=x)(x)
 
 
-async def coroutine(x: Any) -> Any:
-    return x
-
-
-async def async_generator(x: Any) -> Any:
-    yield x
-
-
-def generator(x: Any) -> Iterator[Any]:
-    yield x
-
-
-class Layer:
-    async def __call__(self, x: Any) -> Any:
-        return x
-
-
 DECORATORS: dict[str, Callable[..., Any]] = {
     "debug": pallas_debug.debug(targets=""),
     "interpret": pallas_debug.interpret("hlo"),
@@ -54,26 +37,6 @@ DECORATORS: dict[str, Callable[..., Any]] = {
     "dump": pallas_debug.dump,
     "verify": pallas_debug.verify,
 }
-
-
-@pytest.mark.parametrize("name", DECORATORS)
-@pytest.mark.parametrize(
-    "function,kind",
-    [
-        (coroutine, "coroutine, which is a coroutine function"),
-        (functools.partial(coroutine, 1), "a coroutine function"),
-        (Layer(), "a coroutine function"),
-        (async_generator, "async_generator, which is an asynchronous generator function"),
-        (generator, "generator, which is a generator function"),
-    ],
-)
-def test_what_runs_after_the_call_is_refused(name: str, function: Any, kind: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        DECORATORS[name](function)
-    message = str(raised.value)
-    assert message.startswith(f"pallas_debug.{name} does not take ")
-    assert kind.rpartition(", ")[2].removeprefix("which is ") in message
-    assert "its body runs after the call has returned, interleaved with other code" in message
 
 
 def test_options_without_their_names_are_refused_at_once() -> None:
