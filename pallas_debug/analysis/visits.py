@@ -162,7 +162,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
     )
     seen = subject.of_block(block, grid_point=other, index=block_text(block.name, index))
     what = f"block {index} of {block.name}"
-    finding = seen.with_values(race.facts).of(Fault.DATA_RACE, what=what, race=race)
+    finding = seen.of(Fault.DATA_RACE, what=what, race=race)
     condition = "the grid points store different values"
     result.findings.append(replace(finding, only_if=condition))
     return True

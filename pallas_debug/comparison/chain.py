@@ -315,15 +315,14 @@ class _Chain:
 
     def _cause(self, histories: Sequence[_History]) -> ChainCause | None:
         """The nearest cause of the value, of the first kind of which there is one."""
-        rules = self._replaced, self._carried, self._early
+        rules = self._replaced, self._carried
         causes = [
             replace(cause, buffer=history.buffer.name)
             for history in histories
             for rule in (rules if history.is_exact else ())
             if (cause := rule(history)) is not None
         ]
-        kinds = {"stored early": 1, "left over": 2}
-        return min(causes, key=lambda cause: kinds.get(cause.kind, 0), default=None)
+        return min(causes, key=lambda cause: cause.kind == "left over", default=None)
 
     def _replaced(self, history: _History) -> ChainCause | None:
         """A value for the same block that was replaced before anything had read it."""
@@ -359,19 +358,6 @@ class _Chain:
         if read is None or read.line is None:
             return None
         return ChainCause(kind="left over", place=_place(read), other=_place(stored[first]))
-
-    def _early(self, history: _History) -> ChainCause | None:
-        """An update for this block after its value was stored."""
-        read = history.read
-        if read is None or read.line is None or not history.writes:
-            return None
-        after = (w for w in self._writes[history.buffer.number] if w.number > read.number)
-        late = next((w for w in after if history.area.reached(w.index).any()), None)
-        if late is None or not late.is_stored or self._is_other(late) or late.point == read.point:
-            return None
-        if not self._own(late, history.area):
-            return None
-        return ChainCause(kind="stored early", place=_place(read), other=_place(late))
 
 
 def _place(event: LoggedRead | LoggedWrite) -> ChainPlace:

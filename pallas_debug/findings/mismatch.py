@@ -86,9 +86,7 @@ class ChainPlace(NamedTuple):
         return where(self.line)
 
 
-CauseKind = Literal[
-    "replaced", "not reset", "stored early", "left over", "where true", "where false"
-]
+CauseKind = Literal["replaced", "not reset", "left over", "where true", "where false"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +96,8 @@ class ChainCause:
     Attributes:
       place: line to look at: of the write that replaces another, of the read, or of the condition
         whose value the wrong elements share.
-      other: the other side: the write that is replaced, that the value began with, that is read,
-        that comes too late, or that is wrong.
+      other: the other side: the write that is replaced, that the value began with, that is read, or
+        that is wrong.
     """
 
     kind: CauseKind
@@ -221,12 +219,6 @@ CASES: Mapping[Fault, Sequence[Case]] = {
             "reset {because.buffer} at the first step of each block: "
             "@pl.when(pl.program_id(axis) == 0)",
             _because("not reset"),
-        ),
-        _case(
-            "{because.place} stores the block at {because.place.point}, before {because.other} "
-            "updates {because.buffer} at {because.other.point}",
-            "store at the last step of each block, after the last update",
-            _because("stored early"),
         ),
         _case(
             "{because.place} reads at {because.place.point} what {because.other} wrote to "

@@ -10,15 +10,6 @@ from pallas_debug.findings.facts import Point, line_text
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import SourceLine
 
-PARALLEL = "parallel dimensions"
-"""Name in a witness: grid dimensions that would avoid the fault if they were sequential."""
-
-
-def of_axes(axes: Sequence[int]) -> dict[str, str]:
-    """Return the value of a witness for a fault that is caused by parallel grid axes."""
-    return {PARALLEL: ", ".join(map(str, axes))} if axes else {}
-
-
 # Facts
 
 
@@ -61,18 +52,6 @@ class Access:
         places = [f" at grid point {self.grid_point}"] if self.grid_point else []
         places += [f" in loop iteration {self.loop}"] if self.loop else []
         return verb + by + ",".join(places) + (f" on core {self.core}" if names_core else "")
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Return the access as values of a witness."""
-        known = {
-            "grid point": self.grid_point,
-            "loop iteration": self.loop,
-            "copy": self.copy and f"{self.copy[0]} to {self.copy[1]}",
-            "semaphore": self.semaphore,
-            "sender": None if self.from_device is None else f"device {self.from_device}",
-        }
-        return {name: str(value) for name, value in known.items() if value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +104,6 @@ class Race:
         if self.copy is None or self.copy.from_device is None:
             return False
         return self.clobbers or any(s.writes for s in (self.here, self.there) if not s.copy)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Return the race as values of a witness."""
-        facts = {f"other {name}": value for name, value in self.there.facts.items()}
-        facts |= of_axes(self.axes)
-        facts |= {n: v for n, v in self.here.facts.items() if n in ("semaphore", "sender")}
-        if self.overlap:
-            facts["overlap"] = self.overlap
-        return facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,9 +93,7 @@ def revisited(
 ) -> Finding:
     """Report an output block that is revisited after another; it was visited `first` to `last`."""
     visits = f"at {first}" if first == last else f"at {first} to {last}"
-    return seen.with_values({"first visit": str(first), "last visit": str(last)}).of(
-        Fault.OUTPUT_REVISITED, what=what, visits=visits, again=again
-    )
+    return seen.of(Fault.OUTPUT_REVISITED, what=what, visits=visits, again=again)
 
 
 def with_text(line: SourceLine | None) -> SourceLine | None:

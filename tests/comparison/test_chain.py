@@ -97,41 +97,6 @@ def test_hints_on_the_chain_come_first() -> None:
     assert on_path([carried], replace(finding, chain=())) == ()
 
 
-def early_sums(x: jax.Array) -> jax.Array:
-    """Sums of three blocks, stored at the second."""
-
-    def kernel(x_ref: Any, o_ref: Any, acc: Any) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _() -> None:
-            acc[...] = jnp.zeros_like(acc)
-
-        acc[...] += x_ref[...]
-
-        @pl.when(pl.program_id(0) == 1)
-        def _() -> None:
-            o_ref[...] = acc[...]
-
-    return pl.pallas_call(
-        kernel, grid=(3,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
-        scratch_shapes=[TILE],
-        out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-    )(x)  # fmt: skip
-
-
-def test_a_sum_that_is_stored_early() -> None:
-    x = jnp.arange(24.0)[:, None] ** 2 + jnp.arange(128.0)
-
-    def right(x: jax.Array) -> jax.Array:
-        return x.reshape(3, 8, 128).sum(0)
-
-    add, store = line_of(early_sums, "acc[...] += "), line_of(early_sums, "o_ref[...] = acc")
-    finding = found(early_sums, right, x)
-    assert finding.cause == (
-        f"line {store} stores the block at (1,), before line {add} updates acc at (2,)"
-    )
-
-
 @pytest.mark.parametrize("is_last", [True, False])
 def test_a_value_that_was_replaced_is_no_cause_if_the_new_one_contains_it(is_last: bool) -> None:
     def kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:

@@ -15,7 +15,6 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.facts import number
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
-from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sightings import sighting
@@ -136,7 +135,7 @@ class RandomBitsObserver(MachineObserver):
         """Return the findings, one per line of code, in the order in which they were first seen."""
         found = [self._before_seeding(*noted) for noted in self._unseeded.values()]
         for seen, by, axes in self._seeded_elsewhere.values():
-            finding = seen.at(other=by.line).with_values(of_axes(axes))
+            finding = seen.at(other=by.line)
             dimension = " and ".join(map(str, axes))
             found.append(
                 finding.of(

@@ -162,7 +162,7 @@ def first_stuck(launch: Launch, threads: Sequence[Thread]) -> Finding:
 def _never_ends(seen: Sighting, blocked: Blocked, stuck: Sequence[Stuck], **facts: Any) -> Finding:
     buffer, count, needed = blocked.counter.buffer, blocked.counter.count, blocked.amount
     of_copy = isinstance(blocked.step, ir.CopyWait)
-    return seen.with_values({"count": str(count), "awaited": str(needed)}).of(
+    return seen.of(
         Fault.DEADLOCK,
         semaphore=counter_text(blocked.counter),
         count=count,
@@ -236,7 +236,6 @@ def _race(
         index=box_text(name, box),
         shape=shape_text(window.array),
         count=count,
-        values=race.facts,
     ).of(Fault.DATA_RACE, what=f"block {later.block} of {name}", race=race)
 
 

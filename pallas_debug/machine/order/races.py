@@ -123,7 +123,6 @@ def race_finding(
         operand=name,
         index=region,
         shape=shape_text(here.buffer),
-        values=facts.facts,
     ).of(Fault.DATA_RACE, what=region, race=facts)
 
 

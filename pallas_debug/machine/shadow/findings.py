@@ -14,14 +14,13 @@ from pallas_debug.findings.memory import (
     step_text,
     writes_text,
 )
-from pallas_debug.findings.order import of_axes
 from pallas_debug.findings.regions import part_of
 from pallas_debug.findings.sighting import revisited
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.shadow import shadow
 from pallas_debug.machine.shadow.shadow import SuspectRead
 from pallas_debug.machine.shadow.tracking import BlockReturn, MemoryTracker, OverwrittenRead
-from pallas_debug.machine.sightings import access_of, shape_text, sighting_of
+from pallas_debug.machine.sightings import shape_text, sighting_of
 from pallas_debug.model import Finding
 
 Ordered = tuple[int, Finding]
@@ -68,7 +67,6 @@ class MemoryReport:
         facts: dict[str, Any] = {"first": first, "writes": self._writes(suspect)}
         if suspect.kind == "other core":
             facts = self._of_other_core(suspect)
-            seen = seen.with_values(of_axes(facts["parallel"]))
         return seen.of(Fault.UNINITIALIZED_READ, **facts)
 
     def _of_other_core(self, suspect: SuspectRead) -> dict[str, Any]:
@@ -117,11 +115,10 @@ class MemoryReport:
             index=part_text(name, read.block.mask),
             other=None if record is None else record.step.site.line,
         )
-        writer, values = "another grid point", {}
+        writer = "another grid point"
         if record is not None:
             writer = step_text(record.point, record.iterations)
-            values = {f"other {n}": v for n, v in access_of(record, record.copy).facts.items()}
-        finding = seen.with_values(values).of(
+        finding = seen.of(
             Fault.OVERWRITTEN_READ,
             part=seen.witness.index or name,
             output=self._run.arrays.outputs[window.array.name],
