@@ -47,17 +47,6 @@ def links(finding: Finding) -> list[tuple[int, Any, str]]:
     ]
 
 
-@pytest.mark.slow
-def test_a_maximum_that_does_not_cancel_out() -> None:
-    """Other kernels of the corpus whose fault is one of intent: see the texts there."""
-    kernel = broken("maximum_of_the_query_before")
-    x, *rest = kernel.make_args()
-    args = x + jnp.where(jnp.arange(16) < 8, 200.0, 0.0)[:, None], *rest
-    finding = found(kernel.function, kernel.reference, *args)
-    assert " set m_ref to at " in str(finding.cause)
-    assert at(finding)[0] == kernel.line
-
-
 @functools.cache
 def carried_sum() -> Finding:
     """A matmul that resets its accumulator only at the start of the grid."""
@@ -116,49 +105,6 @@ def test_a_value_that_was_replaced_is_no_cause_if_the_new_one_contains_it(is_las
     finding = found(function, lambda x: x[:, :128] + x[:, 128:], X)
     assert "replaces" not in str(finding.cause)
     assert at(finding) == (line_of(kernel, "o_ref[...] = "), (0, 1))
-
-
-@pytest.mark.slow
-def test_loops_and_branches_on_the_way_to_a_store() -> None:
-    def kernel(x_ref: Any, o_ref: Any, acc_ref: Any, scale_ref: Any) -> None:
-        scale_ref[...] = x_ref[...] * 0 + 2
-
-        def add(k: Any, total: Any) -> Any:
-            acc_ref[pl.ds(k, 1)] = total
-            return total + lax.cond(
-                k > 2, lambda: x_ref[pl.ds(k, 1)], lambda: scale_ref[pl.ds(k, 1)]
-            )
-
-        total = lax.fori_loop(0, 8, add, jnp.zeros((1, 128), F32))
-        for_all = lax.while_loop(
-            lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + acc_ref[...]), (0, acc_ref[...] * 0)
-        )
-
-        @pl.when(pl.program_id(0) == 1)
-        def _() -> None:
-            o_ref[...] = for_all[1] + total
-
-    def function(x: jax.Array) -> Any:
-        block = pl.BlockSpec((8, 128), lambda i: (0, i))
-        out = jax.ShapeDtypeStruct((8, 256), F32)
-        return pl.pallas_call(
-            kernel, out_shape=out, grid=(2,), in_specs=[block], out_specs=block,
-            scratch_shapes=[TILE, TILE],
-        )(x)  # fmt: skip
-
-    finding = found(function, lambda x: jnp.zeros((8, 256)).at[:, 128:].set(jnp.inf), X[:8])
-    assert finding.chain == ()
-    assert str(finding.cause).startswith("no step of the kernel writes [0, 0]: it holds whatever")
-    only_last = found(lambda x: function(x)[4:, 128:], lambda x: x[4:, 128:], X[:8])
-    assert at(only_last) == (line_of(kernel, "o_ref[...] = "), (1,))
-    lines = dict.fromkeys(line for line, _, _ in links(only_last))
-    assert list(lines) == [
-        line_of(kernel, "o_ref[...] = "),
-        line_of(kernel, "scale_ref[pl.ds(k, 1)]"),
-        line_of(kernel, "scale_ref[...] = "),
-        line_of(kernel, "acc_ref[...])"),
-        line_of(kernel, "acc_ref[pl.ds(k, 1)] = "),
-    ]
 
 
 def copied(x: jax.Array) -> Any:

@@ -144,19 +144,6 @@ def test_the_verdict_on_a_gradient_judges_the_backward_kernel() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["flash_attention", "splash_attention"])
-def test_the_bundled_attention_has_the_gradient_of_its_reference(name: str) -> None:
-    from pallas_debug_kernels import operations
-
-    (operation,) = [one for one in operations() if one.name == name]
-    spec = operation.tagged("small")[0]
-    report = pallas_debug.compare(
-        operation.function, operation.reference, *spec.make_args(), grad=True, **spec.kwargs
-    )
-    assert report.ok, report
-
-
-@pytest.mark.slow
 def test_jax_flash_attention_has_the_gradient_of_its_reference() -> None:
     from jax.experimental.pallas.ops.tpu import flash_attention as jax_flash
 

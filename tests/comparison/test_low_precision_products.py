@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.bridge.jaxprs import bfloat16_products
@@ -135,40 +134,6 @@ def test_a_function_that_jax_cannot_trace_is_not_judged() -> None:
         "not judged: its float32 products as a TPU computes them, with operands rounded to "
         "bfloat16: with those, the function stops: ConcretizationTypeError: "
     )
-
-
-@pytest.mark.slow
-def test_products_in_a_loop_and_a_scope() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        def scoped(scratch: Any) -> None:
-            scratch[...] = x_ref[...]
-
-            @pl.loop(0, 2)
-            def _(i: Any) -> None:
-                half = pl.ds(pl.multiple_of(i * 64, 64), 64)
-                sums = jnp.dot(lower_triangle()[:64, :64], scratch[half].astype(jnp.float32))
-                o_ref[half] = sums.astype(jnp.int32)
-
-        pl.run_scoped(scoped, pltpu.VMEM((N, N), jnp.int32))
-
-    def reference(x: Any) -> Any:
-        return jnp.cumsum(x.reshape(2, N // 2, N), axis=1).reshape(x.shape)
-
-    (finding,) = compared(lambda x: on_whole(kernel, x, x), reference, COUNTS)
-    assert finding.kind == "LowPrecisionProduct"
-    assert "sums = jnp.dot(" in str(finding.witness.source.text)
-
-
-@pytest.mark.slow
-def test_results_that_differ_without_rounding_too() -> None:
-    """As those of copies that race: they change from run to run."""
-    runs = []
-
-    def offsets(x: Any) -> Any:
-        runs.append(x)
-        return offsets_with(DEFAULT)(x) + 10000 * (len(runs) > 1)
-
-    assert not compared(offsets, offsets_reference, COUNTS)
 
 
 @pytest.mark.slow

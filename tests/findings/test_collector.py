@@ -59,20 +59,26 @@ def test_one_fault_is_reported_once_by_who_saw_it_happen() -> None:
     assert (found.grid_point, found.operand) == ((3,), "x_ref")
 
 
-def test_other_lines_are_other_accesses() -> None:
-    a = finding("OutOfBoundsRead", "checks", 3, operand="x_ref")
-    b = finding("OutOfBoundsRead", "machine", 4, operand="y_ref")
-    assert len(merged([a, b])) == 2
-    c = finding("OutOfBoundsRead", "machine", 4, operand="x_ref")
-    assert len(merged([a, c])) == 2
-    d = finding("OutOfBoundsRead", "machine", 3, operand="x_ref")
-    assert len(merged([a, d])) == 1
+READ = finding("OutOfBoundsRead", "checks", operand="x_ref")
 
 
-def test_one_engine_means_what_it_says_twice() -> None:
-    a = finding("OutOfBoundsRead", "checks", 3, operand="x_ref")
-    b = finding("OutOfBoundsRead", "checks", 4, operand="x_ref")
-    assert merged([a, b]) == (a, b)
+@pytest.mark.parametrize(
+    "other, count",
+    [
+        (finding("OutOfBoundsRead", "machine", operand="x_ref"), 1),
+        (finding("OutOfBoundsRead", "machine", 4, operand="x_ref"), 2),
+        (finding("OutOfBoundsRead", "machine", 4, operand="y_ref"), 2),
+        (finding("OutOfBoundsRead", "checks", 4, operand="x_ref"), 2),
+        (finding("OutOfBoundsRead", "checks", operand="x_ref", kernel="columns"), 2),
+        # A wrong index map may share its line with a dtype that the compiler refuses.
+        (finding("UnsupportedDtype", "compile", operand="x_ref"), 2),
+        (finding("StoreDtype", "trace"), 2),
+    ],
+)
+def test_accesses_of_other_lines_kinds_and_kernels_are_other_faults(
+    other: Finding, count: int
+) -> None:
+    assert len(merged([READ, other])) == count
 
 
 def test_a_copy_that_races_and_one_that_is_sent_too_early_are_two_faults_of_a_line() -> None:
@@ -81,12 +87,6 @@ def test_a_copy_that_races_and_one_that_is_sent_too_early_are_two_faults_of_a_li
     early = finding("DataRace", "machine", operand="o_ref", count=12)
     collected = Collector([races, early]).findings
     assert [(f.other, f.count) for f in merged(collected)] == [(other, 4), (None, 12)]
-
-
-def test_other_kernels_have_faults_of_their_own() -> None:
-    a = finding("OutOfBoundsRead", "checks")
-    b = finding("OutOfBoundsRead", "checks", kernel="columns")
-    assert len(merged([a, b])) == 2
 
 
 def test_a_finding_without_a_line_joins_one_that_has_it() -> None:
@@ -98,16 +98,6 @@ def test_what_the_compiler_refuses_is_what_the_static_analysis_saw() -> None:
     static = finding("X64IndexMap", "static", 9)
     (found,) = merged([finding("X64IndexMap", "compile", 2), static])
     assert (found.source, found.engines) == (static.source, ("static", "compile"))
-
-
-def test_different_classes_on_one_line_are_different_faults() -> None:
-    """A wrong index map may share its line with a dtype that the compiler refuses."""
-    index_map = finding("X64IndexMap", "static", 9)
-    dtype = finding("UnsupportedDtype", "compile", 9)
-    assert {f.kind for f in merged([dtype, index_map])} == {dtype.kind, index_map.kind}
-    traced = finding("StoreDtype", "trace", 9)
-    assert {f.kind for f in merged([traced, index_map])} == {traced.kind, index_map.kind}
-    assert all(f.engines in (dtype.engines, index_map.engines) for f in merged([dtype, index_map]))
 
 
 def test_of_several_of_one_class_the_compiler_means_that_of_its_line() -> None:

@@ -92,14 +92,3 @@ def test_backward(session: Session, op: BundledOperation, spec: Spec) -> None:
     assert len(dumps) > 1
     failures = refused(dumps)
     assert set(failures) == set(spec.not_on) & set(OLD_AND_NEW), failures
-
-
-def test_what_v4_lacks_is_said_by_its_error() -> None:
-    spec = next(op for op in operations() if op.name == "matmul").spec("int8")
-    with Session(Options(dumps=None, targets=("v4",), interpret="off")) as session:
-        (dump,) = compiled(
-            session, next(op for op in operations() if op.name == "matmul").function, spec
-        )
-    failure = dump.compilation("v4").failure
-    assert failure is not None
-    assert "E2001" in failure.message

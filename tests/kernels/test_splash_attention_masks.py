@@ -6,7 +6,6 @@ from pallas_debug_kernels.ops.splash_attention import (
     CausalMask,
     FullMask,
     LocalMask,
-    Mask,
     MaskInfo,
     MultiHeadMask,
     NumpyMask,
@@ -115,44 +114,6 @@ def test_the_table_of_a_causal_mask() -> None:
         info.data_next[0], [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 2, 0], [0, 1, 2, 3]]
     )
     np.testing.assert_array_equal(info.q_sequence, np.arange(512))
-
-
-def test_the_look_ahead_is_cyclic() -> None:
-    info, _ = process_mask(LocalMask((512, 512), window_size=(0, 128)), (128, 128))
-    np.testing.assert_array_equal(info.block_mask[0], [[2, 2], [2, 2], [2, 2], [2, 0]])
-    np.testing.assert_array_equal(info.data_next[0], [[0, 1], [1, 2], [2, 3], [3, 0]])
-
-
-@pytest.mark.parametrize("kv_major", [False, True])
-@pytest.mark.parametrize(
-    "mask, dense",
-    [
-        (CausalMask((4096, 4096)), np.tri(4096, dtype=bool)),
-        (
-            LocalMask((4096, 4096), window_size=(512, 0)),
-            np.tri(4096, dtype=bool) & ~np.tri(4096, k=-513, dtype=bool),
-        ),
-    ],
-    ids=["causal", "local"],
-)
-def test_the_blocks_that_a_mask_leaves_empty_at_4096_are_skipped(
-    mask: Mask, dense: np.ndarray, kv_major: bool
-) -> None:
-    block_q, block_kv = 512, 256
-    visible = dense.reshape(8, block_q, 16, block_kv).any(axis=(1, 3))
-    info, _ = process_mask(mask, (block_q, block_kv), kv_major=kv_major)
-    visited = np.count_nonzero(info.block_mask)
-    # 8 x 16 blocks: of a causal mask 72 are not empty, of this local one 30.
-    assert visited == np.count_nonzero(visible) == (72 if isinstance(mask, CausalMask) else 30)
-    # The blocks that the grid never reaches: its width is that of the longest row.
-    longest = int(np.count_nonzero(visible, axis=0 if kv_major else 1).max())
-    assert info.block_mask.shape[2] == longest
-    # Every fetch, but for the wrap to the next head, is of a block that is visited.
-    rows, places = np.nonzero(info.block_mask[0])
-    fetched = info.data_next.ravel()
-    needed = info.data_next[0][rows, places]
-    changes = 1 + np.count_nonzero(np.diff(fetched))
-    assert changes <= 1 + np.count_nonzero(np.diff(needed)) + 1
 
 
 def test_equal_heads_and_equal_blocks_are_shared() -> None:

@@ -66,42 +66,6 @@ def test_of_its_own():
     raise ValueError("Invalid dtype for `swap`")
 """
 
-SEMAPHORE = """
-import jax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-
-def start(x):
-    hbm = pl.BlockSpec(memory_space=pl.ANY)
-    semaphore = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
-    return pl.pallas_call(
-        lambda x_ref, o_ref, sem: pltpu.make_async_copy(x_ref, o_ref, sem).start(),
-        in_specs=[hbm],
-        out_specs=(hbm, semaphore),
-        out_shape=(OUT, pltpu.SemaphoreType.DMA(())),
-    )(x)
-
-def wait(x, sem):
-    hbm = pl.BlockSpec(memory_space=pl.ANY)
-    semaphore = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
-    return pl.pallas_call(
-        lambda x_ref, sem, o_ref: pltpu.make_async_copy(x_ref, o_ref, sem).wait(),
-        in_specs=[hbm, semaphore],
-        out_specs=hbm,
-        out_shape=OUT,
-        input_output_aliases={0: 0},
-    )(x, sem)
-
-def copied(x):
-    return wait(*start(x))
-
-def test_outside():
-    copied(jnp.ones((8, 128)))
-
-def test_within():
-    assert (jax.jit(copied)(jnp.ones((8, 128))) == 1).all()
-"""
-
 
 @pytest.mark.slow
 @with_and_without_xdist
@@ -119,14 +83,6 @@ def test_a_failure_names_the_option_or_the_code_that_cures_it(
     assert "jax.lax.cond" in condition
     at_fault = [line for line in text.splitlines() if line.endswith("# the line at fault")]
     assert at_fault[-1].startswith(">")
-
-
-@pytest.mark.slow
-def test_a_semaphore_that_leaves_its_program(child: Child) -> None:
-    result = child(SEMAPHORE, "--pallas-interpret")
-    result.assert_outcomes(failed=1, passed=1)
-    line = "a semaphore is a result of a program; call the kernels that share"
-    assert result.stdout.str().count(line) == 1
 
 
 @pytest.mark.slow

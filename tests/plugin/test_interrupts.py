@@ -44,24 +44,3 @@ def test_the_run_ends(child: Child) -> None:
     result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
     result.assert_outcomes()
     result.stdout.no_fnmatch_line("*JaxRuntimeError*")
-
-
-@pytest.mark.slow
-def test_a_test_that_presses_the_key_itself_goes_on(child: Child) -> None:
-    tests = """
-import os, signal, time
-
-def test_expects_it():
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10)
-    assert rows(8)[0, 0] == 1
-
-def test_fails_afterwards():
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10)
-    assert rows(8)[0, 0] == 2
-"""
-    result = child(tests, "--pallas-interpret=tpu")
-    result.assert_outcomes(passed=1, failed=1)

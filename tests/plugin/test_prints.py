@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pallas_debug.session.observer import MAX_PRINTS
 from pallas_debug.store import open_dumps
 
 Child = Callable[..., pytest.RunResult]
@@ -49,35 +48,3 @@ def test_prints_are_on_standard_output_in_order(
             "test_prints[3]": ["i = 0", "i = 1", "i = 2"],
             "test_records": ["i = 0", "i = 1", "i = 0"],
         }
-
-
-@pytest.mark.slow
-def test_a_million_lines_are_cut_and_the_cut_is_said(
-    child: Child, pytester: pytest.Pytester
-) -> None:
-    result = child(
-        """
-        def test_many():
-            count(12_000)
-            assert False
-        def test_few():
-            count(2)
-            assert False
-        """,
-        "--pallas-dump",
-        "--tb=no",
-        "--show-capture=stdout",
-        "-rN",
-        "--junitxml=report.xml",
-        "-o",
-        "junit_logging=system-out",
-    )
-    result.assert_outcomes(failed=2)
-    out = (pytester.path / "report.xml").read_text()
-    assert f"i = {MAX_PRINTS - 1}\n" in out
-    assert f"i = {MAX_PRINTS}\n" not in out
-    cut = f"… {12_000 - MAX_PRINTS} more prints were dropped: only the first {MAX_PRINTS} are kept"
-    assert out.count(cut) == 1
-    (many,) = (r for r in open_dumps(pytester.path / "dumps").runs() if r.name.endswith("many"))
-    assert len(many.prints) == MAX_PRINTS + 1
-    assert many.prints[-1].text == cut

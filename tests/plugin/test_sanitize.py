@@ -50,37 +50,6 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
     )
 
 
-@pytest.mark.slow
-def test_in_the_marker_and_what_cannot_be_judged(child: Child) -> None:
-    tests = """
-@pytest.mark.pallas(interpret="machine,sanitize")
-def test_outside():
-    rows(12)
-
-def refuse(captured, **options):
-    from pallas_debug.errors import MachineError
-    raise MachineError("the kernel machine has no rule for `magic`")
-
-@pytest.mark.pallas(interpret="machine,sanitize")
-def test_refused(monkeypatch):
-    monkeypatch.setattr("pallas_debug.machine.host.launch", refuse)
-    def own(x_ref, sem):
-        pltpu.touch(x_ref)
-    call(own, X, out_shape=pltpu.SemaphoreType.REGULAR(()),
-         out_specs=pl.BlockSpec(memory_space=pltpu.SEMAPHORE))
-"""
-    result = child(tests, "--tb=short")
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "*OutOfBoundsRead in kernel `rows`*",
-            "*the kernel machine has no rule for `magic`*",
-            "NOT JUDGED: own machine: *the kernel machine has no rule for `magic`*",
-            "1 requested judgement was not made: the absence of findings there proves nothing",
-        ]
-    )
-
-
 SLOW = """
 @pytest.mark.parametrize("steps", [1, 300])
 def test_slow(steps):

@@ -157,14 +157,6 @@ def test_a_run_that_runs_no_kernel_to_its_end_is_an_error(child: Child) -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_run_that_runs_some_names_the_others(child: Child) -> None:
-    result = child(LOWERED + "def test_runs(): rows(4)", "--pallas-sanitize")
-    result.assert_outcomes(passed=3)
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["not checked, as no test ran them to their end: log"])
-
-
 HINTS = """
 def summed(x):
     def rows(x_ref, o_ref):

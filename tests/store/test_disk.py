@@ -63,19 +63,6 @@ assert not store.keeps(other) and not store.keeps(other, "v5e")
 assert list((root / ".tmp").iterdir()) == []
 """
 
-WHOLE = f"""{PRELUDE}
-from pallas_debug.store.disk import write_whole
-page = root / "page.html"
-write_whole(page, b"old")
-for path in (page, root / "new.html"):
-    try:
-        write_whole(path, b"x" * 1_000_000)
-    except OSError as error:
-        print(error.errno)
-assert [path.name for path in root.iterdir()] == ["page.html"]
-assert page.read_bytes() == b"old"
-"""
-
 
 def test_full_disk(tmp_path: Path) -> None:
     message = on_disk_of_its_own(FULL, tmp_path, "size=128k")
@@ -87,10 +74,6 @@ def test_full_disk(tmp_path: Path) -> None:
         ]
         * 5
     )
-
-
-def test_a_file_that_does_not_fit_leaves_what_was_there(tmp_path: Path) -> None:
-    assert on_disk_of_its_own(WHOLE, tmp_path, "size=128k") == 2 * [str(errno.ENOSPC)]
 
 
 def test_a_file_that_is_replaced_keeps_its_link_and_mode(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -200,17 +199,3 @@ def test_names_in_manifests_that_lead_elsewhere(name: str) -> None:
         "the manifest was edited, or was made to read other files. "
         "It is not opened; dump the kernel again."
     )
-
-
-def test_no_descriptor_is_left_open(root: Path) -> None:
-    (root / "out").symlink_to("/")
-    os.mkfifo(root / "fifo")
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(20):
-        for name in ("k/passes/00", "k/none", "none/x", "out/etc", "fifo", "k", "k/passes/00/x"):
-            with contextlib.suppress(OSError, DumpFormatError):
-                files.read(root / name, root)
-        files.listed(root, root)
-        with pytest.raises(DumpDirectoryError):
-            files.listed(root / "out", root)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

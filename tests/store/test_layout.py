@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from pathlib import Path
 
 import pytest
 
 from pallas_debug.model import Kernel
-from pallas_debug.store import layout
 from pallas_debug.store.layout import MAX_BYTES, clean, kernel_folder, target_folder
 
 NAMES = [
@@ -56,28 +53,3 @@ def test_folders() -> None:
     assert kernel_folder(kernel) == "a_b-01234567"
     assert target_folder("v5e:2x4") == "v5e-2x4"
     assert target_folder("../x") == "_x"
-
-
-def test_names_of_files_occur_nowhere_else() -> None:
-    root = Path(layout.__file__).parents[2]
-    names = {
-        value
-        for key, value in vars(layout).items()
-        if key.isupper() and isinstance(value, str) and re.search(r"[.-]", value)
-    } - {layout.DOCUMENT}
-    folders = {layout.RUNS, layout.PASSES, layout.LLO}
-    found = []
-    for path in [*root.rglob("pallas_debug/**/*.py"), *root.glob("pytest_plugin/**/*.py")]:
-        if path == Path(layout.__file__) or any(part.startswith(".") for part in path.parts):
-            continue
-        text = path.read_text()
-        if not any(f'"{name}"' in text for name in names | folders):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Constant) and node.value in names:
-                found.append((path.name, node.lineno, node.value))
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-                right = node.right
-                if isinstance(right, ast.Constant) and right.value in folders:
-                    found.append((path.name, node.lineno, right.value))
-    assert found == []

@@ -59,19 +59,6 @@ def test_a_folder_is_swept_once_its_owner_is_dead(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_dead_process_id_says_nothing(tmp_path: Path) -> None:
-    """It may be another namespace's."""
-    made = Scratch(tmp_path)
-    renamed = made.path.with_name(made.path.name.replace(f"-{os.getpid()}-", "-4000000-"))
-    made.path.rename(renamed)
-    sweep(tmp_path)
-    assert renamed.exists()
-    made.remove()
-    os.close(os.open(renamed / ".lock", os.O_RDWR))
-    sweep(tmp_path)
-    assert not renamed.exists()
-
-
 def test_what_no_lock_can_tell_is_swept_by_age(tmp_path: Path) -> None:
     link = tmp_path / "b000000000000-elsewhere-0-x"
     link.symlink_to(made_elsewhere(tmp_path.with_name("precious"), old=True))

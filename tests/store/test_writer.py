@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import signal
-import stat
 import subprocess
 import sys
 import time
@@ -32,20 +30,6 @@ KERNELS = [Kernel(name=f"k{i}", digest=f"{i:x}" * 64, primitive="p") for i in ra
 def compiled(key):
     one = Pass(number=0, name="original", size=9, sha256="", seconds=None, changed=True, file="p.mlir")
     return Compilation(kernel="k", target="v5e", status="ok", key=key, passes=(one,))
-"""
-
-HALF_WAY = f"""{WRITER}
-import time
-from pallas_debug.store.disk import Disk
-class Hanging(Disk):
-    def write(self, path, content):
-        if path.name == "late":  # the second file of the folder never comes
-            print("half way", flush=True)
-            time.sleep(600)
-        return super().write(path, content)
-store = Store(Path(sys.argv[1]), disk=Hanging())
-store.put_kernel(KERNELS[0], jaxpr="j", source=None)
-store.put_compilation(KERNELS[0], compiled("k"), {{"p.mlir": b"x" * 9, "late": Path(sys.executable)}})
 """
 
 MANY_TIMES = f"""{WRITER}
@@ -128,21 +112,6 @@ def test_another_key_replaces_all_that_was_there(
     assert found == replace(recorded(new, files), cached=True)
     (stored,) = open_dumps(tmp_path).kernels()
     assert stored.target("v5e").compilation == recorded(new, files)  # not how it was found
-
-
-def test_folders_have_the_modes_that_the_umask_gives(
-    tmp_path: Path, kernel: Kernel, compiled: Compiled
-) -> None:
-    before = os.umask(0o022)
-    try:
-        store = Store(tmp_path / "dumps")
-        store.put_kernel(kernel, jaxpr="j", source=None)
-        folder = store.put_compilation(kernel, *compiled())
-    finally:
-        os.umask(before)
-    for path in (folder.parent, folder, folder / "passes"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o755
-    assert stat.S_IMODE((folder / "compilation.json").stat().st_mode) == 0o644
 
 
 class Recording(Disk):
@@ -251,23 +220,6 @@ def test_a_failure_that_may_be_the_machines_is_not_found(
 # Other processes, and ones that are killed.
 
 
-def test_a_writer_that_is_killed_half_way(tmp_path: Path) -> None:
-    with child(HALF_WAY, tmp_path) as process:
-        assert read_line(process) == "half way"
-        Store(tmp_path)  # it is at work: its files are left alone
-        (half,) = (tmp_path / ".tmp").iterdir()
-        assert [p.name for p in half.rglob("new/*") if p.is_file()] == ["p.mlir"]
-        (seen,) = open_dumps(tmp_path)
-        assert (seen.problem, seen.compilations) == (None, ())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    (seen,) = open_dumps(tmp_path)
-    assert (seen.problem, seen.compilations) == (None, ())
-    assert half.exists()
-    Store(tmp_path)
-    assert list((tmp_path / ".tmp").iterdir()) == []
-
-
 @pytest.mark.slow
 def test_two_processes_write_the_same_kernels(tmp_path: Path) -> None:
     with child(MANY_TIMES, tmp_path, "a") as one, child(MANY_TIMES, tmp_path, "b") as other:
@@ -309,8 +261,3 @@ def child(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()

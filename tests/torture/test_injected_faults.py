@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +22,8 @@ from pallas_debug_kernels import vector_add
 import pallas_debug
 from pallas_debug import guards
 from pallas_debug._api import debug as api
-from pallas_debug.cli.group import cli
 from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
 from pallas_debug.session import Options, Session
-from pallas_debug.store import open_dumps
 from pallas_debug.verdict import Verdict
 
 X = np.arange(1024, dtype=np.float32)
@@ -192,25 +188,6 @@ def test_what_stops_the_program_passes(
 
 
 @pytest.mark.slow
-def test_parts_that_fail_leave_the_compilation_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Four parts fail in one dump, and the real compiler is reached all the same."""
-    inject = Injected(monkeypatch)
-    monkeypatch.setattr(api, "_printed", set())
-    broken = [fault for fault in FAULTS if fault.name in ("_text", "_file_text", "program_of")]
-    for fault in [*broken, Fault("pallas_debug.store.writer:Store", "put_run", "recording what")]:
-        inject(fault, RuntimeError("a bug"))
-    (dump,) = pallas_debug.dump(vector_add, VECTOR, VECTOR, to=tmp_path)
-    assert len(inject.reached) == 4
-    assert dump.compilation("v5e").ok
-    (stored,) = open_dumps(tmp_path).kernels()
-    assert stored.compilations[0].compilation is not None
-    output = capfd.readouterr().err
-    assert output.count("internal error in pallas-debug while") == 4
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -280,78 +257,6 @@ def test_an_engine_that_raises_leaves_a_cell_that_says_so(
     assert last.endswith(end if reference else f"{end}; values not judged (no reference)")
     with pytest.raises(pallas_debug.errors.VerificationFailed, match="not made"):
         verdict.throw()
-
-
-# The command, within this process: `verify module:function` and `verify SCRIPT.py`.
-
-SCRIPT = """
-import numpy as np
-from pallas_debug_kernels import vector_add
-X = np.arange(1024, dtype=np.float32)
-
-def add():
-    return vector_add(X, X)
-
-if __name__ == "__main__":
-    add()
-"""
-
-
-@pytest.fixture
-def verify(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "added.py").write_text(SCRIPT)
-    monkeypatch.delitem(sys.modules, "added", raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def run(*arguments: str) -> tuple[int, str]:
-        code = cli.main(["verify", *arguments], standalone_mode=False)
-        return int(code), capsys.readouterr().out
-
-    return run
-
-
-@pytest.mark.parametrize("what", ["added:add", "added.py"])
-@pytest.mark.parametrize("fault", [CAPTURE, JUDGED["static"], JUDGED["compile"]], ids=str)
-def test_the_command_exits_with_3(
-    what: str, fault: Fault, inject: Injected, verify: Callable[..., tuple[int, str]]
-) -> None:
-    inject(fault, RuntimeError("a bug"))
-    engines = "compile" if fault is JUDGED["compile"] else "static"
-    code, out = verify(what, "-e", engines, "-t", "v5e")
-    assert inject.reached
-    assert code == 3
-    header, row, *_, last = out.splitlines()
-    assert header.split() == ["kernel", "v5e" if engines == "compile" else engines]
-    assert row.split() == ["vector_add", "?"]
-    assert "1 of 1 judgement not made" in last
-    assert "internal error in pallas-debug while" in last
-
-
-def test_a_full_disk_is_said_and_what_is_found_still_counts(
-    inject: Injected, verify: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
-    inject(Fault("pallas_debug.store.disk:Disk", "write", ""), full)
-    code, out = verify("added:add", "-e", "static", "-t", "v5e", "--to", "kept", "--json")
-    verdict = json.loads(out)
-    assert code == 3
-    assert verdict["findings"] == []
-    assert {o["status"] for o in verdict["outcomes"]} == {"ok"}
-    (problem,) = verdict["problems"]
-    assert f"cannot dump to {tmp_path / 'kept'}: the disk is full." in problem
-
-
-def test_a_bug_in_the_command_is_no_finding(
-    inject: Injected, verify: Callable[..., tuple[int, str]]
-) -> None:
-    inject(
-        Fault("pallas_debug.verdict.run:Verifier", "_ask", "verifying added:add"), KeyError("gone")
-    )
-    with pytest.raises(InternalError, match="internal error in pallas-debug while verifying added"):
-        verify("added:add", "-e", "static", "-t", "v5e")
 
 
 # pytest, in child runs.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import defaults
-from pallas_debug.bridge.walk import dependence
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
 from pallas_debug.errors import UsageError, VerificationFailed
@@ -111,37 +109,10 @@ def test_alone_they_do_not_fail() -> None:
     assert github.lines(real)[0].startswith("::error file=")
 
 
-@pytest.mark.slow
-def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise RuntimeError("out of luck")
-
-    monkeypatch.setattr(dependence, "dependences", fails)
-    verdict = judged(N, {"x": X}, engines="machine")
-    assert {f.made_up for f in verdict.findings} == {(LENGTHS, BATCH)}
-    (problem,) = verdict.problems
-    assert "out of luck" in problem
-    assert exit_code(verdict) == Exit.CANNOT_RUN
-
-
 def test_arguments_too_large_to_fill_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "MAX_INPUT_BYTES", 1 << 10)
     with pytest.raises(UsageError, match=r"the argument batch\['x'\] takes 4 KiB, but an array"):
         judged(N, {"x": X})
-
-
-@pytest.mark.slow
-def test_a_key_has_a_value_too() -> None:
-    def keyed(key: Any, x: Any) -> Any:
-        def body(x_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = jnp.log(x_ref[...])
-
-        return pl.pallas_call(body, out_shape=X)(x + jax.random.normal(key, (8, 128)))
-
-    key = jax.eval_shape(jax.random.key, 0)
-    (finding,) = verify(keyed, key, jnp.zeros((8, 128)), targets="v5e", engines="machine").findings
-    assert finding.made_up == ("key (key<fry>[], key(0))",)
-    assert json.dumps(finding.made_up)
 
 
 def summed(lengths: Any, x: Any) -> Any:

@@ -12,7 +12,6 @@ import pytest
 from broken_kernels import broken
 from jax.experimental import pallas as pl
 
-from pallas_debug.bridge.walk import prefetch
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Verdict, verify
 
@@ -137,20 +136,3 @@ def test_a_slice_in_the_body_is_judged_too() -> None:
     ends = broken("scalar_read_past_the_end")
     (finding,) = judged(ends.function, *ends.make_args()).findings
     assert (finding.kind, finding.grid_point) == ("OutOfBoundsRead", (1,))
-
-
-def test_a_fault_of_ours_is_said_and_costs_no_more_than_the_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fails(*_: Any) -> Any:
-        raise RuntimeError("out of luck")
-
-    monkeypatch.setattr(prefetch, "tables", fails)
-    verdict = judged(gather, TABLE, POOL)
-    assert verdict.ok
-    assert not_judged(verdict) == NOT_JUDGED
-    assert verdict.notes == (
-        "the grids and the scalar prefetch of the kernels could not be computed from the "
-        "arguments (RuntimeError: out of luck); anything that depends on them is left to the "
-        "engines that run the kernels",
-    )

@@ -67,14 +67,6 @@ def test_a_module_that_cannot_be_imported_for_it(verified: Any, arguments: list[
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
-def test_its_reference_is_not_denied(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "double.py").write_text("raise ValueError('not today')\n")
-    done = command("verify", "double:double", "--reference=double:plain", "-e", "static,values")
-    assert done.returncode == 1
-    assert done.stdout.endswith("double:double: 1 finding; no kernel was judged\n")
-
-
 def test_dump_says_that_a_module_cannot_be_imported(command: Any, tmp_path: Path) -> None:
     (tmp_path / "double.py").write_text(AT_IMPORT)
     done = command("dump", "double:double", "--arg", "f32[8,128]")

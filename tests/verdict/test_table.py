@@ -188,14 +188,6 @@ def test_an_answer_that_was_not_asked_for_is_kept() -> None:
     assert len(rest) == 3
 
 
-@pytest.mark.parametrize(
-    "name, shown",
-    [("rows", "rows"), ("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("ü\u202e", "ü\\u202e")],
-)
-def test_a_name_is_one_line(name: str, shown: str) -> None:
-    assert table.labels([(name, "")]) == {(name, ""): shown}
-
-
 def test_without_a_reference_the_last_line_says_that_values_were_not_judged() -> None:
     for status, before in (("ok", "nothing found in 1 kernel"), ("unjudged", "by the rest")):
         message = verdict((cell("ok", "machine"), cell(status, reason="a")), reference=None)

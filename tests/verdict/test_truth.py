@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -22,15 +21,6 @@ F32, I32 = jnp.float32, jnp.int32
 
 
 # Index maps under x64.
-
-
-@pytest.mark.slow
-def test_an_index_map_of_jax_is_no_fault_where_the_compiler_sees_none() -> None:
-    hbm = pl.BlockSpec(memory_space=pl.ANY)
-    with jax.enable_x64(True):
-        assert verify(called(), X, targets="v5e", engines="static,compile").ok
-        moved = called(pltpu.sync_copy, grid=(2,), in_specs=[hbm], out_specs=hbm)
-        assert verify(moved, X, targets="v5e", engines="static,compile").ok
 
 
 def test_an_index_map_of_jax_is_not_said_to_be_the_users() -> None:
@@ -207,13 +197,3 @@ def test_a_slice_that_is_rounded_past_the_end() -> None:
 
 
 # Names.
-
-
-class Layer:
-    def __call__(self, x: Any, *, rows: int = 16) -> Any:
-        return called()(x[:rows])
-
-
-def test_callable_objects_and_partials_are_named_without_addresses() -> None:
-    for function in (Layer(), functools.partial(Layer(), rows=8)):
-        assert verify(function, X, targets="v5e", engines="static").name == "Layer"
