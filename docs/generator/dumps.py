@@ -52,12 +52,12 @@ def dump_format() -> str:
         f"- `{layout.COMPILATION}` is written last and records the size and the SHA-256 of every "
         "other file in its folder. A compilation is taken from the cache only if all of them are "
         "as recorded.\n"
-        f"- `{layout.LOCKS}/` holds the locks by which processes compile each kernel once; while "
-        "a lock is held, its file names the holder. A folder under "
+        f"- `{layout.LOCKS}/` holds the locks by which processes compile each kernel once. "
+        "A folder under "
         f"`{layout.TMP}/` holds a lock (`{layout.LOCK}`) as long as its process lives, and is "
         "deleted by the next run after that. If locks cannot decide, because the file system has "
-        "none or the folder was created on another host, it is deleted once "
-        f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
+        "none or the folder was created on another host, it is deleted "
+        f"{scratch.ABANDONED_AFTER / 3600:g} hours after its last change. "
         "Both directories may be deleted while nothing is running.",
         "## Documents",
         f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. A "

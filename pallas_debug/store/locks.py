@@ -1,4 +1,4 @@
-"""File locks between processes, with bounded waits that name the holder.
+"""File locks between processes, with bounded waits.
 
 A `flock` belongs to an open file: the kernel releases it however the process ends, and it works
 between PID namespaces on one kernel. On network file systems without such locks, `LocksUnavailable`
@@ -11,8 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallas_debug.errors import LockTimeoutError, WorkerError
-from pallas_debug.render import one_line
 
 NOTIFY_AFTER = 2.0
-"""Seconds of waiting before the lock's holder is reported."""
+"""Seconds of waiting before it is reported."""
 
 WAIT_MARGIN = 5.0
 """Seconds added to the compilation timeout, because the holder also lowers the kernel and starts a
@@ -34,8 +31,6 @@ _INTERVALS = 0.01, 0.1
 
 _UNAVAILABLE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS})
 _HELD = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES})
-
-_MAX_RECORD = 500
 
 
 class LocksUnavailable(OSError):
@@ -103,12 +98,9 @@ def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
     opened = open_lock(path)
     try:
         _acquire(opened, path, task, waiting)
-        _record(opened, task)
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):
-                os.ftruncate(opened, 0)
             # Not left to `close`: a process forked meanwhile shares the open file.
             fcntl.flock(opened, fcntl.LOCK_UN)
     finally:
@@ -123,35 +115,16 @@ def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
         waited = time.monotonic() - began
         if waited >= waiting.timeout:
             raise LockTimeoutError(
-                f"{task} was not attempted: {holder(opened) or 'another process'} holds the lock "
-                f"{path}, and did not release it within {waiting.timeout:g} s. Let that process "
-                "finish, or end it if it hangs, and run again; or wait longer with --timeout "
-                "(--pallas-timeout in pytest)."
+                f"{task} was not attempted: another process holds the lock {path}, and did not "
+                f"release it within {waiting.timeout:g} s. Let that process finish, or end it if "
+                "it hangs, and run again; or wait longer with --timeout (--pallas-timeout in pytest)."
             )
         if waited >= NOTIFY_AFTER and not is_notified:
             is_notified = True
             waiting.warn(
-                f"{task} waits for {holder(opened) or 'another process that holds the same lock'}; "
-                f"waiting ends after {waiting.timeout:g} s"
+                f"{task} waits for another process that holds the same lock, {path}; waiting ends "
+                f"after {waiting.timeout:g} s"
             )
         if waiting.stop.wait(min(interval, waiting.timeout - waited)):
             raise WorkerError(f"stopped while it waited for another process: {task}")
         interval = min(at_most, interval * 1.5)
-
-
-def holder(opened: int) -> str:
-    """Return what the holder of an open file's lock wrote into it; empty if nothing is there."""
-    try:
-        return one_line(os.pread(opened, _MAX_RECORD, 0).decode(errors="replace"))
-    except OSError:
-        return ""
-
-
-def _record(opened: int, task: str) -> None:
-    """Describe this process in the lock file, for processes that wait."""
-    argv = list(getattr(sys, "argv", None) or ["python"])
-    command = " ".join([os.path.basename(argv[0]) or "python", *argv[1:]])  # noqa: PTH119
-    record = f"pid {os.getpid()} on {socket.gethostname()} (`{command[:120]}`; {task})"
-    with contextlib.suppress(OSError):  # a full disk, or another user's file
-        os.ftruncate(opened, 0)
-        os.pwrite(opened, record.encode(errors="replace"), 0)

@@ -3,7 +3,7 @@
 Process IDs are unreliable: in another PID namespace the ID belongs to another process, or to none.
 The owner locks a file inside the folder while it writes, and the kernel releases the lock when the
 owner dies. If locks cannot decide, because the file system has none or the folder was made on
-another host, a folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
+another host, a folder counts as abandoned `ABANDONED_AFTER` seconds after its last change.
 """
 
 from __future__ import annotations
@@ -140,20 +140,10 @@ def _sweep(path: Path, identity: str) -> None:
             decides = identity.startswith(f"{_host()}-") and _is_file(opened, path / LOCK)
         except locks.LocksUnavailable:
             decides = False
-        if decides or time.time() - _changed(path) > ABANDONED_AFTER:
+        if decides or time.time() - path.lstat().st_mtime > ABANDONED_AFTER:
             delete(path)
     finally:
         os.close(opened)
-
-
-def _changed(path: Path) -> float:
-    """Return when anything in a folder last changed."""
-    newest = path.lstat().st_mtime
-    for where, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with contextlib.suppress(OSError):
-                newest = max(newest, Path(where, name).lstat().st_mtime)
-    return newest
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:

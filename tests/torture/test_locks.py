@@ -73,11 +73,9 @@ def test_a_kernel_whose_lock_is_held_is_not_attempted(tmp_path: Path) -> None:
         out, output = run.communicate(timeout=120)
     assert out == "there\n"
     assert run.returncode == 3
-    waits = [line for line in output.splitlines() if " waits for " in line]
-    assert waits == [
-        "pallas-debug: compiling copy_kernel for v5e waits for another process that holds the "
-        "same lock; waiting ends after 6 s"
-    ]
+    (waits,) = (line for line in output.splitlines() if " waits for " in line)
+    assert waits.startswith("pallas-debug: compiling copy_kernel for v5e waits for another process")
+    assert waits.endswith("waiting ends after 6 s")
     assert "compiling copy_kernel for v5e was not attempted: another process holds" in output
     assert "pallas-debug: 1 kernel in dumps\n" in output  # and no compilation
     (stored,) = open_dumps(tmp_path / "dumps")
