@@ -6,35 +6,36 @@
     fill      = "@" file | number | nested list | name ["(" numbers ")"]
     container = "(" values ")" | "[" values "]" | "{" string ":" value … "}"
 
-A literal is anything that Python's `ast.literal_eval` accepts.
+A literal is anything that Python's `ast.literal_eval` accepts. Python parses the text, once `=`
+after sizes is replaced by `|`, and each file and each `dtype[]` by a name of the same length.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from pallas_debug.errors import UsageError
-
-MAX_DEPTH = 32
-"""Maximum nesting of lists, tuples and dicts."""
 
 MAX_SHOWN = 200
 """Maximum number of characters quoted in an error."""
 
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=(?P<value>.*)", re.DOTALL)
-_ARRAY = re.compile(r"(?P<dtype>[A-Za-z]\w*)\[(?P<shape>[^\][()]*)\]")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_STRING = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_NUMBER = re.compile(
-    r"[+-]?(?:0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"
-    r"|(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?[jJ]?|inf\b|nan\b)"
+_STRING = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
+_OF_FILE = re.compile(r"\s*(?P<array>[A-Za-z]\w*\[[^\][()]*\]\s*=\s*)?@(?P<file>.*)", re.DOTALL)
+"""A file that is the whole value: its name may have spaces and commas."""
+
+_OURS = re.compile(
+    rf"@(?P<file>{_STRING}|[^\s,()\[\]{{}}]*)|{_STRING}"
+    r"|(?P<scalar>[A-Za-z]\w*)(?P<empty>\[\s*\])(?P<is_filled>\s*=)?|\]\s*="
 )
-_FILE = re.compile(r"[^\s,()\[\]{}]+")
+"""What Python's grammar lacks; strings are matched to pass over them."""
 
 SHORT = {
     "bf16": "bfloat16",
@@ -75,6 +76,7 @@ FILLS: dict[str, tuple[int, int, str]] = {
 """Names of fills, with the minimum and maximum number of arguments and their syntax."""
 
 _KEYS = ("key", "PRNGKey")
+_WORDS = {"inf": math.inf, "nan": math.nan, "true": True, "false": False}
 
 FORMS = (
     "an argument is an array (f32[8,128], i32[2]=[512,100], f32[8,128]=ones, "
@@ -164,265 +166,185 @@ def parse(
 
 
 class _Parser:
-    """Recursive descent over one text."""
+    """Evaluation of one text."""
 
     def __init__(self, text: str, at: int, is_dtype: Callable[[str], bool], arrays: int) -> None:
         self._text = text
-        self._at = at
+        self._at = at + len(text[at:]) - len(text[at:].lstrip())
         self._is_dtype = is_dtype
+        self._files: dict[int, str] = {}
+        self._scalars: dict[int, str] = {}
         self.arrays = arrays
 
     def whole(self) -> Any:
-        rest = self._text[self._at :].strip()
-        if rest in ("true", "false"):
-            return rest == "true"
+        value = self._text[self._at :].rstrip()
+        if (found := _OF_FILE.fullmatch(value)) is not None:
+            name = found["file"].strip()
+            if not name.startswith(("'", '"')):
+                value = f"{value[: found.start('file')]}{name!r}"
+        source = _OURS.sub(self._replaced, value)
         try:
-            return ast.literal_eval(rest)
-        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
-            pass
-        value = self._value(0, is_whole=True)
-        self._skip()
-        if self._at < len(self._text):
-            before = self._text[: self._at].rpartition("=")[2].strip()
-            if self._peek() == "(" and self._dtype(before) is not None:
-                self._fail(f"sizes are written in brackets, as in {before}[8,128]")
-            self._fail(f"expected the end, found {self._found()}")
-        return value
+            body = ast.parse(source, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            column = getattr(error, "offset", None) or len(source) + 1
+            self._fail(str(getattr(error, "msg", error)), self._at + column)
+        if isinstance(body, ast.Tuple) and not source.startswith("("):
+            self._fail("pass --arg once per argument, or put a tuple in parentheses", self._at + 1)
+        return self._value(body)
 
-    def _value(self, depth: int, *, is_whole: bool = False) -> Any:
-        self._skip()
-        if depth > MAX_DEPTH:
-            self._fail(f"nested more than {MAX_DEPTH} deep")
-        if self._peek() == "@":
-            return self._array(None, None, self._at, self._file(is_whole=is_whole))
-        array = _ARRAY.match(self._text, self._at)
-        if array is not None:
-            return self._typed(array, is_whole=is_whole)
-        if self._peek() and self._peek() in "([{":
-            return self._container(depth)
-        string = self._take(_STRING)
-        if string is not None:
-            return ast.literal_eval(string)
-        number = self._take(_NUMBER)
-        if number is not None:
-            return self._number(number)
-        return self._word()
-
-    def _container(self, depth: int) -> Any:
-        opening = self._peek()
-        self._at += 1
-        if opening == "{":
-            entries, _ = self._items("}", lambda: (self._key(), self._value(depth + 1)))
-            return dict(entries)
-        values, comma = self._items({"(": ")", "[": "]"}[opening], lambda: self._value(depth + 1))
-        if opening == "(":
-            return tuple(values) if comma or len(values) != 1 else values[0]
-        return values
-
-    def _key(self) -> Any:
-        key = self._take(_STRING)
-        if key is None:
-            self._fail(f"expected a key such as 'weights', found {self._found()}")
-        if not self._accept(":"):
-            self._fail(f"expected ':', found {self._found()}")
-        return ast.literal_eval(key)
-
-    def _items(self, closing: str, item: Callable[[], Any]) -> tuple[list[Any], bool]:
-        """Read items up to a closing sign; also return whether a comma follows the last."""
-        found: list[Any] = []
-        comma = False
-        while not self._accept(closing):
-            if found and not comma:
-                self._fail(f"expected ',' or {closing!r}, found {self._found()}")
-            self._skip()
-            found.append(item())
-            comma = self._accept(",")
-        return found, comma
-
-    def _typed(self, found: re.Match[str], *, is_whole: bool) -> ArraySpec:
-        start = self._at
-        dtype = self._dtype(found["dtype"])
-        if dtype is None:
-            self._unknown_dtype(found["dtype"])
-        self._at = found.start("shape")
-        shape = self._shape(found["shape"])
-        self._at = found.end()
-        if not self._accept("="):
-            if shape is None:
-                self._fail(f"{found[0]} takes its sizes from values: expected '='")
-            return self._array(dtype, shape, start, None)
-        self._skip()
-        if self._peek() == "@":
-            fill: Any = self._file(is_whole=is_whole)
-        elif self._peek() == "[":
-            fill = self._numbers(0)
+    def _replaced(self, found: re.Match[str]) -> str:
+        if (file := found["file"]) is not None:
+            self._files[found.start()] = ast.literal_eval(file) if file[:1] in "'\"" else file
+        elif (dtype := found["scalar"]) is not None:
+            self._scalars[found.start()] = dtype
+            name = "_" * len(dtype + found["empty"])
+            return name + (found["is_filled"] or "").replace("=", "|")
         else:
-            fill = self._fill()
-        if shape is None and (isinstance(fill, FillSpec) or not isinstance(fill, (list, FileSpec))):
-            self._fail(f"{found[0]} takes its sizes from a list or a file")
-        return self._array(dtype, shape, start, fill)
+            return found[0] if found[0][0] in "'\"" else found[0].replace("=", "|")
+        return "_" * len(found[0])
 
-    def _array(self, dtype: str | None, shape: Any, start: int, fill: Any) -> ArraySpec:
+    def _value(self, node: ast.expr) -> Any:
+        with contextlib.suppress(ValueError):
+            value = ast.literal_eval(node)
+            if value is not ...:
+                return value
+        match node:
+            case ast.Tuple(elts=items):
+                return tuple(map(self._value, items))
+            case ast.List(elts=items):
+                return list(map(self._value, items))
+            case ast.Dict(keys=keys, values=values):
+                return dict(zip(map(self._key, keys), map(self._value, values), strict=True))
+            case ast.BinOp(op=ast.BitOr(), left=left, right=right):
+                return self._array(node, *self._type(left), self._fill(right))
+            case ast.Subscript():
+                return self._array(node, *self._type(node), None)
+            case ast.Call(func=ast.Name(id=name), args=args):
+                if name in _KEYS:
+                    if len(args) != 1 or not isinstance(seed := self._number(args[0]), int):
+                        self._fail(f"{name} is written {name}(0)", node)
+                    return KeySpec(seed=seed, is_raw=name == "PRNGKey")
+                if self._dtype(name) is not None:
+                    self._fail(f"sizes are written in brackets, as in {name}[8,128]", node)
+            case ast.Name(id=name):
+                return self._name(node, name)
+        return self._fail("expected a value", node)
+
+    def _name(self, node: ast.Name, name: str) -> Any:
+        if node.col_offset in self._files:
+            return self._array(node, None, None, self._fill(node))
+        if node.col_offset in self._scalars:
+            return self._array(node, *self._type(node), None)
+        if name in ("true", "false"):
+            return name == "true"
+        if (dtype := self._dtype(name)) is not None:
+            return DtypeSpec(name=dtype)
+        if name in FILLS:
+            self._fail(f"{name!r} needs a dtype and sizes before it, as in f32[8,128]={name}", node)
+        named = _NAMED.fullmatch(self._text)
+        before = f"{named['name']}=" if named else ""
+        return self._fail(
+            f"{name!r} is not a value; a string needs quotes inside those of the shell, as in "
+            f"--arg \"{before}'{name}'\"",
+            node,
+        )
+
+    def _key(self, node: ast.expr | None) -> str:
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            self._fail("expected a key such as 'weights'", node)
+        return node.value
+
+    def _type(self, node: ast.expr) -> tuple[str, tuple[int, ...] | None]:
+        """Dtype and sizes of an array; no sizes if they are those of the values."""
+        sizes: list[ast.expr] = []
+        match node:
+            case ast.Name() if node.col_offset in self._scalars:
+                name = self._scalars[node.col_offset]
+            case ast.Subscript(value=ast.Name(id=name), slice=inner):
+                sizes = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            case _:
+                self._fail("expected an array, as in f32[8,128]=ones", node)
+        if (dtype := self._dtype(name)) is None:
+            near = [_USUAL[name]] if name in _USUAL else []
+            near = near or difflib.get_close_matches(name, [*SHORT, *SHORT.values()], n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            self._fail(
+                f"unknown dtype {name!r}{hint}; write it as jax does, such as bf16, f32, i32 or "
+                "float8_e4m3fn",
+                node,
+            )
+        found = [one.value if isinstance(one, ast.Constant) else None for one in sizes]
+        if found == [...]:
+            return dtype, None
+        for size, one in zip(found, sizes, strict=True):
+            if type(size) is not int:
+                self._fail(
+                    f"{ast.unparse(one)!r} is not a size: sizes are integers separated by commas, "
+                    "as in f32[8,128]; f32[] is a scalar",
+                    one,
+                )
+        return dtype, cast(tuple[int, ...], tuple(found))
+
+    def _fill(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Name() if node.col_offset in self._files:
+                if not (path := self._files[node.col_offset]):
+                    self._fail("expected a file after '@', such as @lengths.npy", node)
+                return FileSpec(path=path)
+            case ast.List():
+                return self._numbers(node)
+            case ast.Name(id=name) if name not in _WORDS:
+                return self._named_fill(node, name, [])
+            case ast.Call(func=ast.Name(id=name), args=args):
+                return self._named_fill(node, name, list(map(self._number, args)))
+        return self._number(node)
+
+    def _named_fill(self, node: ast.expr, name: str, numbers: list[Any]) -> FillSpec:
+        if name not in FILLS:
+            near = difflib.get_close_matches(name, FILLS, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            self._fail(f"{name!r} is not a fill{hint}; there are {', '.join(FILLS)}", node)
+        least, most, usage = FILLS[name]
+        if not least <= len(numbers) <= most:
+            self._fail(f"{name} is written {usage}", node)
+        return FillSpec(name=name, numbers=tuple(numbers))
+
+    def _numbers(self, node: ast.expr) -> Any:
+        """A nested list of numbers and bools."""
+        if isinstance(node, ast.List):
+            return list(map(self._numbers, node.elts))
+        return self._number(node)
+
+    def _number(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Name(id=name) if name in _WORDS:
+                return _WORDS[name]
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
+                return -math.inf
+        with contextlib.suppress(ValueError):
+            if isinstance(value := ast.literal_eval(node), int | float | complex):
+                return value
+        return self._fail(f"expected a number, found {ast.unparse(node)[:20]!r}", node)
+
+    def _array(self, node: ast.expr, dtype: str | None, shape: Any, fill: Any) -> ArraySpec:
+        if dtype is not None and shape is None and not isinstance(fill, (list, FileSpec)):
+            self._fail("an array of sizes `...` takes them from a list or a file", node)
         self.arrays += 1
+        text = self._text[self._at + node.col_offset :]
+        assert node.end_col_offset is not None
         return ArraySpec(
-            text=self._text[start : self._at].strip(),
+            text=text[: node.end_col_offset - node.col_offset].strip(),
             dtype=dtype,
             shape=shape,
             fill=fill,
             number=self.arrays - 1,
         )
 
-    def _shape(self, text: str) -> tuple[int, ...] | None:
-        if text.strip() == "...":
-            return None
-        sizes = [size.strip() for size in text.split(",")]
-        if sizes[-1] == "":
-            sizes.pop()
-        for size in sizes:
-            if not size.isascii() or not size.isdigit():
-                self._fail(
-                    f"{size!r} is not a size: sizes are integers separated by commas, as in "
-                    "f32[8,128]; f32[] is a scalar"
-                )
-        return tuple(map(int, sizes))
-
-    def _numbers(self, depth: int) -> list[Any]:
-        """A nested list of numbers and bools."""
-        if depth > MAX_DEPTH:
-            self._fail(f"nested more than {MAX_DEPTH} deep")
-        self._at += 1
-        found, _ = self._items(
-            "]", lambda: self._numbers(depth + 1) if self._peek() == "[" else self._plain()
-        )
-        return found
-
-    def _plain(self) -> Any:
-        """A number or a bool."""
-        self._skip()
-        for word, value in (("True", True), ("true", True), ("False", False), ("false", False)):
-            if self._take(re.compile(rf"{word}\b")) is not None:
-                return value
-        number = self._take(_NUMBER)
-        if number is None:
-            self._fail(f"expected a number, found {self._found()}")
-        return self._number(number)
-
-    def _fill(self) -> Any:
-        self._skip()
-        word = _WORD.match(self._text, self._at)
-        name = word[0] if word else ""
-        if not word or name in ("inf", "nan", "True", "true", "False", "false"):
-            if not word and _NUMBER.match(self._text, self._at) is None:
-                self._fail(
-                    f"expected values, found {self._found()}: a list, a number, @file.npy, or one "
-                    f"of {', '.join(FILLS)}"
-                )
-            return self._plain()
-        if name not in FILLS:
-            near = difflib.get_close_matches(name, FILLS, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            self._fail(f"{name!r} is not a fill{hint}; there are {', '.join(FILLS)}")
-        self._at = word.end()
-        numbers = self._parameters()
-        least, most, usage = FILLS[name]
-        if not least <= len(numbers) <= most:
-            self._fail(f"{name} is written {usage}")
-        return FillSpec(name=name, numbers=tuple(numbers))
-
-    def _parameters(self) -> list[Any]:
-        return self._items(")", self._plain)[0] if self._accept("(") else []
-
-    def _file(self, *, is_whole: bool) -> FileSpec:
-        self._at += 1
-        if self._peek() in ("'", '"'):
-            path = self._take(_STRING)
-            if path is None:
-                self._fail("expected a closing quote")
-            return FileSpec(path=ast.literal_eval(path))
-        if is_whole:  # nothing can follow, so that a name with spaces or commas needs no quotes
-            path, self._at = self._text[self._at :].strip(), len(self._text)
-        else:
-            path = self._take(_FILE)
-        if not path:
-            self._fail("expected a file after '@', such as @lengths.npy")
-        return FileSpec(path=path)
-
-    def _word(self) -> Any:
-        start = self._at
-        word = self._take(_WORD)
-        if word is None:
-            self._fail(f"expected a value, found {self._found()}")
-        constants = {"None": None, "True": True, "true": True, "False": False, "false": False}
-        if word in constants:
-            return constants[word]
-        if word in _KEYS:
-            numbers = self._parameters()
-            if len(numbers) != 1 or not isinstance(numbers[0], int):
-                self._fail(f"{word} is written {word}(0)")
-            return KeySpec(seed=numbers[0], is_raw=word == "PRNGKey")
-        dtype = self._dtype(word)
-        if self._peek() == "[":
-            if dtype is None:
-                self._unknown_dtype(word)
-            self._fail("expected sizes and ']', as in f32[8,128]")
-        if dtype is not None:
-            return DtypeSpec(name=dtype)
-        self._at = start
-        if word in FILLS:
-            self._fail(f"{word!r} needs a dtype and sizes before it, as in f32[8,128]={word}")
-        name = _NAMED.fullmatch(self._text)
-        before = f"{name['name']}=" if name else ""
-        return self._fail(
-            f"{word!r} is not a value; a string needs quotes inside those of the shell, as in "
-            f"--arg \"{before}'{word}'\""
-        )
-
-    def _unknown_dtype(self, name: str) -> NoReturn:
-        usual = [_USUAL[name]] if name in _USUAL else []
-        near = usual or difflib.get_close_matches(name, [*SHORT, *SHORT.values()], n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        self._fail(
-            f"unknown dtype {name!r}{hint}; "
-            "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn"
-        )
-
     def _dtype(self, name: str) -> str | None:
         full = SHORT.get(name, name)
         return full if name in SHORT or self._is_dtype(full) else None
 
-    def _skip(self) -> None:
-        while self._peek().isspace():
-            self._at += 1
-
-    def _peek(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _accept(self, sign: str) -> bool:
-        self._skip()
-        if self._peek() != sign:
-            return False
-        self._at += 1
-        return True
-
-    def _take(self, pattern: re.Pattern[str]) -> str | None:
-        found = pattern.match(self._text, self._at)
-        if found is None:
-            return None
-        self._at = found.end()
-        return found[0]
-
-    def _found(self) -> str:
-        return repr(self._peek()) if self._peek() else "the end"
-
-    def _fail(self, problem: str) -> NoReturn:
+    def _fail(self, problem: str, at: ast.expr | int | None) -> NoReturn:
+        column = at if isinstance(at, int) else self._at + getattr(at, "col_offset", 0) + 1
         text = self._text if len(self._text) <= MAX_SHOWN else f"{self._text[:MAX_SHOWN]}…"
-        raise UsageError(f"--arg {text!r}, column {self._at + 1}: {problem}; {FORMS}")
-
-    def _number(self, text: str) -> Any:
-        if text.lstrip("+-") in ("inf", "nan"):
-            return float(text)
-        try:
-            return ast.literal_eval(text.lstrip("+"))
-        except (ValueError, SyntaxError):  # 007, or thousands of digits
-            self._at -= len(text)
-            self._fail(f"expected a number, found {text[:20]!r}")
+        raise UsageError(f"--arg {text!r}, column {column}: {problem}; {FORMS}")

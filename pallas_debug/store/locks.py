@@ -117,7 +117,8 @@ def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
             raise LockTimeoutError(
                 f"{task} was not attempted: another process holds the lock {path}, and did not "
                 f"release it within {waiting.timeout:g} s. Let that process finish, or end it if "
-                "it hangs, and run again; or wait longer with --timeout (--pallas-timeout in pytest)."
+                "it hangs, and run again; or wait longer with --timeout (--pallas-timeout in "
+                "pytest)."
             )
         if waited >= NOTIFY_AFTER and not is_notified:
             is_notified = True
