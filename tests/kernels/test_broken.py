@@ -42,6 +42,7 @@ WITHOUT_A_KERNEL = {
     Fault.UNSEEDED_RANDOM_BITS: "tests/machine/sanitizer/test_random_bits.py",
     Fault.UNSUPPORTED_LAYOUT: "tests/explain",
     Fault.TRACE_ERROR: "what has no kind of its own",
+    Fault.MISPLACED_OPERAND: "tests/verdict/test_placement.py",
     Fault.LOWERING_ERROR: "what has no kind of its own",
     Fault.COMPILE_ERROR: "what has no kind of its own",
     Fault.INTERPRET_ERROR: "what has no kind of its own",
