@@ -7,6 +7,7 @@ imports heavy dependencies lazily. Data goes to standard output, messages to sta
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 def console() -> None:
     """Entry point of the console script: `main`, in a process that ends with it."""
     _open_streams()
+    gc.set_threshold(50_000)  # few objects are garbage before the end, and looking takes 5 %
     codes: list[object] = []
     atexit.register(_end, codes)  # as the first one, which is called last
     try:

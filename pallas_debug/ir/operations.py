@@ -107,6 +107,9 @@ def guess_kind(head: str) -> Kind:
 def location_at(text: str, kind: Kind) -> tuple[int, int] | None:
     """Span of a line's location; None if there is none."""
     if kind == "mlir":
+        start = text.rfind(" loc(#loc")
+        if start >= 0 and text[start + 9 : -1].isdecimal() and text[-1] == ")":  # most lines
+            return start, len(text)
         found = _MLIR_LOCATION.search(text, max(0, len(text) - 64))
         if found:
             return found.start(), found.end() - len(found["end"])

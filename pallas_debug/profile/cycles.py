@@ -20,7 +20,6 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.core.copies import copy_model
-from pallas_debug.profile.core.decode import decode
 from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS, Walk, walk
 from pallas_debug.profile.counts import (
@@ -140,9 +139,8 @@ def estimate_cycles(
             core_steps=core_steps,
         )
     model, is_stand_in = copy_model(schedule.chip)
-    decoded = decode(schedule)
     given = given_scalars(schedule, scalars)
-    walked = partial(walk, schedule, decoded=decoded)
+    walked = partial(walk, schedule)
     ours = walked(model, given=given)
     first, assumed = ours, AssumedCounts()
     axes = unknown_axes(schedule, kernel, scalars)

@@ -85,11 +85,11 @@ class Growth:
     def _places(self) -> dict[Place, dict[frozenset[Followed], int]]:
         """For each line, the elements that its operations compute, by the axes that they follow."""
         found: dict[Place, dict[frozenset[Followed], int]] = {}
+        names = set(filter(None, self._module.names))
+        operations = list(mosaic.operations(self._module, *names))
         for _ in range(_PASSES):
             found = defaultdict(lambda: defaultdict(int))
-            for operation in mosaic.operations(
-                self._module, *set(filter(None, self._module.names))
-            ):
+            for operation in operations:
                 vectors = [t for t in operation.types if t.kind == "vector"]
                 if not vectors:
                     continue

@@ -11,10 +11,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pallas_debug.chips import chip_of
 from pallas_debug.ir.bundles import Bundle, BundleListing, Instruction, read_bundles
 from pallas_debug.profile.units import UnitTable, align, read_utilization
+
+if TYPE_CHECKING:
+    from pallas_debug.profile.core.decode import DecodedBundle
 
 _MAX_DELAY = 8
 """Maximum number of delay slots of an unknown chip."""
@@ -121,6 +125,13 @@ class Schedule:
     @cached_property
     def _aligned(self) -> tuple[int, ...] | None:
         return align(self.table, self.stalls) if self.is_matched else None
+
+    @cached_property
+    def decoded(self) -> list[DecodedBundle]:
+        """What a walk evaluates in each bundle."""
+        from pallas_debug.profile.core.decode import decode  # which takes a schedule
+
+        return decode(self)
 
     @cached_property
     def starts(self) -> dict[int, int]:

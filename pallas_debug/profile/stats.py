@@ -19,7 +19,7 @@ from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop, schedule_of
-from pallas_debug.profile.timeline.origins import copy_origins, placements
+from pallas_debug.profile.timeline.origins import CopyOrigin, copy_origins, placements
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
 from pallas_debug.profile.traffic import Traffic, traffic_of
 from pallas_debug.profile.whatif import Simulator
@@ -232,9 +232,13 @@ class Profile:
     @cached_property
     def costs(self) -> Costs:
         """Cycles by line, loop, operand, class of instruction and reason."""
-        cycles = self.cycles
-        origins = copy_origins(self.schedule, self.kernel)
+        cycles, origins = self.cycles, self.origins
         return costs_of(self.schedule, self.tracing, cycles.executions, cycles.waits, origins)
+
+    @cached_property
+    def origins(self) -> Mapping[int, CopyOrigin]:
+        """Origins of the schedule's copies, by bundle index."""
+        return copy_origins(self.schedule, self.kernel)
 
     @cached_property
     def bottleneck(self) -> tuple[CycleShare, ...]:

@@ -17,7 +17,7 @@ from pallas_debug.model import Stage
 from pallas_debug.profile.stats import Profile
 from pallas_debug.report import schedule
 from pallas_debug.report.collect import ReportedKernel, ReportedTarget, own_file
-from pallas_debug.report.pack import Packer, Text, compressed, document, shown
+from pallas_debug.report.pack import Packer, Text, compressed, shown
 from pallas_debug.store import StoredKernel, StoredText
 from pallas_debug.store.layout import (
     ANALYSIS,
@@ -71,19 +71,19 @@ def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
         "problem": source.problem,
         "notes": [list(note) for note in _notes(kernel)],
     }
-    made = [_chunk(kernel.id, None, own, document(Packer(), own) | extra)]
+    made = [_chunk(kernel.id, None, own, _document(Packer(), own) | extra)]
     for at, (target, profile) in enumerate(zip(kernel.targets, profiles, strict=True)):
         id_, moved = f"{kernel.id}-{at}", kernel.moved(target)
         passes = list(_passes(target))
         if target.kernel is not kernel.stored:
             passes = [_stage(target.kernel, "source"), _stage(target.kernel, "jaxpr"), *passes]
         if passes:
-            content = document(Packer(moved=moved), passes)
+            content = _document(Packer(moved=moved), passes)
             made.append(_chunk(f"{id_}-passes", at, passes, content))
         if profile is not None:
             made.append(_of_schedule(f"{id_}-schedule", at, kernel, target, profile.profile))
         made += (
-            _chunk(f"{id_}-llo{n}", at, [text], document(Packer(moved=moved), [text]))
+            _chunk(f"{id_}-llo{n}", at, [text], _document(Packer(moved=moved), [text]))
             for n, text in enumerate(_llo(target))
         )
     return made
@@ -94,13 +94,14 @@ def _of_schedule(
 ) -> Chunk:
     """The bundles, and the compiler's other texts about its schedule."""
     own, moved = own_file(kernel.stored), kernel.moved(target)
-    bare, starts = schedule.listing(profile)
-    texts = [Text(name="bundles", bare=bare)] if bare.lines else []
+    packer = Packer(moved=moved)
+    bundles, starts = schedule.listing(profile, packer)
+    texts = [Text(name="bundles", made=bundles)] if starts else []
     texts += _beside(target, [PurePath(path).stem for path in _OF_SCHEDULE])
     notes = [
         (moved(advice.source), advice) for advice in profile.advice if advice.source is not None
     ]
-    content = document(Packer(moved=moved), texts) | {
+    content = _document(packer, texts) | {
         "strip": schedule.strip(profile, starts),
         "costs": schedule.costs(profile, own, moved),
         "notes": [
@@ -110,6 +111,12 @@ def _of_schedule(
         ],
     }
     return _chunk(id_, at, texts, content)
+
+
+def _document(packer: Packer, texts: Sequence[Text]) -> dict[str, Any]:
+    """Texts and their tables, as one chunk."""
+    packed = [packer.text(text) for text in texts]
+    return {"texts": packed, **packer.tables()}
 
 
 def within(chunks: Iterable[Chunk], limit: int) -> list[Chunk]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
 from functools import cached_property
 
 from pallas_debug.errors import DumpFormatError, UsageError
@@ -98,6 +97,8 @@ class ReportedKernel:
         own, before = own_file(self.stored), own_file(target.kernel)
         if target.kernel is self.stored or own is None or before is None:
             return lambda line: line
+        from difflib import SequenceMatcher  # slow to import, and most reports compare nothing
+
         matcher = SequenceMatcher(
             None, target.source_lines, source_lines(self.stored), autojunk=False
         )

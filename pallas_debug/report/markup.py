@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 from collections.abc import Iterable
 
@@ -21,6 +22,7 @@ _VOID = frozenset(("br", "hr", "img", "input", "link", "meta"))
 """Elements without content, and without a closing tag."""
 
 
+@functools.lru_cache(maxsize=1024, typed=True)  # most texts are names of classes and kinds
 def escape(text: str) -> Markup:
     """Escape text for an element or an attribute, and make invisible characters visible."""
     if isinstance(text, Markup):

@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallas_debug.ir.operations import Module
+from pallas_debug.ir.chains import Chains
+from pallas_debug.ir.llo import LOCATION
+from pallas_debug.ir.operations import LONG, Kind, Module, location_at
 from pallas_debug.model import SourceLine
 from pallas_debug.render import visible
-from pallas_debug.report.bare import BareText, ChainsOfLine, Tables, bare_text
+
+ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
 
 MAX_LINE = 4000
 """Maximum characters shown of a line: one may contain a constant of ten million."""
@@ -29,8 +32,12 @@ MAX_LINE = 4000
 _SEPARATOR = (-1, -1)
 """Between the chains of one line, in flat lists of the numbers of files and lines."""
 
-_LEVEL = 6
+_LEVEL = 4
 _SUSPICIOUS = re.compile(r"[^\t\n\x20-\x7e]")
+
+
+_ALIAS = "#loc"
+_OF_ARGUMENT = re.compile(r" loc\((?:#loc\d*|unknown)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +48,13 @@ class Text:
       name: as users write it: `jaxpr`, `12-apply-vector-layout`.
       text: None if it is missing.
       problem: why it is missing.
-      bare: the text, if it has been read already.
+      made: the text as JSON, if it has been packed already.
     """
 
     name: str
     text: str | None = None
     problem: str | None = None
-    bare: BareText | None = None
+    made: dict[str, Any] | None = None
 
 
 @dataclass
@@ -56,30 +63,51 @@ class Packer:
 
     Attributes:
       files: names of Python files.
-      chains: chains of Python lines of a line of text, innermost first.
+      chains: chains of Python lines of a line of text, innermost first; several for a bundle of
+        several instructions.
       moved: returns the line of the shown source for one of an older source.
     """
 
     files: dict[str, int] = field(default_factory=dict)
     chains: dict[ChainsOfLine, int] = field(default_factory=dict)
     moved: Callable[[SourceLine], SourceLine] = lambda line: line
-    _tables: Tables = field(default_factory=dict, repr=False)
-    _seen: dict[int, tuple[ChainsOfLine, int]] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[str, ...], tuple[Chains, dict[str, tuple[str, int]]]] = field(
+        default_factory=dict, repr=False
+    )
+    """For each kind and its aliases, lines without locations, and the numbers of their chains.
+
+    Two thirds of a module's passes share their aliases, and most of their lines.
+    """
 
     def text(self, text: Text) -> dict[str, Any]:
-        """A text as JSON: its lines, and for each the number of its chain, -1 for none."""
-        bare, kind = text.bare, "bundles"
-        if bare is None:
-            if text.text is None:
-                return {"name": text.name, "problem": text.problem or "it is not in the dump"}
-            module = Module.of(text.text)
-            bare, kind = bare_text(module, self._tables), module.kind
-        return {
-            "name": text.name,
-            "kind": kind,
-            "text": _joined(bare.lines),
-            "chains": runs(map(self._chain, bare.chains)),
-        }
+        """A text as JSON: its lines without locations, and for each the number of its chain."""
+        if text.made is not None:
+            return text.made
+        if text.text is None:
+            return {"name": text.name, "problem": text.problem or "it is not in the dump"}
+        module = Module.of(text.text)
+        is_mlir = module.kind == "mlir"
+        aliases = tuple(line for line in module.lines if is_mlir and line.startswith(_ALIAS))
+        resolver, known = self._tables.setdefault((module.kind, *aliases), (Chains(aliases), {}))
+        found: list[tuple[str, int]] = []
+        for number, line in enumerate(module.lines):
+            if is_mlir and line.startswith(_ALIAS):
+                continue
+            if line not in known:
+                bare, bodies = _divided(line, module.kind)
+                is_jaxpr = module.kind == "jaxpr"
+                chains = [module.source(number)] if is_jaxpr else map(resolver.resolve, bodies)
+                known[line] = bare, self.number(*chains)
+            found.append(known[line])
+        while found and not found[-1][0]:
+            found.pop()
+        lines, numbers = [bare for bare, _ in found], [chain for _, chain in found]
+        return listed(text.name, module.kind, lines, numbers)
+
+    def number(self, *chains: tuple[SourceLine, ...]) -> int:
+        """The number of the chains of a line, -1 for none."""
+        of_line = tuple(dict.fromkeys(filter(None, chains)))
+        return self.chains.setdefault(of_line, len(self.chains)) if of_line else -1
 
     def tables(self) -> dict[str, Any]:
         """The tables that the texts refer to, once all are packed."""
@@ -89,21 +117,30 @@ class Packer:
         ]
         return {"chains": chains, "files": [shown(name) for name in self.files]}
 
-    def _chain(self, sources: ChainsOfLine) -> int:
-        if not sources:
-            return -1
-        # Texts share the tuples of a location, and comparing the lines of two is slow.
-        known = self._seen.get(id(sources))
-        if known is None or known[0] is not sources:
-            known = sources, self.chains.setdefault(sources, len(self.chains))
-            self._seen[id(sources)] = known
-        return known[1]
-
     def _flat(self, chain: Iterable[SourceLine]) -> Iterable[int]:
         return (n for line in map(self.moved, chain) for n in (self._file(line.file), line.line))
 
     def _file(self, name: str) -> int:
         return self.files.setdefault(name, len(self.files))
+
+
+def listed(name: str, kind: str, lines: Sequence[str], chains: Iterable[int]) -> dict[str, Any]:
+    """A text as JSON."""
+    return {"name": name, "kind": kind, "text": _joined(lines), "chains": runs(chains)}
+
+
+def _divided(line: str, kind: Kind) -> tuple[str, Sequence[str]]:
+    """Divide a line into its text without locations, and the bodies of these."""
+    if kind in ("llo", "bundles"):
+        if "/* loc(" not in line:
+            return line, ()
+        return LOCATION.sub("", line), LOCATION.findall(line, 0, LONG)
+    at = location_at(line, kind) if kind != "text" else None
+    bare = line if at is None else line[: at[0]] + line[at[1] :]
+    if kind == "mlir" and " loc(" in bare:
+        bare = _OF_ARGUMENT.sub("", bare)
+    body = line[slice(*at)].strip().removeprefix("loc(").removesuffix(")") if at else ""
+    return bare, (body,) if body else ()
 
 
 def runs(numbers: Iterable[int]) -> list[int]:
@@ -144,9 +181,3 @@ def compressed(document: Any) -> str:
     data = json.dumps(document, separators=(",", ":")).encode()
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
     return base64.b64encode(packer.compress(data) + packer.flush()).decode()
-
-
-def document(packer: Packer, texts: Sequence[Text]) -> dict[str, Any]:
-    """Texts and their tables, as one chunk."""
-    packed = [packer.text(text) for text in texts]
-    return {"texts": packed, **packer.tables()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
-from importlib import resources
+from pathlib import Path
 
 from pallas_debug.model import Failure
 from pallas_debug.report.chunks import Chunk, within
@@ -88,7 +88,7 @@ def render_page(contents: Contents, title: str) -> tuple[str, int]:
 
 def static(names: Iterable[str]) -> str:
     """Files of `static/`, one after the other."""
-    folder = resources.files("pallas_debug.report") / "static"
+    folder = Path(__file__).parent / "static"  # `importlib.resources` takes 10 ms to import
     return "\n".join((folder / name).read_text("utf-8").strip() for name in names)
 
 

@@ -5,54 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pallas_debug.ir.bundles import Bundle
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.stats import Profile
-from pallas_debug.report.bare import BareText, ChainsOfLine
-from pallas_debug.report.pack import runs, shown
+from pallas_debug.profile.tracing import NO_TRACE, Trace
+from pallas_debug.report.pack import Packer, listed, runs, shown
 
 
-def listing(profile: Profile) -> tuple[BareText, list[int]]:
-    """The bundles, an instruction per line, and the first line of each bundle."""
-    lines: list[str] = []
-    chains: list[ChainsOfLine] = []
+def listing(profile: Profile, packer: Packer) -> tuple[dict[str, Any], list[int]]:
+    """The bundles as a text, an instruction per line, and the first line of each bundle."""
+    rows: list[tuple[str, Trace]] = []
     starts: list[int] = []
-    bundles = profile.schedule.bundles
-    for bundle, traces in zip(bundles, profile.tracing.traces, strict=True):
-        starts.append(len(lines))
-        for text in _remarks(bundle, ends=False):
-            lines.append(text)
-            chains.append(())
-        head = _head(bundle)
-        blank = " " * len(head)
-        if not bundle.instructions and not bundle.unread:
-            lines.append(head.rstrip())
-            chains.append(())
-        for instruction, trace in zip(bundle.instructions, traces, strict=True):
-            lines.append(head + instruction.text)
-            chains.append((trace.chain,) if trace.chain else ())
-            head = blank
-        for text in bundle.unread:
-            lines.append(head + " ".join(text.split()))
-            chains.append(())
-            head = blank
-        for text in _remarks(bundle, ends=True):
-            lines.append(text)
-            chains.append(())
+    for bundle, traces in zip(profile.schedule.bundles, profile.tracing.traces, strict=True):
+        starts.append(len(rows))
+        rows += [(f"// region {number}", NO_TRACE) for number in bundle.starts]
+        head = f"{bundle.number:#7x} {bundle.mark:2} {'>' * min(bundle.depth, 4):4} "
+        inside = [(i.text, trace) for i, trace in zip(bundle.instructions, traces, strict=True)]
+        inside += [(" ".join(text.split()), NO_TRACE) for text in bundle.unread]
+        for text, trace in inside or [("", NO_TRACE)]:
+            rows.append(((head + text).rstrip(), trace))
+            head = " " * len(head)
+        rows += [(f"// end of region {number}", NO_TRACE) for number in bundle.ends]
     if profile.schedule.listing.is_cut:
-        lines.append("// the listing is cut off here")
-        chains.append(())
-    return BareText(lines=lines, chains=chains), starts
-
-
-def _head(bundle: Bundle) -> str:
-    return f"{bundle.number:#7x} {bundle.mark:2} {'>' * min(bundle.depth, 4):4} "
-
-
-def _remarks(bundle: Bundle, *, ends: bool) -> list[str]:
-    if ends:
-        return [f"// end of region {number}" for number in bundle.ends]
-    return [f"// region {number}" for number in bundle.starts]
+        rows.append(("// the listing is cut off here", NO_TRACE))
+    # Instructions share traces, whose chains take long to compare.
+    distinct = {id(trace): trace for _, trace in rows}
+    numbers = {key: packer.number(trace.chain) for key, trace in distinct.items()}
+    chains = (numbers[id(trace)] for _, trace in rows)
+    return listed("bundles", "bundles", [text for text, _ in rows], chains), starts
 
 
 def strip(profile: Profile, starts: list[int]) -> dict[str, Any] | None:

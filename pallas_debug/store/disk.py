@@ -13,7 +13,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError
@@ -72,6 +71,8 @@ class Disk:
         milliseconds for each that comes alone.
         """
         waiting = list(paths)
+        from concurrent.futures import ThreadPoolExecutor  # slow to import; reports flush no files
+
         with ThreadPoolExecutor(min(len(waiting), _FLUSHES)) as threads:
             for _ in threads.map(self.flush, waiting):
                 pass

@@ -10,8 +10,7 @@ import pytest
 from pages import DOUBLE, DUMPS, Browser
 
 from pallas_debug.ir.diff import diff
-from pallas_debug.ir.operations import Module
-from pallas_debug.report.bare import bare_text
+from pallas_debug.report.pack import Packer, Text
 from pallas_debug.report.page import static
 
 WORDS = ["load", "store", "add", "mul", "dot", "if", "for", "yield"]
@@ -85,7 +84,7 @@ def test_an_edit_beyond_the_limit_is_a_replacement(functions: Browser) -> None:
 def test_a_pass_differs_in_as_many_lines_as_on_the_command_line(functions: Browser) -> None:
     folder = DUMPS / DOUBLE / "v5e" / "passes"
     old, new = (
-        bare_text(Module.of((folder / name).read_text())).lines
+        Packer().text(Text(name=name, text=(folder / name).read_text()))["text"].split("\n")
         for name in ("10-infer-vector-layout.mlir", "12-apply-vector-layout.mlir")
     )
     texts: list[dict[str, Any]] = [{"kind": "mlir", "lines": lines} for lines in (old, new)]

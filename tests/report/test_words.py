@@ -11,7 +11,7 @@ from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.report import page, schedule, words
 from pallas_debug.report.markup import Markup, escape, tag
-from pallas_debug.report.pack import MAX_LINE, Packer, Text, document
+from pallas_debug.report.pack import MAX_LINE, Packer, Text
 from pallas_debug.report.parts.common import COLOURS
 from pallas_debug.report.parts.memory import memory_part
 
@@ -114,7 +114,7 @@ def test_locations_are_removed_and_kept_as_chains() -> None:
         '#loc2 = loc(callsite(#loc1 at "k.py":20:3))\n'
     )
     packer = Packer()
-    (made,) = document(packer, [Text(name="mosaic", text=text)])["texts"]
+    made = packer.text(Text(name="mosaic", text=text))
     assert made["text"].split("\n")[1:4] == [
         "  func.func @k(%arg0: i32) {",
         "    %0 = arith.addi %arg0, %arg0 : i32",
@@ -132,9 +132,9 @@ def test_texts_share_locations_only_where_their_aliases_are_the_same() -> None:
         for line in (7, 7, 8)
     ]
     packer = Packer()
-    made = document(packer, [Text(name=f"{n}", text=text) for n, text in enumerate(passes)])
-    assert [text["chains"] for text in made["texts"]] == [[0, 1], [0, 1], [1, 1]]
-    assert made["chains"] == [[0, 7], [0, 8]]
+    made = [packer.text(Text(name="a pass", text=text)) for text in passes]
+    assert [text["chains"] for text in made] == [[0, 1], [0, 1], [1, 1]]
+    assert packer.tables()["chains"] == [[0, 7], [0, 8]]
 
 
 @pytest.mark.parametrize(
@@ -150,20 +150,21 @@ def test_packed_lines_are_visible_and_short(line: str, expected: str) -> None:
 
 def test_the_listing_has_an_instruction_per_line() -> None:
     profile = Profile(texts=ScheduleTexts(bundles=BUNDLES), kernel=None, compilation=None)
-    bare, starts = schedule.listing(profile)
-    assert [line.split("  ")[0].strip() or line.strip() for line in bare.lines if "%" in line]
+    packer = Packer()
+    made, starts = schedule.listing(profile, packer)
+    lines = made["text"].split("\n")
     assert len(starts) == len(profile.schedule.bundles) == 4
-    assert "vld" in bare.lines[starts[1] + 1] or "vld" in bare.lines[starts[1]]
-    assert any(line.strip() == "// end of region 3" for line in bare.lines)
-    located = [
-        chains[0][0].line
-        for line, chains in zip(bare.lines, bare.chains, strict=True)
-        if chains and ("vld" in line or "vadd" in line)
-    ]
+    assert "vld" in lines[starts[1] + 1] or "vld" in lines[starts[1]]
+    assert any(line.strip() == "// end of region 3" for line in lines)
+    values = zip(made["chains"][::2], made["chains"][1::2], strict=True)
+    numbers = [number for number, count in values for _ in range(count)]
+    chains = packer.tables()["chains"]
+    rows = zip(numbers, lines, strict=True)
+    located = [chains[n][1] for n, line in rows if n >= 0 and ("vld" in line or "vadd" in line)]
     assert located == [7, 8]
     assert schedule.strip(profile, starts) is None
     cut = Profile(texts=ScheduleTexts(bundles=BUNDLES[:-30]), kernel=None, compilation=None)
-    assert schedule.listing(cut)[0].lines[-1] == "// the listing is cut off here"
+    assert schedule.listing(cut, packer)[0]["text"].endswith("// the listing is cut off here")
 
 
 def test_map_of_memory_tells_many_operands_apart() -> None:

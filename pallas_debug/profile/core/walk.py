@@ -20,7 +20,6 @@ from pallas_debug.profile.core.decode import (
     DecodedJump,
     DecodedMove,
     DecodedWait,
-    decode,
     guards_of,
     opposites,
     passed,
@@ -96,7 +95,6 @@ def walk(
     unknown: Unknown = "enter",
     listen: Callable[[Event], None] | None = None,
     budget: int = BUDGET,
-    decoded: Sequence[DecodedBundle] | None = None,
     given: GivenScalars | None = None,
     trips: Mapping[int, int] | None = None,
 ) -> Walk:
@@ -106,12 +104,11 @@ def walk(
       unknown: assumption about values that are known only at run time.
       listen: called with each copy, wait and iteration.
       budget: maximum number of scalar instructions before loops are extrapolated.
-      decoded: the schedule's bundles, if they have already been decoded.
       given: known values of scalar operands; all others are known only at run time.
       trips: iterations per entry of loops whose trip count depends on data, by loop number.
     """
-    decoded = decoded or decode(schedule)
     given = given or GivenScalars()
+    decoded = schedule.decoded
     return ScheduleWalk(schedule, model, unknown, listen, budget, decoded, given, trips).run()
 
 

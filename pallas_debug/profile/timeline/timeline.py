@@ -20,7 +20,7 @@ from pallas_debug.profile.core.walk import UNKNOWN_ROUNDS
 from pallas_debug.profile.cycles import CORES_SHARE, ROUNDS
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
-from pallas_debug.profile.timeline.origins import REGISTER, copy_origins, own_lines, placements
+from pallas_debug.profile.timeline.origins import REGISTER, own_lines, placements
 from pallas_debug.profile.timeline.parts import TimelinePart, part_of
 from pallas_debug.profile.timeline.rates import CopyRates, copy_rates
 from pallas_debug.profile.timeline.walked import CoreSteps, WalkedRun, walked
@@ -116,11 +116,10 @@ def timeline_of(
     bounds = schedule.core_bounds(blocks.grid)
     steps = math.prod(bounds)
     placed = placements(schedule, profile.kernel)
-    origins = copy_origins(schedule, profile.kernel)
     run = walked(
         schedule,
         model or copy_model(schedule.chip)[0],
-        origins,
+        profile.origins,
         _core_steps(blocks, bounds, placed),
         given_scalars(schedule, blocks.scalars),
     )
@@ -161,7 +160,7 @@ def timeline_of(
         stalled=Figure(
             value=run.waiting / run.end if run.end else None, origin="assumed", note="of all cycles"
         ),
-        sources=own_lines(schedule, profile.tracing, origins),
+        sources=own_lines(schedule, profile.tracing, profile.origins),
         notes=tuple(_notes(profile, blocks, bounds, run, last)),
     )
 
