@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BrowseOptions:
-    where: tuple[Path, ...]
-    kernel: str | None
-    target: str | None
-    step: str | None
-    line: int | None
+    where: tuple[Path, ...] = shared.argument(type=shared.PLACE, nargs=-1)
+    kernel: str | None = shared.option("-k", "--kernel", help="Open at this kernel.")
+    target: str | None = shared.option("-t", "--target", help="Open at this target.")
+    step: str | None = shared.option(
+        "-p", "--pass", help="Open at this stage or pass, by number or name."
+    )
+    line: int | None = shared.option(
+        "-n", "--line", type=click.IntRange(1), help="Open at this line of the text."
+    )
 
 
-@click.argument("where", type=shared.PLACE, nargs=-1)
-@click.option("-k", "--kernel", help="Open at this kernel.")
-@click.option("-t", "--target", help="Open at this target.")
-@click.option("-p", "--pass", "step", help="Open at this stage or pass, by number or name.")
-@click.option("-n", "--line", type=click.IntRange(1), help="Open at this line of the text.")
 def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 

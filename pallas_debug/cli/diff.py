@@ -29,46 +29,31 @@ MAX_CONTEXT = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions:
-    where: Path
-    stages: tuple[str, ...]
-    kernel: str | None
-    target: str | None
-    against: str | None
-    ignore: str | None
-    context: int
-    summary: bool
-    stats: bool
-    as_json: bool
+class DiffOptions(shared.StoredOptions):
+    stages: tuple[str, ...] = shared.argument(metavar="[OTHER] [STAGE [STAGE]]", nargs=-1)
+    against: str | None = shared.option(
+        "--against",
+        metavar="OTHER",
+        help="Compare with another target: v6e; or with another kernel or dump, like OTHER.",
+    )
+    ignore: str | None = shared.option(
+        "-i", "--ignore", help="Differences to ignore, comma-separated: ssa, loc, attrs; or all."
+    )
+    context: int = shared.option(
+        "-U",
+        "--context",
+        type=click.IntRange(0, MAX_CONTEXT),
+        default=3,
+        help="Lines of context around a change.",
+        show_default=True,
+    )
+    summary: bool = shared.option("-s", "--summary", help="Print only counts of operations.")
+    stats: bool = shared.option(
+        "--stats", help="Compare costs instead of texts: cycles, bundles, spills, bytes, lines."
+    )
+    as_json: bool = shared.as_json()
 
 
-@shared.where
-@click.argument("stages", metavar="[OTHER] [STAGE [STAGE]]", nargs=-1)
-@shared.kernel
-@shared.target
-@click.option(
-    "--against",
-    metavar="OTHER",
-    help="Compare with another target: v6e; or with another kernel or dump, like OTHER.",
-)
-@click.option(
-    "-i", "--ignore", help="Differences to ignore, comma-separated: ssa, loc, attrs; or all."
-)
-@click.option(
-    "-U",
-    "--context",
-    type=click.IntRange(0, MAX_CONTEXT),
-    default=3,
-    help="Lines of context around a change.",
-    show_default=True,
-)
-@click.option("-s", "--summary", is_flag=True, help="Print only counts of operations.")
-@click.option(
-    "--stats",
-    is_flag=True,
-    help="Compare costs instead of texts: cycles, bundles, spills, bytes, lines.",
-)
-@shared.as_json
 def run(options: DiffOptions) -> int:
     """Show what a pass changed, or what differs between two stages, targets or dumps.
 

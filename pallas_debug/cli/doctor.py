@@ -16,20 +16,19 @@ from pallas_debug.installed import require_jax
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    targets: bool
-    kernels: bool
-    verbose: bool
-    as_json: bool
+    targets: bool = shared.option(
+        "--targets", help="List the chips that kernels can be compiled for."
+    )
+    kernels: bool = shared.option(
+        "--kernels",
+        help="List the bundled kernels and their specs, which are named sets of arguments.",
+    )
+    verbose: bool = shared.option(
+        "-v", "--verbose", help="Print every check, also those that are fine."
+    )
+    as_json: bool = shared.as_json()
 
 
-@click.option("--targets", is_flag=True, help="List the chips that kernels can be compiled for.")
-@click.option(
-    "--kernels",
-    is_flag=True,
-    help="List the bundled kernels and their specs, which are named sets of arguments.",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Print every check, also those that are fine.")
-@shared.as_json
 def run(options: DoctorOptions) -> int:
     """Check what works on this machine, and suggest a remedy for each problem.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallas_debug import defaults, followup, render
+from pallas_debug import followup, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -23,34 +23,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DumpOptions(shared.ProgramOptions):
-    directory: str | Path
-    interpret: str | None
-    switches: tuple[str, ...]
-    stages: tuple[str, ...]
+class DumpOptions(shared.ProgramOptions, shared.KeepOptions):
+    interpret: str | None = shared.option(
+        "--interpret",
+        metavar="MODE",
+        help="How to run the kernels of a script: auto, hlo, tpu, gpu, machine, off, with "
+        "parameters as in tpu,detect_races; auto by default if there is no accelerator.",
+    )
+    as_json: bool = shared.as_json()
 
 
-@shared.module
-@shared.directory(
-    "directory", "The dump directory; created if it does not exist.", Path(defaults.DIRECTORY)
-)
-@shared.targets()
-@shared.pretend
-@shared.args
-@shared.inputs
-@shared.spec
-@click.option(
-    "--interpret",
-    metavar="MODE",
-    help="How to run the kernels of a script: auto, hlo, tpu, gpu, machine, off, with parameters "
-    "as in tpu,detect_races; auto by default if there is no accelerator.",
-)
-@shared.switches
-@shared.stages
-@shared.timeout
-@shared.jobs
-@shared.as_json
-@shared.what
 def run(options: DumpOptions) -> int:
     """Compile the kernels of WHAT for TPU targets, and save every stage as a file.
 

@@ -49,14 +49,11 @@ MAX_LOG = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    what: tuple[str, ...]
-    as_list: bool
-    as_json: bool
+    what: tuple[str, ...] = shared.argument(nargs=-1)
+    as_list: bool = shared.option("-l", "--list", help="List the entries of the catalogue.")
+    as_json: bool = shared.option("--json", help="As JSON.")
 
 
-@click.argument("what", nargs=-1)
-@click.option("-l", "--list", "as_list", is_flag=True, help="List the entries of the catalogue.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def run(options: ExplainOptions) -> int:
     """Explain errors of Pallas kernels, and what to do about them.
 

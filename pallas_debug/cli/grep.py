@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from pallas_debug import followup
+from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
@@ -27,26 +27,23 @@ _First: TypeAlias = "tuple[StoredText, int] | None"
 
 @dataclass(frozen=True, kw_only=True)
 class GrepOptions:
-    pattern: str
-    where: Path
-    ignore_case: bool
-    fixed: bool
-    count: bool
-    kernel: str | None
-    target: str | None
-    stage: str | None
-    as_json: bool
+    pattern: str = shared.argument()
+    where: Path = shared.argument(type=shared.PLACE, default=defaults.DIRECTORY)
+    ignore_case: bool = shared.option("-i", "--ignore-case", help="Ignore upper and lower case.")
+    fixed: bool = shared.option("-F", "--fixed", help="PATTERN is plain text.")
+    count: bool = shared.option(
+        "-c", "--count", help="Print the number of matching lines per text."
+    )
+    kernel: str | None = shared.option("-k", "--kernel", help="Only this kernel.")
+    target: str | None = shared.option(
+        "-t", "--target", help="Only these targets, joined by commas."
+    )
+    stage: str | None = shared.option(
+        "-p", "--pass", help="Only this stage or pass, by number or name."
+    )
+    as_json: bool = shared.as_json()
 
 
-@click.argument("pattern")
-@shared.where
-@click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
-@click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
-@click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")
-@click.option("-k", "--kernel", help="Only this kernel.")
-@click.option("-t", "--target", help="Only these targets, joined by commas.")
-@click.option("-p", "--pass", "stage", help="Only this stage or pass, by number or name.")
-@shared.as_json
 def run(options: GrepOptions) -> int:
     """Search WHERE (`dumps` by default) for PATTERN, a regular expression.
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from pallas_debug import followup, render
 from pallas_debug.cli import options as shared
@@ -20,19 +17,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LsOptions:
-    where: Path
-    kernel: str | None
-    target: str | None
-    show_all: bool
-    as_json: bool
+class LsOptions(shared.StoredOptions):
+    kernel: str | None = shared.option("-k", "--kernel", help="List the passes of this kernel.")
+    target: str | None = shared.option("-t", "--target", help="Only this target.")
+    show_all: bool = shared.option("-a", "--all", help="Include passes that changed nothing.")
+    as_json: bool = shared.as_json()
 
 
-@shared.where
-@click.option("-k", "--kernel", help="List the passes of this kernel.")
-@click.option("-t", "--target", help="Only this target.")
-@click.option("-a", "--all", "show_all", is_flag=True, help="Include passes that changed nothing.")
-@shared.as_json
 def run(options: LsOptions) -> int:
     """List the kernels of WHERE (`dumps` by default), or the passes of one kernel.
 

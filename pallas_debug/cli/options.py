@@ -1,8 +1,8 @@
-"""Typed options for commands, and the click options that several commands share.
+"""Options of commands: dataclasses whose fields are also the options of the command line.
 
-Each command file has a frozen dataclass of its options and a `run(options)` that returns an exit
-code. `make` connects the two to click, so only this module deals with click's parsed values.
-`--help` shows at most ten options of a command; the others are `hidden`, and in `--help-all`.
+Each command file has such a class and a `run(options)` that returns an exit code. `make` connects
+the two to click, so only this module deals with click's parsed values. `--help` shows at most ten
+options of a command; the others are `hidden`, and in `--help-all`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,23 +20,31 @@ import click
 from pallas_debug import defaults
 from pallas_debug.installed import require_jax
 
-Decorator = Callable[[Any], Any]
 Options = TypeVar("Options")
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """A field that an option fills: a flag for a `bool`, repeatable for a `tuple`."""
+    return field(metadata={"names": names, "settings": settings})
+
+
+def argument(**settings: Any) -> Any:
+    """A field that an argument fills."""
+    return field(metadata={"settings": settings})
 
 
 def make(
     name: str,
-    kind: Callable[..., Options],
+    kind: type[Options],
     run: Callable[[Options], int],
     *,
     needs_jax: bool = False,
-    **settings: Any,
+    cls: type[click.Command] = click.Command,
 ) -> click.Command:
     """Return a click command that fills `kind`, a dataclass of options, and passes it to `run`.
 
     Args:
-      run: the function with click's parameters, named like the fields; its docstring is the help
-        text.
+      run: its docstring is the help text.
       needs_jax: whether to refuse to run, with exit code 3, if jax is not installed.
     """
 
@@ -48,17 +56,21 @@ def make(
             require_jax(f"`{name}`")
         return run(options)
 
-    callback.__doc__ = run.__doc__
-    callback.__click_params__ = run.__click_params__  # type: ignore[attr-defined]
-    made: Callable[[Callable[..., int]], click.Command] = click.command(name, **settings)
-    command = made(callback)
-    rare = [p for p in command.params if isinstance(p, click.Option) and p.hidden]
+    parameters: list[click.Parameter] = []
+    for of in fields(kind):  # type: ignore[arg-type]
+        settings = dict(of.metadata["settings"])
+        if "names" in of.metadata:
+            settings |= {"is_flag": True} if of.type == "bool" else {}
+            settings |= {"multiple": True} if str(of.type).startswith("tuple") else {}
+            parameters.append(click.Option([*of.metadata["names"], of.name], **settings))
+        else:
+            parameters.append(click.Argument([of.name], **settings))
+    rare = sum(isinstance(one, click.Option) and one.hidden for one in parameters)
     if rare:
-        text = f"Show {len(rare)} more options, and exit."
-        command = click.option(
-            "--help-all", is_flag=True, is_eager=True, expose_value=False, help=text, callback=_all
-        )(command)
-    return command
+        text = f"Show {rare} more options, and exit."
+        how: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+        parameters.append(click.Option(["--help-all"], help=text, callback=_all, **how))
+    return cls(name, params=parameters, callback=callback, help=run.__doc__)
 
 
 def _all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -72,55 +84,6 @@ def _all(context: click.Context, parameter: click.Parameter, value: bool) -> Non
             option.hidden = False
     click.echo(command.get_help(context))
     context.exit()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FunctionOptions:
-    """Options for a function and its arguments."""
-
-    what: str
-    args: tuple[str, ...]
-    inputs: str | None
-    spec: str | None
-
-    def words(self) -> list[str]:
-        """Return the words of a command line that name the same function and arguments."""
-        words = [self.what, *(word for arg in self.args for word in ("--arg", arg))]
-        for option, value in (("--inputs", self.inputs), ("--spec", self.spec)):
-            words += [] if value is None else [option, value]
-        return words
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallOptions(FunctionOptions):
-    """Options for a program to run: a script, a module, or a function with its arguments."""
-
-    rest: tuple[str, ...]
-    module: bool
-
-    @property
-    def test(self) -> str | None:
-        """The test of pytest that is run, as FILE::test; None for any other program."""
-        is_test = self.module and self.what == "pytest" and "::" in "".join(self.rest[:1])
-        return self.rest[0] if is_test else None
-
-    def words(self) -> list[str]:
-        if self.test is not None:
-            return [*self.rest]
-        words = ["-m"] if self.module else []
-        words += ["--"] if any(word.startswith("-") for word in self.rest) else []
-        return [*words, *super().words(), *self.rest]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramOptions(CallOptions):
-    """Options common to `dump` and `verify`: what to compile, for which chips, and how."""
-
-    targets: tuple[str, ...]
-    pretend: bool
-    timeout: float
-    jobs: int
-    as_json: bool
 
 
 class _Place(click.Path):
@@ -147,12 +110,9 @@ class _Place(click.Path):
         return fetch(value)
 
 
+FILE = click.Path(path_type=Path, dir_okay=False)
 PLACE = _Place()
-
-
-def where(function: Any) -> Any:
-    """Argument WHERE of commands that read: `dumps` by default, or a kernel's name in it."""
-    return click.argument("where", type=PLACE, default=defaults.DIRECTORY)(function)
+WRITTEN = _Place(is_written=True)
 
 
 class _Seconds(click.FloatRange):
@@ -170,102 +130,6 @@ class _Seconds(click.FloatRange):
 
 SECONDS = _Seconds()
 
-pretend = click.option(
-    "--pretend",
-    is_flag=True,
-    help="Answer queries of jax's devices as the target would (`jax.default_backend()`, "
-    "`device_kind`), for code that runs its kernels only on a TPU.",
-    hidden=True,
-)
-
-module = click.option(
-    "-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.", hidden=True
-)
-
-args = click.option(
-    "-a",
-    "--arg",
-    "args",
-    multiple=True,
-    help="For a function, once per argument: f32[8,128], lengths=i32[2]=[512,100], "
-    "f32[8,128]=ones, i32[8]=randint(0,100), table=@table.npy, 128, causal=True. Also arange, "
-    "zeros, full(x), normal, uniform, permutation, key(0), and tuples, lists and dicts of them.",
-)
-
-inputs = click.option(
-    "--inputs",
-    metavar="MODULE:FUNCTION",
-    help="For a function: call this function, without arguments, for its arguments; it returns "
-    "(args, kwargs), or one of them.",
-    hidden=True,
-)
-
-spec = click.option(
-    "--spec",
-    help="For a bundled kernel: name of its spec; the first by default. See `doctor --kernels`.",
-    hidden=True,
-)
-
-switches = click.option(
-    "--switch",
-    "switches",
-    multiple=True,
-    metavar="NAME",
-    help="Switches for each compilation, joined by commas or repeated: "
-    "log_recorder, bounds_checks, assertions, …",
-    hidden=True,
-)
-
-stages = click.option(
-    "--stages",
-    multiple=True,
-    metavar="NAMES",
-    help="More of each compilation to keep, joined by commas or repeated: estimate (libtpu's cycle "
-    "estimate, for which it simulates the whole grid), llo (all LLO passes: tens of MB), llo:PASS "
-    "(single ones, as in llo:post-ra or llo:*bundles*); mosaic leaves out the VLIW schedule.",
-)
-
-timeout = click.option(
-    "--timeout",
-    type=SECONDS,
-    default=defaults.COMPILE_TIMEOUT,
-    show_default=True,
-    help="Maximum seconds for one compilation. Waiting for another process that compiles the "
-    "same kernel may take 5 more.",
-    hidden=True,
-)
-
-jobs = click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Compiler processes; 0: one per core, up to four.",
-    hidden=True,
-)
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output.")
-
-kernel = click.option("-k", "--kernel", help="The kernel, if there are several.")
-
-target = click.option("-t", "--target", help="The target, if there are several.")
-
-
-def directory(
-    name: str, help_: str, default: Path | None = None, *, is_rare: bool = False
-) -> Decorator:
-    """Option for the directory in which compilations are kept."""
-    return click.option(
-        "-o",
-        "--to",
-        name,
-        type=_Place(is_written=True),
-        default=default,
-        show_default=default is not None,
-        help=help_,
-        hidden=is_rare,
-    )
-
 
 def _named(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Reject an option that names nothing, such as one whose value is an unset shell variable."""
@@ -274,22 +138,149 @@ def _named(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -
     return given
 
 
-def targets(default: str = defaults.TARGET) -> Decorator:
-    """Option for the chips to compile for; every command has the same default."""
-    return click.option(
+def as_json() -> Any:
+    return option("--json", help="Print JSON to standard output.")
+
+
+def timeout() -> Any:
+    return option(
+        "--timeout",
+        type=SECONDS,
+        default=defaults.COMPILE_TIMEOUT,
+        show_default=True,
+        help="Maximum seconds for one compilation. Waiting for another process that compiles the "
+        "same kernel may take 5 more.",
+        hidden=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredOptions:
+    """Options for a kernel in a dump directory: a place, or a kernel's name in `dumps`."""
+
+    where: Path = argument(type=PLACE, default=defaults.DIRECTORY)
+    kernel: str | None = option("-k", "--kernel", help="The kernel, if there are several.")
+    target: str | None = option("-t", "--target", help="The target, if there are several.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionOptions:
+    """Options for a function and its arguments."""
+
+    what: str = argument()
+    args: tuple[str, ...] = option(
+        "-a",
+        "--arg",
+        help="For a function, once per argument: f32[8,128], lengths=i32[2]=[512,100], "
+        "f32[8,128]=ones, i32[8]=randint(0,100), table=@table.npy, 128, causal=True. Also arange, "
+        "zeros, full(x), normal, uniform, permutation, key(0), and tuples, lists and dicts of "
+        "them.",
+    )
+    inputs: str | None = option(
+        "--inputs",
+        metavar="MODULE:FUNCTION",
+        help="For a function: call this function, without arguments, for its arguments; it returns "
+        "(args, kwargs), or one of them.",
+        hidden=True,
+    )
+    spec: str | None = option(
+        "--spec",
+        help="For a bundled kernel: name of its spec; the first by default. See `doctor "
+        "--kernels`.",
+        hidden=True,
+    )
+
+    def words(self) -> list[str]:
+        """Return the words of a command line that name the same function and arguments."""
+        words = [self.what, *(word for arg in self.args for word in ("--arg", arg))]
+        for option, value in (("--inputs", self.inputs), ("--spec", self.spec)):
+            words += [] if value is None else [option, value]
+        return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions(FunctionOptions):
+    """Options for a program to run: a script, a module, or a function with its arguments."""
+
+    rest: tuple[str, ...] = argument(nargs=-1, type=click.UNPROCESSED)
+    module: bool = option(
+        "-m", "--module", help="WHAT is a module, as for `python -m`.", hidden=True
+    )
+
+    @property
+    def test(self) -> str | None:
+        """The test of pytest that is run, as FILE::test; None for any other program."""
+        is_test = self.module and self.what == "pytest" and "::" in "".join(self.rest[:1])
+        return self.rest[0] if is_test else None
+
+    def words(self) -> list[str]:
+        if self.test is not None:
+            return [*self.rest]
+        words = ["-m"] if self.module else []
+        words += ["--"] if any(word.startswith("-") for word in self.rest) else []
+        return [*words, *super().words(), *self.rest]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """Options for compilations: for which chips, and how."""
+
+    targets: tuple[str, ...] = option(
         "-t",
         "--target",
-        "targets",
-        multiple=True,
         callback=_named,
-        default=[default],
+        default=[defaults.TARGET],
         show_default=True,
         help="Chips, joined by commas or repeated; `all` for every generation. "
         "See `doctor --targets`.",
     )
+    timeout: float = timeout()
+    jobs: int = option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Compiler processes; 0: one per core, up to four.",
+        hidden=True,
+    )
 
 
-def what(function: Any) -> Any:
-    """Arguments WHAT and REST: a script, module or test with its arguments, or a function."""
-    rest = click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-    return click.argument("what")(rest(function))
+@dataclass(frozen=True, kw_only=True)
+class KeepOptions(CompileOptions):
+    """Options for compilations that are kept: where, and what of each."""
+
+    directory: str | Path = option(
+        "-o",
+        "--to",
+        type=WRITTEN,
+        default=Path(defaults.DIRECTORY),
+        show_default=True,
+        help="The dump directory; created if it does not exist.",
+    )
+    switches: tuple[str, ...] = option(
+        "--switch",
+        metavar="NAME",
+        help="Switches for each compilation, joined by commas or repeated: "
+        "log_recorder, bounds_checks, assertions, …",
+        hidden=True,
+    )
+    stages: tuple[str, ...] = option(
+        "--stages",
+        metavar="NAMES",
+        help="More of each compilation to keep, joined by commas or repeated: estimate (libtpu's "
+        "cycle estimate, for which it simulates the whole grid), llo (all LLO passes: tens of MB), "
+        "llo:PASS (single ones, as in llo:post-ra or llo:*bundles*); mosaic leaves out the VLIW "
+        "schedule.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions(CallOptions, CompileOptions):
+    """Options common to `dump` and `verify`: what to compile, for which chips, and how."""
+
+    pretend: bool = option(
+        "--pretend",
+        help="Answer queries of jax's devices as the target would (`jax.default_backend()`, "
+        "`device_kind`), for code that runs its kernels only on a TPU.",
+        hidden=True,
+    )

@@ -7,8 +7,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
@@ -19,25 +17,22 @@ from pallas_debug.render import one_line, plural
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    where: tuple[Path, ...]
-    to: Path
-    kernel: str | None
-    targets: tuple[str, ...]
-    is_opened: bool
+    where: tuple[Path, ...] = shared.argument(metavar="[[OLD] WHERE]", type=shared.PLACE, nargs=-1)
+    to: Path = shared.option(
+        "-o",
+        "--to",
+        type=shared.FILE,
+        default=defaults.REPORT,
+        show_default=True,
+        help="The file to write.",
+    )
+    is_opened: bool = shared.option("--open", help="Open the page in a browser.")
+    kernel: str | None = shared.option("-k", "--kernel", help="Only this kernel.")
+    targets: tuple[str, ...] = shared.option(
+        "-t", "--target", help="Only this target; can be repeated."
+    )
 
 
-@click.argument("where", metavar="[[OLD] WHERE]", type=shared.PLACE, nargs=-1)
-@click.option(
-    "-o",
-    "--to",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=defaults.REPORT,
-    show_default=True,
-    help="The file to write.",
-)
-@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
-@click.option("-k", "--kernel", help="Only this kernel.")
-@click.option("-t", "--target", "targets", multiple=True, help="Only this target; can be repeated.")
 def run(options: ReportOptions) -> int:
     """Write one HTML page about the kernels of WHERE (`dumps` by default).
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
@@ -28,35 +26,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(shared.FunctionOptions):
-    kernel: str | None
-    target: str | None
-    to: Path | None
-    shrink: bool
-    timeout: float
+    kernel: str | None = shared.option("-k", "--kernel", help="The kernel, if there are several.")
+    target: str | None = shared.option(
+        "-t",
+        "--target",
+        help="The chip; by default the dump's, or the first one for which the kernel failed.",
+    )
+    to: Path | None = shared.option(
+        "-o",
+        "--to",
+        type=shared.FILE,
+        help="The file to write; standard output by default.",
+    )
+    shrink: bool = shared.option(
+        "--shrink",
+        help="Make the kernel of a function smaller as long as it fails in the same way.",
+    )
+    timeout: float = shared.timeout()
 
 
-@shared.args
-@shared.inputs
-@shared.spec
-@shared.kernel
-@click.option(
-    "-t",
-    "--target",
-    help="The chip; by default the dump's, or the first one for which the kernel failed.",
-)
-@click.option(
-    "-o",
-    "--to",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write; standard output by default.",
-)
-@click.option(
-    "--shrink",
-    is_flag=True,
-    help="Make the kernel of a function smaller as long as it fails in the same way.",
-)
-@shared.timeout
-@click.argument("what")
 def run(options: ReproduceOptions) -> int:
     """Write a script that reproduces a kernel's failure, or shows that it compiles.
 

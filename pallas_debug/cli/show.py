@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from pallas_debug import defaults, followup, render
 from pallas_debug.cli import options as shared
@@ -23,19 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions:
-    where: Path
-    stage: str
-    kernel: str | None
-    target: str | None
-    as_json: bool
+class ShowOptions(shared.StoredOptions):
+    stage: str = shared.argument(default="summary")
+    as_json: bool = shared.as_json()
 
 
-@shared.where
-@click.argument("stage", default="summary")
-@shared.kernel
-@shared.target
-@shared.as_json
 def run(options: ShowOptions) -> int:
     """Print a stage of a kernel to standard output.
 

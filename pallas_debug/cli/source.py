@@ -6,10 +6,8 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from pallas_debug.cli import costs, output, where
 from pallas_debug.cli import options as shared
@@ -27,29 +25,18 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    where: Path
-    kernel: str | None
-    target: str | None
-    stage: str | None
-    line: str | None
-    whole: bool
-    cost: bool
-    as_json: bool
+class SourceOptions(shared.StoredOptions):
+    stage: str | None = shared.option(
+        "-p", "--pass", help="Count in this stage or pass; the last one by default."
+    )
+    line: str | None = shared.option(
+        "-n", "--line", metavar="LINE", help="Print the operations of a line: 12, or tile.py:12."
+    )
+    whole: bool = shared.option("-a", "--all", help="Print the whole file; with --line, all texts.")
+    cost: bool = shared.option("--cost", help="Print the cost of each line in the final schedule.")
+    as_json: bool = shared.as_json()
 
 
-@shared.where
-@shared.kernel
-@shared.target
-@click.option("-p", "--pass", "stage", help="Count in this stage or pass; the last one by default.")
-@click.option(
-    "-n", "--line", metavar="LINE", help="Print the operations of a line: 12, or tile.py:12."
-)
-@click.option(
-    "-a", "--all", "whole", is_flag=True, help="Print the whole file; with --line, all texts."
-)
-@click.option("--cost", is_flag=True, help="Print the cost of each line in the final schedule.")
-@shared.as_json
 def run(options: SourceOptions) -> int:
     """Show the source of a kernel, with the number of operations that come from each line.
 

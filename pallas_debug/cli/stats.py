@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
@@ -28,58 +26,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsOptions(shared.CallOptions):
-    kernel: str | None
-    target: str | None
-    whole: bool
-    provenance: bool
-    assume: tuple[str, ...]
-    what_if: tuple[str, ...]
-    as_json: bool
+    kernel: str | None = shared.option("-k", "--kernel", help="The kernel, if there are several.")
+    target: str | None = shared.option(
+        "-t",
+        "--target",
+        help=f"The target, if there are several; {defaults.TARGET} for a function.",
+    )
+    whole: bool = shared.option(
+        "-v",
+        "--all",
+        help="Print everything: units, loops, copies, memory, all lines, and libtpu's own "
+        "estimate.",
+    )
+    provenance: bool = shared.option(
+        "--provenance",
+        help="Mark each figure: c if libtpu stated it, d if it is derived from what libtpu wrote, "
+        "a if it rests on an assumption.",
+        hidden=True,
+    )
+    assume: tuple[str, ...] = shared.option(
+        "--assume",
+        metavar="NAME=COUNT",
+        help="The value of a count that is known only at run time: n1=12 iterations of a loop, or "
+        "'grid[0]=64' of a dynamic grid. Repeatable.",
+        hidden=True,
+    )
+    what_if: tuple[str, ...] = shared.option(
+        "--what-if",
+        metavar="CHANGE",
+        help="Estimate the cycles with a change, without compiling it: 'k_ref[2]=512' (a block), "
+        "order=1,0,2 (the grid), k_ref=resident, k_ref.bits=16, k_ref.buffers=3, without=spill, "
+        "overlap=0x10:4 (a loop); of a function also a parameter: block_k=512. Repeatable.",
+    )
+    as_json: bool = shared.as_json()
+    what: str = shared.argument(default=defaults.DIRECTORY)
 
 
-@shared.kernel
-@click.option(
-    "-t",
-    "--target",
-    help=f"The target, if there are several; {defaults.TARGET} for a function.",
-)
-@shared.args
-@shared.inputs
-@shared.spec
-@shared.module
-@click.option(
-    "-v",
-    "--all",
-    "whole",
-    is_flag=True,
-    help="Print everything: units, loops, copies, memory, all lines, and libtpu's own estimate.",
-)
-@click.option(
-    "--provenance",
-    is_flag=True,
-    help="Mark each figure: c if libtpu stated it, d if it is derived from what libtpu wrote, a if "
-    "it rests on an assumption.",
-    hidden=True,
-)
-@click.option(
-    "--assume",
-    multiple=True,
-    metavar="NAME=COUNT",
-    help="The value of a count that is known only at run time: n1=12 iterations of a loop, or "
-    "'grid[0]=64' of a dynamic grid. Repeatable.",
-    hidden=True,
-)
-@click.option(
-    "--what-if",
-    multiple=True,
-    metavar="CHANGE",
-    help="Estimate the cycles with a change, without compiling it: 'k_ref[2]=512' (a block), "
-    "order=1,0,2 (the grid), k_ref=resident, k_ref.bits=16, k_ref.buffers=3, without=spill, "
-    "overlap=0x10:4 (a loop); of a function also a parameter: block_k=512. Repeatable.",
-)
-@shared.as_json
-@click.argument("what", default=defaults.DIRECTORY)
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 def run(options: StatsOptions) -> int:
     """Show what a kernel costs: its cycles, what they are spent on, and what would save some.
 

@@ -19,37 +19,28 @@ from pallas_debug.installed import require_jax
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(shared.CallOptions):
-    kernel: str | None
-    call: int
-    post_mortem: bool
-    plain: bool
+    kernel: str | None = shared.option(
+        "-k", "--kernel", help="Name of the kernel; by default the first that is called."
+    )
+    call: int = shared.option(
+        "-c",
+        "--call",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Number of the kernel's call.",
+    )
+    post_mortem: bool = shared.option(
+        "-x",
+        "--post-mortem",
+        help="Run the sanitizer first, and open at its first finding, or where the run stopped.",
+    )
+    plain: bool = shared.option(
+        "--plain",
+        help="Use a plain prompt instead of the terminal UI; the default without a terminal.",
+    )
 
 
-@shared.args
-@shared.inputs
-@shared.spec
-@shared.module
-@click.option("-k", "--kernel", help="Name of the kernel; by default the first that is called.")
-@click.option(
-    "-c",
-    "--call",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of the kernel's call.",
-)
-@click.option(
-    "-x",
-    "--post-mortem",
-    is_flag=True,
-    help="Run the sanitizer first, and open at its first finding, or where the run stopped.",
-)
-@click.option(
-    "--plain",
-    is_flag=True,
-    help="Use a plain prompt instead of the terminal UI; the default without a terminal.",
-)
-@shared.what
 def run(options: StepOptions) -> int:
     """Step through a kernel of WHAT, line by line, forwards and backwards.
 

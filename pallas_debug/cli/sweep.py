@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults, followup
+from pallas_debug import followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -28,47 +28,23 @@ _OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(shared.FunctionOptions):
-    over: tuple[str, ...]
-    directory: str | Path
-    targets: tuple[str, ...]
-    timeout: float
-    jobs: int
-    as_json: bool
-    switches: tuple[str, ...]
-    stages: tuple[str, ...]
-    predict: int | None
+class SweepOptions(shared.FunctionOptions, shared.KeepOptions):
+    over: tuple[str, ...] = shared.option(
+        "--over",
+        metavar="NAME=VALUES",
+        help="A keyword argument and its values, as in block_q=128,256,512; once per argument. "
+        "Values are written as for --arg.",
+    )
+    predict: int | None = shared.option(
+        "--predict",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Compile only N settings for each target: those that a simulation from the first one "
+        "ranks best.",
+    )
+    as_json: bool = shared.as_json()
 
 
-@click.option(
-    "--over",
-    multiple=True,
-    metavar="NAME=VALUES",
-    help="A keyword argument and its values, as in block_q=128,256,512; once per argument. Values "
-    "are written as for --arg.",
-)
-@shared.directory(
-    "directory",
-    "The dump directory, from which an interrupted sweep continues.",
-    Path(defaults.DIRECTORY),
-)
-@shared.targets()
-@shared.args
-@shared.inputs
-@shared.spec
-@shared.switches
-@shared.stages
-@click.option(
-    "--predict",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Compile only N settings for each target: those that a simulation from the first one "
-    "ranks best.",
-)
-@shared.timeout
-@shared.jobs
-@shared.as_json
-@click.argument("what")
 def run(options: SweepOptions) -> int:
     """Compile the kernels of a function for every combination of settings, and rank them.
 

@@ -20,33 +20,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimelineOptions:
-    where: Path
-    kernel: str | None
-    target: str | None
-    to: Path | None
-    steps: int | None
-    as_json: bool
+class TimelineOptions(shared.StoredOptions):
+    to: Path | None = shared.option(
+        "-o",
+        "--to",
+        type=shared.FILE,
+        help="Write a trace file for https://ui.perfetto.dev or chrome://tracing, or - for "
+        "standard output.",
+    )
+    steps: int | None = shared.option(
+        "-n",
+        "--steps",
+        type=click.IntRange(min=1, max=defaults.MAX_TIMELINE_STEPS),
+        help="Steps to show from the beginning, and half as many from the end; by default what "
+        f"fits the terminal, and {defaults.TIMELINE_STEPS} in a trace file.",
+    )
+    as_json: bool = shared.as_json()
 
 
-@shared.where
-@shared.kernel
-@shared.target
-@click.option(
-    "-o",
-    "--to",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a trace file for https://ui.perfetto.dev or chrome://tracing, or - for standard "
-    "output.",
-)
-@click.option(
-    "-n",
-    "--steps",
-    type=click.IntRange(min=1, max=defaults.MAX_TIMELINE_STEPS),
-    help="Steps to show from the beginning, and half as many from the end; by default what fits "
-    f"the terminal, and {defaults.TIMELINE_STEPS} in a trace file.",
-)
-@shared.as_json
 def run(options: TimelineOptions) -> int:
     """Show when a kernel computes, copies and waits, over its first and last grid steps.
 

@@ -24,138 +24,114 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(shared.ProgramOptions):
-    engines: tuple[str, ...]
-    suppress: Path | None
-    to: str | Path
-    sarif: Path | None
-    github: bool
-    reference: str | None
-    rtol: float | None
-    atol: float | None
-    grad: bool
-    hints: str
-    verbose: bool
-    stop_after: float | None
-    budget: float | None
-    search: bool
-    lets: tuple[str, ...]
-    seed: int | None
+    engines: tuple[str, ...] = shared.option(
+        "-e",
+        "--engine",
+        metavar="NAME",
+        help="Run only these: static, compile, machine; joined by commas or repeated. If one "
+        "cannot judge a kernel, the exit code is 3.",
+        hidden=True,
+    )
+    reference: str | None = shared.option(
+        "--reference",
+        metavar="MODULE:FUNCTION",
+        help="Compare the results with those of this function, which takes the same arguments.",
+    )
+    rtol: float | None = shared.option(
+        "--rtol",
+        type=float,
+        metavar="NUMBER",
+        help="Error that an element may have, relative to the reference's; by default by dtype.",
+        hidden=True,
+    )
+    atol: float | None = shared.option(
+        "--atol",
+        type=float,
+        metavar="NUMBER",
+        help="Error that any element may have in addition; by default rtol times the largest "
+        "element.",
+        hidden=True,
+    )
+    grad: bool = shared.option(
+        "--grad",
+        help="Verify the gradient of the function: its backward kernels, against the gradient of "
+        "the reference, or against finite differences of the function itself.",
+        hidden=True,
+    )
+    hints: str = shared.option(
+        "--hints",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        help="Whether to show hints: what looks unintended, but may not be, and fails nothing.",
+        hidden=True,
+    )
+    verbose: bool = shared.option(
+        "-v",
+        "--verbose",
+        help="Show the details of findings: writers of a wrong value, consequences, engines.",
+    )
+    suppress: Path | None = shared.option(
+        "--suppress",
+        type=shared.FILE,
+        help="File of findings to ignore, with reasons; ./pallas-debug.toml by default, if it "
+        "exists.",
+        hidden=True,
+    )
+    to: str | Path = shared.option(
+        "-o",
+        "--to",
+        type=shared.WRITTEN,
+        default=Path(defaults.DIRECTORY),
+        help="Keep the compilations and findings in this directory, for `report` and `browse`.",
+        hidden=True,
+    )
+    budget: float | None = shared.option(
+        "--budget",
+        type=shared.SECONDS,
+        metavar="SECONDS",
+        help="Time for the reference and the kernel machine. When it has passed, the grid points "
+        "that ran are judged, the table marks that with a star, and the exit code is 3 if nothing "
+        "is found.",
+    )
+    search: bool = shared.option(
+        "--search",
+        help="Search for the smallest input that fails, on the kernel machine; --arg then also "
+        "takes sizes such as f32[n*8,128], and values such as 'i32[4] in 0..512'.",
+    )
+    lets: tuple[str, ...] = shared.option(
+        "--let",
+        metavar="NAME=VALUES",
+        help="For --search, a variable of --arg: n=1..8, or block=64,128. Repeatable.",
+        hidden=True,
+    )
+    seed: int | None = shared.option(
+        "--seed",
+        type=int,
+        metavar="NUMBER",
+        help="For --search, the seed of the inputs; by default a new one.",
+        hidden=True,
+    )
+    stop_after: float | None = shared.option(
+        "--stop-after",
+        type=shared.SECONDS,
+        metavar="SECONDS",
+        help="End the command after this time, and name the line where the program was; by default "
+        f"after {defaults.MAX_BUSY:,.0f} s of CPU time. A kernel that does not end is stopped "
+        "earlier.",
+        hidden=True,
+    )
+    as_json: bool = shared.as_json()
+    sarif: Path | None = shared.option(
+        "--sarif",
+        type=shared.FILE,
+        help="Write the findings to this file for code scanning, as SARIF 2.1.0.",
+        hidden=True,
+    )
+    github: bool = shared.option(
+        "--github", help="Annotate the code in a GitHub workflow.", hidden=True
+    )
 
 
-@shared.targets()
-@shared.pretend
-@shared.args
-@shared.inputs
-@shared.spec
-@shared.module
-@click.option(
-    "-e",
-    "--engine",
-    "engines",
-    multiple=True,
-    metavar="NAME",
-    help="Run only these: static, compile, machine; joined by commas or repeated. If one cannot "
-    "judge a kernel, the exit code is 3.",
-    hidden=True,
-)
-@click.option(
-    "--reference",
-    metavar="MODULE:FUNCTION",
-    help="Compare the results with those of this function, which takes the same arguments.",
-)
-@click.option(
-    "--rtol",
-    type=float,
-    metavar="NUMBER",
-    help="Error that an element may have, relative to the reference's; by default by dtype.",
-    hidden=True,
-)
-@click.option(
-    "--atol",
-    type=float,
-    metavar="NUMBER",
-    help="Error that any element may have in addition; by default rtol times the largest element.",
-    hidden=True,
-)
-@click.option(
-    "--grad",
-    is_flag=True,
-    help="Verify the gradient of the function: its backward kernels, against the gradient of the "
-    "reference, or against finite differences of the function itself.",
-    hidden=True,
-)
-@click.option(
-    "--hints",
-    type=click.Choice(["on", "off"]),
-    default="on",
-    help="Whether to show hints: what looks unintended, but may not be, and fails nothing.",
-    hidden=True,
-)
-@click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Show the details of findings: writers of a wrong value, consequences, engines.",
-)
-@click.option(
-    "--suppress",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File of findings to ignore, with reasons; ./pallas-debug.toml by default, if it exists.",
-    hidden=True,
-)
-@shared.directory(
-    "to",
-    "Keep the compilations and findings in this directory, for `report` and `browse`.",
-    Path(defaults.DIRECTORY),
-    is_rare=True,
-)
-@shared.timeout
-@click.option(
-    "--budget",
-    type=shared.SECONDS,
-    metavar="SECONDS",
-    help="Time for the reference and the kernel machine. When it has passed, the grid points that "
-    "ran are judged, the table marks that with a star, and the exit code is 3 if nothing is found.",
-)
-@click.option(
-    "--search",
-    is_flag=True,
-    help="Search for the smallest input that fails, on the kernel machine; --arg then also takes "
-    "sizes such as f32[n*8,128], and values such as 'i32[4] in 0..512'.",
-)
-@click.option(
-    "--let",
-    "lets",
-    multiple=True,
-    metavar="NAME=VALUES",
-    help="For --search, a variable of --arg: n=1..8, or block=64,128. Repeatable.",
-    hidden=True,
-)
-@click.option(
-    "--seed",
-    type=int,
-    metavar="NUMBER",
-    help="For --search, the seed of the inputs; by default a new one.",
-    hidden=True,
-)
-@click.option(
-    "--stop-after",
-    type=shared.SECONDS,
-    metavar="SECONDS",
-    help="End the command after this time, and name the line where the program was; by default "
-    f"after {defaults.MAX_BUSY:,.0f} s of CPU time. A kernel that does not end is stopped earlier.",
-    hidden=True,
-)
-@shared.jobs
-@shared.as_json
-@click.option(
-    "--sarif",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the findings to this file for code scanning, as SARIF 2.1.0.",
-    hidden=True,
-)
-@click.option("--github", is_flag=True, help="Annotate the code in a GitHub workflow.", hidden=True)
-@shared.what
 def run(options: VerifyOptions) -> int:
     """Report whether the kernels of WHAT work, on which chips, and if not, why.
 
