@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.cli import output
-from pallas_debug.errors import CannotRunError, DumpFormatError, PallasDebugError, UsageError
-from pallas_debug.model import SourceLine
+from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.render import missing_lines, one_line, plural, typed
 from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import SPARSECORE
@@ -37,10 +36,6 @@ class Costed:
 
     kernel: StoredKernel
     stored: StoredCompilation
-
-    @property
-    def name(self) -> str:
-        return self.kernel.kernel.name if self.kernel.kernel else self.kernel.name
 
     @property
     def target(self) -> str:
@@ -115,26 +110,10 @@ class Costed:
             raise CannotRunError(f"the bundles of {name} for {target} cannot be read; see above")
         return profile
 
-    @functools.cached_property
-    def source(self) -> tuple[str | None, list[str]]:
-        """The kernel's file and its lines, as they were dumped."""
-        kernel = self.kernel.kernel
-        file = kernel.source.file if kernel and kernel.source else None
-        try:
-            return file, self.kernel.stage_text("source").split("\n")
-        except PallasDebugError:
-            return file, []
 
-    def own(self, costs: Sequence[LineCost]) -> str:
-        """The kernel's file as the schedule names it, or that of the most expensive line."""
-        return self.source[0] or costs[0].source.file
-
-    def text(self, line: SourceLine) -> str | None:
-        """Text of a line of the kernel's file, as it was dumped."""
-        file, lines = self.source
-        if line.file == file and 0 < line.line <= len(lines):
-            return lines[line.line - 1]
-        return line.text
+def own_file(item: Costed, costs: Sequence[LineCost]) -> str:
+    """The kernel's file as the schedule names it, or that of the most expensive line."""
+    return item.kernel.own_file or costs[0].source.file
 
 
 def costed(place: Place) -> list[Costed]:
@@ -219,7 +198,7 @@ def bundles_of_line(item: Costed, options: SourceOptions) -> dict[str, Any]:
 
     file, number = parsed(str(options.line))
     costs, profile = lines_of(item), item.profile
-    own, source = item.own(costs), item.source[1]
+    own, source = own_file(item, costs), item.kernel.source_lines
     chosen = [c for c in costs if c.source.line == number and is_file(c.source.file, file, own)]
     if not chosen:
         near = sorted(c.source.line for c in costs if is_file(c.source.file, file, own))

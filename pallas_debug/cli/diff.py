@@ -170,18 +170,13 @@ def _pairs(
     for a in old:
         alike = [b for b in left if is_same or a[1] == b[1]]
         exact = [b for b in alike if b[0].name == a[0].name]
-        named = [b for b in alike if _name(b) == _name(a)]
+        named = [b for b in alike if b[0].own_name == a[0].own_name]
         found = exact or named or (alike if are_alone else [])
         if found:
             pairs.append((a, found[0]))
             left.remove(found[0])
     paired = {id(a) for a, _ in pairs}
     return pairs, [*(a for a in old if id(a) not in paired), *left]
-
-
-def _name(side: _Side) -> str:
-    kernel, _ = side
-    return kernel.kernel.name if kernel.kernel else kernel.name
 
 
 def _show(

@@ -37,9 +37,9 @@ def compare(
         if a.stats is None or b.stats is None:
             unknown.append(a if a.stats is None else b)
         else:
-            compared.append(
-                (a, b, compare_stats(a.stats, b.stats, old_texts=a.text, new_texts=b.text))
-            )
+            old, new = a.kernel.line_text, b.kernel.line_text
+            found = compare_stats(a.stats, b.stats, old_texts=old, new_texts=new)
+            compared.append((a, b, found))
     compared.sort(key=lambda item: item[2].rank)
     code = Exit.CANNOT_RUN if damaged or (unknown and not compared) else Exit.OK
     for problem in dict.fromkeys(problem for side in damaged for problem in side.problems):
@@ -71,7 +71,7 @@ def _print(a: Costed, b: Costed, comparison: StatsComparison) -> None:
     before, after = cycles.before, cycles.after
     change = f" ({percent(cycles.change)})" if cycles.change is not None else ""
     where_ = f"{one_line(a.stored.folder)} -> {one_line(b.stored.folder)}"
-    output.echo(output.visible(f"{b.name}: {before} -> {after} cycles{change}"))
+    output.echo(output.visible(f"{b.kernel.own_name}: {before} -> {after} cycles{change}"))
     output.echo_wrapped(output.visible(f"  {where_}"), 4)
     for name, old, new in comparison.versions:
         output.echo(output.visible(f"  {name} {old} -> {new}"))
@@ -125,7 +125,7 @@ def percent(change: float | None) -> str:
 
 def _as_json(a: Costed, b: Costed, comparison: StatsComparison) -> dict[str, Any]:
     return {
-        "kernel": b.name,
+        "kernel": b.kernel.own_name,
         "old": str(a.stored.folder),
         "new": str(b.stored.folder),
         "old_target": a.stored.target,

@@ -94,17 +94,13 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
     from pallas_debug._api.dump import dump
 
     function, positional, keyword = programs.function_call((module, name), options)
-    sessions: list[Session] = []
+    doing = "tracing"
 
-    with output.progress(
-        lambda: len(sessions[0].dumps) * len(sessions[0].targets) if sessions else 0,
-        lambda: sessions[0].queue.pending if sessions else 0,
-    ) as tick:
+    def tick(session: Session) -> None:
+        nonlocal doing
+        doing = _progress(session)
 
-        def tock(session: Session) -> None:
-            sessions[:] = [session]
-            tick()
-
+    with output.status(lambda: doing):
         try:
             dumps = dump(
                 function,
@@ -115,7 +111,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
                 jobs=options.jobs,
                 switches=options.switches,
                 stages=options.stages,
-                tick=tock,
+                tick=tick,
                 **keyword,
             )
         except PallasDebugError:
@@ -135,6 +131,11 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
                 f"{', '.join(options.args) or options.inputs or 'no arguments'}. {advice}"
             ) from error
     return list(dumps)
+
+
+def _progress(session: Session) -> str:
+    total = len(session.dumps) * len(session.targets)
+    return f"compiled {total - session.queue.pending} of {total}"
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,8 @@ def _of_program(options: DumpOptions) -> _Dumped:
             error = error or late
         problem = programs.ended(what, error)
         try:
-            with output.progress(
-                lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
-            ) as tick:
-                session.wait(tick)
+            with output.status(lambda: _progress(session)):
+                session.wait()
         finally:  # afterwards, because the record lists what was not compiled
             _record(session, " ".join(["-m", what] if options.module else [what]))
     _report_misplaced_options(options)

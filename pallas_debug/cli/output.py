@@ -13,17 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
 
-from pallas_debug.errors import CannotRunError
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.followup import LABEL
 from pallas_debug.render import one_line
 from pallas_debug.render import visible as visible
 
 if TYPE_CHECKING:
     from rich.style import Style
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _UNSAFE = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
@@ -245,6 +249,20 @@ def message(text: str) -> None:
     click.echo(f"pallas-debug: {painted(visible(text), sys.stderr)}", err=True)
 
 
+def attempted(items: Sequence[T], do: Callable[[T], R]) -> tuple[list[R], Exit]:
+    """Do something with each item; errors are printed, unless there is only one item."""
+    done, code = list[R](), Exit.OK
+    for item in items:
+        try:
+            done.append(do(item))
+        except PallasDebugError as error:
+            if len(items) == 1:
+                raise
+            message(str(error))
+            code = Exit.CANNOT_RUN
+    return done, code
+
+
 def has_terminal() -> bool:
     """Return whether a program that fills the terminal, such as `browse`, could run here."""
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -257,36 +275,6 @@ def follow(command: str | None) -> None:
     """
     if command is not None:
         click.echo(painted(f"{LABEL}{visible(command)}", sys.stderr), err=True)
-
-
-@contextlib.contextmanager
-def progress(total: Callable[[], int], pending: Callable[[], int]) -> Iterator[Callable[[], None]]:
-    """Show a progress bar of compilations on a terminal, and yield a function that updates it."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        TextColumn("compiling"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task("compiling", total=None)
-
-    def tick() -> None:
-        if not bar.live.is_started:
-            bar.start()
-        bar.update(task, total=total(), completed=total() - pending())
-
-    try:
-        yield tick
-    finally:
-        bar.stop()
 
 
 QUIET = 5.0

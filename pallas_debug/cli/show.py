@@ -105,7 +105,7 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
         )
     lines = [f"{failure.type} in {kernel.name} for {stored.target}, at {failure.stage}"]
     if failure.source is not None:
-        text = failure.source.text or _line_of(kernel, failure.source.file, failure.source.line)
+        text = failure.source.text or (kernel.line_text(failure.source) or "").strip()
         lines.append(f"  {failure.source}" + (f"   {text}" if text else ""))
     if failure.last_pass:
         lines.append(f"  last pass: {failure.last_pass}")
@@ -113,17 +113,6 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
     if failure.explanation is not None and failure.stage not in OWN_ADVICE:
         lines += [failure.explanation.text(), ""]
     return "\n".join(lines)
-
-
-def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
-    """Return the line from the dumped source, if it is in the kernel's own file."""
-    if kernel.kernel is None or kernel.kernel.source is None or kernel.kernel.source.file != file:
-        return None
-    try:
-        lines = kernel.stage_text("source").splitlines()
-    except (UsageError, DumpFormatError):  # the error matters more than its line
-        return None
-    return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
 
 def _summary(stored: StoredKernel, compilations: Sequence[StoredCompilation]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug.cli import costs, output, where
 from pallas_debug.cli import options as shared
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import UsageError
 from pallas_debug.render import plural
 from pallas_debug.store import texts
 
@@ -56,30 +56,22 @@ def run(options: SourceOptions) -> int:
         raise UsageError("--cost describes the final schedule: omit --pass")
     place = where.place_at(options.where, options.kernel, options.target)
     chosen = place.chosen()
-    found, documents, code = list[Annotated](), list[dict[str, Any]](), Exit.OK
-    for kernel, target in chosen:
-        try:
-            if not options.cost:
-                document = _document(kernel, target, options, found)
-            else:
-                item = costs.Costed(kernel, kernel.target(target))
-                document = _cost_document(item, options, found)
-                code = Exit.CANNOT_RUN if item.problems else code
-        except PallasDebugError as error:
-            if len(chosen) == 1:
-                raise
-            output.message(str(error))
-            code = Exit.CANNOT_RUN
+    found, items = list[Annotated](), list[costs.Costed]()
+
+    def document(side: tuple[StoredKernel, str | None]) -> dict[str, Any]:
+        kernel, target = side
+        names = {"kernel": kernel.name, "target": target, "stage": None, "file": None}
+        empty = dict.fromkeys(("lines", "texts", "costs", "bundles"), ())
+        if options.cost:
+            items.append(costs.Costed(kernel, kernel.target(target)))
+            own = _cost_document(items[-1], options, found)
         else:
-            nothing: dict[str, Any] = {
-                "stage": None,
-                "file": None,
-                "lines": [],
-                "texts": [],
-                "costs": [],
-            }
-            names = {"kernel": kernel.name, "target": target}
-            documents.append({**nothing, "bundles": [], **names, **document})
+            own = _document(kernel, target, options, found)
+        return {**names, **empty, **own}
+
+    documents, code = output.attempted(chosen, document)
+    if any(item.problems for item in items):
+        code = Exit.CANNOT_RUN
     if options.as_json:
         output.print_json("source", {"sources": documents})
     elif found:
@@ -175,7 +167,7 @@ def _operations(kernel: StoredKernel, target: str | None, options: SourceOptions
 def _costs(item: costs.Costed) -> Annotated:
     """Attribute the cycles of the final schedule to lines."""
     lines = costs.lines_of(item)
-    own = item.own(lines)
+    own = costs.own_file(item, lines)
     return Annotated(
         kernel=item.kernel,
         target=item.target,
@@ -271,8 +263,8 @@ def _source(kernel: StoredKernel) -> list[str]:
 
 def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:
     """Return the kernel's own file, whose text is in the dump."""
-    if kernel.kernel is not None and kernel.kernel.source is not None:
-        return kernel.kernel.source.file
+    if kernel.own_file is not None:
+        return kernel.own_file
     files = Counter(file for file, _ in counts)
     return files.most_common(1)[0][0] if files else None
 
@@ -282,7 +274,7 @@ def _one_line(kernel: StoredKernel, target: str | None, options: SourceOptions) 
     file, number = parsed(str(options.line))
     stage = options.stage
     chosen = [texts.find_text(kernel, target, stage)] if stage else texts.texts_of(kernel, target)
-    own = kernel.kernel.source.file if kernel.kernel and kernel.kernel.source else None
+    own = kernel.own_file
     found: list[tuple[StoredText, Module, list[int]]] = []
     known: set[Place] = set()
     for text in chosen:

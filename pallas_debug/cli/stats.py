@@ -12,7 +12,7 @@ from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import UsageError
 from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
 from pallas_debug.quantities import percent
@@ -216,7 +216,7 @@ def _changed(
 
 
 def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], Exit]:
-    from pallas_debug.cli.costs import costed
+    from pallas_debug.cli.costs import Costed, costed
 
     programs.refuse_arguments(options)
     is_script = options.what.endswith(".py") and Path(options.what).is_file()
@@ -227,22 +227,15 @@ def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], Exit]:
             f"{typed(options.what)}"
         )
     items = costed(where.place_at(options.what, options.kernel, options.target))
-    found, code = list[_Profiled](), Exit.OK
-    for item in items:
-        try:
-            found.append(
-                _Profiled(
-                    name=item.kernel.name,
-                    profile=item.profile,
-                    text=item.text,
-                    folder=item.kernel.folder,
-                )
-            )
-            code = Exit.CANNOT_RUN if item.problems else code
-        except PallasDebugError as error:
-            if len(items) == 1:
-                raise
-            output.message(str(error))
+
+    def profiled(item: Costed) -> _Profiled:
+        kernel = item.kernel
+        return _Profiled(
+            name=kernel.name, profile=item.profile, text=kernel.line_text, folder=kernel.folder
+        )
+
+    found, _ = output.attempted(items, profiled)
+    code = Exit.CANNOT_RUN if any(item.problems for item in items) else Exit.OK
     if not found:
         return [], Exit.CANNOT_RUN
     if options.what_if:

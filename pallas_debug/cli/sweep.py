@@ -140,13 +140,13 @@ def _swept(
 ) -> SweepResult:
     from pallas_debug.sweeps.run import sweep
 
-    done, count = [0], [0]
-    with output.progress(lambda: count[0], lambda: count[0] - done[0]) as tick:
+    doing = "starting"
 
-        def progress(finished: int, of: int) -> None:
-            done[0], count[0] = finished, of
-            tick()
+    def progress(finished: int, of: int) -> None:
+        nonlocal doing
+        doing = f"{finished} of {of} settings"
 
+    with output.status(lambda: doing):
         return sweep(
             function,
             over=over,

@@ -13,7 +13,6 @@ from pallas_debug import defaults
 from pallas_debug.cli import costs, output, where
 from pallas_debug.cli import options as shared
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError
 
 if TYPE_CHECKING:
     from pallas_debug.profile.timeline.timeline import Timeline
@@ -51,26 +50,24 @@ def run(options: TimelineOptions) -> int:
     long as in libtpu's own estimates. The last steps of a grid of many thousands are not shown.
     """
     from pallas_debug.profile.timeline import strip
+    from pallas_debug.profile.timeline.timeline import timeline_of
 
     place = where.place_at(options.where, options.kernel, options.target)
     items = costs.costed(place)
-    made: list[Timeline] = []
     if options.to is not None and len(items) > 1:
         place.only().target(place.target)
     width = shutil.get_terminal_size((100, 24)).columns
     steps = options.steps or strip.steps_that_fit(width) * 2 // 3
     if options.to is not None:
         steps = options.steps or defaults.TIMELINE_STEPS
-    code = Exit.OK
-    for item in items:
-        try:
-            made.append(_timeline(item, steps))
-            code = Exit.CANNOT_RUN if item.problems else code
-        except PallasDebugError as error:
-            if len(items) == 1:
-                raise
-            output.message(str(error))
-            code = Exit.CANNOT_RUN
+
+    def timeline(item: costs.Costed) -> Timeline:
+        name, last = item.kernel.own_name, max(steps // 2, 1)
+        return timeline_of(item.with_bundles, first=steps, last=last, name=name)
+
+    made, code = output.attempted(items, timeline)
+    if any(item.problems for item in items):
+        code = Exit.CANNOT_RUN
     if options.to is not None:
         _write(made[0], options.to)
     elif options.as_json:
@@ -87,12 +84,6 @@ def run(options: TimelineOptions) -> int:
 
 
 command = shared.make("timeline", TimelineOptions, run)
-
-
-def _timeline(item: costs.Costed, first: int) -> Timeline:
-    from pallas_debug.profile.timeline.timeline import timeline_of
-
-    return timeline_of(item.with_bundles, first=first, last=max(first // 2, 1), name=item.name)
 
 
 def _write(timeline: Timeline, to: Path) -> None:

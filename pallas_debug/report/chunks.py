@@ -16,7 +16,7 @@ from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Stage
 from pallas_debug.profile.stats import Profile
 from pallas_debug.report import schedule
-from pallas_debug.report.collect import ReportedKernel, ReportedTarget, own_file
+from pallas_debug.report.collect import ReportedKernel, ReportedTarget
 from pallas_debug.report.pack import Packer, Text, compressed, shown
 from pallas_debug.store import StoredKernel, StoredText
 from pallas_debug.store.layout import (
@@ -93,7 +93,7 @@ def _of_schedule(
     id_: str, at: int, kernel: ReportedKernel, target: ReportedTarget, profile: Profile
 ) -> Chunk:
     """The bundles, and the compiler's other texts about its schedule."""
-    own, moved = own_file(kernel.stored), kernel.moved(target)
+    own, moved = kernel.stored.own_file, kernel.moved(target)
     packer = Packer(moved=moved)
     bundles, starts = schedule.listing(profile, packer)
     texts = [Text(name="bundles", made=bundles)] if starts else []
@@ -182,7 +182,7 @@ def _read(name: str, find: Callable[[], StoredText]) -> Text:
 
 def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
     """Lines of the kernel's own file with what was found there: a mark, and its text."""
-    own = own_file(kernel.stored)
+    own = kernel.stored.own_file
     for finding in kernel.findings:
         message = finding.message.partition("\n")[0]
         for at in filter(None, (finding.source, finding.other)):

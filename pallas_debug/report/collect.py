@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
-from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.findings.collector import Collector
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
@@ -34,16 +32,6 @@ class ReportedTarget:
     def is_ok(self) -> bool:
         return self.stored.compilation is not None and self.stored.compilation.ok
 
-    def text(self, line: SourceLine) -> str | None:
-        """The text of a Python line, as it was dumped."""
-        lines = self.source_lines if line.file == own_file(self.kernel) else ()
-        return lines[line.line - 1] if 0 < line.line <= len(lines) else line.text
-
-    @cached_property
-    def source_lines(self) -> list[str]:
-        """Lines of the kernel's own file; none if the dump does not contain it."""
-        return source_lines(self.kernel)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedKernel:
@@ -69,11 +57,11 @@ class ReportedKernel:
     @property
     def name(self) -> str:
         """The kernel's own name, or its folder's name."""
-        return _name(self.stored)
+        return self.stored.own_name
 
     def link(self, source: SourceLine) -> str | None:
         """The address in the page of a line of the kernel's own file."""
-        return f"#{self.id}/l{source.line}" if source.file == own_file(self.stored) else None
+        return f"#{self.id}/l{source.line}" if source.file == self.stored.own_file else None
 
     def target(self, label: str) -> ReportedTarget | None:
         return next((t for t in self.targets if t.label == label), None)
@@ -94,13 +82,13 @@ class ReportedKernel:
 
         A line that the new source no longer has keeps its number, in a file that is called old.
         """
-        own, before = own_file(self.stored), own_file(target.kernel)
+        own, before = self.stored.own_file, target.kernel.own_file
         if target.kernel is self.stored or own is None or before is None:
             return lambda line: line
         from difflib import SequenceMatcher  # slow to import, and most reports compare nothing
 
         matcher = SequenceMatcher(
-            None, target.source_lines, source_lines(self.stored), autojunk=False
+            None, target.kernel.source_lines, self.stored.source_lines, autojunk=False
         )
         lines = {
             block.a + n + 1: block.b + n + 1
@@ -191,7 +179,7 @@ def collect(
             for n, (before, kernel) in enumerate(pairs)
         ),
         elsewhere=elsewhere.collector.findings,
-        gone=tuple(map(_name, gone)),
+        gone=tuple(k.own_name for k in gone),
     )
 
 
@@ -217,24 +205,6 @@ def _reported(
     )
 
 
-def own_file(stored: StoredKernel) -> str | None:
-    """The file of the kernel function."""
-    of = stored.kernel
-    return of.source.file if of is not None and of.source is not None else None
-
-
-def source_lines(stored: StoredKernel) -> list[str]:
-    """Lines of the kernel's own file; none if the dump does not contain it."""
-    try:
-        return stored.stage_text("source").split("\n")
-    except (DumpFormatError, UsageError):
-        return []
-
-
-def _name(stored: StoredKernel) -> str:
-    return stored.kernel.name if stored.kernel is not None else stored.name
-
-
 def _paired(
     old: list[StoredKernel], new: Sequence[StoredKernel]
 ) -> tuple[list[tuple[StoredKernel | None, StoredKernel]], list[StoredKernel]]:
@@ -248,7 +218,7 @@ def _paired(
     pairs: list[tuple[StoredKernel | None, StoredKernel]] = []
     for kernel in new:
         alike = [k for k in old if k.name == kernel.name]
-        alike = alike or [k for k in old if _name(k) == _name(kernel)]
+        alike = alike or [k for k in old if k.own_name == kernel.own_name]
         pairs.append((alike[0] if alike else None, kernel))
         old = [k for k in old if k not in alike[:1]]
     return pairs, old

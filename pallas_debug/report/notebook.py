@@ -60,7 +60,7 @@ def dump_html(dump: Dump) -> str:
             content.append(
                 section("Advice", advice.listed(advice.advice_list(stats.advice)), level=4)
             )
-            content.append(figures.summary(stats, target.text))
+            content.append(figures.summary(stats, target.kernel.line_text))
             content.append(section("Memory", memory.memory_part(stats.memory), level=4))
         content.append(compilation.passes_table(made))
         heading = tag("summary", tag("b", made.target), " ", compilation.status(made))

@@ -138,9 +138,9 @@ def _details(
         return Markup()
     content: list[Child] = []
     if found is not None:
-        stats = found.profile.stats
+        stats, text = found.profile.stats, target.kernel.line_text
         content += [
-            section("Lines by cost", figures.lines_table(stats, reported.link, target.text)),
+            section("Lines by cost", figures.lines_table(stats, reported.link, text)),
             section("Units", figures.units_table(stats)),
             section("Loops", figures.loops_table(stats)),
             section("Copies and work", figures.traffic_facts(stats.traffic)),

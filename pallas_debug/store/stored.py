@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError, meant
-from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
+from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, SourceLine, Stage
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.render import one_line
 from pallas_debug.store import files, schema
@@ -171,6 +171,29 @@ class StoredKernel:
     problem: str | None = None
     compilations: tuple[StoredCompilation, ...] = field(default=())
     root: Path | None = None
+
+    @property
+    def own_name(self) -> str:
+        """Name of the kernel, or of its folder if it cannot be read."""
+        return self.kernel.name if self.kernel is not None else self.name
+
+    @property
+    def own_file(self) -> str | None:
+        """The Python file of the kernel."""
+        return self.kernel.source.file if self.kernel and self.kernel.source else None
+
+    @cached_property
+    def source_lines(self) -> list[str]:
+        """Lines of the kernel's file, as they were dumped; none if they cannot be read."""
+        try:
+            return self.stage_text("source").split("\n")
+        except (DumpFormatError, UsageError):
+            return []
+
+    def line_text(self, line: SourceLine) -> str | None:
+        """Text of a Python line, as it was dumped."""
+        lines = self.source_lines if line.file == self.own_file else ()
+        return lines[line.line - 1] if 0 < line.line <= len(lines) else line.text
 
     def target(self, name: str | None) -> StoredCompilation:
         """Return the compilation for a target, or by default the only one.

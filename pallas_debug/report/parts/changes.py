@@ -68,7 +68,12 @@ def _compared(
         (
             a,
             b,
-            compare_stats(stats[a.label], stats[b.label], old_texts=a.text, new_texts=b.text),
+            compare_stats(
+                stats[a.label],
+                stats[b.label],
+                old_texts=a.kernel.line_text,
+                new_texts=b.kernel.line_text,
+            ),
         )
         for a, b in kernel.pairs
         if a.label in stats and b.label in stats
