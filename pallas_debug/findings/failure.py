@@ -61,5 +61,5 @@ def failed(
 def _chip(pretended: str | None) -> str:
     """Advice on an exception that may depend on the chip."""
     if pretended is None:
-        return "; if the cause is that there is no TPU here, pass --pretend"
+        return "; if it needs a TPU, pass --pretend"
     return f"; the chip that it queries is {pretended} here: --target names another one"

@@ -181,8 +181,8 @@ def test_standard_input_and_json() -> None:
 def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     done = command("explain", dumps)
     assert done.returncode == 0, done.stderr
-    (folder,) = dumps.iterdir()
-    assert done.stderr == f"next: pallas-debug show {folder} error -t v5e\n"
+    (manifest,) = dumps.glob("*/kernel.json")
+    assert done.stderr == f"next: pallas-debug show {manifest.parent} error -t v5e\n"
     (report,) = done.stdout.split("\n\n")
     lines = report.splitlines()
     assert lines[0].endswith(" v5e, v5p")  # said once for the two
