@@ -29,6 +29,8 @@ def run(options: VerifyOptions) -> Exit:
     named = None if options.module else programs.named_function(options.what)
     if named is None:
         raise programs.not_a_function("--search", options.what)
+    if options.as_json:
+        raise UsageError("--search prints no JSON")
     if options.inputs or options.spec:
         raise UsageError("--search draws the arguments: describe them with --arg and --let")
     programs.refuse_words(options.what, options.rest)
@@ -53,18 +55,15 @@ def run(options: VerifyOptions) -> Exit:
             atol=options.atol,
             grad=options.grad,
         )
-    if options.as_json:
-        output.print_json("search", {"ok": found.ok, **vars(found)})
-    else:
-        click.echo(output.visible(str(found)))
-        if found.failing is not None:
-            words = [word for text in found.failing.input.texts for word in ("--arg", text)]
-            if options.reference is not None:
-                words += ["--reference", options.reference]
-            words += ["--grad"] * options.grad
-            for name, value in (("--rtol", options.rtol), ("--atol", options.atol)):
-                words += [] if value is None else [name, str(value)]
-            output.follow(followup.command("verify", options.what, *words))
+    click.echo(output.visible(str(found)))
+    if found.failing is not None:
+        words = [word for text in found.failing.input.texts for word in ("--arg", text)]
+        if options.reference is not None:
+            words += ["--reference", options.reference]
+        words += ["--grad"] * options.grad
+        for name, value in (("--rtol", options.rtol), ("--atol", options.atol)):
+            words += [] if value is None else [name, str(value)]
+        output.follow(followup.command("verify", options.what, *words))
     if found.stopped == INTERRUPTED:
         return Exit.INTERRUPTED
     if found.failing is not None:

@@ -248,6 +248,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "--interpret=hol", "script.py"], "'hol' is not an interpret mode (did you mean "
                                                "'hlo'?)"),
     (["dump", "json:JSONDecodr"], "json has no 'JSONDecodr' (did you mean 'JSONDecoder'?)"),
+    (["verify", "--search", "--json", "json:loads"], "--search prints no JSON"),
     (["dump", "json:loads"], "json:loads cannot be called with these arguments: missing a "
      "required argument: 's'. Pass --arg once per argument, such as --arg 'f32[128,128]' or --arg "
      "causal=True. Its signature: loads(s, *, cls=None"),
