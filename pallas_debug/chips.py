@@ -208,6 +208,148 @@ CHIPS: Mapping[str, Chip] = {
 """The chips by name, oldest first."""
 
 
+REGISTERS = 1 << 16
+"""32-bit registers of a GPU's multiprocessor, since compute capability 5.3 on all in the table."""
+
+CAPABILITIES = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities"
+"""NVIDIA's table of limits."""
+
+_SPECS = "https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU of NVIDIA.
+
+    Attributes:
+      name: as users write it; `sm_NN` is the first of that compute capability.
+      device_kind: jax's name, by which its back ends know the chip (`pallas/triton/gpu_info.py`).
+      capability: the compute capability.
+      multiprocessors: number of them.
+      shared: bytes of shared memory of a multiprocessor; a block gets at most 1 KiB less.
+      threads, blocks: maximum that reside on a multiprocessor, from NVIDIA's table of compute
+        capabilities, like `shared`.
+      bandwidth: bytes per second from and to its memory, of `memory` bytes.
+      source: page with the other figures.
+    """
+
+    name: str
+    device_kind: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared: int
+    threads: int = 2048
+    blocks: int = 32
+    bandwidth: float
+    memory: int
+    l2: int
+    clock: float
+    source: str = _SPECS
+
+    @property
+    def architecture(self) -> str:
+        """ptxas's name; from Hopper on with the instructions that only this chip has."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.shared - 1024
+
+    @property
+    def tensor_memory(self) -> int:
+        """Columns of tensor memory, of 128 lanes of 32 bits each; of the tcgen05 chips alone."""
+        return 512 if self.capability[0] in (10, 11) else 0
+
+
+GPUS: Mapping[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu(
+            name="a100",
+            device_kind="NVIDIA A100-SXM4-80GB",
+            capability=(8, 0),
+            multiprocessors=108,
+            shared=164 << 10,
+            bandwidth=2039.04e9,
+            memory=85100068864,
+            l2=40 << 20,
+            clock=1.41e9,
+        ),
+        Gpu(
+            name="a10",
+            device_kind="NVIDIA A10",
+            capability=(8, 6),
+            multiprocessors=72,
+            shared=100 << 10,
+            threads=1536,
+            blocks=16,
+            bandwidth=600e9,
+            memory=24 << 30,
+            l2=6 << 20,
+            clock=1.695e9,
+            source="https://www.nvidia.com/en-us/data-center/products/a10-gpu/",
+        ),
+        Gpu(
+            name="l4",
+            device_kind="NVIDIA L4",
+            capability=(8, 9),
+            multiprocessors=58,
+            shared=100 << 10,
+            threads=1536,
+            blocks=24,
+            bandwidth=300e9,
+            memory=24 << 30,
+            l2=48 << 20,
+            clock=2.04e9,
+            source="https://www.nvidia.com/en-us/data-center/l4/",
+        ),
+        Gpu(
+            name="h100",
+            device_kind="NVIDIA H100 80GB HBM3",
+            capability=(9, 0),
+            multiprocessors=132,
+            shared=228 << 10,
+            bandwidth=3352.32e9,
+            memory=84942979072,
+            l2=50 << 20,
+            clock=1.98e9,
+        ),
+        Gpu(
+            name="h200",
+            device_kind="NVIDIA H200",
+            capability=(9, 0),
+            multiprocessors=132,
+            shared=228 << 10,
+            bandwidth=4800e9,
+            memory=151397597184,
+            l2=50 << 20,
+            clock=1.98e9,
+        ),
+        Gpu(
+            name="b200",
+            device_kind="NVIDIA B200",
+            capability=(10, 0),
+            multiprocessors=148,
+            shared=228 << 10,
+            bandwidth=7672.32e9,
+            memory=191514411008,
+            l2=132644864,
+            clock=1.965e9,
+        ),
+    )
+}
+"""GPUs by name, oldest first."""
+
+
+def gpu_of(target: str | None) -> Gpu | None:
+    """Return the GPU of a target, such as `h100` or `sm_90`; None if it is not in the table."""
+    name = (target or "").removesuffix("a")
+    named = (gpu for gpu in GPUS.values() if name in (gpu.name, gpu.architecture.removesuffix("a")))
+    return next(named, None)
+
+
 def chip_of(target: str | None) -> Chip | None:
     """Return the chip of a target, such as `v5e` or `v5e:2x4`; None if it is unknown."""
     return CHIPS.get((target or "").partition(":")[0])

@@ -21,9 +21,9 @@ _STATUS = re.compile(
 
 OperandKind = Literal["dynamic_grid", "scalar_prefetch", "input", "output", "scratch"]
 Status = Literal["ok", "failed"]
-Stage = Literal["jaxpr", "source", "stablehlo", "mosaic"]
+Stage = Literal["jaxpr", "source", "stablehlo", "mosaic", "ttir"]
 
-STAGES: tuple[Stage, ...] = ("source", "jaxpr", "stablehlo", "mosaic")
+STAGES: tuple[Stage, ...] = ("source", "jaxpr", "stablehlo", "mosaic", "ttir")
 """Stages of a kernel before the compiler's own passes, in order."""
 
 
@@ -120,9 +120,10 @@ class Target:
 
     Attributes:
       name: the name that users write, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
-      topology: libtpu's name for the chip; None for the device of this host.
+      topology: libtpu's name for the chip, or ptxas's; None for the device of this host.
       device_kind: jax's name for the chip, `TPU v5 lite`; None if only the device knows it.
-      num_cores: TensorCores of one jax device (2 for megacore).
+      num_cores: TensorCores of one jax device (2 for megacore), or multiprocessors of a GPU.
+      platform: jax's name of the compiler's platform.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Target:
     device_kind: str | None
     num_cores: int = 1
     summary: str = ""
+    platform: Literal["tpu", "cuda"] = "tpu"
 
 
 @dataclass(frozen=True, kw_only=True)

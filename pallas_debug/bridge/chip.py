@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from pallas_debug.bridge import contexts, jaxcompat, patches
 from pallas_debug.bridge.active import ThreadValue
@@ -40,8 +42,19 @@ _pretends = False
 def answering(target: Target) -> Iterator[None]:
     """Present `target`'s chip to code in this thread."""
     in_context = _context(_key(target, pretend=_pretends))
-    with _target.setting(target), patches.installed(patches.CHIP), in_context:
+    with _target.setting(target), patches.installed(patches.CHIP), in_context, _mesh_of(target):
         yield
+
+
+def _mesh_of(target: Target) -> contextlib.AbstractContextManager[object]:
+    """A mesh of a GPU, by which jax's back ends for GPUs know their chip; none for a TPU."""
+    if target.platform == "tpu":
+        return contextlib.nullcontext()
+    device = AbstractDevice(
+        device_kind=target.device_kind, num_cores=target.num_cores, platform="gpu"
+    )
+    mesh = AbstractMesh((), (), abstract_device=device)
+    return cast(contextlib.AbstractContextManager[object], use_abstract_mesh(mesh))
 
 
 @contextlib.contextmanager
@@ -54,7 +67,7 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
     global _everywhere, _pretends
     before = (_everywhere, _pretends, _context.get_global())
     areas = (patches.CHIP, *([patches.PRETEND] if pretend else []))
-    with patches.installed(*areas), listening():
+    with patches.installed(*areas), listening(), _mesh_of(target):
         _everywhere, _pretends = target, pretend
         _context.set_global(_key(target, pretend=pretend))
         _forget_backends()
@@ -123,10 +136,10 @@ def lowering_ourselves() -> contextlib.AbstractContextManager[None]:
     return _is_ours.setting(True)
 
 
-def _is_in_mesh_of_tpus() -> bool:
-    """Return whether the user's code says which TPU; a mesh of simulated devices does not."""
+def _is_in_mesh_of_chips() -> bool:
+    """Return whether a mesh says which TPU or GPU; one of simulated devices does not."""
     device = mesh_lib.get_abstract_mesh().abstract_device
-    return device is not None and device.platform == "tpu"
+    return device is not None and device.platform in ("tpu", "gpu")
 
 
 def asking(original: Callable[[], _Answer], attribute: str) -> Callable[[], _Answer]:
@@ -136,7 +149,7 @@ def asking(original: Callable[[], _Answer], attribute: str) -> Callable[[], _Ans
     def ask() -> _Answer:
         target = answered()
         given: _Answer | None = getattr(target, attribute, None)
-        return original() if given is None or _is_in_mesh_of_tpus() else note(given)
+        return original() if given is None or _is_in_mesh_of_chips() else note(given)
 
     return ask
 
@@ -150,7 +163,7 @@ def asking_for_tpu(original: Callable[[], bool]) -> Callable[[], bool]:
 
     @functools.wraps(original)
     def ask() -> bool:
-        if _target.value is not None or _pretends or _is_in_mesh_of_tpus():
+        if _target.value is not None or _pretends or _is_in_mesh_of_chips():
             return original()
         return bool(xla_bridge.default_backend() == "tpu")
 

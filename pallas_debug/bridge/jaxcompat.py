@@ -200,6 +200,7 @@ triton_primitives: Any = Internal(
     "max_contiguous_p",
 )
 triton_lowering: Any = Internal("jax._src.pallas.triton.lowering", names="triton_lowering_rules")
+triton_dialect: Any = Internal("jaxlib.triton.dialect", names="register_dialect")
 prng: Any = Internal("jax._src.random.prng", names="random_bits_p random_fold_in_p random_seed_p")
 source_info_util: Any = Internal(
     "jax._src.source_info_util",
@@ -227,11 +228,13 @@ xla_bridge: Any = Internal(
 xla_client: Any = Internal(
     "jaxlib.xla_client",
     names="CompileOptions DeviceAssignment DeviceList initialize_pjrt_plugin "
-    "load_pjrt_plugin_dynamically make_cpu_client make_tfrt_tpu_c_api_device_topology "
+    "load_pjrt_plugin_dynamically make_c_api_device_topology make_cpu_client "
+    "make_tfrt_tpu_c_api_device_topology register_custom_call_handler register_custom_call_target "
+    "register_custom_type register_custom_type_handler "
     "pjrt_plugin_initialized pjrt_plugin_loaded",
 )
 mlir_ir: Any = Internal(
-    "jaxlib.mlir.ir", names="Context DialectRegistry InsertionPoint MLIRError Module"
+    "jaxlib.mlir.ir", names="Context DialectRegistry InsertionPoint MLIRError Module WalkResult"
 )
 
 

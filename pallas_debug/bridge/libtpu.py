@@ -87,7 +87,7 @@ def compile_module(
         )
     devices = devices[:num_devices]
     client: Any = devices[0].client
-    with _mlir_context():
+    with mlir_context():
         parsed = mlir_ir.Module.parse(module)
     device_list = xla_client.DeviceList(devices)
     # The client of the host's own device compiles and loads; that of a topology only compiles.
@@ -96,7 +96,7 @@ def compile_module(
     return ExecutableReport(
         device_kind=devices[0].device_kind,
         build=build(client),
-        memory=_memory(executable),
+        memory=memory_of(executable),
         calls=_calls(executable) if wants_calls else (),
     )
 
@@ -202,7 +202,7 @@ class _Context(mlir_ir.Context):  # type: ignore[misc]
         super(mlir_ir.Context, self).__init__()
 
 
-def _mlir_context() -> mlir_ir.Context:
+def mlir_context() -> mlir_ir.Context:
     """Create a context with exactly the dialects of jax's contexts."""
     context = _Context()
     jaxcompat.load_dialects(context)
@@ -220,7 +220,8 @@ def _calls(executable: Any) -> tuple[PlacedCall, ...]:
     return tuple(call for text in texts for call in labelled_calls(text))
 
 
-def _memory(executable: Any) -> Memory | None:
+def memory_of(executable: Any) -> Memory | None:
+    """Bytes that an executable needs."""
     stats = executable.get_compiled_memory_stats()
     if stats is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ class Patch:
       why: the reason, in a clause.
       parameters: parameters of the original that the replacement relies on.
       is_optional: whether the original may be missing.
+      is_lazy: whether the owner is imported only for users of the area, not to test the row.
       first: first jax that needs it.
       last: last series of jax that it was verified with; a row with an older one ends there.
     """
@@ -41,6 +43,7 @@ class Patch:
     args: tuple[str | bool, ...] = ()
     parameters: tuple[str, ...] = ()
     is_optional: bool = False
+    is_lazy: bool = False
     first: str = versions.OLDEST
     last: str = versions.NEWEST
 
@@ -61,6 +64,8 @@ class Patch:
 
     def problem(self) -> str | None:
         """Return how the installed jax does not fit this row, or None."""
+        if self.is_lazy and self.owner.partition(":")[0] not in sys.modules:
+            return None
         now = self.now()
         if now is ABSENT:
             return None if self.is_optional else f"{self} is not where it was"

@@ -30,6 +30,8 @@ PRETEND = "devices that answer as the chip"
 MOSAIC = "Mosaic module"
 CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
+MOSAIC_GPU = "texts of Mosaic GPU"
+NO_GPU = "plugins without a GPU"
 FRAMES = "frames of jax in errors"
 QUICK = "optimisation of programs that run once"
 
@@ -319,6 +321,22 @@ TABLE: tuple[Patch, ...] = (
     ),
     *(
         Patch(
+            area=MOSAIC_GPU,
+            owner=owner,
+            name=name,
+            replacement=f"pallas_debug.bridge.lowering.mosaic_gpu:{replacement}",
+            is_optional=True,
+            is_lazy=True,
+            first="0.11",
+            why="otherwise jax prints these texts to a folder, for the whole process",
+        )
+        for owner, name, replacement in (
+            ("jaxlib.mosaic.python.mosaic_gpu", "get_or_set_dump_options", "with_dumps"),
+            ("jax.experimental.mosaic.gpu.utils", "dump_to_file_or_stdout", "keeping"),
+        )
+    ),
+    *(
+        Patch(
             area=CHECKIFY,
             owner="jax._src.checkify:error_checks",
             how="key",
@@ -338,6 +356,14 @@ TABLE: tuple[Patch, ...] = (
         replacement=f"{__name__}:absent",
         is_optional=True,
         why="loading libtpu without a TPU takes 0.5 s and prints a page of warnings; never undone",
+    ),
+    Patch(
+        area=NO_GPU,
+        owner="jax._src.xla_bridge",
+        name="discover_pjrt_plugins",
+        replacement="pallas_debug.bridge.platform:discovering_plugins",
+        why="without CUDA's libraries, the plugin that compiles for GPUs prints a traceback; never "
+        "undone",
     ),
     *(
         Patch(

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import jax
 
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxcompat import config, hardware_utils, xla_bridge
 
+_CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
+
 
 def leave_out_absent_tpu() -> None:
-    """Keep jax from loading libtpu if there is no TPU and none was requested.
+    """Keep jax from loading libtpu and CUDA's plugin if their devices are absent.
 
     Honours `JAX_PLATFORMS`, and leaves backends that are already initialised.
     """
@@ -29,6 +34,31 @@ def leave_out_absent_tpu() -> None:
     chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
     if chips == 0:
         patches.install(patches.NO_TPU)
+    if not _has_gpu():
+        patches.install(patches.NO_GPU)
+
+
+def _has_gpu() -> bool:
+    return any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd", "/dev/dxg"))
+
+
+def discovering_plugins(original: Callable[[], None]) -> Callable[[], None]:
+    """Replacement for jax's search of plugins, which does not find those for CUDA."""
+
+    @functools.wraps(original)
+    def discover() -> None:
+        before = {name: sys.modules.get(name) for name in _CUDA_PLUGINS}
+        for name in _CUDA_PLUGINS:
+            sys.modules[name] = cast(ModuleType, SimpleNamespace(initialize=lambda: None))
+        try:
+            original()
+        finally:
+            for name, module in before.items():
+                del sys.modules[name]
+                if module is not None:
+                    sys.modules[name] = module
+
+    return discover
 
 
 def default_backend() -> str:
@@ -44,7 +74,7 @@ def default_backend() -> str:
         return str(chosen).partition(",")[0]
     if hardware_utils.num_available_tpu_chips_and_device_id()[0]:
         return "tpu"
-    if any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd")):
+    if _has_gpu():
         return str(jax.default_backend())  # only the plugins know whether they support it
     return "cpu"
 

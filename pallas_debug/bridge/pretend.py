@@ -21,7 +21,7 @@ from pallas_debug.bridge import chip
 from pallas_debug.bridge.jaxcompat import xla_bridge
 from pallas_debug.model import Target
 
-_PLATFORM = "tpu"
+_PLATFORMS = {"tpu": "tpu", "cuda": "gpu"}
 _OURS = ("jax", "jaxlib", "pallas_debug", "pallas_debug_pytest")
 """Packages that get the real values."""
 
@@ -38,7 +38,7 @@ _default_backend = xla_bridge.default_backend.__code__
 
 def answering_platform(original: property) -> property:
     """Replacement for the property `platform` of a device or client."""
-    return _answering(original, original, lambda target: _PLATFORM)
+    return _answering(original, original, lambda target: _PLATFORMS[target.platform])
 
 
 def answering_kind(original: property) -> property:
@@ -102,7 +102,8 @@ def finding_backends(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def find(platform: Any = None) -> Any:
-        if platform == _PLATFORM and chip.pretended() is not None:
+        target = chip.pretended()
+        if target is not None and platform == _PLATFORMS[target.platform]:
             return original(None)
         return original(platform)
 

@@ -116,8 +116,9 @@ def _others(stored: StoredCompilation) -> list[list[str]]:
         [stored.target, "", texts.llo_stage(name), "LLO", sizes.get(name, ""), ""] for name in llo
     ]
     rows += [
-        [stored.target, "", stage, "schedule", sizes[name], ""]
-        for stage, name in texts.OF_SCHEDULE.items()
+        [stored.target, "", stage, kind, sizes[name], ""]
+        for kind, group in (("schedule", texts.OF_SCHEDULE), ("GPU", texts.OF_GPU))
+        for stage, name in group.items()
         if name in sizes
     ]
     rows += [[stored.target, "", m.file, f"missing ({m.cause})", "", ""] for m in made.missing]

@@ -36,23 +36,17 @@ def finished(
     timeout: float,
     switches: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    dumped: tuple[list[Pass], Files] | None = None,
 ) -> tuple[Compilation, Files]:
     """Convert the worker's outcome to a compilation, with the files to keep.
 
     Args:
+      dumped: the passes and their files; by default those that libtpu dumped.
       switches: names of the enabled switches.
       notes: sentences to store with an executable.
     """
-    compiles = raw.compiles(outcome.dumps)
-    raw_passes = compiles[-1].passes if compiles else ()
-    passes: list[Pass] = []
-    files: Files = {layout.LOG: outcome.log}
-    for raw_pass, described in zip(raw_passes, raw.describe(raw_passes), strict=True):
-        if described.file is not None:
-            name = layout.pass_file(described.number, described.name)
-            files[name] = raw_pass.path
-            described = replace(described, file=name)
-        passes.append(described)
+    passes, files = _of_libtpu(outcome) if dumped is None else dumped
+    files[layout.LOG] = outcome.log
     failure = _failure(kernel, outcome, passes, files, timeout)
     if failure is not None:
         if failure.stage != "timeout":
@@ -77,6 +71,20 @@ def finished(
         versions={**versions, **({"build": reply.build} if reply and reply.build else {})},
     )
     return compilation, files
+
+
+def _of_libtpu(outcome: RequestOutcome) -> tuple[list[Pass], Files]:
+    compiles = raw.compiles(outcome.dumps)
+    raw_passes = compiles[-1].passes if compiles else ()
+    passes: list[Pass] = []
+    files: Files = {}
+    for raw_pass, described in zip(raw_passes, raw.describe(raw_passes), strict=True):
+        if described.file is not None:
+            name = layout.pass_file(described.number, described.name)
+            files[name] = raw_pass.path
+            described = replace(described, file=name)
+        passes.append(described)
+    return passes, files
 
 
 def needs_others(failure: Failure) -> bool:

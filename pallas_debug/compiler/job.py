@@ -12,7 +12,7 @@ from pallas_debug.bridge import versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.lowering import lower
-from pallas_debug.compiler import attempts, switches, targets
+from pallas_debug.compiler import attempts, gpu, gpu_files, switches, targets
 from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
 from pallas_debug.compiler.stages import NONE, Stages
@@ -48,6 +48,7 @@ class Jobs:
                 self._flags,
                 MOSAIC_FLAGS,
                 self._switches,
+                *([gpu.identity()] if target.platform == "cuda" else []),
             ]
         )
         return hashlib.sha256(content.encode(errors="replace")).hexdigest()
@@ -64,7 +65,7 @@ class Jobs:
         Raises:
           CannotRunError: nothing can be compiled here.
         """
-        self._pool.warm()
+        self._pool.warm(gpu.FLAGS if target.platform == "cuda" else None)
         try:
             settings = switches.lowering_settings(self._switches)
             lowered = lower.lower(captured, target, settings=settings)
@@ -74,7 +75,8 @@ class Jobs:
             made = self.refused(captured, target, key, failure)
             yield replace(made, stages=stages.names), {layout.LOG: log}
             return
-        with self._compiled(captured, target, key, lowered, stages) as result:
+        compiled = self._compiled if target.platform == "tpu" else self._compiled_for_gpu
+        with compiled(captured, target, key, lowered, stages) as result:
             yield result
 
     def refused(self, captured: Capture, target: Target, key: str, failure: Failure) -> Compilation:
@@ -132,6 +134,31 @@ class Jobs:
             files[layout.STABLEHLO] = lowered.stablehlo.encode(errors="replace")
             files[layout.MOSAIC] = lowered.mosaic.encode(errors="replace")
             yield compilation, files
+
+    @contextlib.contextmanager
+    def _compiled_for_gpu(
+        self, captured: Capture, target: Target, key: str, lowered: lower.Lowered, stages: Stages
+    ) -> Iterator[tuple[Compilation, compile_.Files]]:
+        with self._pool.compile(
+            lowered.module, topology=target.name, num_devices=lowered.num_devices, flags=gpu.FLAGS
+        ) as outcome:
+            has_failed = outcome.reply is None or outcome.reply.error is not None
+            compilation, files = compile_.finished(
+                captured.kernel,
+                target,
+                outcome,
+                key=key,
+                num_devices=lowered.num_devices,
+                flags=tuple(gpu.user_flags()),
+                versions={**versions.installed(), **gpu.installed()},
+                lowering_seconds=lowered.seconds,
+                timeout=self._pool.settings.timeout,
+                switches=self._switches,
+                notes=gpu.notes(),
+                dumped=gpu_files.of_dumps(outcome.dumps, lowered.texts, has_failed=has_failed),
+            )
+            files[layout.STABLEHLO] = lowered.stablehlo.encode(errors="replace")
+            yield replace(compilation, stages=stages.names), files
 
     def _notes(self, captured: Capture) -> tuple[str, ...]:
         """Notes on the prints of a kernel that compiled."""

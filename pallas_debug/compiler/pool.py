@@ -25,9 +25,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pallas_debug import defaults
-from pallas_debug.compiler import schedules
+from pallas_debug.compiler import gpu, schedules
 from pallas_debug.compiler.children import STOPPED, Children, Lease
-from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
+from pallas_debug.compiler.protocol import (
+    DUMPS,
+    GPU,
+    CompileRequest,
+    Reply,
+    read_reply,
+    write_request,
+)
 from pallas_debug.compiler.stages import LLO_FOLDER, ChildFlags, LeftOut
 from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store import layout
@@ -93,12 +100,19 @@ def default_jobs() -> int:
     return max(1, min(defaults.MAX_JOBS, os.cpu_count() or 1))
 
 
-def check_machine() -> None:
+def check_machine(flags: ChildFlags = NO_FLAGS) -> None:
     """Fail early if nothing can be compiled here.
+
+    Args:
+      flags: of the child that would compile.
 
     Raises:
       LibtpuError: the machine is not x86-64 Linux, or libtpu is not installed.
+      CannotRunError: the same of what the back ends for GPUs need.
     """
+    if flags.is_gpu:
+        gpu.require()
+        return
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise LibtpuError(
             f"libtpu runs on x86-64 Linux only and this is {platform.machine()} {sys.platform}. "
@@ -142,6 +156,7 @@ class Pool:
         self._leases: dict[object, Lease[_Child]] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._flags = flags
         self._lease = self._lease_for(flags)
         self._is_swept = False
 
@@ -190,7 +205,8 @@ class Pool:
           WorkerError: no child could be started, or its reply was invalid.
           LibtpuError: libtpu is not available here.
         """
-        check_machine()
+        lease = self._lease if flags is None else self._lease_for(flags)
+        check_machine(self._flags if flags is None else flags)
         with contextlib.ExitStack() as stack:
             scratch = _scratch()
             stack.callback(scratch.remove)
@@ -202,14 +218,13 @@ class Pool:
                 options=dict(options or {}),
                 wants_calls=wants_calls,
             )
-            lease = self._lease if flags is None else self._lease_for(flags)
             limit = min(self.settings.timeout, timeout or self.settings.timeout)
             yield self._compile(request, lease, scratch.path, limit)
 
-    def warm(self) -> None:
-        """Start a child in advance, unless there is one."""
-        check_machine()
-        self._children.warm(self._lease)
+    def warm(self, flags: ChildFlags | None = None) -> None:
+        """Start a child in advance, unless there is one; `flags` as in `compile`."""
+        check_machine(self._flags if flags is None else flags)
+        self._children.warm(self._lease if flags is None else self._lease_for(flags))
 
     def _compile(
         self,
@@ -314,13 +329,15 @@ class _Child:
 
     def __init__(self, flags: ChildFlags) -> None:
         self.key = _key(flags)
-        folders = {_DUMP_TO: DUMPS, **flags.folders}
+        folders = {GPU if flags.is_gpu else _DUMP_TO: DUMPS, **flags.folders}
         self.has_llo = LLO_FOLDER in folders.values()
         self._scratch = _scratch(*dict.fromkeys(folders.values()))
         self.folder = self._scratch.path
         self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
         environment = _environment(flags)
+        if flags.is_gpu:
+            environment |= gpu.dump_variables(self._dumps[0])
         # libtpu writes logs there, even if disabled; its usual folder may belong to another user
         # (pytorch/xla#7816).
         environment["TMPDIR"] = str(self.folder)
@@ -431,7 +448,9 @@ def _moved(source: Path, folder: Path) -> tuple[Path, ...]:
 def _environment(flags: ChildFlags) -> dict[str, str]:
     """Environment variables of all children."""
     environment = dict(os.environ) | _QUIET
-    environment.pop("XLA_FLAGS", None)  # meant for the program, not for the compiler
+    environment.pop("XLA_FLAGS", None)  # meant for the program, not for libtpu
+    if flags.is_gpu:
+        environment |= gpu.environment()
     environment["LIBTPU_INIT_ARGS"] = " ".join(
         # The worker adds those that name a folder.
         [*user_flags(), *MOSAIC_FLAGS, *flags.arguments]

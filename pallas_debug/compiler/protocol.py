@@ -16,7 +16,10 @@ from pallas_debug.ir.hlo import PlacedCall
 from pallas_debug.model import Memory
 
 DUMPS = "mosaic"
-"""Subfolder of the worker's folder to which libtpu dumps its passes."""
+"""Subfolder of the worker's folder to which the compiler dumps its passes."""
+
+GPU = "gpu"
+"""In place of one of libtpu's flags: the worker compiles for GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)

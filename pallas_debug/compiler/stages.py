@@ -103,8 +103,10 @@ class ChildFlags:
     Attributes:
       flags: by name, in libtpu's syntax.
       folders: flags whose value is a folder of the child, by its name there.
+      is_gpu: whether the child compiles for GPUs.
     """
 
+    is_gpu: bool = False
     flags: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,7 +115,7 @@ class ChildFlags:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        return (*self.flags.items(), *self.folders.items())
+        return (*self.flags.items(), *self.folders.items(), *([("gpu", "")] if self.is_gpu else []))
 
     @property
     def names(self) -> tuple[str, ...]:

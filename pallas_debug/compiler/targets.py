@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pallas_debug.chips import CHIPS, Chip
+from pallas_debug.chips import CHIPS, GPUS, Chip, Gpu, gpu_of
 from pallas_debug.errors import UnknownTargetError, UsageError
 from pallas_debug.model import Target
 from pallas_debug.quantities import size_text
@@ -33,6 +33,25 @@ BUILTIN: tuple[Target, ...] = tuple(
     for chip in CHIPS.values()
 )
 
+
+def _of_gpu(gpu: Gpu, name: str) -> Target:
+    parts = [
+        f"{gpu.multiprocessors} multiprocessors",
+        f"{size_text(gpu.shared_limit)} of shared memory for a block",
+        *(["tensor memory"] if gpu.tensor_memory else []),
+    ]
+    return Target(
+        name=name,
+        topology=gpu.architecture,
+        device_kind=gpu.device_kind,
+        num_cores=gpu.multiprocessors,
+        summary="; ".join(parts),
+        platform="cuda",
+    )
+
+
+OF_GPUS: tuple[Target, ...] = tuple(_of_gpu(gpu, gpu.name) for gpu in GPUS.values())
+
 DEVICE = Target(
     name="tpu", topology=None, device_kind=None, summary="the TPU of this host, if it has one"
 )
@@ -43,8 +62,8 @@ _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
 
 
 def known(extra: Iterable[Target] = ()) -> tuple[Target, ...]:
-    """All named targets: built-in ones and those of plugins."""
-    return (*BUILTIN, *extra, DEVICE)
+    """All named targets: TPUs, those of plugins, this host's device, and GPUs."""
+    return (*BUILTIN, *extra, DEVICE, *OF_GPUS)
 
 
 def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
@@ -58,6 +77,9 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
     wanted = _name(name)
     if wanted in named:
         return named[wanted]
+    gpu = gpu_of(wanted)
+    if gpu is not None:
+        return _of_gpu(gpu, wanted)
     match = _TOPOLOGY.fullmatch(wanted)
     chip = named.get(match["chip"]) if match else None
     if chip is not None and (chip.topology or "").startswith(f"{chip.name}:"):
@@ -72,7 +94,7 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
 
 
 def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tuple[Target, ...]:
-    """Return the targets in a list such as `v5e,v6e`; `all` is every generation.
+    """Return the targets in a list such as `v5e,v6e`; `all` is every generation of TPUs.
 
     Raises:
       UnknownTargetError: a target is unknown, or the list is empty.
@@ -107,9 +129,9 @@ def for_devices(target: Target, num_devices: int) -> str | None:
 
     A target named by its full topology keeps it.
     """
-    if target.topology is None or target.name == target.topology:
+    if target.platform == "cuda" or target.topology in (None, target.name):
         return target.topology
-    chip, _, shape = target.topology.partition(":")
+    chip, _, shape = (target.topology or "").partition(":")
     sides = [int(side) for side in shape.split("x")]
     while math.prod(sides) < num_devices:  # in some generations a chip has two devices
         sides[sides.index(min(sides))] *= 2

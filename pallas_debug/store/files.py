@@ -12,16 +12,22 @@ opened, and so is a file above a size limit.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
+import io
 import os
 import stat
+import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import IO
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import FileRecord
 from pallas_debug.render import one_line
+from pallas_debug.store import layout
 
 MAX_MANIFEST = 64 << 20
 """Maximum size in bytes of a JSON document: the manifest of a kernel, compilation or run."""
@@ -68,14 +74,21 @@ class DumpFile:
     record: FileRecord | None = None
     refreshed: Callable[[], FileRecord | None] | None = None
 
+    @property
+    def is_compressed(self) -> bool:
+        return self.path.suffix == layout.COMPRESSED
+
     def open(self) -> int:
         """Open the file after checking that its size is as recorded, and return the descriptor.
+
+        That of a compressed file has its content.
 
         Raises:
           FileNotFoundError: there is no such file.
           DumpFormatError: it is refused, cannot be read, or is damaged.
         """
-        return self._open(MAX_TEXT)
+        fd = self._open(MAX_TEXT)
+        return _inflated(fd, self.path, MAX_TEXT) if self.is_compressed else fd
 
     def _open(self, limit: int) -> int:
         fd = _opened(self.path, self.root, limit)
@@ -115,6 +128,8 @@ class DumpFile:
                         f"{one_line(self.path)} is damaged: its SHA-256 begins with {digest[:12]}, "
                         f"and its manifest records {one_line(self.record.sha256[:12])}. {DAMAGED}"
                     )
+        if self.is_compressed:
+            data = b"".join(_inflate(io.BytesIO(data), self.path, MAX_WHOLE))
         return data.decode(errors="replace")
 
     @property
@@ -143,6 +158,8 @@ def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
       DumpFormatError: it is refused, or cannot be read.
     """
     fd = _opened(path, root, MAX_TEXT)
+    if path.suffix == layout.COMPRESSED:
+        fd = _inflated(fd, path, MAX_TEXT)
     try:
         left = MAX_TEXT  # the file may grow while it is read
         while left > 0 and (piece := os.read(fd, _PIECE)):
@@ -339,6 +356,29 @@ def _step(name: str, flags: int, fd: int) -> int:
             if stat.S_ISLNK(mode):
                 raise _LinkFound from None
         raise
+
+
+def _inflated(fd: int, path: Path, limit: int) -> int:
+    """Close the descriptor of a compressed file, and return one of its content."""
+    with os.fdopen(fd, "rb") as packed, tempfile.TemporaryFile() as content:
+        for piece in _inflate(packed, path, limit):
+            content.write(piece)
+        content.seek(0)
+        return os.dup(content.fileno())
+
+
+def _inflate(packed: IO[bytes], path: Path, limit: int) -> Iterator[bytes]:
+    """Yield the content of a compressed file, up to a limit: a small file may have a huge one."""
+    size = 0
+    try:
+        with gzip.GzipFile(fileobj=packed) as file:
+            while piece := file.read(_PIECE):
+                size += len(piece)
+                if size > limit:
+                    raise too_large(path, size, limit)
+                yield piece
+    except (EOFError, zlib.error, OSError) as error:
+        raise unreadable(path, error) from error
 
 
 def _read(fd: int, path: Path, limit: int) -> bytes:

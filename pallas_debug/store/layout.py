@@ -3,6 +3,7 @@
 dumps/<kernel>-<8 hex>/               KERNEL, JAXPR, SOURCE, PROGRAM, BLOCKS
 dumps/<kernel>-<8 hex>/<target>/      COMPILATION, STABLEHLO, MOSAIC, LOG
 dumps/<kernel>-<8 hex>/<target>/      PASSES/NN-name.mlir, LLO/NN-name.txt, SCHEDULE/…
+dumps/<kernel>-<8 hex>/<GPU>/         …, MOSAIC or TTIR, PASSES/NN-name.mlir.gz, OF_GPU
 dumps/RUNS/<run>/<test or script>.json
 dumps/TMP, dumps/LOCKS                what writers need while they run
 """
@@ -19,6 +20,20 @@ KERNEL, JAXPR, SOURCE, PROGRAM = "kernel.json", "jaxpr.txt", "source.py", "progr
 
 COMPILATION, STABLEHLO, MOSAIC = "compilation.json", "stablehlo.mlir", "mosaic.mlir"
 """Files in a target's folder. `COMPILATION` marks the folder as complete, and is written last."""
+
+TTIR = "ttir.mlir"
+"""File in a GPU's folder: the kernel as Triton gets it."""
+
+CONSTRAINTS, RESOURCES, LLVM = "constraints.txt", "resources.txt", "llvm.ll"
+PTX, PTXAS, SASS = "kernel.ptx", "ptxas.txt", "kernel.sass"
+
+OF_GPU = (CONSTRAINTS, RESOURCES, LLVM, PTX, PTXAS, SASS)
+"""Further files in a GPU's folder: of Mosaic GPU since jax 0.12, the constraints on layouts, and
+the memory and barriers; of Triton, the optimised LLVM IR; of both, the PTX, ptxas's messages, and
+the machine instructions."""
+
+COMPRESSED = ".gz"
+"""Suffix of files that are compressed by gzip."""
 
 MANIFESTS = (KERNEL, COMPILATION)
 """Files that mark a folder as complete."""
@@ -64,6 +79,7 @@ STAGE_FILES: dict[Stage, str] = {
     "jaxpr": JAXPR,
     "stablehlo": STABLEHLO,
     "mosaic": MOSAIC,
+    "ttir": TTIR,
 }
 
 TMP, LOCKS = ".tmp", ".locks"

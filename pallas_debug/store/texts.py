@@ -34,10 +34,23 @@ _OF_KERNEL: dict[str, str] = {
 OF_SCHEDULE = {PurePath(file).stem: file for file in layout.SCHEDULE_FILES}
 """Files of the schedule by the names of their texts: `bundles`, `critical-path`."""
 
+OF_GPU = {
+    "constraints": layout.CONSTRAINTS,
+    "resources": layout.RESOURCES,
+    "llvm": layout.LLVM,
+    "ptx": layout.PTX,
+    "ptxas": layout.PTXAS,
+    "sass": layout.SASS,
+}
+"""Files of a GPU's folder by the names of their texts."""
+
+_BESIDE = {**OF_SCHEDULE, **OF_GPU}
+
 _OF_TARGET: dict[str, str] = {
     "stablehlo": layout.STABLEHLO,
     "mosaic": layout.MOSAIC,
-    **OF_SCHEDULE,
+    "ttir": layout.TTIR,
+    **_BESIDE,
     LOG: layout.LOG,
 }
 _GAPS_FLAG = "--xla_jf_dump_llo_static_gaps=true"
@@ -173,7 +186,7 @@ def texts_beside(kernel: StoredKernel, stored: StoredCompilation) -> list[Stored
     """Return the texts other than stages and passes: LLO passes, the schedule, the log."""
     found = [
         StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=stored.named(name))
-        for stage, name in {**OF_SCHEDULE, LOG: layout.LOG}.items()
+        for stage, name in {**_BESIDE, LOG: layout.LOG}.items()
         if stored.target != layout.RAW_TARGET
     ]
     return [*llo_texts(kernel, stored), *(text for text in found if is_there(text.path))]
@@ -349,7 +362,8 @@ def _of_target(
     yield from _there(folder, root, kernel, folder.name, _OF_TARGET, wanted)
     for inner in (folder / layout.PASSES, folder / layout.LLO):
         for name, is_folder in _listed(inner, root, warn):
-            stage = llo_stage(name) if inner.name == layout.LLO else Path(name).stem
+            stem = Path(name.removesuffix(layout.COMPRESSED)).stem
+            stage = llo_stage(name) if inner.name == layout.LLO else stem
             if not is_folder and wanted.takes_stage(stage):
                 file = DumpFile(path=inner / name, root=root)
                 yield StoredText(kernel=kernel, target=folder.name, stage=stage, file=file)

@@ -110,7 +110,7 @@ def test_dialects_are_those_of_jax() -> None:
             found.add(name)
         return found
 
-    found = known(libtpu._mlir_context())
+    found = known(libtpu.mlir_context())
     with ThreadPoolExecutor(1) as thread:  # in ours, lowering may have added some to a kept one
         assert found == thread.submit(lambda: known(mlir.make_ir_context())).result()
     assert {"stablehlo", "sdy", "mhlo", "chlo", "func", "arith"} <= found

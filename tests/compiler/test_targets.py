@@ -16,6 +16,7 @@ from pallas_debug.errors import UnknownTargetError
 from pallas_debug.model import Target
 
 BUILTIN = ["v4", "v5e", "v5p", "v6e", "tpu7x"]
+GPUS = ["a100", "a10", "l4", "h100", "h200", "b200"]
 MINE = Target(name="mine", topology="v5e:4x4", device_kind="TPU v5 lite")
 
 
@@ -56,8 +57,8 @@ def test_unknown(name: str) -> None:
         targets.resolve(name, [MINE])
     message = re.sub(r" \(did you mean [^)]*\?\)", "", str(error.value))
     assert message == (
-        f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, mine, tpu, "
-        "or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
+        f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, mine, tpu, a100, a10, l4, "
+        "h100, h200, b200, or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
     )
     assert error.value.name == name
 
@@ -93,7 +94,7 @@ def test_of_device() -> None:
 def test_targets_of_plugins() -> None:
     assert targets.resolve("mine", [MINE]) == MINE
     assert targets.resolve_all("mine,v5e", iter([MINE]))[0] == MINE
-    assert [t.name for t in targets.known([MINE])] == [*BUILTIN, "mine", "tpu"]
+    assert [t.name for t in targets.known([MINE])] == [*BUILTIN, "mine", "tpu", *GPUS]
 
 
 @pytest.mark.parametrize(

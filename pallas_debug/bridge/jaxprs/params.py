@@ -68,6 +68,8 @@ def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
 _OF_GPUS = {"triton": "Triton", "mosaic_gpu": "Mosaic GPU"}
 """Names of jax's back ends for GPUs, by the packages of their classes."""
 
+_OF_TPUS = "mosaic"
+
 
 def gpu_backend(params: Mapping[str, Any]) -> str | None:
     """Back end of a kernel that is written for a GPU; None unless its parameters say so.
@@ -75,6 +77,19 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
     These are its compiler parameters, its mesh, the memory spaces of its operands and scratch, and
     operations that only Triton has, such as atomic ones.
     """
+    found = next((_OF_GPUS[name] for name in _packages(params) if name in _OF_GPUS), None)
+    if found is None and _has_operations_of_triton(params):
+        return "Triton"
+    return found
+
+
+def is_for_tpu(params: Mapping[str, Any]) -> bool:
+    """Return whether the same parts of a kernel say that it is written for a TPU."""
+    return _OF_TPUS in _packages(params)
+
+
+def _packages(params: Mapping[str, Any]) -> Iterator[str]:
+    """Packages of the classes of a kernel's compiler parameters, meshes and memory spaces."""
     refs = (variable for jaxpr in jaxprs_of(params) for variable in jaxpr.invars)
     stated = (
         params.get("compiler_params"),
@@ -82,11 +97,7 @@ def gpu_backend(params: Mapping[str, Any]) -> str | None:
         *params.get("meshes", ()),
         *(getattr(ref.aval, "memory_space", None) for ref in refs),
     )
-    packages = (name for value in stated for name in type(value).__module__.split("."))
-    found = next((_OF_GPUS[name] for name in packages if name in _OF_GPUS), None)
-    if found is None and _has_operations_of_triton(params):
-        return "Triton"
-    return found
+    return (name for value in stated for name in type(value).__module__.split("."))
 
 
 def _has_operations_of_triton(params: Mapping[str, Any]) -> bool:

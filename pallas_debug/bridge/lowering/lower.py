@@ -1,4 +1,4 @@
-"""Lowering of a captured kernel for a TPU target, in this process and without libtpu."""
+"""Lowering of a captured kernel for a target, in this process and without its compiler."""
 
 from __future__ import annotations
 
@@ -10,24 +10,36 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
+from pallas_debug import defaults
 from pallas_debug.bridge import chip, jaxcompat, patches
 from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import error_handling, lowering, mlir, source_info_util
+from pallas_debug.bridge.jaxcompat import (
+    error_handling,
+    lowering,
+    mlir,
+    mlir_ir,
+    source_info_util,
+    triton_dialect,
+)
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.bridge.jaxprs.params import gpu_backend, semaphores_of
-from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.jaxprs.params import gpu_backend, is_for_tpu, semaphores_of
+from pallas_debug.bridge.lowering import hook, mosaic_gpu
 from pallas_debug.errors import CannotRunError, CompiledWithOthersError
 from pallas_debug.model import Failure, SourceLine, Target
+from pallas_debug.store import layout
 
 _CALL_AT = re.compile(r"\bat (?P<file>\S+\.py):(?P<line>\d+)\b")
 """Kernel location in jax errors without an equation: `in pallas_call k at FILE:LINE`."""
+
+_TRITON = "__gpu$xla.gpu.triton"
+"""Custom call of a kernel that Triton compiles."""
 
 _LONGEST_NAME = 100
 """Maximum length of a kernel name. libtpu names its dumps after the kernel, encodes each non-ASCII
@@ -36,13 +48,15 @@ byte as three characters, and crashes if the file name is too long."""
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A kernel lowered to a TPU module.
+    """A kernel lowered to a module for a target.
 
     Attributes:
       module: StableHLO bytecode, as passed to the compiler.
       stablehlo: the same as text, with locations.
-      mosaic: the kernel's own module as text, with locations, before any pass.
+      mosaic: a TPU kernel's own module as text, with locations, before any pass.
       num_devices: number of devices that the module is partitioned for.
+      texts: what a back end for GPUs had before XLA gets the kernel, by names of files: Triton's
+        module, and Mosaic GPU's before and after it inferred layouts (since jax 0.12).
     """
 
     module: bytes
@@ -50,6 +64,7 @@ class Lowered:
     mosaic: str
     num_devices: int
     seconds: float
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 class LoweringFailed(Exception):
@@ -69,13 +84,9 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
     Raises:
       LoweringFailed: jax failed; its failure has the message and the Python line.
       CompiledWithOthersError: the kernel passes semaphores to or from another kernel.
-      CannotRunError: the kernel is written for a GPU.
+      CannotRunError: the kernel is written for another platform.
     """
-    if backend := gpu_backend(captured.params):
-        raise CannotRunError(
-            f"{captured.kernel.name} is a kernel for a GPU ({backend}). Kernels are compiled for "
-            "TPUs here"
-        )
+    _require_platform(captured, target)
     shared = semaphores_of(captured.params)
     if shared:
         raise CompiledWithOthersError(
@@ -85,8 +96,10 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
         )
     start = time.perf_counter()
     sink: list[str] = []
+    texts: dict[str, str] = {}
     try:
         with (
+            mosaic_gpu.collecting(captured.params, texts),
             hook.unwatched(),
             chip.answering(target),
             jax.enable_x64(captured.enable_x64),
@@ -94,18 +107,36 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
             collecting_mosaic(sink),
         ):
             traced = _traced(captured, target)
-            module = traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+            lowered = traced.lower(lowering_platforms=(target.platform,))
+            module = lowered.compiler_ir("stablehlo")
             stablehlo = module.operation.get_asm(enable_debug_info=True)
             bytecode = mlir.module_to_bytecode(module)
+            texts |= _texts_of_triton(module) if target.platform == "cuda" else {}
     except Exception as error:
         raise LoweringFailed(failure_of(error)) from error
     return Lowered(
         module=bytecode,
         stablehlo=stablehlo,
         mosaic="\n".join(sink),
+        texts=texts,
         num_devices=1 if captured.mesh is None else math.prod(captured.mesh.shape.values()),
         seconds=time.perf_counter() - start,
     )
+
+
+def _require_platform(captured: Capture, target: Target) -> None:
+    """Refuse a kernel that says that it is for a GPU or a TPU, and a target that is the other."""
+    name, backend = captured.kernel.name, gpu_backend(captured.params)
+    if backend is not None and target.platform == "tpu":
+        raise CannotRunError(
+            f"{name} is a kernel for a GPU ({backend}), and {target.name} is a TPU: name a GPU as "
+            "the target, such as h100"
+        )
+    if backend is None and target.platform != "tpu" and is_for_tpu(captured.params):
+        raise CannotRunError(
+            f"{name} is a kernel for a TPU, and {target.name} is a GPU: name a TPU as the target, "
+            f"such as {defaults.TARGET}"
+        )
 
 
 @contextlib.contextmanager
@@ -148,7 +179,9 @@ def _traced(captured: Capture, target: Target) -> Any:
         tuple(old.shape.keys()),
         axis_types=old.axis_types,
         abstract_device=AbstractDevice(
-            device_kind=target.device_kind, num_cores=target.num_cores, platform="tpu"
+            device_kind=target.device_kind,
+            num_cores=target.num_cores,
+            platform="tpu" if target.platform == "tpu" else "gpu",
         ),
     )
     whole = PartitionSpec(tuple(mesh.axis_names))
@@ -171,6 +204,23 @@ def _traced(captured: Capture, target: Target) -> Any:
         check_vma=False,
     )
     return jax.jit(sharded).trace(*args)
+
+
+def _texts_of_triton(module: Any) -> dict[str, str]:
+    """The module that a program passes to Triton, if it passes one."""
+    found: dict[str, str] = {}
+
+    def visit(operation: Any) -> Any:
+        target = operation.attributes.get("call_target_name")
+        if target is not None and target.value == _TRITON:
+            bytecode = operation.attributes["mhlo.backend_config"]["ir"].value_bytes
+            triton_dialect.register_dialect(module.context)
+            kernel = mlir_ir.Module.parse(bytecode, context=module.context)
+            found[layout.TTIR] = kernel.operation.get_asm(enable_debug_info=True)
+        return mlir_ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
 
 
 def _with_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:

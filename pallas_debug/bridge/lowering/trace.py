@@ -22,7 +22,7 @@ def lower_for_kernels(
     kwargs: Mapping[str, Any],
     target: Target,
 ) -> bool:
-    """Trace and lower `function` for a TPU, so that the hook sees its kernels.
+    """Trace and lower `function` for a target, so that the hook sees its kernels.
 
     Arrays and `ShapeDtypeStruct`s among the arguments are traced, other arguments are passed
     unchanged: `dump(f, x, block=128)` needs no static arguments.
@@ -34,8 +34,9 @@ def lower_for_kernels(
 
     avals = [_abstract(leaf) for leaf in given]
     with chip.answering(target), chip.listening(), hook.stubbed(), hook.without_caches():
-        jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
-        return chip.was_asked() is not None
+        jax.jit(call).trace(*avals).lower(lowering_platforms=(target.platform,))
+        # What code gets from a mesh of GPUs is not noticed.
+        return chip.was_asked() is not None or target.platform == "cuda"
 
 
 def lower_labelled(

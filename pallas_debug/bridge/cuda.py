@@ -1,0 +1,110 @@
+"""Driver for XLA's CUDA plugin, used only in the worker process: LLVM can abort the process.
+
+Imports jaxlib but not jax, as `libtpu.py`. The plugin compiles without a GPU or a driver, given the
+description of a GPU; what jax registers with it when it is initialised is registered here, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pallas_debug.bridge import libtpu
+from pallas_debug.bridge.jaxcompat import mlir_ir, xla_client
+from pallas_debug.chips import Gpu, gpu_of
+
+PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+"""Packages with the plugin's extensions, in jax's order."""
+
+_LIBRARIES = {"jax_cuda13_plugin": "xla_cuda13", "jax_cuda12_plugin": "xla_cuda12"}
+
+
+def compile_module(
+    module: bytes, *, target: str, options: Mapping[str, str]
+) -> libtpu.ExecutableReport:
+    """Compile a StableHLO module for one GPU.
+
+    Args:
+      module: bytecode.
+      target: name of the GPU.
+      options: XLA's options, by name.
+
+    Raises:
+      jax.errors.JaxRuntimeError: XLA or a back end of Pallas rejects the module.
+    """
+    device = _device(target)
+    with libtpu.mlir_context():
+        parsed = mlir_ir.Module.parse(module)
+    executable = device.client.compile(
+        parsed, xla_client.DeviceList((device,)), libtpu.compile_options([device.id], options)
+    )
+    return libtpu.ExecutableReport(
+        device_kind=device.device_kind,
+        build=str(device.client.platform_version).strip().partition("\n")[0],
+        memory=libtpu.memory_of(executable),
+    )
+
+
+@functools.cache
+def _device(target: str) -> Any:
+    gpu = gpu_of(target)
+    if gpu is None:
+        raise libtpu.TopologyError(f"{target} is not in the table of GPUs")
+    topology = xla_client.make_c_api_device_topology(
+        load(), topology="1x1x1", target_config=target_config(gpu)
+    )
+    return topology._make_compile_only_devices()[0]
+
+
+@functools.cache
+def load() -> Any:
+    """Load and initialise the plugin, once per process.
+
+    Raises:
+      ModuleNotFoundError: it is not installed.
+    """
+    name = next((name for name in PLUGINS if importlib.util.find_spec(name)), PLUGINS[-1])
+    library = importlib.util.find_spec(f"jax_plugins.{_LIBRARIES[name]}")
+    if library is None or library.origin is None:
+        raise ModuleNotFoundError(f"jax_plugins.{_LIBRARIES[name]} is not installed")
+    extension = importlib.import_module(f"{name}.cuda_plugin_extension")
+    plugin = xla_client.load_pjrt_plugin_dynamically(
+        "cuda", str(Path(library.origin).with_name("xla_cuda_plugin.so"))
+    )
+    xla_client.initialize_pjrt_plugin("cuda")
+    xla_client.register_custom_type_handler(
+        "CUDA", functools.partial(extension.register_custom_type, plugin)
+    )
+    xla_client.register_custom_call_handler(
+        "CUDA", functools.partial(extension.register_custom_call_target, plugin)
+    )
+    for type_, value in extension.ffi_types().items():
+        xla_client.register_custom_type(type_, value, platform="CUDA")
+    for call, value in extension.ffi_handlers().items():
+        xla_client.register_custom_call_target(call, value, platform="CUDA", api_version=1)
+    return plugin
+
+
+def target_config(gpu: Gpu) -> str:
+    """Describe a GPU as XLA's `GpuTargetConfigProto` in text form."""
+    major, minor = gpu.capability
+    return f"""gpu_device_info {{
+      threads_per_block_limit: 1024 threads_per_warp: 32
+      shared_memory_per_block: {48 << 10} shared_memory_per_block_optin: {gpu.shared_limit}
+      shared_memory_per_core: {gpu.shared} threads_per_core_limit: {gpu.threads}
+      registers_per_core_limit: 65536 registers_per_block_limit: 65536
+      core_count: {gpu.multiprocessors} fpus_per_core: {64 if gpu.capability == (8, 0) else 128}
+      block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+      memory_bandwidth: {gpu.bandwidth:.0f} l2_cache_size: {gpu.l2}
+      clock_rate_ghz: {gpu.clock / 1e9} device_memory_size: {gpu.memory}
+      cuda_compute_capability {{ major: {major} minor: {minor} }}
+    }}
+    platform_name: "CUDA"
+    dnn_version_info {{ major: 9 minor: 7 }}
+    runtime_version {{ major: 12 minor: 9 }}
+    device_description_str: "{gpu.device_kind}"
+    """
