@@ -13,6 +13,9 @@ VARIABLES = {
     "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
     "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
     "JAX_XLA_PROFILE_VERSION": "As for any jax program: part of XLA's options for every kernel.",
+    "XLA_FLAGS": "Passed to compilations for GPUs, except flags about dumps, and part of their "
+    "cache key.",
+    "PATH": "`ptxas` and `nvdisasm` are taken from it if NVIDIA's packages are not installed.",
     "PYTHONPATH": "Passed to the compiler's process.",
     "TERM": "`dumb` turns the progress line and colours off.",
     "NO_COLOR": "If set and not empty, disables colours.",

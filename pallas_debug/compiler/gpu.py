@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING
 from pallas_debug.compiler.protocol import CompileRequest
 from pallas_debug.compiler.stages import ChildFlags
 from pallas_debug.errors import CannotRunError
+from pallas_debug.store import layout
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.libtpu import ExecutableReport
 
 REMEDY = "pip install 'pallas-debug[gpu]'"
 """Command that installs what the back ends need."""
-
-PTX, MESSAGES, SASS = "kernel.ptx", "kernel.ptxas", "kernel.sass"
-"""Files that the child makes in the folder of its dumps."""
 
 PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
 """Distributions of XLA's plugin, in jax's order."""
@@ -261,17 +259,17 @@ def _assemble(dumps: Path, folder: Path) -> None:
         return
     # LLVM counts the lines of inline assembly on from that of its operation.
     ptx = _INLINE.sub(lambda asm: asm["first"] + _LOCATION.sub("", asm["rest"]), ptx)
-    (dumps / PTX).write_text(ptx)
+    (dumps / layout.PTX).write_text(ptx)
     cubin = str(folder / "kernel.cubin")
     flags = [f"-arch={target['name']}", "-lineinfo", "-v"]
-    done = _run([ptxas, *flags, str(dumps / PTX), "-o", cubin])
+    done = _run([ptxas, *flags, str(dumps / layout.PTX), "-o", cubin])
     messages = done.stdout + done.stderr
-    (dumps / MESSAGES).write_text(messages)
+    (dumps / layout.PTXAS).write_text(messages)
     if done.returncode:
         raise AssemblyError(messages.strip())
     if nvdisasm is not None:
         listed = _run([nvdisasm, "-g", "-c", cubin])
-        (dumps / SASS).write_text(listed.stdout)
+        (dumps / layout.SASS).write_text(listed.stdout)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

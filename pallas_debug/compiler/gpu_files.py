@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pallas_debug.compiler import gpu, triton_lines
+from pallas_debug.compiler import triton_lines
 from pallas_debug.compiler.compile import Files
 from pallas_debug.model import Pass
 from pallas_debug.store import layout
@@ -25,17 +25,14 @@ _DUMP = re.compile(
 _LEVEL = 3
 """Level of compression, at which it takes a tenth of a second for the largest kernel of jax."""
 
-_DUMPED = {gpu.PTX: layout.PTX, gpu.MESSAGES: layout.PTXAS, gpu.SASS: layout.SASS}
-"""Where files that the child left are kept."""
-
 _LOWERED = {
     layout.TTIR: layout.TTIR,
-    "constraint_system.txt": layout.CONSTRAINTS,
-    "resources.txt": layout.RESOURCES,
+    "constraint_system": layout.CONSTRAINTS,
+    "resources": layout.RESOURCES,
 }
 """Where texts from before the child are kept."""
 
-_BEFORE, _AFTER = "before_layout_inference.txt", "after_layout_inference.txt"
+_BEFORE, _AFTER = "before_layout_inference", "after_layout_inference"
 _LOGS = _OF_MOSAIC, _OF_TRITON = ".mlir-passes.log", ".triton-to-llvm.txt"
 
 
@@ -58,7 +55,8 @@ def of_dumps(
       has_failed: whether the kernel has no executable.
     """
     named = {path.name: path for path in sorted(dumps)}
-    files: Files = {kept: named[name] for name, kept in _DUMPED.items() if name in named}
+    assembled = (layout.PTX, layout.PTXAS, layout.SASS)
+    files: Files = {name: named[name] for name in assembled if name in named}
     files |= {kept: _encoded(texts[name]) for name, kept in _LOWERED.items() if name in texts}
     llvm = [path for name, path in named.items() if name.endswith("ir-with-opt.ll")]
     if layout.TTIR in texts and llvm:  # the largest one; others have the constants alone

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+from unittest import mock
 
 import jaxlib.mlir.dialects
 import numpy as np
@@ -52,12 +53,13 @@ def ours(device_ids: list[int], overrides: Mapping[str, str]) -> bytes:
 
 
 def theirs(device_ids: list[int], overrides: Mapping[str, str]) -> bytes:
-    options = jax_compiler.get_compile_options(
-        num_replicas=1,
-        num_partitions=len(device_ids),
-        device_assignment=np.array([device_ids]),
-        env_options_overrides=dict(overrides),
-    )
+    with mock.patch.object(jax_compiler.lib, "cuda_path", None):  # of the plugin for GPUs
+        options = jax_compiler.get_compile_options(
+            num_replicas=1,
+            num_partitions=len(device_ids),
+            device_assignment=np.array([device_ids]),
+            env_options_overrides=dict(overrides),
+        )
     # As jax itself sets them for a computation on one device, which is not partitioned.
     options.executable_build_options.use_spmd_partitioning = len(device_ids) > 1
     options.executable_build_options.use_shardy_partitioner = len(device_ids) > 1

@@ -61,7 +61,7 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
     for extra in ("all", "tpu"):
         assert f"Requires-Dist: jax[tpu]>={OLDEST_JAX}; extra == '{extra}'\n" in metadata
     extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
-    assert set(extras) == {"tpu", "pytest", "remote", "search", "all", "docs", "dev"}
+    assert set(extras) == {"tpu", "gpu", "pytest", "remote", "search", "all", "docs", "dev"}
     assert "License-Expression: Apache-2.0" in metadata
     for field in ("Author: ", "Project-URL: ", "Classifier: Topic :: Software Development :: Test"):
         assert f"\n{field}" in metadata, field

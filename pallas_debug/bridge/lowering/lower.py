@@ -55,7 +55,7 @@ class Lowered:
       stablehlo: the same as text, with locations.
       mosaic: a TPU kernel's own module as text, with locations, before any pass.
       num_devices: number of devices that the module is partitioned for.
-      texts: what a back end for GPUs had before XLA gets the kernel, by names of files: Triton's
+      texts: what a back end for GPUs had before XLA gets the kernel, by name: Triton's
         module, and Mosaic GPU's before and after it inferred layouts (since jax 0.12).
     """
 

@@ -57,9 +57,9 @@ def keeping(dump: Callable[[str, str, str], None]) -> Callable[[str, str, str], 
         if _texts.value is None:
             dump(content, name, path)
             return
-        end = name.partition(".")[2]
-        if end.endswith("_layout_inference.txt"):
+        what = name.partition(".")[2].removesuffix(".txt")
+        if what.endswith("_layout_inference"):
             content = _module.value.operation.get_asm(enable_debug_info=True)
-        _texts.value[end] = content
+        _texts.value[what] = content
 
     return keep
