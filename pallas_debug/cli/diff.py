@@ -19,13 +19,11 @@ from pallas_debug.store import layout, texts
 from pallas_debug.store.layout import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from pallas_debug.ir.diff import Change, Diff, Summary
+    from pallas_debug.ir.diff import Diff, Summary
     from pallas_debug.ir.operations import Noise
     from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
-
-MAX_CONTEXT = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +36,6 @@ class DiffOptions(shared.StoredOptions):
     )
     ignore: str | None = shared.option(
         "-i", "--ignore", help="Differences to ignore, comma-separated: ssa, loc, attrs; or all."
-    )
-    context: int = shared.option(
-        "-U",
-        "--context",
-        type=click.IntRange(0, MAX_CONTEXT),
-        default=3,
-        help="Lines of context around a change.",
-        show_default=True,
     )
     summary: bool = shared.option("-s", "--summary", help="Print only counts of operations.")
     stats: bool = shared.option(
@@ -90,7 +80,8 @@ def run(options: DiffOptions) -> int:
             )
         kernel = place.only()
         code = _show([_of_one(kernel, place.target, stages)], [], options)
-        return _followed(code, place.look([kernel], "stats"), options)
+        output.follow(place.look([kernel], "stats"), as_json=options.as_json)
+        return code
     pairs, alone = _pairs(place, against, options)
     if not pairs:
         raise UsageError(f"no kernel of {one_line(place.root)} has a counterpart to compare with")
@@ -101,7 +92,8 @@ def run(options: DiffOptions) -> int:
         paired = [(Costed(*_compiled(a)), Costed(*_compiled(b))) for a, b in pairs]
         others = [Costed(*_compiled(side)) for side in alone if side[1] is not None]
         code = diff_stats.compare(paired, others, as_json=options.as_json)
-        return _followed(code, place.look(kernels, "stats"), options)
+        output.follow(place.look(kernels, "stats"), as_json=options.as_json)
+        return code
     found: dict[tuple[str, str], tuple[StoredText, StoredText]] = {}
     for a, b in pairs:  # stages before the compiler's are the same for all targets
         try:
@@ -114,17 +106,11 @@ def run(options: DiffOptions) -> int:
         else:
             found[old.label, new.label] = old, new
     code = _show(list(found.values()), alone, options)
-    return _followed(code, place.look(kernels, "diff", "--stats", against=against), options)
+    output.follow(place.look(kernels, "diff", "--stats", against=against), as_json=options.as_json)
+    return code
 
 
 command = shared.make("diff", DiffOptions, run)
-
-
-def _followed(code: int, command: str, options: DiffOptions) -> int:
-    """Print the command to run next, unless the output is JSON, and return the exit code."""
-    if not options.as_json:
-        output.follow(command)
-    return code
 
 
 _Side = tuple["StoredKernel", str | None]
@@ -206,7 +192,7 @@ def _show(
         if options.summary:
             _print_summary(old, new, different, engine.summary(old.module(), new.module()))
         elif different.changed:
-            _print_unified(different, old, new, options.context)
+            _print_unified(different, old, new)
         if not different.changed:
             but = f", but for {', '.join(ignored)}" if ignored else ""
             output.message(f"no difference between {old.label} and {new.label}{but}")
@@ -304,45 +290,19 @@ def _header(old: StoredText, new: StoredText) -> str:
     return sides(str(old.file.path), str(new.file.path))
 
 
-def _print_unified(different: Diff, old: StoredText, new: StoredText, context: int) -> None:
+def _print_unified(different: Diff, old: StoredText, new: StoredText) -> None:
     output.echo(_header(old, new))
-    if not output.colored():
-        for line in different.unified(old.label, new.label, context):
+    looks: dict[str, dict[str, Any]] = {
+        "-": {"fg": "red"},
+        "+": {"fg": "green"},
+        "@": {"fg": "cyan"},
+    }
+    for n, line in enumerate(different.unified(old.label, new.label)):
+        if output.colored():
+            look = {"bold": True} if n < 2 else looks.get(line[:1], {})
+            click.echo(click.style(output.visible(line), **look))
+        else:
             output.echo(line)
-        return
-    click.echo(click.style(f"--- {output.visible(old.label)}", bold=True))
-    click.echo(click.style(f"+++ {output.visible(new.label)}", bold=True))
-    for hunk in different.hunks(context):
-        click.echo(click.style(different.place(hunk), fg="cyan"))
-        for change in hunk:
-            for line in _styled(different, change):
-                click.echo(line)
-
-
-def _styled(different: Diff, change: Change) -> Iterator[str]:
-    """Yield the lines of a change in colour, highlighting the words that differ in paired lines."""
-    from pallas_debug.ir.diff import words
-
-    if change.tag == "equal":
-        for n in change.new:
-            yield " " + output.visible(different.new.lines[n])
-        return
-    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for a, b in different.pairs(change):
-        if a is not None and b is not None:
-            spans["-", a], spans["+", b] = words(different.old.lines[a], different.new.lines[b])
-    for sign, numbers, side, color in (
-        ("-", change.old, different.old, "red"),
-        ("+", change.new, different.new, "green"),
-    ):
-        for n in numbers:
-            line, at = side.lines[n], 0
-            pieces = [click.style(sign, fg=color)]
-            for start, stop in spans.get((sign, n), []):
-                pieces.append(click.style(output.visible(line[at:start]), fg=color))
-                pieces.append(click.style(output.visible(line[start:stop]), fg=color, reverse=True))
-                at = stop
-            yield "".join([*pieces, click.style(output.visible(line[at:]), fg=color)])
 
 
 def _print_summary(old: StoredText, new: StoredText, different: Diff, counts: Summary) -> None:
@@ -374,13 +334,13 @@ def _as_json(
             name: {"before": before, "after": after}
             for name, (before, after) in counts.changed.items()
         },
-        "hunks": [] if options.summary else list(_hunks(different, options.context)),
+        "hunks": [] if options.summary else _hunks(different),
     }
 
 
-def _hunks(different: Diff, context: int) -> Iterator[list[dict[str, Any]]]:
-    for hunk in different.hunks(context):
-        yield [
+def _hunks(different: Diff) -> list[list[dict[str, Any]]]:
+    return [
+        [
             {
                 "tag": change.tag,
                 "old": _numbered(different.old, change.old),
@@ -388,6 +348,8 @@ def _hunks(different: Diff, context: int) -> Iterator[list[dict[str, Any]]]:
             }
             for change in hunk
         ]
+        for hunk in different.hunks()
+    ]
 
 
 def _numbered(side: Any, numbers: range) -> list[dict[str, Any]]:

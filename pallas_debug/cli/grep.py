@@ -76,8 +76,8 @@ def run(options: GrepOptions) -> int:
         found = _hits(texts, query, problems, as_json=options.as_json)
     for problem in problems:
         output.message(problem)
-    if found is not None and not options.as_json:
-        output.follow(_look_at(*found, place))
+    if found is not None:
+        output.follow(_look_at(*found, place), as_json=options.as_json)
     if problems:
         return Exit.CANNOT_RUN
     return Exit.FAILED if found is None else Exit.OK

@@ -52,8 +52,8 @@ def run(options: LsOptions) -> int:
             if problem:
                 output.message(problem)
                 problems += 1
-    if chosen and not options.as_json:
-        output.follow(_next(place, [kernel for kernel, _ in chosen]))
+    if chosen:
+        output.follow(_next(place, [k for k, _ in chosen]), as_json=options.as_json)
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 

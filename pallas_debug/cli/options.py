@@ -142,6 +142,11 @@ def as_json() -> Any:
     return option("--json", help="Print JSON to standard output.")
 
 
+def compared(reference: str | None) -> list[str]:
+    """The words of a command line that name a reference."""
+    return [] if reference is None else ["--reference", reference]
+
+
 def timeout() -> Any:
     return option(
         "--timeout",

@@ -268,12 +268,12 @@ def has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def follow(command: str | None) -> None:
-    """Print the command to run next as the last line, on standard error; no line for None.
+def follow(command: str | None, *, as_json: bool = False) -> None:
+    """Print the command to run next as the last line, on standard error.
 
-    With `--json`, there is no such line.
+    There is no such line for None, and after JSON.
     """
-    if command is not None:
+    if command is not None and not as_json:
         click.echo(painted(f"{LABEL}{visible(command)}", sys.stderr), err=True)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pallas_debug import defaults, followup
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError
@@ -58,8 +59,7 @@ def run(options: VerifyOptions) -> Exit:
     click.echo(output.visible(str(found)))
     if found.failing is not None:
         words = [word for text in found.failing.input.texts for word in ("--arg", text)]
-        if options.reference is not None:
-            words += ["--reference", options.reference]
+        words += shared.compared(options.reference)
         words += ["--grad"] * options.grad
         for name, value in (("--rtol", options.rtol), ("--atol", options.atol)):
             words += [] if value is None else [name, str(value)]

@@ -76,8 +76,7 @@ def run(options: ShowOptions) -> int:
         output.echo(text, newline=not text.endswith("\n"))
     for problem in problems:
         output.message(problem)
-    if not options.as_json:
-        output.follow(_next(place, found, target, stage))
+    output.follow(_next(place, found, target, stage), as_json=options.as_json)
     return Exit.CANNOT_RUN if problems else Exit.OK
 
 

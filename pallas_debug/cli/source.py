@@ -76,9 +76,9 @@ def run(options: SourceOptions) -> int:
         output.print_json("source", {"sources": documents})
     elif found:
         _print(found, whole=options.whole)
-    if not options.as_json:
-        words = ("timeline",) if options.cost else ("source", "--cost")
-        output.follow(place.look([kernel for kernel, _ in chosen], *words))
+    words = ("timeline",) if options.cost else ("source", "--cost")
+    next_ = place.look([kernel for kernel, _ in chosen], *words)
+    output.follow(next_, as_json=options.as_json)
     return code
 
 

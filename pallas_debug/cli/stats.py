@@ -94,8 +94,8 @@ def run(options: StatsOptions) -> int:
         rows = [_row(one.name, of) for one, of in zip(found, stats, strict=True)]
         columns = ["kernel", "target", "cycles", "mostly", "spills", "hottest line"]
         output.print_table(columns, rows, right=(2, 4))
-    if found and not options.as_json:
-        output.follow(_next(found))
+    if found:
+        output.follow(_next(found), as_json=options.as_json)
     return code
 
 

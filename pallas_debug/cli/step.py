@@ -35,6 +35,12 @@ class StepOptions(shared.CallOptions):
         "--post-mortem",
         help="Run the sanitizer first, and open at its first finding, or where the run stopped.",
     )
+    reference: str | None = shared.option(
+        "--reference",
+        metavar="MODULE:FUNCTION",
+        help="The reference with which `verify` compares, for the command to run next.",
+        hidden=True,
+    )
     plain: bool = shared.option(
         "--plain",
         help="Use a plain prompt instead of the terminal UI; the default without a terminal.",
@@ -74,7 +80,8 @@ def run(options: StepOptions) -> int:
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
     notes = (*captured.notes, *made_up)
     open_session(captured.session, notes, plain=options.plain or None)
-    output.follow(followup.after_step(options.words(), options.test))
+    words = [*shared.compared(options.reference), *options.words()]
+    output.follow(followup.after_step(words, options.test))
     return Exit.OK
 
 

@@ -78,8 +78,8 @@ def run(options: TimelineOptions) -> int:
     else:
         for one in made:
             output.echo_wrapped(strip.title(one), 4)
-    if not options.as_json:
-        output.follow(place.look([item.kernel for item in items], "stats"))
+    kernels = [item.kernel for item in items]
+    output.follow(place.look(kernels, "stats"), as_json=options.as_json)
     return code
 
 

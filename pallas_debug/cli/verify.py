@@ -179,8 +179,7 @@ def run(options: VerifyOptions) -> int:
         except Exception as error:
             raise problem_of(error, "engine", f"verifying {options.what}") from error
     code = _show(verdict, options)
-    if not options.as_json:
-        output.follow(next_command(verdict, options))
+    output.follow(next_command(verdict, options), as_json=options.as_json)
     return code
 
 
@@ -189,8 +188,6 @@ def next_command(verdict: Verdict, options: VerifyOptions) -> str:
     if options.grad and verdict.findings:  # no command steps through a gradient
         return followup.command("browse", options.to)
     verified: list[str] = ["--grad"] if options.grad else []
-    if options.reference is not None:
-        verified += ["--reference", options.reference]
     if any(outcome.points is not None for outcome in verdict.outcomes) and options.budget:
         verified += ["--budget", f"{4 * options.budget:g}"]
     elif verdict.ok and not options.engines and options.targets == (defaults.TARGET,):
@@ -199,7 +196,7 @@ def next_command(verdict: Verdict, options: VerifyOptions) -> str:
         verified = []
     return followup.after_verdict(
         verdict.findings,
-        options.words(),
+        [*shared.compared(options.reference), *options.words()],
         options.to,
         verified=verified,
         is_complete=verdict.complete,

@@ -142,7 +142,6 @@ def _details(
         content += [
             section("Lines by cost", figures.lines_table(stats, reported.link, text)),
             section("Units", figures.units_table(stats)),
-            section("Loops", figures.loops_table(stats)),
             section("Copies and work", figures.traffic_facts(stats.traffic)),
             section("Memory", memory.memory_part(stats.memory)),
             section("About these figures", figures.notes(stats, found.problems)),

@@ -292,7 +292,7 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
                                                                         "specify the arguments: "
                                                                         "pass only one of them"),
         (["pages.py", "--inputs", "pages:inputs"], 2, "--inputs is for package.module:function"),
-        (["pages:gather", "--arg", "i32[3]=[0,1"], 2, "column 12: expected ',' or ']'"),
+        (["pages:gather", "--arg", "i32[3]=[0,1"], 2, "column 8: '[' was never closed"),
     ):  # fmt: skip
         done = command("verify", *given)
         assert done.returncode == code, done.stderr
@@ -416,7 +416,7 @@ FUNCTION = "rows:gather", "--arg", "f32[16,128]"
         (
             JUDGED.in_part("7 of 9 grid points", (2, 9)),
             [*FUNCTION, "--reference", "rows:plain", "--budget", "60"],
-            "verify --reference rows:plain --budget 240 rows:gather --arg 'f32[16,128]'",
+            "verify --budget 240 --reference rows:plain rows:gather --arg 'f32[16,128]'",
         ),
         (replace(JUDGED, status="unjudged"), ["-m", "rows"], "report dumps"),
         (JUDGED, ["rows.py", "--", "-n", "2"], "verify -t all -- rows.py -n 2"),

@@ -10,7 +10,7 @@ from pallas_debug.profile.changes.comparison import Texts
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
-from pallas_debug.profile.stats import LoopCost, Stats
+from pallas_debug.profile.stats import Stats
 from pallas_debug.profile.traffic import Traffic
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
@@ -19,9 +19,6 @@ from pallas_debug.report.parts.findings import Link, nowhere
 
 MAX_LINES = 15
 """Maximum number of Python lines listed by cost; the source shows all."""
-
-MAX_PARTS = 40
-"""Maximum number of loops or regions listed."""
 
 _ORIGINS = {
     "compiler": "stated by the compiler",
@@ -140,35 +137,6 @@ def _share(value: Figure) -> Child:
     return measured(share, words.percent(share))
 
 
-def loops_table(stats: Stats) -> Markup:
-    """Loops of the schedule, in order."""
-    if not stats.loops:
-        return Markup()
-    shown = stats.loops[:MAX_PARTS]
-    more = len(stats.loops) - len(shown)
-    caption = "Loops of the schedule" + (f"; {more} more are not shown" if more else "")
-    return table(
-        caption,
-        ["loop", "bundles", "executed", "share", "busiest units", "spills"],
-        [_loop(loop) for loop in shown],
-        numeric=(1, 2, 3, 5),
-        prose=(4,),
-    )
-
-
-def _loop(loop: LoopCost) -> list[Child]:
-    busiest = sorted(loop.units.items(), key=lambda item: -item[1])[:3]
-    name = f"{'· ' * loop.depth}{loop.start:#x} to {loop.stop - 1:#x}"
-    return [
-        tag("code", name),
-        words.number(loop.bundles.value),
-        words.number(loop.executed.value),
-        _share(loop.share),
-        ", ".join(f"{unit} {words.percent(share)}" for unit, share in busiest if share),
-        words.number(loop.spills),
-    ]
-
-
 def traffic_facts(traffic: Traffic) -> Markup:
     """Bytes copied against work done, and the roofline of the published peaks."""
     bound = {
@@ -263,6 +231,5 @@ def summary(stats: Stats, text: Texts = lambda line: line.text) -> Markup:
         tiles(stats),
         section("Units", units_table(stats), level=4),
         section("Lines", lines_table(stats, text=text), level=4),
-        section("Loops", loops_table(stats), level=4),
         notes(stats),
     )
