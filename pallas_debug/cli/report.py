@@ -55,21 +55,22 @@ def run(options: ReportOptions) -> int:
         )
     paths = options.where or (Path(defaults.DIRECTORY),)
     places = [where.place_at(path, options.kernel) for path in paths]
-    *old, kernels = [place.kernels() for place in places]
-    place, before = places[-1], [kernel for found in old for kernel in found]
+    place, kernels = places[-1], places[-1].kernels()
+    before = (places[0].reader, places[0].kernels()) if len(places) > 1 else None
+    every = [*(before[1] if before is not None else ()), *kernels]
     targets = options.targets or ((place.target,) if place.target else ())
     if not kernels and not any(record.findings for record in place.reader.iter_runs()):
         raise UsageError(where.no_kernels(place.root))
-    where.check_targets(targets, [*before, *kernels])
+    where.check_targets(targets, every)
     title = " → ".join(one.root.resolve().name for one in places)
     try:
         written = write_report(
-            place.reader, kernels, options.to, title=title, targets=targets, old=before
+            place.reader, kernels, options.to, title=title, targets=targets, before=before
         )
     except OSError as error:
         raise output.unwritable(options.to, error) from error
-    compilations = [c for k in (*before, *kernels) for c in k.compilations]
-    found = [k.problem for k in (*before, *kernels)] + [c.problem for c in compilations]
+    compilations = [c for k in every for c in k.compilations]
+    found = [k.problem for k in every] + [c.problem for c in compilations]
     problems = [*filter(None, found), *(d for c in compilations for d in c.damaged())]
     for problem in problems:
         output.message(problem)

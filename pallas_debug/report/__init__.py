@@ -33,13 +33,13 @@ def write_report(
     *,
     title: str,
     targets: Sequence[str] = (),
-    old: Iterable[StoredKernel] = (),
+    before: tuple[DumpReader, Sequence[StoredKernel]] | None = None,
 ) -> WrittenReport:
     """Write the page about some kernels of a dump directory.
 
     Args:
       targets: the only targets to show; all by default.
-      old: kernels of another dump to compare them with.
+      before: another dump to compare them with, and its kernels.
 
     Raises:
       OSError: the file cannot be written.
@@ -48,7 +48,7 @@ def write_report(
     from pallas_debug.report.page import render_page
     from pallas_debug.store.disk import write_whole
 
-    page, left_out = render_page(collect(reader, kernels, targets, old), title)
+    page, left_out = render_page(collect(reader, kernels, targets, before), title)
     data = page.encode(errors="backslashreplace")
     write_whole(path, data)
     return WrittenReport(size=len(data), left_out=left_out)

@@ -183,7 +183,7 @@ def _read(name: str, find: Callable[[], StoredText]) -> Text:
 def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
     """Lines of the kernel's own file with what was found there: a mark, and its text."""
     own = kernel.stored.own_file
-    for finding in kernel.findings:
+    for finding in kernel.records.findings:
         message = finding.message.partition("\n")[0]
         for at in filter(None, (finding.source, finding.other)):
             if own is None or at.file == own:

@@ -33,6 +33,27 @@ class ReportedTarget:
         return self.stored.compilation is not None and self.stored.compilation.ok
 
 
+@dataclass(kw_only=True)
+class Records:
+    """What runs recorded about a kernel.
+
+    Attributes:
+      tests: tests and scripts that used it.
+      judged: engines that judged it in some run.
+    """
+
+    collector: Collector = field(default_factory=Collector)
+    prints: list[PrintRecord] = field(default_factory=list)
+    hints: dict[Hint, None] = field(default_factory=dict)
+    gaps: dict[Gap, None] = field(default_factory=dict)
+    tests: dict[str, None] = field(default_factory=dict)
+    judged: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.collector.findings
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportedKernel:
     """A kernel of the report.
@@ -40,19 +61,15 @@ class ReportedKernel:
     Attributes:
       id: of its section in the page.
       targets: each after that of the old dump, if there is one.
-      tests: tests and scripts that used it.
-      judged: engines that judged it in some run, without the targets that it was compiled for.
+      records: of runs; those of engines that did not judge the targets are not among its gaps.
+      gone: findings of the old dump that are not found any more.
     """
 
     id: str
     stored: StoredKernel
     targets: tuple[ReportedTarget, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    prints: tuple[PrintRecord, ...] = ()
-    hints: tuple[Hint, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    tests: tuple[str, ...] = ()
-    judged: tuple[str, ...] = ()
+    records: Records = field(default_factory=Records)
+    gone: tuple[Finding, ...] = ()
 
     @property
     def name(self) -> str:
@@ -126,44 +143,61 @@ class Contents:
         return tuple(dict.fromkeys(t.label for kernel in self.kernels for t in kernel.targets))
 
 
-@dataclass
-class _Used:
-    """Records of runs that concern one kernel."""
-
-    collector: Collector = field(default_factory=Collector)
-    prints: list[PrintRecord] = field(default_factory=list)
-    hints: dict[Hint, None] = field(default_factory=dict)
-    gaps: dict[Gap, None] = field(default_factory=dict)
-    tests: dict[str, None] = field(default_factory=dict)
-    judged: dict[str, None] = field(default_factory=dict)
-
-
 def collect(
     reader: DumpReader,
     kernels: Iterable[StoredKernel],
     targets: Sequence[str] = (),
-    old: Iterable[StoredKernel] = (),
+    before: tuple[DumpReader, Sequence[StoredKernel]] | None = None,
 ) -> Contents:
     """Collect kernels, compiled for some or all targets, with the records of runs about them.
 
     Args:
-      old: kernels of another dump to compare them with.
+      before: another dump to compare them with, and its kernels.
     """
     chosen = list(kernels)
-    used: dict[str, _Used] = {kernel.name: _Used() for kernel in chosen}
-    elsewhere = _Used()
+    records, elsewhere = _recorded(reader, chosen)
+    old = list(before[1]) if before is not None else []
+    records_before = _recorded(*before)[0] if before is not None else {}
+    pairs, gone = _paired(old, chosen)
+    reported = []
+    for n, (was, kernel) in enumerate(pairs):
+        found = records[kernel.name]
+        known = {(finding.kind, finding.operand) for finding in found.findings}
+        earlier = records_before[was.name].findings if was is not None else ()
+        reported.append(
+            ReportedKernel(
+                id=f"k{n}",
+                stored=kernel,
+                targets=_targets(kernel, was, targets),
+                records=found,
+                gone=tuple(f for f in earlier if (f.kind, f.operand) not in known),
+            )
+        )
+    return Contents(
+        kernels=tuple(reported),
+        elsewhere=elsewhere.findings,
+        gone=tuple(k.own_name for k in gone),
+    )
+
+
+def _recorded(
+    reader: DumpReader, kernels: Sequence[StoredKernel]
+) -> tuple[dict[str, Records], Records]:
+    """Return the records of runs about each kernel, by folder, and those about others."""
+    found = {kernel.name: Records() for kernel in kernels}
+    elsewhere = Records()
     by_name: dict[str, list[str]] = {}
-    for folder in used:
+    for folder in found:
         by_name.setdefault(_DIGITS.sub("", folder), []).append(folder)
     for record in reader.iter_runs():
 
-        def of(kernel: str, digest: str = "", folders: Sequence[str] = record.kernels) -> _Used:
-            return used.get(_folder_of(kernel, folders, by_name, digest), elsewhere)
+        def of(kernel: str, digest: str = "", folders: Sequence[str] = record.kernels) -> Records:
+            return found.get(_folder_of(kernel, folders, by_name, digest), elsewhere)
 
         for folder in record.kernels:
-            used.get(folder, elsewhere).tests.setdefault(record.name)
+            found.get(folder, elsewhere).tests.setdefault(record.name)
         for folder, engines in record.judged.items():
-            used.get(folder, elsewhere).judged.update(dict.fromkeys(engines))
+            found.get(folder, elsewhere).judged.update(dict.fromkeys(engines))
         for finding in record.findings:
             of(finding.kernel, finding.digest).collector.add(finding)
         for hint in record.hints:
@@ -172,37 +206,15 @@ def collect(
             of(gap.kernel, gap.digest).gaps.setdefault(gap)
         for printed in record.prints:
             of(printed.kernel).prints.append(printed)
-    pairs, gone = _paired(list(old), chosen)
-    return Contents(
-        kernels=tuple(
-            _reported(f"k{n}", kernel, before, used[kernel.name], targets)
-            for n, (before, kernel) in enumerate(pairs)
-        ),
-        elsewhere=elsewhere.collector.findings,
-        gone=tuple(k.own_name for k in gone),
-    )
-
-
-def _reported(
-    id_: str,
-    kernel: StoredKernel,
-    old: StoredKernel | None,
-    used: _Used,
-    targets: Sequence[str],
-) -> ReportedKernel:
-    # A run that ended while the compiler worked knows nothing of what it made later.
-    compiled = {c.target for c in kernel.compilations if c.compilation and c.compilation.ok}
-    return ReportedKernel(
-        id=id_,
-        stored=kernel,
-        targets=_targets(kernel, old, targets),
-        findings=used.collector.findings,
-        prints=tuple(used.prints),
-        hints=tuple(used.hints),
-        gaps=tuple(gap for gap in used.gaps if gap.engine not in compiled),
-        tests=tuple(used.tests),
-        judged=tuple(engine for engine in used.judged if engine not in compiled),
-    )
+    for kernel in kernels:
+        # A run that ended while the compiler worked knows nothing of what it made later.
+        compiled = {c.target for c in kernel.compilations if c.compilation and c.compilation.ok}
+        of_kernel = found[kernel.name]
+        for engine in compiled:
+            of_kernel.judged.pop(engine, None)
+        for gap in [gap for gap in of_kernel.gaps if gap.engine in compiled]:
+            del of_kernel.gaps[gap]
+    return found, elsewhere
 
 
 def _paired(

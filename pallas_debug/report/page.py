@@ -122,11 +122,13 @@ def _overview(contents: Contents, title: str, stats: Sequence[StatsByLabel]) -> 
             "section",
             tag("h3", tag("a", reported.name, href=f"#{reported.id}")),
             _failures(reported),
-            findings.finding_list(reported.findings, reported.link),
-            findings.hint_list(reported.hints, reported.link),
+            findings.finding_list(reported.records.findings, reported.link),
+            findings.hint_list(reported.records.hints, reported.link),
         )
         for reported in contents.kernels
-        if reported.findings or reported.hints or any(_failure(t) for t in reported.targets)
+        if reported.records.findings
+        or reported.records.hints
+        or any(_failure(t) for t in reported.targets)
     ]
     elsewhere = findings.finding_list(contents.elsewhere)
     kernels = overview.matrix(contents, stats) if contents.kernels else None

@@ -59,7 +59,7 @@ def _kernel(
     of = reported.stored.kernel
     problem = reported.stored.problem
     targets = list(zip(reported.targets, profiles, strict=True))
-    tests = tag("ul", [tag("li", tag("code", name)) for name in reported.tests[:50]])
+    tests = tag("ul", [tag("li", tag("code", name)) for name in [*reported.records.tests][:50]])
     return tag(
         "section",
         tag(
@@ -69,9 +69,10 @@ def _kernel(
             class_="pd-kernel-head",
         ),
         tag("p", mark("bad", problem), class_="pd-problem") if problem else None,
-        section("Findings", findings.finding_list(reported.findings, reported.link)),
-        section("Hints", findings.hint_list(reported.hints, reported.link)),
-        section("Not judged", findings.gap_list(reported.gaps)),
+        section("Findings", findings.finding_list(reported.records.findings, reported.link)),
+        section("Found in the old dump only", findings.finding_list(reported.gone)),
+        section("Hints", findings.hint_list(reported.records.hints, reported.link)),
+        section("Not judged", findings.gap_list(reported.records.gaps)),
         _tabs(reported),
         [_summary(reported, at, *pair) for at, pair in enumerate(targets)],
         tag(
@@ -84,9 +85,9 @@ def _kernel(
         section("Side by side", changes.changes_part(reported, stats)),
         [_details(reported, at, *pair) for at, pair in enumerate(targets)],
         section("Operands", _operands(reported)),
-        section("Prints", findings.print_list(reported.prints, reported.link)),
+        section("Prints", findings.print_list(reported.records.prints, reported.link)),
         section("Kernel", kernel.kernel_facts(of)) if of is not None else None,
-        section("Used by", tests) if reported.tests else None,
+        section("Used by", tests) if reported.records.tests else None,
         id=reported.id,
         class_="pd-view pd-kernel",
         aria_labelledby=f"{reported.id}-title",

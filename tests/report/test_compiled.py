@@ -14,11 +14,12 @@ from selenium.webdriver import Keys
 
 import pallas_debug
 from pallas_debug.cli.exits import Exit
-from pallas_debug.model import Dump, SourceLine
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Dump, Finding, RunRecord, SourceLine
 from pallas_debug.profile.advice import Advice
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.whatif import WhatIf
-from pallas_debug.store import open_dumps
+from pallas_debug.store import Store, open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
 ALL = "[...document.querySelectorAll('{}')]"
@@ -268,6 +269,10 @@ def test_old_and_new_side_by_side(browser: Browser, command, tmp_path: Path) -> 
     shutil.copytree(next((tmp_path / "old").glob("doubled-*")), tmp_path / "old" / "gone-00000000")
     manifest = tmp_path / "old" / "gone-00000000" / "kernel.json"
     manifest.write_text(manifest.read_text().replace('"doubled"', '"gone"'))
+    (folder,) = (tmp_path / "old").glob("doubled-*")
+    race = Finding(kind=Fault.DATA_RACE, kernel="doubled", message="a race")
+    record = RunRecord(run="r", name="a", kernels=(folder.name,), findings=(race,))
+    Store(tmp_path / "old").put_run(record)
     done = command("report", "old", "new", "-o", "both.html")
     assert done.stdout.startswith("both.html: 1 kernel, ")
     open_kernel(browser, tmp_path / "both.html", "doubled", "/t1/l9")
@@ -275,6 +280,7 @@ def test_old_and_new_side_by_side(browser: Browser, command, tmp_path: Path) -> 
     assert tabs == ["v5e old", "v5e"]
     assert browser.text(".pd-verdict").endswith("gone only in the old dump")
     assert "No figure and no line changed." in browser.text(".pd-kernel")
+    assert "Found in the old dump only" in browser.text(".pd-kernel")
     browser.press("s")
     chosen = f"{ALL.format('.pd-current .pd-text')}.map(n => n.querySelector('select').value)"
     first, second = browser.wait(f"({chosen})[1] && ({chosen})")

@@ -101,8 +101,8 @@ def test_report_and_browse_list_those_of_the_kernel_by_its_digest(tmp_path: Path
     store.put_run(RunRecord(run="r", name="a", kernels=folders, hints=(CARRIED,)))
     reader = open_dumps(tmp_path)
     first, second = collect(reader, reader.kernels()).kernels
-    assert (first.hints, second.hints) == ((CARRIED,), ())
-    assert "acc_ref is read for block" in str(hint_list(first.hints))
+    assert ([*first.records.hints], [*second.records.hints]) == ([CARRIED], [])
+    assert "acc_ref is read for block" in str(hint_list(first.records.hints))
     runs = Runs(Browser(tmp_path))
     runs.read(lambda: False)
     (event,) = runs.results

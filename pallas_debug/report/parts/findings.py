@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
@@ -78,20 +78,20 @@ def finding_list(findings: Sequence[Finding], link: Link = nowhere) -> Markup:
     return tag("div", cards, rest if more else None, class_="pd-cards") if cards else Markup()
 
 
-def hint_list(hints: Sequence[Hint], link: Link = nowhere) -> Markup:
+def hint_list(hints: Collection[Hint], link: Link = nowhere) -> Markup:
     """Hints, a line each: what looks unintended, but fails nothing."""
     rows = []
-    for hint in hints[:MAX_SHOWN]:
+    for hint in [*hints][:MAX_SHOWN]:
         at = [place(hint.source, link(hint.source)), " "] if hint.source is not None else []
         rows.append([at, hint.message, tag("span", f" (hint: {hint.kind})")])
     return _listed("ul", rows, len(hints), "pd-dim")
 
 
-def gap_list(gaps: Sequence[Gap]) -> Markup:
+def gap_list(gaps: Collection[Gap]) -> Markup:
     """Judgements that runs were asked for and did not make, or made only in part."""
     rows = [
         [tag("b", gap.engine), " in part" if gap.is_partial else None, f": {gap.reason}"]
-        for gap in gaps[:MAX_SHOWN]
+        for gap in [*gaps][:MAX_SHOWN]
     ]
     return _listed("ul", rows, len(gaps))
 

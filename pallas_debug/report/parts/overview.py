@@ -31,9 +31,9 @@ def verdict(contents: Contents) -> Markup:
         for target in kernel.targets:
             if not target.is_old and not target.is_ok:
                 failed[target.label] = failed.get(target.label, 0) + 1
-    findings = [*contents.elsewhere, *(f for kernel in kernels for f in kernel.findings)]
+    findings = [*contents.elsewhere, *(f for kernel in kernels for f in kernel.records.findings)]
     certain = sum(finding.counts for finding in findings)
-    unjudged = sum(not kernel.judged and not kernel.findings for kernel in kernels)
+    unjudged = sum(not kernel.records.judged and not kernel.records.findings for kernel in kernels)
     parts: list[Child] = []
     for count in dict.fromkeys(failed.values()):
         on = _listed([label for label, n in failed.items() if n == count])
@@ -151,13 +151,13 @@ def _grid(kernel: ReportedKernel) -> str:
 
 
 def _findings(kernel: ReportedKernel) -> Markup:
-    count = len(kernel.findings)
+    count = len(kernel.records.findings)
     if count:
         return mark("bad", plural(count, "finding"))
-    if not kernel.judged:
+    if not kernel.records.judged:
         return mark("none", "not judged")
-    judged = f"judged by {', '.join(kernel.judged)}"
-    if any(gap.is_partial and gap.engine in kernel.judged for gap in kernel.gaps):
+    judged = f"judged by {', '.join(kernel.records.judged)}"
+    if any(gap.is_partial and gap.engine in kernel.records.judged for gap in kernel.records.gaps):
         judged += ", in part"
     return join([mark("ok", "none"), tag("span", judged, class_="pd-sub")])
 
