@@ -9,7 +9,7 @@ from pallas_debug.profile.changes.comparison import FigureChange, StatsCompariso
 from pallas_debug.profile.figures import Figure
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel, ReportedTarget
-from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.markup import Child, Markup, join, tag
 from pallas_debug.report.parts.common import change, place, section, table
 from pallas_debug.report.parts.overview import StatsByLabel
 
@@ -21,8 +21,8 @@ MAX_ROWS = 15
 
 
 def changes_part(kernel: ReportedKernel, stats: StatsByLabel) -> Markup:
-    """Figures and lines that differ, for each pair of targets."""
-    return tag("div", [_pair(kernel, *pair) for pair in _compared(kernel, stats)])
+    """Figures and lines that differ, for each pair of targets; nothing if there is none."""
+    return join(_pair(kernel, *pair) for pair in _compared(kernel, stats))
 
 
 def changes_table(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
