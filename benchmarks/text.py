@@ -20,13 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from pallas_debug.ir import search
 from pallas_debug.ir.diff import diff
 from pallas_debug.ir.operations import NOISE, Module
 from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.theme import ThemedApp
 
 SIZE = 200_000_000
 PATTERNS = (("vector_load", "-F"), ("nothing_here", "-F"), (r"llo\.v(add|sub)\.f32", "-E"))
@@ -97,7 +98,7 @@ def searching(path: Path) -> None:
         row("  all hits", found, "grep -n", grep)
 
 
-class Pane(App[None]):
+class Pane(ThemedApp):
     def compose(self) -> ComposeResult:
         yield TextPane(id="text")
 

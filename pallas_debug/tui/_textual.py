@@ -90,19 +90,6 @@ class _UnstyledLines(StylesCache):
         return super().render_line(*given, render_content_line, *others)
 
 
-class StylesUnlessHidden:
-    """Mixin that does not compute a widget's component styles while it has the class `hidden`.
-
-    Textual computes component styles whenever a class changes. At startup, those of the hidden
-    panes took longer than all others.
-    """
-
-    def _get_component_classes(self) -> frozenset[str]:
-        widget: Any = self
-        found: Any = super()
-        return frozenset() if widget.has_class("hidden") else found._get_component_classes()
-
-
 def draw_unstyled(view: Widget) -> None:
     """Draw the lines of a view as rendered: they already have all of its styles."""
     view._styles_cache = _UnstyledLines()

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.text import Text
 from textual import events, on, work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.driver import Driver
 from textual.widgets import Input, Static
 
 from pallas_debug.errors import PallasDebugError
@@ -21,9 +20,10 @@ from pallas_debug.stepping import describe, prompt
 from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
-from pallas_debug.tui import _textual, theme
+from pallas_debug.tui import _textual
 from pallas_debug.tui.panes.dialogs import HelpScreen
 from pallas_debug.tui.shell import Prompt
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import Cells, visible
 from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.widgets.lists import LineList
@@ -58,22 +58,10 @@ class Pane(LineList, inherit_bindings=False):
         if binding.key != "b"  # sets a breakpoint
     ]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "pane--block",
-        "pane--current",
-        "pane--dma",
-        "pane--kind",
-        "pane--name",
-    }
     DEFAULT_CSS = """
     Pane {
         height: 1fr; width: 1fr; border: round $border-blurred; border-title-color: $text-muted;
         &:focus { border: round $text-primary; border-title-color: $text-primary; }
-        & .pane--block { color: $text-muted; }
-        & .pane--current { color: $text-warning; text-style: bold; }
-        & .pane--dma { color: $text-secondary; }
-        & .pane--kind { color: $text-accent; }
-        & .pane--name { text-style: bold; }
     }
     """
 
@@ -109,7 +97,7 @@ _OTHER = (
 )
 
 
-class DebuggerApp(App[None]):
+class DebuggerApp(ThemedApp):
     """App with the source at the current line, values, heat map, output and a command line."""
 
     TITLE = "pallas-debug"
@@ -154,12 +142,6 @@ class DebuggerApp(App[None]):
         self._output: list[str] = [f"note: {note}" for note in notes]
         self._selected: str | None = None
         self._file: str | None = None
-
-    def get_driver_class(self) -> type[Driver]:
-        return _textual.drawing_on_terminal(super().get_driver_class())
-
-    def get_css_variables(self) -> dict[str, str]:
-        return theme.readable(super().get_css_variables())
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")
@@ -270,7 +252,7 @@ class DebuggerApp(App[None]):
         for number, text in enumerate(self.session.track.lines(self._file), 1):
             mark = "●" if number in stops else " "
             mark += "▶" if number == current else "│" if number in calling else " "
-            style = "pane--current" if number == current else ""
+            style = "bold text-warning" if number == current else ""
             lines.append([(f"{number:>4} {mark} {text.expandtabs(4)}", style)])
         pane.show(lines, cursor=None if current is None else current - 1)
         if current is not None:  # with its context
@@ -284,12 +266,12 @@ class DebuggerApp(App[None]):
             if value.name == self.shown.selected:
                 cursor = number
             block = "" if value.block is None else f"  block {value.block}"
-            kind = f" {value.kind} ", "pane--kind"
-            lines.append([(value.name, "pane--name"), kind, (held, ""), (block, "pane--block")])
+            kind = f" {value.kind} ", "text-accent"
+            lines.append([(value.name, "bold"), kind, (held, ""), (block, "text-muted")])
         for copy in self.shown.copies:
             at = "" if copy.line is None else f", line {copy.line.line}"
             text = f"DMA {copy.number}: {copy.source} → {copy.destination}, {copy.nbytes:,} bytes"
-            lines.append([(text + at, "pane--dma")])
+            lines.append([(text + at, "text-secondary")])
         pane = self.query_one("#values", Pane)
         several = self.shown.place.devices > 1 and self.shown.device is not None
         pane.border_title = f"values of device {self.shown.device}" if several else "values"

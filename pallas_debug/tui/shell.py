@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.cells import cell_len
 from textual import events, getters, on
-from textual.app import App, SuspendNotSupported
+from textual.app import SuspendNotSupported
 from textual.binding import Binding
 from textual.content import Content
 from textual.css.query import NoMatches
-from textual.driver import Driver
 from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from pallas_debug.errors import CannotRunError
-from pallas_debug.tui import _textual, terminal, theme
+from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import bindings, footer, registry
 from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import visible
 from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.widgets.frame import CUT
@@ -97,7 +97,7 @@ class Prompt(Input):
             self._typed(event.value)
 
 
-class Shell(App[None], inherit_bindings=False):
+class Shell(ThemedApp, inherit_bindings=False):
     """App with actions, a prompt, and a bottom line with keys or a message."""
 
     ENABLE_COMMAND_PALETTE = False
@@ -120,12 +120,6 @@ class Shell(App[None], inherit_bindings=False):
         self._bottom = Content()
 
     # The terminal.
-
-    def get_driver_class(self) -> type[Driver]:
-        return _textual.drawing_on_terminal(super().get_driver_class())
-
-    def get_css_variables(self) -> dict[str, str]:
-        return theme.readable(super().get_css_variables())
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [NoColor()] if self.no_color else super().get_line_filters()

@@ -1,14 +1,22 @@
-"""Colours that every role of text can be read in, computed from a theme.
+"""Colours that every role of text can be read in, computed from a theme, and the styles of text.
 
 Textual's own colours for text fall below a contrast of 2 in some of its themes, and know nothing of
 the line under the cursor. Each is moved towards white or black here, as little as it takes.
+
+Lines of a view are styled here instead of by CSS: Textual would apply its stylesheet to each view
+and style several times at startup.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.style import Style
+from textual.app import App
 from textual.color import BLACK, WHITE, Color
+from textual.driver import Driver
+
+from pallas_debug.tui import _textual
 
 CONTRAST = 4.5
 """Minimum contrast of text with what is behind it: WCAG 2.2, 1.4.3."""
@@ -16,6 +24,54 @@ CONTRAST = 4.5
 _SHARE = 0.05
 
 ROLES = ("primary", "secondary", "accent", "success", "warning", "error")
+
+STYLES: dict[str, str] = {
+    "cursor": "on panel",
+    "cursor of focus": "bold on primary-muted",
+    "selected": "on secondary-muted",
+    "hit": "bold block-cursor-foreground on warning",
+    "comment": "italic text-muted",
+    "location": "text-muted",
+    "string": "text-success",
+    "value": "text-accent",
+    "operation": "bold text-primary",
+    "type": "text-secondary",
+    "literal": "text-warning",
+    "label": "bold text-secondary",
+}
+"""Styles of parts of a view, and of kinds of text: attributes of Rich, and colours of a theme."""
+
+WITHOUT_COLOR: dict[str, str] = {
+    "cursor": "underline",
+    "cursor of focus": "bold reverse",
+    "selected": "reverse",
+    "hit": "bold reverse underline",
+}
+"""Styles where colours are not allowed."""
+
+
+class ThemedApp(App[None]):
+    """App whose texts are readable in every theme."""
+
+    def get_driver_class(self) -> type[Driver]:
+        return _textual.drawing_on_terminal(super().get_driver_class())
+
+    def get_css_variables(self) -> dict[str, str]:
+        self._styles_known: dict[str, Style] = {}
+        self._colors = readable(super().get_css_variables())
+        return self._colors
+
+    def style_named(self, name: str) -> Style:
+        """Return a style of `STYLES`, or one that is written like them."""
+        found = self._styles_known.get(name)
+        if found is None:
+            written = (WITHOUT_COLOR.get(name) if self.no_color else None) or STYLES.get(name, name)
+            words = (
+                Color.parse(self._colors[word]).rich_color.name if word in self._colors else word
+                for word in written.split()
+            )
+            found = self._styles_known[name] = Style.parse(" ".join(words))
+        return found
 
 
 def readable(variables: Mapping[str, str]) -> dict[str, str]:

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from pilot import screen_rows
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.lineview import THUMB, TRACK, bar_thumb
 
 
@@ -37,7 +38,7 @@ def test_it_stands_at_an_end_only_where_that_is_seen(rows: int, room: int) -> No
         assert all(t.start > 0 and t.stop < room for t in between)
 
 
-class Alone(App[None]):
+class Alone(ThemedApp):
     def compose(self) -> ComposeResult:
         yield TextPane(id="text")
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from pilot import drive, screen_rows, until
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from pallas_debug.ir.operations import NOISE
 from pallas_debug.tui.panes import diff as diffpane
 from pallas_debug.tui.panes.diff import Compared, DiffPane
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import cells as cell_count
 from pallas_debug.tui.widgets.cells import plain
 
@@ -23,7 +24,7 @@ DATA = Path(__file__).parents[1] / "ir" / "data"
 OLD, NEW = PASSES / "14-relayout-insertion.mlir", PASSES / "15-apply-vector-layout.mlir"
 
 
-class Alone(App[None]):
+class Alone(ThemedApp):
     """Nothing but the pane."""
 
     def __init__(self) -> None:
@@ -123,9 +124,9 @@ async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
             "  2 +%0 = a.store %1 : f32",
         ]
         assert app.pane.cells(5) == [
-            ("%0 = ", "diff--removed"),
-            ("a.load", "diff--removed-word"),
-            (" %1 : f32", "diff--removed"),
+            ("%0 = ", "text-error"),
+            ("a.load", "reverse text-error"),
+            (" %1 : f32", "text-error"),
         ]
         styled = [s for strip in app.screen._compositor.render_strips()[5:7] for s in strip]
         assert [s.text for s in styled if s.style and s.style.reverse] == ["a.load", "a.store"]
@@ -141,14 +142,14 @@ async def test_a_location_is_no_change_in_a_line_that_changed() -> None:
         removed, added = app.pane.cursor, app.pane.cursor + 1
         assert plain(app.pane.cells(removed)) == "%0 = a.load %1 : f32"
         assert plain(app.pane.cells(added)) == "%0 = a.store %1 : f32"
-        assert [text for text, look in app.pane.cells(added) if look == "diff--added-word"] == [
+        assert [text for text, look in app.pane.cells(added) if look == "reverse text-success"] == [
             "a.store"
         ]
         assert app.pane.count == 7
         app.pane.ignore = () if app.pane.ignore else NOISE
         await pilot.pause()
         removed, added = app.pane.cursor, app.pane.cursor + 2
-        assert [text for text, look in app.pane.cells(added) if look == "diff--added-word"] == [
+        assert [text for text, look in app.pane.cells(added) if look == "reverse text-success"] == [
             "a.store",
             "#loc7",
         ]
@@ -169,7 +170,7 @@ async def test_renumbered_values_are_not_marked_and_other_operands_are() -> None
         assert [words for words in marked if words] == [["%1"], ["a.e"], ["%4"], ["a.f"]]
         app.pane.ignore = ()
         words = [cell for n in range(app.pane.count) for cell in app.pane.cells(n)]
-        assert ("%0", "diff--removed-word") in words
+        assert ("%0", "reverse text-error") in words
 
 
 @drive

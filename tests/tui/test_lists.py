@@ -384,7 +384,7 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         assert app.text.has_focus
         assert "vector.load" in app.text.line(app.text.cursor)
         assert app.text.cursor == app.search.hits[at].line
-        assert ("vector.load", "text--hit") in app.text.cells(app.text.cursor)
+        assert ("vector.load", "hit") in app.text.cells(app.text.cursor)
         assert found in status(app)
         await press(pilot, "n")
         assert app.search.at == at + 1
@@ -395,7 +395,7 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         assert app.steps.current.label.split() == app.search.hits[-1].stage.split("-", 1)
         await press(pilot, "escape")
         assert not app.search.active
-        assert "text--hit" not in {kind for _, kind in app.text.cells(app.text.cursor)}
+        assert "hit" not in {kind for _, kind in app.text.cells(app.text.cursor)}
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from pilot import drive, screen_rows, until
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from pallas_debug.tui.model.document import MAX_LINE, STEP, Document
-from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.panes.text import DEFINED, SAME, TextPane
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets import find, lineview
 from pallas_debug.tui.widgets.cells import cells as cell_count
 from pallas_debug.tui.widgets.cells import plain
@@ -21,7 +22,7 @@ PASSES = sorted((DATA / "libtpu-0.0.50").glob("rows-*/v5e/passes/*"))
 JAXPR = next((DATA / "libtpu-0.0.50").glob("rows-*/jaxpr.txt"))
 
 
-class Alone(App[None]):
+class Alone(ThemedApp):
     """Nothing but the pane."""
 
     def __init__(self, **state: Any) -> None:
@@ -223,8 +224,8 @@ async def test_values_are_told_apart_by_definition_and_use() -> None:
                 if o.results and len(module.uses(o.results[0].name, n)) == 1
             )
             app.pane.cursor = line
-            assert "text--defined" in {kind for _, kind in app.pane.cells(line)}
-            assert "text--same" in {kind for _, kind in app.pane.cells(uses[0])}
+            assert DEFINED in {kind for _, kind in app.pane.cells(line)}
+            assert SAME in {kind for _, kind in app.pane.cells(uses[0])}
             assert app.pane.next_use()
             assert app.pane.cursor == uses[0]
 
@@ -255,10 +256,10 @@ async def test_search_is_incremental() -> None:
         pane.next_hit(-1)
         assert pane.cursor == 5
         await pilot.pause()
-        assert "text--hit" in {kind for _, kind in pane.cells(0)}
+        assert "hit" in {kind for _, kind in pane.cells(0)}
         pane.search(None)
         assert pane.where == ""
-        assert "text--hit" not in {kind for _, kind in pane.cells(0)}
+        assert "hit" not in {kind for _, kind in pane.cells(0)}
 
 
 @drive

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from pilot import drive, screen_rows
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.tui.panes.trail import TrailPane, TrailRow, trail_rows
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import cells as cell_count
 from pallas_debug.tui.widgets.cells import plain
 
@@ -18,7 +19,7 @@ DATA = Path(__file__).parents[1] / "ir" / "data"
 PATHS = sorted((DATA / "libtpu-0.0.50").glob("rows-*/v5e/passes/*"))
 
 
-class Alone(App[None]):
+class Alone(ThemedApp):
     """Nothing but the pane."""
 
     def __init__(self) -> None:

@@ -24,6 +24,8 @@ Gutter = Literal["cycles", "operations", "growth"]
 
 _CostsKey = tuple[Entry, str | None, KernelStep | None, Gutter]
 
+BAD, HELP = "bold text-error", "text-success"
+
 _CACHED = 32
 """Maximum number of texts and schedules whose costs are cached."""
 
@@ -55,7 +57,7 @@ class MarkingActions(Workspace):
         self.source.show_notes(notes)
         if place.step.stage == "source":
             self.text.show_notes(notes)
-        elif place.step.stage == "mosaic":
+        elif place.step.stage == "mosaic" and notes:
             file, origins = self.browser.source_file(place.entry) or "", self.text.origins
             made = {
                 origins[file, n + 1][0]: note
@@ -71,14 +73,14 @@ class MarkingActions(Workspace):
         failure = self.browser.failure(place.entry, place.target)
         report = self.failure.report
         if report is not None and failure and failure.source and failure.source.file == file:
-            lines = [(report.headline, "bad"), *((line, "help") for line in report.explanation)]
+            lines = [(report.headline, BAD), *((line, HELP) for line in report.explanation)]
             found.setdefault(failure.source.line - 1, []).extend(lines)
         for event in self.kernels.runs.notes(place.entry):
             if event.source is not None and event.source.file == file:
                 head, *rest = event.lines
-                kind = "bad" if event.kind == "finding" else "hint"
+                style = BAD if event.kind == "finding" else "text-warning"
                 note = found.setdefault(event.source.line - 1, [])
-                note += [(head, kind), *((line, "") for line in rest)]
+                note += [(head, style), *((line, "") for line in rest)]
         return found
 
     @action("runs.next", "exclamation_mark", "next finding, hint or compiler error in its text")

@@ -33,25 +33,6 @@ _KEY_COLUMNS = 14
 class ResultList(LineView, can_focus=False):
     """List of a `ListScreen`, which handles the keys that move the cursor."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "results--hit",
-        "results--place",
-        "results--bad",
-        "results--kernel",
-        "results--match",
-    }
-    DEFAULT_CSS = """
-    ResultList {
-        & .lineview--cursor { background: $primary-muted; }
-        & .results--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
-        & .results--place { color: $text-muted; }
-        & .results--kernel { color: $text-primary; text-style: bold; }
-        & .results--match { color: $text-accent; text-style: bold underline; }
-        & .results--bad { color: $text-error; text-style: bold; }
-        &:nocolor .results--hit { text-style: bold reverse; }
-    }
-    """
-
     class ResultClicked(Message):
         """Message: a line was double-clicked."""
 
@@ -72,6 +53,10 @@ class ResultList(LineView, can_focus=False):
     def cells(self, line: int) -> Cells:
         mark = "›" if line == self.cursor else " "
         return [(f"{mark} ", ""), *self._draw(line, max(self.columns - 2, 1))]
+
+    @property
+    def is_active(self) -> bool:
+        return True
 
     def on_click(self, event: events.Click) -> None:
         super().on_click(event)
@@ -198,9 +183,9 @@ class Chooser(ListScreen[T]):
     def draw(self, line: int, width: int) -> Cells:
         choice, found = self.shown[line]
         room = width - len(choice.note) - 1
-        marks = [(at, at + 1, "results--match") for at in found]
+        marks = [(at, at + 1, "bold underline text-accent") for at in found]
         label = marked([(fitted(choice.label, room), "")], [m for m in marks if m[1] < room])
-        return [*label, (f" {choice.note}", "results--place")]
+        return [*label, (f" {choice.note}", "text-muted")]
 
     def open(self, line: int) -> None:
         self.dismiss(self.shown[line].choice.value)
@@ -273,15 +258,6 @@ class HelpScreen(ModalScreen[None]):
 class HelpLines(LineList):
     """View of the lines of the help."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"help--heading", "help--keys"}
-    DEFAULT_CSS = """
-    HelpLines {
-        height: 1fr;
-        & .help--heading { text-style: bold underline; }
-        & .help--keys { text-style: bold; }
-    }
-    """
-
     def __init__(self, sections: Mapping[str, Section]) -> None:
         super().__init__()
         self._sections = sections
@@ -318,13 +294,13 @@ def help_lines(sections: Mapping[str, Section], width: int) -> list[Cells]:
     room = min(_KEY_COLUMNS, max(width // 3, 6))
     lines: list[Cells] = []
     for heading, entries in sections.items():
-        lines += [[("", "")], [(heading, "help--heading")]]
+        lines += [[("", "")], [(heading, "bold underline")]]
         for keys, what in entries:
             rows = textwrap.wrap(what, max(width - room - 2, 8)) or [""]
             if len(keys) > room:
-                lines.append([(keys, "help--keys")])
+                lines.append([(keys, "bold")])
                 keys = ""
             for row in rows:
-                lines.append([(f"{keys:>{room}}  ", "help--keys"), (row, "")])
+                lines.append([(f"{keys:>{room}}  ", "bold"), (row, "")])
                 keys = ""
     return lines[1:]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Event
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from textual import work
 from textual.reactive import reactive
@@ -25,7 +25,6 @@ from pallas_debug.ir.operations import NOISE, Module, Noise, name_of, read_line
 from pallas_debug.model import SourceLine
 from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import (
-    KINDS,
     Cells,
     fitted,
     marked,
@@ -56,6 +55,13 @@ HEAD: tuple[Tag, ...] = ("labels", "operation", "more", "growth")
 """Tags of the rows above the changes, which are not panned."""
 
 SIGNS: dict[Tag, str] = {"removed": "-", "added": "+"}
+
+STYLES: dict[Tag, str] = {
+    "hunk": "bold text-secondary",
+    "note": "italic",
+    "removed": "text-error",
+    "added": "text-success",
+}
 
 _BAR = 30
 """Cells of the longest bar."""
@@ -254,36 +260,6 @@ class _Stopped(Exception):
 
 class DiffPane(FindView):
     """Pane with the diff of two texts."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "diff--number",
-        "diff--hit",
-        "diff--hunk",
-        "diff--note",
-        "diff--removed",
-        "diff--added",
-        "diff--removed-word",
-        "diff--added-word",
-        "diff--chosen",
-        *(f"diff--{kind}" for kind in KINDS),
-    }
-    DEFAULT_CSS = """
-    DiffPane {
-        & .diff--number { color: $text-muted; }
-        & .diff--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
-        & .diff--chosen { color: $text-warning; text-style: bold; }
-        & .diff--hunk { color: $text-secondary; text-style: bold; }
-        & .diff--note { text-style: italic; }
-        & .diff--removed { color: $text-error; }
-        & .diff--added { color: $text-success; }
-        & .diff--removed-word { color: $text-error; text-style: reverse; }
-        & .diff--added-word { color: $text-success; text-style: reverse; }
-        & .diff--comment { color: $text-muted; text-style: italic; }
-        & .diff--location { color: $text-muted; }
-        & .diff--operation { text-style: bold; }
-        &:nocolor .diff--hit { text-style: bold reverse underline; }
-    }
-    """
 
     ignore: reactive[tuple[Noise, ...]] = reactive(NOISE)
     """Kinds of noise that are not shown as changes."""
@@ -525,25 +501,23 @@ class DiffPane(FindView):
             self._number(new.numbers, None if row.tag == "removed" else row.new),
         ]
         sign = SIGNS.get(row.tag, " ")
-        return [(" ".join(numbers) + " ", "diff--number"), (sign, self._style_of(row.tag))]
+        return [(" ".join(numbers) + " ", "text-muted"), (sign, STYLES.get(row.tag, ""))]
 
     def cells(self, line: int) -> Cells:
         row = self._shown[line]
         if self._diff is None or row.tag in ("hunk", "note", "more", "growth"):
-            return self._with_hits(row.text, [(row.text, row.tag)])
+            return marked([(row.text, STYLES.get(row.tag, ""))], self.found_in(row.text))
         if row.tag == "labels":
             old, new = self.labels
-            return [(f"- {old}", "diff--removed"), (f"   + {new}", "diff--added")]
+            return [(f"- {old}", STYLES["removed"]), (f"   + {new}", STYLES["added"])]
         if row.tag == "operation":
             return self._operation(row.text)
         text = self._diff.shown(row)
-        parts: Cells = list(spans(text))
-        if row.tag in SIGNS:
-            marks = [(start, stop, f"{row.tag}-word") for start, stop in self._words_of(row)]
-            parts = marked([(text, row.tag)], marks)
-        cells = self._with_hits(text, parts)
+        style = STYLES.get(row.tag, "")
+        words = [(start, stop, f"reverse {style}") for start, stop in self._words_of(row)]
+        cells = marked(marked([(text, style)], words), self.found_in(text))
         rest = len(self._diff.text(row)) - MAX_LINE
-        return cells if rest <= 0 else [*cells, (f" … {rest:,} more characters", "diff--note")]
+        return cells if rest <= 0 else [*cells, (f" … {rest:,} more characters", "italic")]
 
     def _operation(self, name: str) -> Cells:
         """Return the row of an operation: how many lines with it are removed and added."""
@@ -557,19 +531,13 @@ class DiffPane(FindView):
         ]
         is_chosen = name == self._only
         return [
-            ("▸ " if is_chosen else "  ", "diff--chosen"),
-            (fitted(visible(name), min(widest, 32)), "diff--chosen" if is_chosen else ""),
-            (f"{counts[0]:>8}", "diff--removed"),
-            (f"{counts[1]:>8}  ", "diff--added"),
-            (bars[0], "diff--removed"),
-            (bars[1], "diff--added"),
+            ("▸ " if is_chosen else "  ", "bold text-warning"),
+            (fitted(visible(name), min(widest, 32)), "bold text-warning" if is_chosen else ""),
+            (f"{counts[0]:>8}", "text-error"),
+            (f"{counts[1]:>8}  ", "text-success"),
+            (bars[0], "text-error"),
+            (bars[1], "text-success"),
         ]
-
-    def _with_hits(self, text: str, parts: Cells) -> Cells:
-        return [(part, self._style_of(kind)) for part, kind in marked(parts, self.found_in(text))]
-
-    def _style_of(self, kind: str) -> str:
-        return f"diff--{kind}" if f"diff--{kind}" in self.COMPONENT_CLASSES else ""
 
     def _number(self, numbers: Sequence[int], at: int | None) -> str:
         assert self._diff is not None

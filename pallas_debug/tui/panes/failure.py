@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import work
 from textual.events import Resize
@@ -54,21 +53,13 @@ class FailureReport:
     def lines(self) -> Iterator[tuple[str, str]]:
         """All lines below the headline with their styles, the most important ones first."""
         if self.place:
-            yield "failure--place", self.place
-        yield from (("failure--help", line) for line in self.explanation)
+            yield "text-accent", self.place
+        yield from (("text-success", line) for line in self.explanation)
         yield from (("", line) for line in self.message)
 
 
 class FailurePane(LineView):
     """Place and reason of a failure. As high as the advice; the message takes a third at most."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"failure--place", "failure--help"}
-    DEFAULT_CSS = """
-    FailurePane {
-        & .failure--place { color: $text-accent; }
-        & .failure--help { color: $text-success; }
-    }
-    """
 
     class LineFound(Message):
         """Message: the line at which the kernel failed was found."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
 
 from textual import work
 from textual.geometry import Region
@@ -46,28 +45,11 @@ SWITCH_INTERVAL = 0.001
 FLAG = "⚑"
 """Mark of a kernel with findings."""
 
-_STYLES = {OK: "kernels--ok", FAILED: "kernels--failed", UNKNOWN: "kernels--unknown"}
+_STYLES = {OK: "text-success", FAILED: "bold text-error", UNKNOWN: "text-warning"}
 
 
 class KernelPane(ListPane):
     """Pane with the kernels: mark, name and targets of each, and more if there is room."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "kernels--ok",
-        "kernels--failed",
-        "kernels--unknown",
-        "kernels--flag",
-        "kernels--more",
-    }
-    DEFAULT_CSS = """
-    KernelPane {
-        & .kernels--ok { color: $text-success; }
-        & .kernels--failed { color: $text-error; text-style: bold; }
-        & .kernels--unknown { color: $text-warning; }
-        & .kernels--flag { color: $text-warning; text-style: bold; }
-        & .kernels--more { color: $text-muted; }
-    }
-    """
 
     filter_hint = "part of the name, target:v5e, status:failed"
 
@@ -260,13 +242,13 @@ class KernelPane(ListPane):
         rows = [self._row(entry) for entry in shown.entries]
         known = [row for row in rows if row is not None]
         mark = _worst([row.mark for row in known]) or "…"
-        before: Cells = [(f"{mark} ", _STYLES.get(mark, "kernels--more"))]
+        before: Cells = [(f"{mark} ", _STYLES.get(mark, "text-muted"))]
         if len(self._browser.roots) > 1:
-            before.insert(0, (f"{shown.dumps:2} ", "kernels--more"))
+            before.insert(0, (f"{shown.dumps:2} ", "text-muted"))
         after: Cells = []
         if self.runs.flagged:
             flags = self.runs.flags(shown.entries)
-            after.append((f" {FLAG}{flags:<2}" if flags else "    ", "kernels--flag"))
+            after.append((f" {FLAG}{flags:<2}" if flags else "    ", "bold text-warning"))
         after.append((" ", ""))
         after += _targets(known, self.list.targets)
         failing = next((row.failing for row in known if row.failing), "")
@@ -275,7 +257,7 @@ class KernelPane(ListPane):
         if not self.panned:  # keep the targets visible, unless panned
             name = fitted(name, max(min(self.list.widest, room), _MIN_NAME))
         room -= len(name)
-        more: Cells = [(f" {failing}"[:room], "kernels--failed")] if room > _MIN_NAME else []
+        more: Cells = [(f" {failing}"[:room], "bold text-error")] if room > _MIN_NAME else []
         return [*before, (name, ""), *after, *more]
 
 

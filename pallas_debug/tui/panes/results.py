@@ -23,7 +23,7 @@ from pallas_debug.tui.widgets.cells import (
     without_locations,
 )
 
-_MARKS = {"finding": ("⚑ ", "results--bad"), "hint": ("? ", "results--place")}
+_MARKS = {"finding": ("⚑ ", "bold text-error"), "hint": ("? ", "text-muted")}
 """Mark and style of a finding and a hint."""
 
 TICK = 0.1
@@ -133,13 +133,13 @@ class SearchScreen(ListScreen[None]):
             of_kernel = [g for g in self._search.groups if g.entry == group.entry]
             count = sum(g.count * len(g.texts) for g in of_kernel)
             return [
-                (visible(group.entry.name), "results--kernel"),
-                (f"  {plural(count, 'hit')}", "results--place"),
+                (visible(group.entry.name), "bold text-primary"),
+                (f"  {plural(count, 'hit')}", "text-muted"),
             ]
         room = min(max(width * 2 // 5, 12), 60)
         place = _place_of(group)
-        cells: Cells = [(f"  {fitted(visible(place), room)}", "results--place")]
-        cells.append((f"{group.count:>6} ", "results--place"))
+        cells: Cells = [(f"  {fitted(visible(place), room)}", "text-muted")]
+        cells.append((f"{group.count:>6} ", "text-muted"))
         return [*cells, *_around(self._search.hits[group.hits[0]], width - room - 9)]
 
     def _draw_hit(self, line: int, width: int) -> Cells:
@@ -149,8 +149,8 @@ class SearchScreen(ListScreen[None]):
         hit = self._search.hits[group.hits[line]]
         before, match, after = hit.parts
         after = plain(without_locations(spans(after)))
-        number = (f"{hit.line + 1:>8}  ", "results--place")
-        return [number, (before.lstrip(), ""), (match, "results--hit"), (after, "")]
+        number = (f"{hit.line + 1:>8}  ", "text-muted")
+        return [number, (before.lstrip(), ""), (match, "hit"), (after, "")]
 
     def open(self, line: int) -> None:
         group = self._group(line)
@@ -174,7 +174,7 @@ def _around(hit: TextHit, room: int) -> Cells:
     before, match, after = hit.parts
     before, after = before.lstrip(), plain(without_locations(spans(after)))
     start = max(len(before) - max(room - len(match) - 10, 8), 0)
-    return [("…" * bool(start) + before[start:], ""), (match, "results--hit"), (after, "")]
+    return [("…" * bool(start) + before[start:], ""), (match, "hit"), (after, "")]
 
 
 class RunsScreen(ListScreen[None]):
@@ -224,11 +224,11 @@ class RunsScreen(ListScreen[None]):
         mark, style = _MARKS.get(event.kind, ("  ", ""))
         return [
             (mark, style),
-            (f"{fitted(visible(name), room)} ", "results--place"),
+            (f"{fitted(visible(name), room)} ", "text-muted"),
             (f"{fitted(visible(kernel_name(event.kernel)), room)} ", ""),
-            (f"{fitted(visible(event.line), min(room, 16))} ", "results--place"),
+            (f"{fitted(visible(event.line), min(room, 16))} ", "text-muted"),
             (event.text, style),
-            (f" {event.place}" if event.place else "", "results--place"),
+            (f" {event.place}" if event.place else "", "text-muted"),
         ]
 
     def open(self, line: int) -> None:

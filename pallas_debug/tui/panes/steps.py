@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from textual import work
 from textual.timer import Timer
@@ -124,25 +123,6 @@ class StepPane(ListPane):
 
     Each pass shows by how many operations the kernel grew, as a number and a bar, and as far as
     there is room the total of operations, the size of the text, and the time taken.
-    """
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "steps--same",
-        "steps--failed",
-        "steps--size",
-        "steps--more",
-        "steps--less",
-        "steps--most",
-    }
-    DEFAULT_CSS = """
-    StepPane {
-        & .steps--same { color: $text-muted; }
-        & .steps--size { color: $text-muted; }
-        & .steps--more { color: $text-success; }
-        & .steps--less { color: $text-error; }
-        & .steps--most { color: $text-accent; text-style: bold; }
-        & .steps--failed { color: $text-error; text-style: bold; }
-    }
     """
 
     def __init__(self, *, id: str) -> None:
@@ -284,28 +264,28 @@ class StepPane(ListPane):
     def cells(self, line: int) -> Cells:
         step = self.steps[line]
         known = self.changes.get(step.label)
-        failed = "steps--failed" if step.failed else ""
+        failed = "bold text-error" if step.failed else ""
         marked = ("  ", "")
         if step.failed:
             marked = (f"{FAILED} ", failed)
         elif step == self.grew_most:
-            marked = (f"{GREW_MOST} ", "steps--most")
-        name = (step.label, failed or ("" if step.changed else "steps--same"))
+            marked = (f"{GREW_MOST} ", "bold text-accent")
+        name = (step.label, failed or ("" if step.changed else "text-muted"))
         operations = f"{known.operations:,} ops" if known else ""
         digits = max((len(change.label) for change in self.changes.values()), default=0)
         room = self.columns - _MARK - READABLE - digits
         width = _BARS[room > _BARS[1] + 12]
         if step.pass_ is None and room < width + 14:  # the total takes the place of the change
             total = f"{operations:>{digits + 1 + width}}"
-            return aligned([marked, name], [(total, "steps--size")], self.columns)
+            return aligned([marked, name], [(total, "text-muted")], self.columns)
         net = known.net if known else 0
-        style = "steps--more" if net > 0 else "steps--less" if net else "steps--size"
+        style = "text-success" if net > 0 else "text-error" if net else "text-muted"
         label = known.label if known else "" if step.changed else "="
         made = step.pass_
         size = f"{made.size:,} B" if made else ""
         time = "" if made is None or made.seconds is None else f"{made.seconds * 1000:,.1f} ms"
         columns = [(f"{label:>{digits}}", style), (self._bar(net, width), style)]
-        columns += [(f"{text:>11}", "steps--size") for text in (operations, size, time)]
+        columns += [(f"{text:>11}", "text-muted") for text in (operations, size, time)]
         # Of the columns after the bar, those that leave names readable: the same in all rows.
         while len(columns) > 2 and sum(len(text) + 1 for text, _ in columns) > room + digits:
             columns.pop()

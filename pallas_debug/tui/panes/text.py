@@ -13,7 +13,7 @@ import itertools
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from textual import work
 from textual.reactive import reactive
@@ -22,7 +22,7 @@ from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Kind, Module, Region, guess_kind, read_line
 from pallas_debug.model import SourceLine
 from pallas_debug.tui.model.document import MAX_LINE, Lines
-from pallas_debug.tui.widgets.cells import KINDS, Cells, Mark, marked, spans, without_locations
+from pallas_debug.tui.widgets.cells import Cells, Mark, marked, spans, without_locations
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.folds import Folds
 from pallas_debug.tui.widgets.lineview import ViewMessage, breathe
@@ -43,8 +43,11 @@ _REPORT_EVERY = 0.3
 
 HEAT = "▁▂▃▄▅▆▇█"
 
+DEFINED, SAME = "bold reverse text-accent", "bold underline text-accent"
+"""Styles of a value of the line under the cursor: where it is defined, and where it is used."""
+
 Note = Sequence[tuple[str, str]]
-"""Note below a line: its lines with their kinds: `bad`, `hint`, `help`, or `""`."""
+"""Note below a line: its lines with their styles."""
 
 
 class Heat(NamedTuple):
@@ -61,44 +64,6 @@ class Heat(NamedTuple):
 
 class TextPane(FindView):
     """Pane with the text of a step; marks hits, and the values of the line under the cursor."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "text--number",
-        "text--hit",
-        "text--defined",
-        "text--same",
-        "text--origin",
-        "text--folded",
-        "text--region",
-        *(f"text--{name}" for name in ("cool", "warm", "hot", "bad", "hint", "help")),
-        *(f"text--{kind}" for kind in KINDS),
-    }
-    DEFAULT_CSS = """
-    TextPane {
-        & .text--number { color: $text-muted; }
-        & .text--hit { background: $warning; color: $block-cursor-foreground; text-style: bold; }
-        & .text--same { color: $text-accent; text-style: bold underline; }
-        & .text--defined { color: $text-accent; text-style: bold reverse; }
-        & .text--origin { color: $text-accent; text-style: bold; }
-        & .text--folded { color: $text-warning; text-style: italic; }
-        & .text--region { color: $text-accent; text-style: bold; }
-        & .text--cool { color: $text-success; }
-        & .text--warm { color: $text-warning; }
-        & .text--hot { color: $text-error; text-style: bold; }
-        & .text--bad { color: $text-error; text-style: bold; }
-        & .text--hint { color: $text-warning; }
-        & .text--help { color: $text-success; }
-        & .text--comment { color: $text-muted; text-style: italic; }
-        & .text--location { color: $text-muted; }
-        & .text--string { color: $text-success; }
-        & .text--value { color: $text-accent; }
-        & .text--operation { color: $text-primary; text-style: bold; }
-        & .text--type { color: $text-secondary; }
-        & .text--literal { color: $text-warning; }
-        & .text--label { color: $text-secondary; text-style: bold; }
-        &:nocolor .text--hit { text-style: bold reverse underline; }
-    }
-    """
 
     locations: reactive[bool] = reactive(False)
     """Whether locations are shown."""
@@ -315,14 +280,14 @@ class TextPane(FindView):
 
     def prefix(self, line: int) -> Cells:
         number = f"{line + 1:>{len(str(self.count))}}"
-        mark, style = " ", "text--number"
+        mark, style = " ", "text-muted"
         if line in self._origin:
-            mark, style = "▌", "text--origin"
+            mark, style = "▌", "bold text-accent"
         elif self._folds.hidden(line):
-            mark, style = "▸", "text--folded"
+            mark, style = "▸", "italic text-warning"
         elif line in self._ends:
-            mark, style = "╭╰"[line == self._ends[1]], "text--region"
-        return [(number, "text--number"), (mark, style), *self._heat_of(line)]
+            mark, style = "╭╰"[line == self._ends[1]], "bold text-accent"
+        return [(number, "text-muted"), (mark, style), *self._heat_of(line)]
 
     def _heat_of(self, line: int) -> Cells:
         if not self._heat:
@@ -332,9 +297,10 @@ class TextPane(FindView):
         if heat is None:
             return [(" " * (width + 3), "")]
         level = min(abs(heat.level), 1.0)
-        style = "cool" if heat.level < 0.25 else "warm" if level < 0.6 else "hot"
+        warm = "text-warning" if level < 0.6 else "bold text-error"
+        style = "text-success" if heat.level < 0.25 else warm
         bar = HEAT[min(int(level * len(HEAT)), len(HEAT) - 1)]
-        return [(f"{heat.text:>{width + 1}}{bar} ", f"text--{style}")]
+        return [(f"{heat.text:>{width + 1}}{bar} ", style)]
 
     def below(self, line: int) -> Sequence[Cells]:
         return self._rows_below.get(line, ())
@@ -353,14 +319,13 @@ class TextPane(FindView):
         parts = marked(parts, self.found_in(text[:seen]))
         if not self.locations:
             parts = without_locations(parts)
-        cells: Cells = [(part, f"text--{kind}" if kind else "") for part, kind in parts]
         if text[seen:]:
-            cells.append((text[seen:], ""))
+            parts.append((text[seen:], ""))
         if rest > 0:
-            cells.append((f" … {rest:,} more {self.source.unit}", "text--comment"))
+            parts.append((f" … {rest:,} more {self.source.unit}", "comment"))
         if hidden := self._folds.hidden(line):
-            cells.append((f" … {hidden:,} lines", "text--folded"))
-        return cells
+            parts.append((f" … {hidden:,} lines", "italic text-warning"))
+        return parts
 
     def _value_marks(self, line: int, text: str) -> list[Mark]:
         """Mark the values of the cursor's line, and in a jaxpr all values."""
@@ -368,7 +333,7 @@ class TextPane(FindView):
             return []
         marks: list[Mark] = []
         for operation in read_line(text, self._kind):
-            for values, same in ((operation.results, "defined"), (operation.operands, "same")):
+            for values, same in ((operation.results, DEFINED), (operation.operands, SAME)):
                 for value in values:
                     if self._is_same(value.name, line):
                         marks.append((value.start, value.stop, same))
@@ -413,8 +378,8 @@ class TextPane(FindView):
         width = max(self.columns - 1, len(margin) + 20)
         self._rows_below = {
             line: [
-                [(margin, ""), (row, f"text--{kind}" if kind else "")]
-                for text, kind in note
+                [(margin, ""), (row, style)]
+                for text, style in note
                 for row in _wrapped(text, width - len(margin))
             ]
             for line, note in self._notes.items()

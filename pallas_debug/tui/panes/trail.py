@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from textual import events, work
 
@@ -37,6 +37,8 @@ FATES: dict[PassFate, str] = {
 _BACKWARDS: dict[Fate, PassFate] = {"split": "merged", "merged": "split", "gone": "new"}
 """Action of a pass for each fate that is found by following the passes backwards."""
 
+FATE = "bold text-warning"
+
 _MAX_TEXT = 1000
 
 _MAX_LINES = 4
@@ -67,26 +69,6 @@ Loader = Callable[[], Mapping[str, Module]]
 
 class TrailPane(LineView):
     """Pane with an operation's history, from its Python line to the bundles."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "trail--pass",
-        "trail--same",
-        "trail--fate",
-        "trail--gone",
-        "trail--note",
-        "trail--operation",
-        "trail--value",
-    }
-    DEFAULT_CSS = """
-    TrailPane {
-        & .trail--same { color: $text-muted; }
-        & .trail--fate { color: $text-warning; text-style: bold; }
-        & .trail--gone { color: $text-error; text-style: bold; }
-        & .trail--note { text-style: italic; }
-        & .trail--operation { text-style: bold; }
-        & .trail--value { color: $text-accent; }
-    }
-    """
 
     class Chosen(ViewMessage):
         """Message: the user chose a text by its label, and a line of it, from 0."""
@@ -144,25 +126,22 @@ class TrailPane(LineView):
 
     def cells(self, line: int) -> Cells:
         if not self._shown:
-            return [(self._note, "trail--note")]
+            return [(self._note, "italic")]
         row = self._shown[line]
         widest = max(len(shown.label) for shown in self._shown)
         repeated = line > 0 and self._shown[line - 1].label == row.label
         label = "" if repeated else row.label
         fate = "" if repeated else FATES[row.fate]
-        style = row.fate if row.fate in ("same", "gone") else "fate"
+        style = {"same": "text-muted", "gone": "bold text-error"}.get(row.fate, FATE)
         number = "" if row.line is None else f"{row.line + 1}"
         parts = without_locations(spans(row.text.strip()))
         return [
-            ("▶" if row.here else " ", "trail--fate"),
-            (f"{label:<{widest}}  ", "trail--pass"),
-            (f"{fate:<10}", f"trail--{style}"),
-            (f"{number:>6}  ", "trail--same"),
-            *((text, self._style_of(kind)) for text, kind in parts),
+            ("▶" if row.here else " ", FATE),
+            (f"{label:<{widest}}  ", ""),
+            (f"{fate:<10}", style),
+            (f"{number:>6}  ", "text-muted"),
+            *parts,
         ]
-
-    def _style_of(self, kind: str) -> str:
-        return f"trail--{kind}" if f"trail--{kind}" in self.COMPONENT_CLASSES else ""
 
 
 def trail_rows(load: Loader, label: str, line: int) -> list[TrailRow]:

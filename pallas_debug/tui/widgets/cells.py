@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len, get_character_cell_size
 
 Cells = list[tuple[str, str]]
-"""A line in parts: each text with its kind or component class, `""` for plain text."""
+"""A line in parts: each text with its style, see `theme.STYLES`; `""` for plain text."""
 
 Mark = tuple[int, int, str]
 """Start and stop of a part of a line, in characters, and its kind."""
@@ -143,8 +143,6 @@ def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Cells:
 # Syntax highlighting: one set of rules for all stages, as the useful colours differ little between
 # MLIR, jax, LLO and Python.
 
-KINDS = ("comment", "location", "string", "value", "operation", "type", "literal", "label")
-
 _RULES = re.compile(
     r"(?P<location> ?/\* loc\([^\n*]{0,4000}?\) ?\*/|  # \S[^#]*?:\d+(?::\d+)?(?: \(.*\))?$"
     r"| ?\bloc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\""
@@ -163,7 +161,7 @@ _RULES = re.compile(
 
 @functools.lru_cache(maxsize=1024)  # every cursor move draws the same lines
 def spans(line: str) -> Sequence[tuple[str, str]]:
-    """Return the parts of a line, each with one of `KINDS` or `""`."""
+    """Return the parts of a line, each with its kind, a style of `theme.STYLES`, or `""`."""
     parts: Cells = []
     end = 0
     for match in _RULES.finditer(line):

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
+from textual import events, getters
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Region, Size
@@ -24,12 +24,16 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from pallas_debug.tui import _textual
+from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import Cells, between, cuts, visible, without_tabs
 
 GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
 """Marks of a line that continues to the right, to the left, and in the next row."""
 
 THUMB, TRACK = "┃", " "
+
+MORE = "bold text-warning"
+"""Style of marks of a line that continues."""
 
 _TURNS = 12
 
@@ -73,7 +77,7 @@ def bar_thumb(rows: int, room: int, top: int) -> range:
     return range(start, start + size)
 
 
-class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_bindings=False):  # type: ignore[misc]
+class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     """Scrollable view of lines with a cursor.
 
     Subclasses provide `count` and `cells`, and may fold lines by `rows`, `row_of` and `line_of`.
@@ -93,27 +97,9 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         Binding("G,end", "go(-1)", "bottom", show=False),
     ]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "lineview--bar",
-        "lineview--cursor",
-        "lineview--more",
-        "lineview--selected",
-    }
+    DEFAULT_CSS = "LineView { height: 1fr; overflow: hidden hidden; }"
 
-    DEFAULT_CSS = """
-    LineView {
-        height: 1fr; overflow: hidden hidden;
-        & .lineview--bar { color: $border-blurred; }
-        &:focus .lineview--bar { color: $text-primary; }
-        & .lineview--cursor { background: $panel; }
-        & .lineview--selected { background: $secondary-muted; }
-        & .lineview--more { color: $text-warning; text-style: bold; }
-        &:focus .lineview--cursor { background: $primary-muted; text-style: bold; }
-        &:nocolor .lineview--selected { text-style: reverse; }
-        &:nocolor .lineview--cursor { text-style: underline; }
-        &:nocolor:focus .lineview--cursor { text-style: bold reverse; }
-    }
-    """
+    app = getters.app(ThemedApp)
 
     virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)  # see `set_virtual_size`
     cursor: reactive[int] = reactive(0, repaint=False)  # its watcher refreshes what changes
@@ -174,6 +160,15 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
     def line_of(self, row: int) -> int:
         """Return the line in a row, counted without folded lines."""
         return row
+
+    @property
+    def is_active(self) -> bool:
+        """True if keys move the cursor."""
+        return self.has_focus
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.refresh()  # the cursor and the scroll bar
 
     # Size, cursor and scrolling.
 
@@ -386,9 +381,9 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         length = sum(len(text) for text, _ in parts)
         shown = between(parts, start, start + room) if start or length > room else parts
         if length > start + room:
-            shown = [*between(shown, 0, room - 1), (GOES_ON, "lineview--more")]
+            shown = [*between(shown, 0, room - 1), (GOES_ON, MORE)]
         if panned and (parts or left_out):
-            shown = [(CAME_FROM, "lineview--more"), *between(shown, 1, room)]
+            shown = [(CAME_FROM, MORE), *between(shown, 1, room)]
         row = self.strip([*before, *shown], base)
         return row.crop(0, width).extend_cell_length(width, base)
 
@@ -405,10 +400,10 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
             rows = list(body.divide(cuts(body.text, room)))
             if len(rows) > self.room:
                 rest = sum(row.cell_length for row in rows[self.room - 1 :])
-                note = self.strip([(f"… {rest:,} more cells", "lineview--more")], base)
+                note = self.strip([(f"… {rest:,} more cells", MORE)], base)
                 rows = [*rows[: self.room - 1], note]
         mark = WRAPPED.rjust(prefix.cell_length)[: prefix.cell_length]
-        continued = self.strip([(mark, "lineview--more")] if mark else [], base)
+        continued = self.strip([(mark, MORE)] if mark else [], base)
         return [
             Strip.join([continued if n else prefix, row])
             .crop(0, width)
@@ -420,20 +415,16 @@ class LineView(_textual.StylesUnlessHidden, ScrollView, can_focus=True, inherit_
         start = self.panned - left_out
         shown = body.crop(start, start + room)
         if body.cell_length > start + room:
-            more = self.strip([(GOES_ON, "lineview--more")], base)
+            more = self.strip([(GOES_ON, MORE)], base)
             shown = Strip.join([shown.crop(0, room - 1), more])
         if self.panned and (body.cell_length or left_out):
-            shown = Strip.join([self.strip([(CAME_FROM, "lineview--more")], base), shown.crop(1)])
+            shown = Strip.join([self.strip([(CAME_FROM, MORE)], base), shown.crop(1)])
         return shown
 
     def strip(self, parts: Cells, base: Style) -> Strip:
         """Render parts of a line."""
         look = self._now.look
         return Strip([Segment(visible(text), look(base, name)) for text, name in parts])
-
-    def style_named(self, name: str) -> Style:
-        """Return the style of a component class."""
-        return self.get_component_rich_style(name, partial=True) if name else Style.null()
 
     # Keys.
 
@@ -489,16 +480,17 @@ class _Frame:
         self.frozen = view.frozen
         self.wrap, self.panned = view.wrap, view.panned
         self.cursor, self.selected = view.cursor, view.selected
-        self.of_cursor = base + view.style_named("lineview--cursor")
-        self.of_selected = base + view.style_named("lineview--selected")
+        active, named = view.is_active, view.app.style_named
+        self.of_cursor = base + named("cursor of focus" if active else "cursor")
+        self.of_selected = base + named("selected")
         self.blank = Strip.blank(self.columns, base)
         self.thumb = bar_thumb(self.rows, self.room, self.top)
-        self.bar = Segment(THUMB, base + view.style_named("lineview--bar"))
+        self.bar = Segment(THUMB, base + named("text-primary" if active else "border-blurred"))
         self.no_bar = Segment(TRACK, base)
 
     def look(self, base: Style, name: str) -> Style:
         """Return the style of part of a line."""
         found = self._looks.get((base, name))
         if found is None:
-            found = self._looks[base, name] = base + self._view.style_named(name)
+            found = self._looks[base, name] = base + self._view.app.style_named(name)
         return found
