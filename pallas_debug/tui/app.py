@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from textual import work
 
 from pallas_debug.render import plural
@@ -51,6 +52,7 @@ class BrowseApp(GoingActions, MarkingActions, MovingActions, ViewingActions, Out
     # Startup.
 
     def on_mount(self) -> None:
+        self.call_after_refresh(gc.enable)
         self.focus_on(self.kernels)
         self.show_kernel()
         if self.is_file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ def browse(
       DumpDirectoryError: a directory does not exist or cannot be listed.
       Exception: an internal error that ended the app.
     """
+    gc.disable()
     browser = SingleFile(roots[0]) if is_file(roots[0]) else Browser(*roots)
     spot = find_spot(browser, kernel=kernel, target=target, step=step, line=line)
     app = BrowseApp(browser, spot=spot, colors=terminal.has_colors(os.environ))

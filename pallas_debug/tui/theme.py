@@ -9,6 +9,7 @@ and style several times at startup.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from rich.style import Style
@@ -109,6 +110,7 @@ def contrast(a: Color, b: Color) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@functools.cache
 def _luminance(color: Color) -> float:
     linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color.normalized)
     return sum(map(float.__mul__, (0.2126, 0.7152, 0.0722), linear))

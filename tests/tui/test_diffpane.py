@@ -164,7 +164,7 @@ async def test_renumbered_values_are_not_marked_and_other_operands_are() -> None
     async with app.run_test(size=(80, 24)):
         show(app.pane, old, new)
         marked = [
-            [text for text, look in app.pane.cells(n) if look.endswith("-word")]
+            [text for text, look in app.pane.cells(n) if look.startswith("reverse")]
             for n in range(app.pane.count)
         ]
         assert [words for words in marked if words] == [["%1"], ["a.e"], ["%4"], ["a.f"]]
