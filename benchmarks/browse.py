@@ -279,7 +279,7 @@ def keys(table: Table, root: Path) -> None:
         terminal.send("\x07")
         terminal.wait("search in 10,000 kernels")
         terminal.send("nowhere|arith.constant 0 : i32")
-        terminal.wait(r"[\d,]+ in [\d,]+ texts")
+        terminal.wait(r"[1-9][\d,]* in [\d,]+ texts")  # enter opens the first hit
         terminal.send("\r")
         terminal.drain(0.3)
         for typed in ("\x1b[Z", "\x1b[Z", "g"):
