@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+
 from textual import work
 
 from pallas_debug.render import plural

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,8 @@ from pallas_debug.stepping.prompt import CommandPrompt, is_memory
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
 from pallas_debug.tui import _textual
-from pallas_debug.tui.panes.dialogs import HelpScreen
+from pallas_debug.tui.keys import MOVING, display_keys
+from pallas_debug.tui.panes.dialogs import HelpScreen, moving_keys
 from pallas_debug.tui.shell import Prompt
 from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import Cells, visible
@@ -70,31 +71,27 @@ class Pane(LineList, inherit_bindings=False):
         self.border_title = title
 
 
-_KEYS: Sequence[tuple[str, str, str, str]] = (
-    ("s", "S", "step", "next line, into calls; back"),
-    ("n", "N", "next", "next line of this function; back"),
-    ("o", "O", "out", "line of the caller; back"),
-    ("p", "P", "point", "next grid point; back"),
-    ("i", "I", "iteration", "next iteration; back"),
-    ("c", "C", "continue", "next breakpoint or watched change; back"),
+KEYS: Sequence[tuple[Mapping[str, str], str]] = (
+    ({"s": "execute('step')", "S": "execute('back')"}, "next line, into calls; back"),
+    ({"n": "execute('next')", "N": "execute('bn')"}, "next line of this function; back"),
+    ({"o": "execute('out')", "O": "execute('bo')"}, "line of the caller; back"),
+    ({"p": "execute('point')", "P": "execute('bpt')"}, "next grid point; back"),
+    ({"i": "execute('iteration')", "I": "execute('bit')"}, "next iteration; back"),
+    ({"c": "execute('continue')", "C": "execute('bc')"}, "next breakpoint or watched change; back"),
+    ({"u": "to_cursor('until')", "U": "to_cursor('bu')"}, "run to the cursor's line; back to it"),
+    ({"b": "toggle_stop"}, "set or delete a breakpoint at the cursor's line"),
+    ({"B": "ask_for('break')"}, "breakpoint with a condition"),
+    ({"w": "ask_for('watch')"}, "watch the selected value, or a slice of it"),
+    ({"W": "ask_for('who')"}, "who wrote an element of the selected value"),
+    ({"colon": "ask_for('')"}, "command line"),
+    ({"tab": "app.focus_next"}, "next pane"),
+    ({"full_stop": "show_current"}, "back to the current line"),
+    ({"escape": "dismiss_top"}, "stop what is running; leave the command line"),
+    ({"ctrl+z": "suspend_process"}, "suspend; fg in the shell resumes"),
+    ({"question_mark": "help"}, "this help"),
+    ({"q": "quit"}, "quit"),
 )
-"""Keys for forwards and backwards, command, and description."""
-
-_OTHER = (
-    ("u U", "run to the cursor's line; back to it"),
-    ("b", "set or delete a breakpoint at the cursor's line"),
-    ("B", "breakpoint with a condition"),
-    ("w", "watch the selected value, or a slice of it"),
-    ("W", "who wrote an element of the selected value"),
-    (":", "command line"),
-    ("tab", "next pane"),
-    ("j k g G", "move in a pane"),
-    ("h l", "scroll left and right"),
-    (".", "back to the current line"),
-    ("esc", "stop what is running; leave the command line"),
-    ("ctrl+z", "suspend; fg in the shell resumes"),
-    ("? q", "this help; quit"),
-)
+"""Actions of keys, and what they do."""
 
 
 class DebuggerApp(ThemedApp):
@@ -117,20 +114,9 @@ class DebuggerApp(ThemedApp):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key, f"go('{name}')", show=False) for key, _, name, _ in _KEYS),
-        *(Binding(key, f"go('{name}', True)", show=False) for _, key, name, _ in _KEYS),
-        Binding("u", "to_cursor", show=False),
-        Binding("U", "to_cursor(True)", show=False),
-        Binding("b", "toggle_stop", show=False),
-        Binding("B", "ask_for('break')", show=False),
-        Binding("w", "ask_for('watch')", show=False),
-        Binding("W", "ask_for('who')", show=False),
-        Binding("colon", "ask_for('')", show=False),
-        Binding("full_stop", "show_current", show=False),
-        Binding("escape", "dismiss_top", show=False, priority=True),
-        Binding("question_mark", "help", show=False),
-        Binding("ctrl+z", "suspend_process", show=False),
-        Binding("q", "quit", show=False),
+        Binding(key, action, show=False, priority=key == "escape")
+        for keys, _ in KEYS
+        for key, action in keys.items()
     ]
 
     def __init__(self, session: StepSession, *, notes: Sequence[str] = ()) -> None:
@@ -313,25 +299,19 @@ class DebuggerApp(ThemedApp):
 
     # Actions
 
-    def action_go(self, name: str, back: bool = False) -> None:
-        backwards = {"step": "back", "next": "bn", "out": "bo", "point": "bpt"}
-        backwards |= {"iteration": "bit", "continue": "bc"}
-        self._execute(backwards[name] if back else name)
-
-    def _execute(self, line: str) -> None:
+    def action_execute(self, line: str) -> None:
         self._run(lambda: self.prompt.execute(line))
 
-    def action_to_cursor(self, back: bool = False) -> None:
-        line = self.query_one("#source", Pane).cursor + 1
-        self._execute(f"{'bu' if back else 'until'} {line}")
+    def action_to_cursor(self, command: str) -> None:
+        self.action_execute(f"{command} {self.query_one('#source', Pane).cursor + 1}")
 
     def action_toggle_stop(self) -> None:
         line = self.query_one("#source", Pane).cursor + 1
         for number, item in self.session.breakpoints.items():
             if (item.file, item.line) == (self._file, line):
-                self._execute(f"delete {number}")
+                self.action_execute(f"delete {number}")
                 return
-        self._execute(f"break {line}")
+        self.action_execute(f"break {line}")
 
     def action_ask_for(self, what: str) -> None:
         line = self.query_one("#source", Pane).cursor + 1
@@ -367,9 +347,10 @@ class DebuggerApp(ThemedApp):
         _textual.stop_process(self)
 
     def action_help(self) -> None:
-        keys = [(f"{ahead} {back}", what) for ahead, back, _, what in _KEYS]
+        keys = [(display_keys(",".join(actions)), what) for actions, what in KEYS]
         commands = [(f"{', '.join(c.names)} {c.usage}", c.summary) for c in prompt.COMMANDS]
-        sections = {"Keys": [*keys, *_OTHER], "Commands, after `:`": commands}
+        moving = moving_keys(Pane.BINDINGS)
+        sections = {"Keys": keys, MOVING: moving, "Commands, after `:`": commands}
         self.push_screen(HelpScreen(sections))
 
 

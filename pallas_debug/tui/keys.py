@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import string
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -150,18 +150,6 @@ FOOTER: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Most useful actions of each pane, with the word that the bottom line has for them."""
-
-
-GROUPS: Mapping[str, Sequence[str]] = {
-    "kernels": ("kernels", "list", "target", "runs"),
-    "steps": ("pass", "list", "target", "diff"),
-    "failure": ("output", "copy"),
-    "text": ("text", "search", "source", "copy"),
-    "diff": ("diff", "search", "pass"),
-    "trail": ("text", "pane"),
-    "source": ("source", "search", "output"),
-}
-"""Groups of actions with which the help starts while a pane has the focus."""
 
 
 def footer(pane: str | None) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.origins import module_of
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
-from pallas_debug.tui.panes.failure import FailurePane
+from pallas_debug.tui.panes.failure import FailurePane, failing_line
 from pallas_debug.tui.panes.kernels import KernelPane
 from pallas_debug.tui.panes.steps import StepPane
 from pallas_debug.tui.panes.text import TextPane
@@ -95,6 +95,8 @@ class Workspace(Shell):
         """Kernel whose steps are listed, and requested target."""
         self._placed: TextPlace | None = None
         """Place shown by the text or diff."""
+        self._failing: TextPlace | None = None
+        """Place of a failing text that has not been parsed yet."""
         self.wanted_target: str | None = None
         self.against: Against = BEFORE
         self.search = DumpSearch(browser)
@@ -214,13 +216,19 @@ class Workspace(Shell):
         self.steps.count_changes(self.browser, self.entry, self.wanted_target)
         self.failure.show(self.browser, self.entry, self.wanted_target)
         self.show_step()
-        if self.place is not None and failing is not None:
-            self.failure.find_line(self.browser, self.place)
+        self._failing = self.place if failing is not None else None
 
-    @on(FailurePane.LineFound)
-    def _go_to_failing_line(self, event: FailurePane.LineFound) -> None:
-        if self.is_composed and event.place == self.place and not self.diffing:
-            self.text.go_to(event.line)
+    @on(TextPane.TextChanged, "#text")
+    def _go_to_failing_line(self) -> None:
+        """Go to the line at which the kernel failed, once the text is parsed."""
+        place = self._failing
+        if not self.is_composed or place is None or place != self.place or not self.text.linked:
+            return
+        self._failing = None
+        failure = self.browser.failure(place.entry, place.target)
+        line = failing_line(self.text.module, failure) if failure else None
+        if line is not None:
+            self.text.go_to(line)
 
     def show_step(self) -> None:
         """Show the text of the current step, or its diff."""

@@ -134,7 +134,7 @@ async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
         await until_idle(app, pilot)
         assert "q_ref  min " in text_of(app, "heat")
         assert app.query_one("#heat").display
-        assert app.query_one("#values", Pane).lines[0][0] == ("q_ref", "pane--name")
+        assert app.query_one("#values", Pane).lines[0][0] == ("q_ref", "bold")
         await pilot.press("colon")
         app.query_one("#line", Input).value = f"break {STORE} if max(abs(m_next - m_prev)) > 1e3"
         await typed(app, pilot, "enter")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.binding import Binding
 
 from pallas_debug.tui.app import BrowseApp, registry
-from pallas_debug.tui.keys import FOOTER, GROUPS, HEADINGS, bindings
+from pallas_debug.tui.keys import FOOTER, bindings
 
 
 def test_no_key_runs_two_actions() -> None:
@@ -28,5 +28,3 @@ def test_every_action_is_a_method_of_the_app() -> None:
 
 def test_the_bottom_line_and_the_help_name_what_there_is() -> None:
     assert {name for words in FOOTER.values() for name in words} <= {*registry()}
-    assert {group for groups in GROUPS.values() for group in groups} <= {*HEADINGS}
-    assert FOOTER.keys() == GROUPS.keys()

@@ -6,13 +6,12 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.ir.search import open_regular
+from pallas_debug.ir.operations import Module
 from pallas_debug.model import Failure, Finding, Gap, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module
@@ -22,7 +21,7 @@ from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
 from pallas_debug.tui.panes import failure
-from pallas_debug.tui.panes.steps import OperationChange, count_operations, operation_change
+from pallas_debug.tui.panes.steps import operation_change
 
 LISTED = Path(__file__).parent / "data" / "dumps"
 
@@ -116,41 +115,25 @@ def test_kernels_are_filtered_by_what_is_known() -> None:
     kernels.read_all(never)
     assert kernels.whole
     kernels.arrange()
-    assert [line.entries for line in kernels.shown] == [
-        (entries["running"],),
-        (entries["unaligned"],),
-    ]
+    assert kernels.shown == [entries["running"], entries["unaligned"]]
     assert kernels.failures == 2
 
 
-def test_two_directories_stand_in_pairs(copy: Path) -> None:
+def test_a_kernel_of_two_directories_is_listed_below_itself(copy: Path) -> None:
     shutil.move(copy / "running-cc4e5499", copy / "running-00000000")  # another digest
     shutil.rmtree(copy / "double-40afca47")
-    browser = Browser(LISTED, copy)
-    kernels = KernelList(browser)
-    assert [(line.name, line.dumps) for line in kernels.lines] == [
+    kernels = KernelList(Browser(LISTED, copy))
+    assert [(entry.name, "AB"[entry.dump]) for entry in kernels.shown] == [
         ("double-40afca47", "A"),
-        ("running-cc4e5499", "AB"),
-        ("unaligned-00bb54cf", "AB"),
+        ("running-00000000", "B"),
+        ("running-cc4e5499", "A"),
+        ("unaligned-00bb54cf", "A"),
+        ("unaligned-00bb54cf", "B"),
     ]
-    assert kernels.shared == {"A": 1, "AB": 2}
-    kernels.wanted = KernelFilter.of("running CC4E")  # all of it in one of the names
+    assert kernels.label(kernels.shown[1]) == "running"
+    kernels.wanted = KernelFilter.of("running CC4E")
     kernels.arrange()
-    assert [line.name for line in kernels.shown] == ["running-cc4e5499"]
-    kernels.wanted = KernelFilter.of("cc4e5499 00000000")
-    kernels.arrange()
-    assert not kernels.shown
-    pair = kernels.lines[1].entries
-    assert pair == (Entry(0, "running-cc4e5499"), Entry(1, "running-00000000"))
-    assert (kernels.total, kernels.whole) == (5, False)
-    shutil.copytree(copy / "running-00000000", copy / "running-11111111")
-    browser.take(browser.listed())
-    kernels.reload()
-    assert [line.dumps for line in kernels.lines if line.name.startswith("running")] == [
-        "B",
-        "B",
-        "A",
-    ]
+    assert kernels.shown == [Entry(0, "running-cc4e5499")]
 
 
 def test_kernels_that_were_read_do_not_pile_up(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,20 +222,6 @@ def test_what_a_pass_did_to_operations(
     assert made.operations == sum(after.values())
 
 
-def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
-    browser, entries = listed()
-    step = next(s for s in browser.steps(entries["double"], None) if s.stage == "mosaic")
-    path = browser.path(TextPlace(entry=entries["double"], target="v5e", step=step))
-    counts = count_operations(partial(open_regular, path), never)
-    assert counts is not None
-    assert counts["vector.load"] == 3
-    assert counts["arith.addf"] == 1
-    assert count_operations(partial(open_regular, path), lambda: True) is None
-    (tmp_path / "odd").write_bytes(b"\xff\x00\n" * 10 + b"  %0 = a.b")
-    assert count_operations(partial(open_regular, tmp_path / "odd"), never) is not None
-    assert OperationChange(operations=3).label == ""
-
-
 # Failures.
 
 
@@ -320,7 +289,7 @@ def test_the_line_at_which_a_kernel_failed(
 ) -> None:
     source = SourceLine(file="k.py", line=line) if line else None
     failed = Failure(stage="compile", type="E", message=message, source=source)
-    assert failure.failing_line(TEXT, failed) == found
+    assert failure.failing_line(Module(TEXT), failed) == found
 
 
 # Runs.
@@ -336,7 +305,7 @@ def test_findings_and_prints_lead_to_kernels() -> None:
     assert finding.entry == entries["double"]
     assert (finding.kind, finding.line, finding.place) == ("finding", "listed.py:10", "(4,)")
     assert finding.text.startswith("OutOfBoundsRead: x_ref[32:40")
-    assert runs.flags([entries["double"]]) == 1  # that was seen twice
+    assert runs.flags(entries["double"]) == 1  # that was seen twice
     assert runs.matching("print row (1,)") == [prints[1]]
     assert runs.matching("TEST_DOUBLE finding") == [finding]
     assert runs.matching(" ") == runs.results

@@ -190,7 +190,7 @@ async def test_what_is_copied(add: Path, dumps: Path, copied: list[str]) -> None
     async with app.run_test(size=(160, 48)) as pilot:
         await press(pilot, "tab", "y")
         assert copied[-1].startswith("00 deserialization")
-        await press(pilot, "tab", "j", "y")
+        await press(pilot, "tab", "g", "j", "y")
         assert copied[-1] == app.text.line(1)
         assert status(app).startswith(f"copied 1 line, {len(copied[-1].encode())} bytes")
         await press(pilot, "g", "j", "v", "j", "j")
@@ -255,7 +255,7 @@ async def test_what_comes_is_shown_and_the_cursor_stays(
     (kernel / "v6e").rename(tmp_path / "v6e")
     app = BrowseApp(Browser(root))
     async with app.run_test(size=(160, 24)) as pilot:
-        await press(pilot, "right_square_bracket", "tab", "tab", "j", "j")
+        await press(pilot, "right_square_bracket", "tab", "tab", "g", "j", "j")
         at = app.steps.current
         shutil.copytree(kernel, root / "a_first-00000000")
         await until(pilot, lambda: len(app.browser.entries) == 2)

@@ -21,7 +21,7 @@ from tmux import Tmux
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.model.browser import Browser, TextPlace
 from pallas_debug.tui.model.spot import find_spot
 from pallas_debug.tui.widgets.cells import plain
 
@@ -170,6 +170,16 @@ async def test_two_versions_and_what_changed_in_two_keys(versions: tuple[Path, P
         (tanh,) = (row for row in screen_rows(app) if "math.tanh" in row and "█" in row)
         assert "+1" in tanh
         assert any("- old   + new" in row for row in screen_rows(app))
+
+
+@pytest.mark.slow
+def test_the_statistics_begin_with_the_bottleneck(versions: tuple[Path, Path]) -> None:
+    browser = Browser(versions[0])
+    (entry,) = browser.entries
+    step = next(step for step in browser.steps(entry, "v5e") if step.label == "stats")
+    first, second, *_ = browser.lines(TextPlace(entry=entry, target="v5e", step=step))
+    assert re.match(r"attend on v5e: [\d,]+ cycles, bound by ", first)
+    assert re.match(r"  (waiting for|issuing|loops and).* \d+ % █", second)
 
 
 @pytest.mark.slow

@@ -47,9 +47,9 @@ class GoingActions(Workspace):
         for step in self.steps.all_steps:
             kind = "pass" if step.pass_ else "stage"
             yield Choice(step.label, partial(self.go_to_step, step), kind)
-        for line in self.kernels.list.lines:
-            go = partial(self.go_to_kernel, line.entries[0])
-            yield Choice(self.kernels.list.label(line), go, "kernel")
+        for entry in self.browser.entries:
+            label = self.kernels.list.label(entry)
+            yield Choice(label, partial(self.go_to_kernel, entry), "kernel")
         if self.entry is None:
             return
         for compilation in self.browser.stored(self.entry).compilations:

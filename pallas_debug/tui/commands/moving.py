@@ -59,7 +59,9 @@ class MovingActions(Workspace):
 
     @action("kernels.other_dump", "B", "the kernel in the other directory")
     def action_other_dump(self) -> None:
-        self.kernels.side = 1 - self.kernels.side
+        other = self.browser.counterpart(self.entry) if self.entry else None
+        if other is not None:
+            self.go_to_kernel(other)
 
     # Passes and targets.
 

@@ -140,7 +140,7 @@ class Browser:
             except DumpDirectoryError:
                 found += [entry for entry in self.entries if entry.dump == i]
         if len(self.roots) > 1:  # the same kernel of both directories is adjacent
-            found.sort(key=lambda e: (e.name, e.dump))
+            found.sort(key=lambda e: (kernel_name(e.name), e.name, e.dump))
         return found
 
     def take(self, entries: list[Entry]) -> bool:

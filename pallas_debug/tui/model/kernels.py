@@ -1,16 +1,16 @@
-"""List of kernels: rows, filter and order; paired if two directories are browsed.
+"""List of kernels: rows and filter.
 
 Kernels are listed by folder name. Folders are read only for the rows on the screen; once a filter
-or order needs them, all folders are read step by step. Rows are small and stay in memory; the
+needs them, all folders are read step by step. Rows are small and stay in memory; the
 documents behind them do not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pallas_debug.store import StoredCompilation, StoredKernel
 from pallas_debug.tui.model import Throttle
@@ -132,28 +132,11 @@ class KernelFilter:
         return any(status.startswith(self.status) for status in statuses)
 
 
-class KernelLine(NamedTuple):
-    """Line of the list: a kernel from one directory or from both."""
-
-    entries: tuple[Entry, ...]
-
-    @property
-    def name(self) -> str:
-        return self.entries[0].name
-
-    @property
-    def dumps(self) -> str:
-        """Directories that contain the kernel: `A`, `B` or `AB`."""
-        return "".join("AB"[entry.dump] for entry in self.entries)
-
-
 class KernelList:
     """Kernels of a browser in the order in which they are listed.
 
     Attributes:
-      total: number of kernels; those in both directories count twice.
       shown: kernels that pass the filter, in order.
-      shared: number of kernels in `A`, in `B` and in `AB`, for two directories.
       targets: targets of the kernels that have been read, in order.
       widest: number of characters of the longest label.
       wanted: current filter.
@@ -164,66 +147,40 @@ class KernelList:
         self._rows: dict[Entry, KernelRow] = {}
         self.targets: dict[str, None] = {}
         self.wanted = KernelFilter()
-        self.shown: list[KernelLine] = []
-        self.shared: Counter[str] = Counter()
+        self.shown: list[Entry] = []
         self.reload()
 
     def reload(self) -> None:
         """Update from the browser's list of kernels."""
-        self.lines = list(_paired(self._browser))
-        self.total = len(self._browser.entries)
-        named = Counter(kernel_name(line.name) for line in self.lines)
-        self._clashing = {name for name, count in named.items() if count > 1}
-        self.widest = max((len(self.label(line)) for line in self.lines), default=0)
-        self._names: list[str] = []
-        if len(self._browser.roots) > 1:
-            self.shared = Counter(line.dumps for line in self.lines)
+        entries = self._browser.entries
+        named = Counter((entry.dump, kernel_name(entry.name)) for entry in entries)
+        self._clashing = {name for (_, name), count in named.items() if count > 1}
+        self.widest = max((len(self.label(entry)) for entry in entries), default=0)
         if self._rows:
-            known = {entry for line in self.lines for entry in line.entries}
+            known = {*entries}
             self._rows = {entry: row for entry, row in self._rows.items() if entry in known}
         self.arrange()
 
     def arrange(self) -> None:
-        """Filter and sort, based on the rows read so far."""
-        wanted = self.wanted
-        self.shown = [*self.lines]
-        if wanted.words:
-            self._names = self._names or [
-                " ".join(e.name for e in line.entries).lower() for line in self.lines
-            ]
-            named = list(zip(self.lines, self._names, strict=True))
-            for word in wanted.words:
-                named = [pair for pair in named if word in pair[1]]
-            self.shown = [line for line, _ in named]
-        if wanted.text:
-            takes = self._takes()
-            self.shown = [line for line in self.shown if any(map(takes, line.entries))]
+        """Filter, based on the rows read so far."""
+        entries = self._browser.entries
+        self.shown = list(filter(self._takes, entries)) if self.wanted.text else [*entries]
 
-    def _takes(self) -> Callable[[Entry], bool]:
-        """Return the filter as a function that caches results, as many rows are equal."""
-        wanted, rows = self.wanted, self._rows
-        cache: dict[tuple[object, bool], bool] = {}
+    def _takes(self, entry: Entry) -> bool:
+        wanted, row = self.wanted, self._rows.get(entry)
+        if not wanted.takes_name(entry.name):
+            return False
+        return not wanted.reads or (row is not None and wanted.takes_row(row))
 
-        def takes(entry: Entry) -> bool:
-            # With two directories, the words may match two different names.
-            if len(wanted.words) > 1 and not wanted.takes_name(entry.name):
-                return False
-            if not wanted.reads:
-                return True
-            row = rows.get(entry)
-            if row is None:
-                return False
-            key = row.targets, row.problem
-            if key not in cache:
-                cache[key] = wanted.takes_row(row)
-            return cache[key]
-
-        return takes
-
-    def label(self, line: KernelLine) -> str:
+    def label(self, entry: Entry) -> str:
         """Return the name of a kernel, with its digest if another kernel has the same name."""
-        name = kernel_name(line.name)
-        return line.name if name in self._clashing else name
+        name = kernel_name(entry.name)
+        return entry.name if name in self._clashing else name
+
+    @property
+    def total(self) -> int:
+        """Number of kernels."""
+        return len(self._browser.entries)
 
     # Rows.
 
@@ -262,24 +219,9 @@ class KernelList:
     def read_all(self, stopped: Callable[[], bool]) -> None:
         """Read all rows until `stopped()`. Runs in a worker."""
         throttle = Throttle()
-        for line in [*self.shown, *self.lines]:
-            for entry in line.entries:
-                if stopped():
-                    return
-                if entry not in self._rows:
-                    self.learn(entry)
-                    throttle.rest()
-
-
-def _paired(browser: Browser) -> Iterator[KernelLine]:
-    """Yield a line for each kernel, and a single line for a pair of counterparts."""
-    if len(browser.roots) < 2:
-        yield from [KernelLine((entry,)) for entry in browser.entries]
-        return
-    for entry in browser.entries:
-        counterpart = browser.counterpart(entry)
-        both = counterpart is not None and browser.counterpart(counterpart) == entry
-        if counterpart is None or not both:
-            yield KernelLine((entry,))
-        elif entry.dump == 0:
-            yield KernelLine((entry, counterpart))
+        for entry in [*self.shown, *self._browser.entries]:
+            if stopped():
+                return
+            if entry not in self._rows:
+                self.learn(entry)
+                throttle.rest()

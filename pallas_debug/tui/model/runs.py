@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,9 +84,9 @@ class Runs:
         self.whole = False
         self._stamp = self._times()
 
-    def flags(self, entries: Iterable[Entry]) -> int:
+    def flags(self, entry: Entry) -> int:
         """Return the number of different findings of a kernel, of all tests and targets."""
-        return len(set().union(*(self._found.get(entry, ()) for entry in entries)))
+        return len(self._found.get(entry, ()))
 
     @property
     def flagged(self) -> bool:

@@ -6,20 +6,14 @@ displayed one is checked. Object stores are not watched.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pallas_debug.store.files import is_file
 from pallas_debug.store.layout import KERNEL
 from pallas_debug.tui.model.browser import Browser, Entry
-
-MAX_DEPTH = 2
-"""Levels of folders to check below a kernel's folder: its targets, and their passes."""
-
-MAX_FOLDERS = 100
-"""Maximum number of folders to check in each folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +35,7 @@ class Watch:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._roots = _times(browser.roots)
-        self._shown: Entry | None = None
-        self._below: tuple[float, ...] = ()
+        self._shown: tuple[Entry | None, list[int]] = (None, [])
 
     def look(self, entry: Entry | None, folder: Path | None) -> DumpChange:
         """Check the directories, and the folder of the displayed kernel. Runs in a worker.
@@ -51,38 +44,24 @@ class Watch:
         """
         roots, self._roots = self._roots, _times(self._browser.roots)
         entries = self._browser.listed() if roots != self._roots else None
-        before, self._below = self._below, _times(self._folders(folder))
-        was, self._shown = self._shown, entry
-        return DumpChange(entries=entries, is_changed=was == entry and before != self._below)
+        before, self._shown = self._shown, (entry, _times(self._folders(folder)))
+        return DumpChange(entries=entries, is_changed=before[0] == entry and before != self._shown)
 
-    def _folders(self, folder: Path | None) -> Iterator[Path]:
-        """Yield a kernel's folder and its subfolders; for raw dumps, only the common folder."""
+    def _folders(self, folder: Path | None) -> list[Path]:
+        """Return a kernel's folder, its targets and their passes; of raw dumps, only the folder."""
         if folder is None:
-            return
-        is_root = folder in self._browser.roots
-        is_raw = is_root and not is_file(folder / KERNEL)
-        yield from _folders(folder, 0 if is_raw else MAX_DEPTH)
+            return []
+        found = [folder]
+        is_raw = folder in self._browser.roots and not is_file(folder / KERNEL)
+        with suppress(OSError):
+            for pattern in () if is_raw else ("*/", "*/*/"):
+                found += sorted(folder.glob(pattern))
+        return found
 
 
-def _times(paths: Iterable[Path]) -> tuple[float, ...]:
-    return tuple(map(_time, paths))
-
-
-def _time(path: Path) -> float:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _folders(folder: Path, depth: int) -> Iterator[Path]:
-    yield folder
-    if not depth:
-        return
-    try:
-        with os.scandir(folder) as entries:
-            inner = sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
-    except OSError:
-        return
-    for path in inner[:MAX_FOLDERS]:
-        yield from _folders(Path(path), depth - 1)
+def _times(paths: Iterable[Path]) -> list[int]:
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            found.append(path.stat().st_mtime_ns)
+    return found

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from pallas_debug.tui import _textual
-from pallas_debug.tui.keys import GROUPS, HEADINGS, MOVING, Action, display_keys
+from pallas_debug.tui.keys import FOOTER, HEADINGS, MOVING, Action, display_keys
 from pallas_debug.tui.widgets.cells import Cells, fitted, marked, visible
 from pallas_debug.tui.widgets.choices import Choice, RankedMatch, ranked
 from pallas_debug.tui.widgets.lineview import LineView
@@ -270,17 +270,20 @@ class HelpLines(LineList):
         self.show(help_lines(sections, self.columns), cursor=0)
 
 
-def moving_keys() -> Section:
-    """Return the navigation keys that all panes share."""
+def moving_keys(bindings: Iterable[BindingType] = LineView.BINDINGS) -> Section:
+    """Return the navigation keys of a view, by default those that all panes share."""
     keys: dict[tuple[str, str], list[str]] = {}
-    for binding in Binding.make_bindings(LineView.BINDINGS):
+    for binding in Binding.make_bindings(bindings):
         keys.setdefault((binding.action, binding.description), []).append(binding.key)
     return [(display_keys(",".join(k)), what) for (_, what), k in keys.items()]
 
 
 def help_sections(actions: Iterable[Action], pane: str | None) -> dict[str, Section]:
     """Return the keys and their descriptions by heading, those of a pane first."""
-    found: dict[str, Section] = {HEADINGS[group]: [] for group in GROUPS.get(pane or "", ())}
+    groups = [pane, *(name.partition(".")[0] for name in FOOTER.get(pane or "", ()))]
+    found: dict[str, Section] = {
+        HEADINGS[group]: [] for group in groups if group in HEADINGS and group != "pane"
+    }
     found[MOVING] = moving_keys()
     for action in actions:
         if action.keys:

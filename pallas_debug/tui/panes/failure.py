@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from textual import work
 from textual.events import Resize
-from textual.message import Message
 from textual.widget import Widget
 
-from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Failure
-from pallas_debug.tui.model.browser import Browser, Entry, TextPlace
+from pallas_debug.tui.model.browser import Browser, Entry
 from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.widgets.cells import Cells
 from pallas_debug.tui.widgets.frame import frame_of
@@ -23,9 +20,6 @@ from pallas_debug.tui.widgets.lineview import LineView
 
 TEXT_ROWS = 9
 """Minimum number of rows for the text below, with both borders and the last line."""
-
-AT_ONCE = 500_000
-"""Maximum size in bytes of a text to search for the failing line before drawing."""
 
 _NAMED = re.compile(
     r"\"([a-z_]\w*(?:\.\w+)+)\"\(|'([a-z_]\w*(?:\.\w+)+)' op\b|= ([a-z]\w*(?:\.\w+)+)[ (]"
@@ -61,14 +55,6 @@ class FailureReport:
 class FailurePane(LineView):
     """Place and reason of a failure. As high as the advice; the message takes a third at most."""
 
-    class LineFound(Message):
-        """Message: the line at which the kernel failed was found."""
-
-        def __init__(self, place: TextPlace, line: int) -> None:
-            self.place = place
-            self.line = line
-            super().__init__()
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.report: FailureReport | None = None
@@ -88,31 +74,6 @@ class FailurePane(LineView):
             frame_of(self).show_title("", f"{FAILED} {report.headline}")
         self._fit()
         self.changed(keep=0)
-
-    def find_line(self, browser: Browser, place: TextPlace) -> None:
-        """Find the line of a text at which its kernel failed, and post `LineFound`."""
-        failure = browser.failure(place.entry, place.target)
-        if failure is None or not place.step.of_kernel:
-            return
-        try:
-            small = browser.path(place).stat().st_size <= AT_ONCE
-        except (OSError, PallasDebugError):  # the text pane reports that the text is missing
-            return
-        if small:
-            self._find_line(browser, place, failure)
-        else:
-            self._find_line_in_background(browser, place, failure)
-
-    def _find_line(self, browser: Browser, place: TextPlace, failure: Failure) -> None:
-        line = failing_line(browser.lines(place), failure)
-        if line is not None:
-            self.post_message(self.LineFound(place, line))
-
-    @work(thread=True, exclusive=True, group="line")
-    def _find_line_in_background(
-        self, browser: Browser, place: TextPlace, failure: Failure
-    ) -> None:
-        self._find_line(browser, place, failure)
 
     # Height.
 
@@ -195,13 +156,12 @@ def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
     return f"{source}   {text.strip()}" if text else str(source)
 
 
-def failing_line(lines: Sequence[str], failure: Failure) -> int | None:
+def failing_line(module: Module, failure: Failure) -> int | None:
     """Return the line of a text, from 0, at which a kernel failed; None if it cannot be determined.
 
     The line comes from the Python line of the failure, if that is known; of several such lines, it
     is the first whose operation the message names.
     """
-    module = Module(lines)
     named = {name for found in _NAMED.findall(failure.message) for name in found if name}
     names = module.names
     if failure.source is not None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
 
 from textual import work
 from textual.geometry import Region
-from textual.reactive import reactive
 from textual.strip import Strip
 from textual.worker import get_current_worker
 
@@ -18,7 +16,6 @@ from pallas_debug.tui.model.kernels import (
     OK,
     UNKNOWN,
     KernelFilter,
-    KernelLine,
     KernelList,
     KernelRow,
 )
@@ -56,9 +53,6 @@ class KernelPane(ListPane):
     class RunsRead(ViewMessage):
         """Message: the records of runs were read."""
 
-    side: reactive[int] = reactive(0)
-    """Index of the directory from which to show a kernel that is in both."""
-
     def __init__(self, browser: Browser, *, id: str) -> None:
         super().__init__(id=id)
         self._browser = browser
@@ -86,17 +80,9 @@ class KernelPane(ListPane):
         return len(self.list.shown)
 
     @property
-    def line(self) -> KernelLine | None:
-        """Line under the cursor."""
-        return self.list.shown[self.cursor] if self.count else None
-
-    @property
     def current(self) -> Entry | None:
         """Kernel under the cursor."""
-        line = self.line
-        if line is None:
-            return None
-        return next((e for e in line.entries if e.dump == self.side), line.entries[0])
+        return self.list.shown[self.cursor] if self.count else None
 
     def select(self, entry: Entry) -> bool:
         """Move the cursor to a kernel, and remove a filter that hides it.
@@ -104,48 +90,41 @@ class KernelPane(ListPane):
         Does not post a message: the caller shows the kernel. Returns whether it is in the list.
         """
         listed = self.list
-        if all(entry not in line.entries for line in listed.shown):
+        if entry not in listed.shown:
             listed.wanted = KernelFilter()
             listed.arrange()
             self._update_note()
-        at = next((i for i, line in enumerate(listed.shown) if entry in line.entries), None)
-        if at is None:
+        if entry not in listed.shown:
             return False
-        self.set_reactive(KernelPane.side, entry.dump)
-        self.changed(keep=at)
+        self.changed(keep=listed.shown.index(entry))
         return True
 
     def reload(self) -> None:
         """Update from the browser's list of kernels."""
-        before = self.current, self.line
+        before = self.current
         self.list.reload()
-        self._show(*before)
+        self._show(before)
         if self.runs.stale():
             self.runs.forget()
             self._read_runs()
 
     def rearrange(self) -> None:
-        """Filter and sort again; the cursor stays on its kernel."""
-        before = self.current, self.line
+        """Filter again; the cursor stays on its kernel."""
+        before = self.current
         self.list.arrange()
-        self._show(*before)
+        self._show(before)
 
-    def _show(self, current: Entry | None, line: KernelLine | None) -> None:
+    def _show(self, before: Entry | None) -> None:
         shown = self.list.shown
-        keep = self.cursor if line is not None else 0
-        if line is not None and line not in shown[keep : keep + 1] and line in shown:
-            keep = shown.index(line)
+        keep = self.cursor if before is not None else 0
+        if before not in shown[keep : keep + 1] and before in shown:
+            keep = shown.index(before)
         self._update_note()
         self.changed(keep=keep)
-        if self.current != current:
+        if self.current != before:
             self.post_message(self.Moved(self))
 
-    def watch_side(self) -> None:
-        self.refresh()
-        if self.is_mounted and self.line is not None and len(self.line.entries) > 1:
-            self.post_message(self.Moved(self))
-
-    # Filter and order.
+    # Filter.
 
     @property
     def filter_text(self) -> str:
@@ -211,12 +190,10 @@ class KernelPane(ListPane):
         listed = self.list
         parts = []
         if listed.wanted.text:
-            parts.append(f"{self.count:,}/{len(listed.lines):,} {listed.wanted.text}")
+            parts.append(f"{self.count:,}/{listed.total:,} {listed.wanted.text}")
         if self._reading and not listed.whole:
             parts.append(f"read {listed.read:,}/{listed.total:,}")
-        if len(self._browser.roots) > 1:
-            parts.append(_shared(listed.shared))
-        elif not parts and listed.whole and listed.failures:
+        if not parts and listed.whole and listed.failures:
             parts.append(f"{listed.failures:,} failed")
         self.note = "  ".join(parts)
 
@@ -238,45 +215,27 @@ class KernelPane(ListPane):
         return row
 
     def cells(self, line: int) -> Cells:
-        shown = self.list.shown[line]
-        rows = [self._row(entry) for entry in shown.entries]
-        known = [row for row in rows if row is not None]
-        mark = _worst([row.mark for row in known]) or "…"
+        entry = self.list.shown[line]
+        row = self._row(entry)
+        mark = row.mark if row else "…"
         before: Cells = [(f"{mark} ", _STYLES.get(mark, "text-muted"))]
         if len(self._browser.roots) > 1:
-            before.insert(0, (f"{shown.dumps:2} ", "text-muted"))
+            before.insert(0, ("AB"[entry.dump] + " ", "text-muted"))
         after: Cells = []
         if self.runs.flagged:
-            flags = self.runs.flags(shown.entries)
+            flags = self.runs.flags(entry)
             after.append((f" {FLAG}{flags:<2}" if flags else "    ", "bold text-warning"))
         after.append((" ", ""))
-        after += _targets(known, self.list.targets)
-        failing = next((row.failing for row in known if row.failing), "")
+        marks = dict(row.targets) if row else {}
+        for name in self.list.targets:  # a column for each
+            found = marks.get(name, "")
+            text = f" {found}{name}" if found else " " * (len(name) + 2)
+            after.append((text, _STYLES.get(found, "")))
+        failing = row.failing if row else ""
         room = self.columns - sum(len(text) for text, _ in (*before, *after))
-        name = self.list.label(shown)
+        name = self.list.label(entry)
         if not self.panned:  # keep the targets visible, unless panned
             name = fitted(name, max(min(self.list.widest, room), _MIN_NAME))
         room -= len(name)
         more: Cells = [(f" {failing}"[:room], "bold text-error")] if room > _MIN_NAME else []
         return [*before, (name, ""), *after, *more]
-
-
-def _worst(marks: list[str]) -> str:
-    return next((mark for mark in (FAILED, UNKNOWN, OK) if mark in marks), "")
-
-
-def _targets(rows: list[KernelRow], names: Iterable[str]) -> Cells:
-    """Return a column for each target, with its mark: two marks if the directories differ."""
-    cells: Cells = []
-    for name in names:
-        marks = [dict(row.targets).get(name, "·") for row in rows]
-        mark = "" if {*marks} <= {"·"} else marks[0] if len({*marks}) == 1 else "".join(marks)
-        text = f" {mark}{name}" if mark else " " * (len(name) + 2)
-        cells.append((text, _STYLES[_worst(marks) or OK]))
-    return cells
-
-
-def _shared(counts: Mapping[str, int]) -> str:
-    """Format how many kernels the directories share: `10 in both, 1 only in A`."""
-    only = [f"{counts[side]:,} only in {side}" for side in "AB" if counts[side]]
-    return ", ".join([f"{counts['AB']:,} in both", *only])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from textual import work
+from textual.cache import LRUCache
 from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
+from pallas_debug.ir.operations import Module
 from pallas_debug.tui.model import DEBOUNCE, Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, TextPlace
 from pallas_debug.tui.model.drawn import bar
@@ -29,7 +28,7 @@ TICK = 0.2
 CACHED = 400
 """Maximum number of texts whose operation counts are cached."""
 
-MAX_BYTES = 64_000_000
+MAX_BYTES = 16_000_000
 """Maximum size in bytes of a text whose operations are counted."""
 
 READABLE = 24
@@ -41,12 +40,6 @@ GREW_MOST = "▲"
 _MARK = 2
 _BARS = 3, 8
 """Widths in cells of the bar of a change, where there is little room and where there is more."""
-
-_HEAD = 1 << 14
-_PIECE = 1 << 18
-
-Stamp = tuple[Path, int, int]
-"""A file's path, modification time and size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,33 +84,6 @@ def operation_change(before: Counter[str] | None, after: Counter[str]) -> Operat
     )
 
 
-def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> Counter[str] | None:
-    """Count the operations of a text by name, in constant memory; None if it was stopped.
-
-    Args:
-      opened: opens the text and returns a descriptor.
-
-    Raises:
-      OSError, PallasDebugError: the file cannot be read.
-    """
-    counts: Counter[str] = Counter()
-    throttle = Throttle()
-    with os.fdopen(opened(), "rb") as file:
-        kind = guess_kind(file.read(_HEAD).decode(errors="replace"))
-        file.seek(0)
-        while lines := file.readlines(_PIECE):
-            for data in lines:
-                text = data[:LONG].decode(errors="replace").rstrip("\n")
-                if kind == "bundles":
-                    counts.update(operation.name for operation in read_line(text, kind))
-                elif name := name_of(text, kind):
-                    counts[name] += 1
-                throttle.rest()
-            if stopped():
-                return None
-    return counts
-
-
 class StepPane(ListPane):
     """Pane with a kernel's stages and passes. Passes without changes are dimmed.
 
@@ -133,7 +99,8 @@ class StepPane(ListPane):
         """Known changes, by label."""
         self._wanted = ""
         self._timer: Timer | None = None
-        self._counts: OrderedDict[Stamp, Counter[str]] = OrderedDict()
+        self._counts: LRUCache[tuple[Path, int, int], Counter[str]] = LRUCache(CACHED)
+        """Operations of files, by path, modification time and size."""
 
     @property
     def count(self) -> int:
@@ -214,7 +181,7 @@ class StepPane(ListPane):
 
     @work(thread=True, exclusive=True, group="changes")
     def _count(self, browser: Browser, places: list[TextPlace], steps: list[KernelStep]) -> None:
-        worker = get_current_worker()
+        worker, throttle = get_current_worker(), Throttle()
         before: Counter[str] | None = None
         made: dict[str, OperationChange] = {}
         reported = time.monotonic()
@@ -222,37 +189,29 @@ class StepPane(ListPane):
             step = place.step
             if not step.changed or not step.of_kernel or step.stage == "source":
                 continue
-            try:
-                counts = self._counted(browser, place, lambda: worker.is_cancelled)
-            except (OSError, ValueError, PallasDebugError):
-                counts = None
+            counts = self._counted(browser, place)
             if worker.is_cancelled:
                 return
-            if counts is None:
-                before = None
-                continue
-            made[step.label] = operation_change(before if step.pass_ else None, counts)
+            if counts is not None:
+                made[step.label] = operation_change(before if step.pass_ else None, counts)
             before = counts if step.pass_ else None
             if time.monotonic() - reported > TICK:
                 reported = time.monotonic()
                 self.call_later(self._set_changes, steps, dict(made))
+            throttle.rest()
         self.call_later(self._set_changes, steps, made)
 
-    def _counted(
-        self, browser: Browser, place: TextPlace, stopped: Callable[[], bool]
-    ) -> Counter[str] | None:
-        """Count the operations of a text through the cache; None if the text is too large."""
-        file = browser.file(place)
-        status = file.path.stat()
-        stamp = (file.path, status.st_mtime_ns, status.st_size)
-        counts = self._counts.get(stamp)
-        if counts is None and status.st_size <= MAX_BYTES:
-            counts = count_operations(file.open, stopped)
-        if counts is not None:
-            self._counts[stamp] = counts
-            while len(self._counts) > CACHED:
-                self._counts.popitem(last=False)
-        return counts
+    def _counted(self, browser: Browser, place: TextPlace) -> Counter[str] | None:
+        """Count the operations of a text; None if it is too large or cannot be read."""
+        try:
+            file = browser.file(place)
+            status = file.path.stat()
+            stamp = file.path, status.st_mtime_ns, status.st_size
+            if stamp not in self._counts and status.st_size <= MAX_BYTES:
+                self._counts[stamp] = Module.of(file.text()).counts
+        except (OSError, ValueError, PallasDebugError):
+            return None
+        return self._counts.get(stamp)
 
     def _set_changes(self, steps: list[KernelStep], made: dict[str, OperationChange]) -> None:
         if steps is self.all_steps:

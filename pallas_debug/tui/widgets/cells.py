@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, get_character_cell_size
+from rich.segment import Segment
 
 Cells = list[tuple[str, str]]
 """A line in parts: each text with its style, see `theme.STYLES`; `""` for plain text."""
@@ -68,14 +69,19 @@ def without_tabs(parts: Iterable[tuple[str, str]]) -> Cells:
 
 
 def between(parts: Iterable[tuple[str, str]], start: int, stop: int) -> Cells:
-    """Return the characters of a line from `start` up to `stop`."""
+    """Return the cells of a line from `start` up to `stop`; blanks for half a wide character."""
     found: Cells = []
     at = 0
     for text, kind in parts:
-        seen = text[max(start - at, 0) : max(stop - at, 0)]
+        first, last = max(start - at, 0), max(stop - at, 0)
+        if text.isascii():
+            seen = text[first:last]
+        else:
+            whole = Segment(visible(text))
+            seen = whole.split_cells(last)[0].split_cells(first)[1].text
         if seen:
             found.append((seen, kind))
-        at += len(text)
+        at += cells(text)
         if at >= stop:
             break
     return found

@@ -25,7 +25,7 @@ from textual.strip import Strip
 
 from pallas_debug.tui import _textual
 from pallas_debug.tui.theme import ThemedApp
-from pallas_debug.tui.widgets.cells import Cells, between, cuts, visible, without_tabs
+from pallas_debug.tui.widgets.cells import Cells, between, cells, cuts, visible, without_tabs
 
 GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
 """Marks of a line that continues to the right, to the left, and in the next row."""
@@ -361,47 +361,36 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         found = self._drawn.get(key)
         if found is None:
             parts = without_tabs(parts)
-            if not now.wrap and all(text.isascii() for text, _ in (*before, *parts)):
-                found = [self._ascii_row(before, parts, width, base, left_out)]
-            else:
-                found = self._rows(before, parts, width, base, left_out)
-            self._drawn[key] = found
+            rows = self._wrapped_line if now.wrap else self._panned_line
+            found = self._drawn[key] = rows(before, parts, width, base, left_out)
         return found
 
-    def _ascii_row(
+    def _panned_line(
         self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
-    ) -> Strip:
-        """Render a line with one cell per character.
-
-        This is the usual case. It only creates a strip of the visible part: strips are expensive.
-        """
+    ) -> list[Strip]:
+        """Render the visible part of a line: strips are expensive."""
         panned = self._now.panned
         start = panned - left_out
-        room = max(width - sum(len(text) for text, _ in before), 1)
-        length = sum(len(text) for text, _ in parts)
+        room = max(width - sum(cells(text) for text, _ in before), 1)
+        length = sum(cells(text) for text, _ in parts)
         shown = between(parts, start, start + room) if start or length > room else parts
         if length > start + room:
             shown = [*between(shown, 0, room - 1), (GOES_ON, MORE)]
         if panned and (parts or left_out):
             shown = [(CAME_FROM, MORE), *between(shown, 1, room)]
         row = self.strip([*before, *shown], base)
-        return row.crop(0, width).extend_cell_length(width, base)
+        return [row.crop(0, width).extend_cell_length(width, base)]
 
-    def _rows(
+    def _wrapped_line(
         self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
     ) -> list[Strip]:
         prefix, body = self.strip(before, base), self.strip(parts, base)
         room = max(width - prefix.cell_length, 1)
-        if not self.wrap:
-            rows = [self._panned_row(left_out, body, room, base)]
-        elif body.cell_length <= room:
-            rows = [body]
-        else:
-            rows = list(body.divide(cuts(body.text, room)))
-            if len(rows) > self.room:
-                rest = sum(row.cell_length for row in rows[self.room - 1 :])
-                note = self.strip([(f"… {rest:,} more cells", MORE)], base)
-                rows = [*rows[: self.room - 1], note]
+        rows = list(body.divide(cuts(body.text, room))) or [body]
+        if len(rows) > self.room:
+            rest = sum(row.cell_length for row in rows[self.room - 1 :])
+            note = self.strip([(f"… {rest:,} more cells", MORE)], base)
+            rows = [*rows[: self.room - 1], note]
         mark = WRAPPED.rjust(prefix.cell_length)[: prefix.cell_length]
         continued = self.strip([(mark, MORE)] if mark else [], base)
         return [
@@ -410,16 +399,6 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
             .extend_cell_length(width, base)
             for n, row in enumerate(rows)
         ]
-
-    def _panned_row(self, left_out: int, body: Strip, room: int, base: Style) -> Strip:
-        start = self.panned - left_out
-        shown = body.crop(start, start + room)
-        if body.cell_length > start + room:
-            more = self.strip([(GOES_ON, MORE)], base)
-            shown = Strip.join([shown.crop(0, room - 1), more])
-        if self.panned and (body.cell_length or left_out):
-            shown = Strip.join([self.strip([(CAME_FROM, MORE)], base), shown.crop(1)])
-        return shown
 
     def strip(self, parts: Cells, base: Style) -> Strip:
         """Render parts of a line."""
