@@ -15,7 +15,6 @@ from jax.experimental import pallas as pl
 import pallas_debug
 from pallas_debug.bridge.jaxprs import bfloat16_products
 from pallas_debug.model import Finding
-from pallas_debug.session import Options, Session
 
 N = 128
 COUNTS = jnp.asarray(np.random.default_rng(0).integers(0, 2000, (N, N), np.int32))
@@ -134,23 +133,3 @@ def test_a_function_that_jax_cannot_trace_is_not_judged() -> None:
         "not judged: its float32 products as a TPU computes them, with operands rounded to "
         "bfloat16: with those, the function stops: ConcretizationTypeError: "
     )
-
-
-@pytest.mark.slow
-def test_a_session_around_it_sees_nothing_of_the_further_runs() -> None:
-    with Session(Options(), runs=True) as session:
-        report = pallas_debug.compare(offsets_with(DEFAULT), offsets_reference, COUNTS)
-    (finding,) = report.findings
-    assert finding.kind == "LowPrecisionProduct"
-    assert not report.ok
-    assert repr(report).endswith(
-        "agree in 16,384 elements of 1 output, and not with float32 products as a TPU computes them>"
-    )
-    assert len(session.kernels) == 1
-
-
-@pytest.mark.slow
-def test_a_wide_tolerance_is_held_to_and_stated() -> None:
-    assert not compared(decay, decay_of, ABOVE_ONE, atol=1.2)
-    (finding,) = compared(decay, decay_of, ABOVE_ONE, atol=1.0)
-    assert "allowed 1 plus 0.0156 of each element" in finding.message

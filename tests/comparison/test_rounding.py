@@ -74,22 +74,3 @@ def test_units_of_rounding() -> None:
     for dtype in (F32, BF16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2):
         assert tolerances.unit(jnp.dtype(dtype).name) == float(jnp.finfo(dtype).eps)
     assert tolerances.unit("complex64") == float(jnp.finfo(F32).eps)
-
-
-@pytest.mark.slow
-def test_arguments_of_few_bits_round_nothing() -> None:
-    """What the kernel reads is what its reference reads; what it computes in float32 is not."""
-
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        x = x_ref[...].astype(F32)
-        o_ref[...] = x + jnp.sin(x * 37)
-
-    def call(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, F32))(x)
-
-    x = jnp.arange(1024, dtype=F32).reshape(8, 128) % 16
-    report = pallas_debug.compare(
-        call, lambda x: x.astype(F32), x.astype(jnp.float8_e4m3fn), interpret="hlo"
-    )
-    (finding,) = report.findings
-    assert "rounding" not in str(finding.cause)

@@ -61,29 +61,6 @@ def error_of(actual: jax.Array, expected: jax.Array) -> float:
     return float(np.abs(wide - exact).max() / np.abs(exact).max())
 
 
-def attention_in_bf16(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: np.ndarray) -> jax.Array:
-    """As one writes it down: each result in bfloat16."""
-    group = q.shape[0] // k.shape[0]
-    k, v = (jnp.repeat(x, group, axis=0) for x in (k, v))
-    scores = jnp.where(mask, jnp.einsum("hqd,hkd->hqk", q, k), -1e9)
-    return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, axis=-1), v)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [(1, 1), (4, 2)], ids=["mha", "gqa"])
-def test_bf16_is_within_the_error_of_a_bf16_reference(heads: tuple[int, int]) -> None:
-    args = random_qkv(*heads, dtype="bfloat16")
-    actual = forward_and_backward(partial(splash_attention, mask=CAUSAL, block_sizes=SMALL), *args)
-    dense = CAUSAL[:, :]
-    in_bf16 = forward_and_backward(partial(attention_in_bf16, mask=dense), *args)
-    exact = forward_and_backward(
-        partial(splash_attention_reference, mask=CAUSAL), *(x.astype(jnp.float32) for x in args)
-    )
-    for ours, theirs, expected in zip(actual, in_bf16, exact, strict=True):
-        assert ours.dtype == jnp.bfloat16
-        assert error_of(ours, expected) <= error_of(theirs, expected)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "heads, dtype, mask, bundled_mask, soft_cap",

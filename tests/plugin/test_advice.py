@@ -83,20 +83,3 @@ def test_a_failure_names_the_option_or_the_code_that_cures_it(
     assert "jax.lax.cond" in condition
     at_fault = [line for line in text.splitlines() if line.endswith("# the line at fault")]
     assert at_fault[-1].startswith(">")
-
-
-@pytest.mark.slow
-def test_an_exception_that_cannot_be_printed_ends_no_run(child: Child) -> None:
-    tests = """
-class Odd(ValueError):
-    def __str__(self):
-        raise RuntimeError("no text")
-
-def test_odd():
-    raise Odd
-"""
-    result = child(tests)
-    result.assert_outcomes(failed=1, warnings=1)
-    assert "pallas-debug: a failure was not explained: RuntimeError('no text')" in (
-        result.stdout.str()
-    )

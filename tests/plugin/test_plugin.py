@@ -207,18 +207,3 @@ def test_a_run_without_our_options_is_as_if_we_were_not_there(
         return [re.sub(r"in [\d.]+s", "", l) for l in lines if not l.startswith("plugins:")]  # noqa: E741
 
     assert plain(with_us) == plain(without_us)
-
-
-def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
-    run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    pytester.makepyfile(
-        test_kernels="""
-        import jax
-        jax.config.update("jax_num_cpu_devices", 3)
-        def test_devices():
-            assert jax.device_count() == 3
-        """
-    )
-    run_pytest("--pallas-dump").assert_outcomes(passed=1)

@@ -164,18 +164,6 @@ def test_it_goes_while_the_run_goes_on(tmp_path: Path, kernel: Kernel) -> None:
     assert store.find_compilation(kernel, "v5e", "k") is None
 
 
-def test_a_relative_directory_stays_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Kernel
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = Store(Path("dumps"))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    store.put_kernel(kernel, jaxpr="j", source=None)
-    assert (tmp_path / "dumps" / "add-01234567" / "kernel.json").exists()
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 def on_disk_of_its_own(code: str, root: Path, options: str) -> list[str]:
     """What `code` prints, run with a tmpfs at `root` that no other process sees."""
     unshare = shutil.which("unshare")

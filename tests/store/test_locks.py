@@ -6,14 +6,13 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from pallas_debug.errors import CannotRunError, WorkerError
+from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Kernel
 from pallas_debug.store import Store, locks
 from pallas_debug.store.locks import Waiting
@@ -61,31 +60,6 @@ def test_the_user_is_told_of_a_lock(
     )
     with store.claim(kernel, "v6e"):
         pass
-
-
-def test_waiting_is_stopped_at_once(
-    tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "NOTIFY_AFTER", 0.0)
-    # Between two looks at the lock, and so much longer than the test may take.
-    monkeypatch.setattr(locks, "_INTERVALS", (300.0, 300.0))
-    waits = threading.Event()
-    waiting = Waiting(timeout=300, warn=lambda _: waits.set())
-    ended: list[str] = []
-
-    def wait() -> None:
-        try:
-            with Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
-                pass
-        except WorkerError as error:
-            ended.append(str(error))
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    assert waits.wait(60)
-    waiting.stop.set()
-    thread.join(60)
-    assert ended == ["stopped while it waited for another process: compiling add for v5e"]
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, kernel: Kernel) -> None:

@@ -17,7 +17,6 @@ from pallas_debug import store as store_package
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Kernel, Pass, RunRecord
 from pallas_debug.store import DumpReader, Store, open_dumps
-from pallas_debug.store.texts import find_text, texts_beside
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
 
@@ -230,14 +229,6 @@ def test_target(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
     assert str(error.value) == "add-01234567: select a target; there are: v5e:2x4, v6e"
 
 
-def test_a_stage_that_was_not_dumped(folder: Path) -> None:
-    (stored,) = open_dumps(folder)
-    path = folder / "v5e" / "mosaic.mlir"
-    with pytest.raises(UsageError) as error:
-        stored.stage_text("mosaic", "v5e")
-    assert str(error.value) == f"add-01234567 has no mosaic: there is no {path}"
-
-
 # Passes.
 
 
@@ -261,13 +252,6 @@ def test_find_no_pass(folder: Path) -> None:
         with pytest.raises(UsageError) as error:
             v5e.find_pass(wanted)
         assert str(error.value) == f"no pass {wanted!r} for v5e{answer}"
-
-
-def test_an_unchanged_pass_has_the_text_of_the_one_before(folder: Path) -> None:
-    v5e = open_dumps(folder).kernels()[0].target("v5e")
-    idle = v5e.find_pass("idle")
-    assert (idle.changed, idle.file) == (False, None)
-    assert v5e.text(idle) == v5e.text(v5e.find_pass("original")) == "first\n"
 
 
 def one_pass() -> Pass:
@@ -314,21 +298,6 @@ def test_texts_are_found_by_their_names(folder: Path, data: Path) -> None:
     raw = [t.stage for t in open_dumps(data / "libtpu-0.0.42" / "add").texts("add")]
     assert raw[:2] == ["00-deserialization", "01-original"]
     assert len(raw) == 19
-
-
-def test_files_beside_the_passes(folder: Path) -> None:
-    (folder / "v5e" / "compiler.log").write_text("said")
-    (folder / "v5e" / "llo").mkdir()
-    (folder / "v5e" / "llo" / "a.txt").write_text("x")
-    (kernel,) = open_dumps(folder).kernels()
-    v5e, v6e = kernel.compilations
-    beside = texts_beside(kernel, v5e)
-    assert [(text.stage, text.path.name) for text in beside] == [
-        ("llo:a", "a.txt"),
-        ("log", "compiler.log"),
-    ]
-    assert all(find_text(kernel, "v5e", text.stage).path == text.path for text in beside)
-    assert texts_beside(kernel, v6e) == []
 
 
 def test_runs_are_read_one_by_one_without_those_that_cannot_be(folder: Path) -> None:

@@ -172,11 +172,6 @@ def test_kernels_after_the_one_that_the_budget_ended_are_not_judged() -> None:
     assert "the function calls more than one kernel" in str(verdict)
 
 
-def test_without_the_sanitizer_values_are_compared_in_complete_blocks_too() -> None:
-    verdict = verified(lambda x: halves(x, wrong=1), engines="values")
-    assert signs(verdict) == {"values": ("found", (5, 16))}
-
-
 def test_a_run_within_the_budget_is_judged_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     verdict = verified(halves, engines="machine")

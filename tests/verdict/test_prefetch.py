@@ -120,18 +120,6 @@ def test_each_call_is_judged_with_its_own_table() -> None:
     assert not_judged(verdict) == NOT_JUDGED
 
 
-@pytest.mark.slow
-def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
-    def many(pool: Any) -> Any:
-        return [gather(jnp.array([i % 4, i // 4, 0]), pool) for i in range(10)]
-
-    verdict = judged(many, POOL)
-    assert verdict.ok
-    assert not_judged(verdict) == (
-        "2 of 10 calls, each with its own scalar prefetch or grid: only the first 8 are examined",
-    )
-
-
 def test_a_slice_in_the_body_is_judged_too() -> None:
     ends = broken("scalar_read_past_the_end")
     (finding,) = judged(ends.function, *ends.make_args()).findings

@@ -73,16 +73,6 @@ def test_a_result_that_does_not_come_straight_from_the_only_kernel_has_its_name(
 
 
 @pytest.mark.slow
-def test_values_are_judged_alone_and_on_made_up_arguments() -> None:
-    x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
-    wrong = verify(
-        lambda x: scale(x, 3.0, "wrong"), x, targets="v5e", engines="values", reference=double
-    )
-    assert str(wrong).splitlines()[:2] == ["kernel  values", "wrong   FOUND"]
-    assert len(wrong.counted) == 1  # the reference was given the same values
-
-
-@pytest.mark.slow
 def test_of_two_kernels_the_one_that_wrote_the_result_is_found() -> None:
     def both(x: jax.Array) -> Any:
         return scale(scale(x, 2.0, "first"), 2.0, "second")

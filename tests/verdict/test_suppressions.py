@@ -95,8 +95,3 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: s
         suppressions.read(path)
     assert message in str(raised.value)
     assert str(path) in str(raised.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gone\.toml cannot be read: No such file"):
-        suppressions.read(tmp_path / "gone.toml")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from typing import Any
-
-import pytest
 
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
@@ -17,8 +14,6 @@ from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import ENGINES, Engine, Status
 from pallas_debug.verdict.run import NOT_CONCLUDED
 
-TARGETS = ("v4", "v5e", "v6e")
-STATUSES: tuple[Status, ...] = ("ok", "found", "unsupported", "unjudged")
 KERNELS = (("rows", "aa" * 32), ("rows", "bb" * 32), ("columns", "cc" * 32), ("lost", ""))
 
 
@@ -41,66 +36,6 @@ def verdict(outcomes: tuple[Outcome, ...], **fields: object) -> Verdict:
     given = {"name": "f", "kernels": tuple(kernels.values()), "outcomes": outcomes}
     given["reference"] = "g"
     return Verdict(**{**given, **fields})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_whatever_is_answered_there_is_one_outcome_for_each_cell(seed: int) -> None:
-    chance = random.Random(seed)
-    kernels = dict.fromkeys(chance.sample(KERNELS, chance.randint(1, len(KERNELS))))
-    what: dict[str, Any] = {
-        "kernels": kernels,
-        "engines": tuple(e for e in ENGINES if chance.random() < 0.6) or ("static",),
-        "targets": tuple(t for t in TARGETS if chance.random() < 0.6),
-    }
-    by_name = chance.random() < 0.5
-    empty = filled([], **what)
-    answers = [
-        dataclasses.replace(one, status=chance.choice(STATUSES), reason=f"reason {i}")
-        for i, one in enumerate(empty)
-        for _ in range(chance.choice((0, 1, 1, 2)))
-    ]
-    chance.shuffle(answers)
-    cells = filled(answers, by_name=by_name, **what)
-
-    def key(outcome: Outcome) -> tuple[object, ...]:
-        return outcome.kernel, outcome.digest, outcome.engine, outcome.target
-
-    assert [key(one) for one in cells] == [key(one) for one in empty]
-    for one in cells:
-        given = {answer.status for answer in answers if key(answer) == key(one)}
-        if not given:
-            assert (one.status, one.reason) == ("unjudged", table.NO_ANSWER)
-        elif one.status == "ok":
-            assert given == {"ok"}
-        assert one.status != "unsupported" or not by_name
-        assert one.reason
-
-    message = verdict(cells)
-    assert message.ok == ({one.status for one in cells} <= {"ok", "found", "unsupported"})
-    missing = len(message.unjudged)
-    last = str(message).splitlines()[-1]
-    judgements = "judgement" if len(cells) == 1 else "judgements"
-    assert (f"f: {missing} of {len(cells)} {judgements} not made (" in last) == bool(missing)
-    assert ("nothing found in" in last) == (not missing)
-    assert exit_code(message) == (Exit.CANNOT_RUN if missing else Exit.OK)
-    rows = str(message).partition("\n\n")[0].splitlines()
-    assert len(rows) == 1 + len(kernels) or not cells
-    signs = [sign for row in rows[1:] for sign in row.split()[1:]]
-    assert len(signs) == len(cells)
-
-    found = verdict(cells, findings=(Finding(kind=Fault.DEADLOCK, kernel="rows", message="m"),))
-    assert exit_code(found) == Exit.FAILED
-    assert (
-        str(found)
-        .splitlines()[-1]
-        .endswith(
-            f"1 finding in {len_of(found)}" if found.kernels else "1 finding; no kernel was judged"
-        )
-    )
-
-
-def len_of(one: Verdict) -> str:
-    return "1 kernel" if len(one.kernels) == 1 else f"{len(one.kernels)} kernels"
 
 
 def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
@@ -178,14 +113,6 @@ def test_of_two_answers_the_worse_counts_with_the_gaps_of_both() -> None:
         (one,) = filled(order, engines=("static",))
         assert (one.status, one.seconds) == ("found", 3.0)
         assert {gap.reason for gap in one.gaps} == {"a", "b"}
-
-
-def test_an_answer_that_was_not_asked_for_is_kept() -> None:
-    trace = Outcome(kernel="", engine="trace", status="found")
-    other = cell("found", "compile", target="v4")
-    first, second, *rest = filled([trace, other])
-    assert {first, second} == {trace, other}
-    assert len(rest) == 3
 
 
 def test_without_a_reference_the_last_line_says_that_values_were_not_judged() -> None:

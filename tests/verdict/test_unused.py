@@ -109,16 +109,6 @@ def checked(function: Any) -> pallas_debug.Report:
 
 
 @pytest.mark.slow
-def test_a_check_knows_what_the_program_around_the_kernel_uses() -> None:
-    for function in (unused, lambda x: top(x)[0], jax.jit(unused_in_a_vjp)):
-        assert checked(function).findings == ()
-    for function in (used, top, used_in_a_loop):
-        report = checked(function)
-        assert [(f.operand, f.only_if) for f in report.findings] == [("best_ref", None)]
-        assert not report.ok
-
-
-@pytest.mark.slow
 def test_what_changes_no_result_of_the_function_does_not_count() -> None:
     for function in (eager, in_a_scan):
         assert checked(function).findings == ()
