@@ -163,36 +163,6 @@ def test_a_run_that_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.source.text.startswith("def matmul(")
 
 
-@pytest.mark.parametrize("is_short", [True, False])
-def test_the_log_of_a_long_run_keeps_its_end(
-    is_short: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
-        @pl.when(pl.program_id(0) == 0)
-        def _() -> None:
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-        o_ref[...] = acc_ref[...]
-
-    def function(x: jax.Array) -> Any:
-        whole = pl.BlockSpec((8, 128), lambda i: (0, 0))
-        return pl.pallas_call(
-            kernel, out_shape=x, grid=(50,), in_specs=[whole], out_specs=whole,
-            scratch_shapes=[TILE],
-        )(x)  # fmt: skip
-
-    if is_short:
-        monkeypatch.setattr("pallas_debug.comparison.writes.MAX_EVENTS", 100)
-    finding = found(function, lambda x: x, X[:8, :128])
-    store, update, *reset = finding.chain
-    assert (store.grid_point, update.grid_point) == ((49,), (49,))
-    assert bool(reset) != is_short
-    if not is_short:
-        assert update.since == (0,)
-        assert update.action == "updates acc_ref from x_ref, 50 times"
-
-
 def test_a_line_that_a_loop_of_python_has_several_times() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]

@@ -55,14 +55,3 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
         "`copy_twice`"
     ) in finding.message
     assert finding.values["pattern"] == ""
-
-
-@pytest.mark.slow
-def test_under_vmap_the_grid_point_begins_with_the_batch_index() -> None:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.where(x_ref[...] > 50, 0.0, x_ref[...] * 2)
-
-    batch = jnp.stack([X, X + 100])
-    finding = one(jax.vmap(lambda x: blocks(kernel, x)), double, batch)
-    assert finding.grid_point == (1, 0, 0)
-    assert finding.values["pattern"].startswith("in dimension 0 at 1, none in 0")

@@ -15,7 +15,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_mask as bundled_masks,
 )
-from pallas_debug_kernels import make_splash_attention, operation, splash_attention
+from pallas_debug_kernels import make_splash_attention, splash_attention
 from pallas_debug_kernels.ops.splash_attention import (
     BlockSizes,
     CausalMask,
@@ -135,19 +135,3 @@ def test_a_mask_that_was_processed_once_serves_many_calls() -> None:
 )
 def test_default_blocks(size: int, block: int) -> None:
     assert BlockSizes.default(size, 4096) == BlockSizes.same(block, 512)
-
-
-@pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("spec", ["bf16_everything", "bf16_4k_gqa_causal"])
-def test_lowers_for_tpu_as_three_kernels(spec: str, x64: bool) -> None:
-    case = operation("splash_attention").spec(spec)
-
-    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
-        out, vjp = jax.vjp(partial(splash_attention, **case.kwargs), q, k, v)
-        return out, vjp(out)
-
-    with jax.enable_x64(x64):
-        lowered = jax.jit(both).trace(*case.args).lower(lowering_platforms=("tpu",))
-    text = lowered.as_text()
-    for kernel in ("splash_attention", "splash_attention_dkv", "splash_attention_dq"):
-        assert text.count(f'kernel_name = "{kernel}"') == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from xml.etree import ElementTree
 
 import pytest
 from marks import with_and_without_xdist
@@ -16,7 +15,6 @@ Child = Callable[..., pytest.RunResult]
 
 TESTS = """
 import pytest
-from pallas_debug import errors
 
 def test_good():
     assert rows(8)[0, 0] == 1
@@ -33,14 +31,6 @@ def test_fails_by_itself():
 
 @pytest.mark.xfail(strict=True)
 def test_expected_to_fail():
-    log(BAD)
-
-@pytest.mark.xfail(strict=True, raises=pytest.fail.Exception)
-def test_expected_to_fail_as_by_pytest():
-    log(BAD)
-
-@pytest.mark.xfail(strict=True, raises=errors.VerificationFailed)
-def test_expected_to_fail_otherwise():
     log(BAD)
 
 def test_skips_the_rest():
@@ -87,17 +77,15 @@ BEYOND = [
 
 @pytest.mark.slow
 @with_and_without_xdist
-def test_what_is_found_fails_the_test_it_belongs_to(
-    child: Child, pytester: pytest.Pytester, workers: list[str]
-) -> None:
-    result = child(TESTS, "--pallas-check", "--junitxml=report.xml", "--tb=short", *workers)
-    result.assert_outcomes(passed=3, failed=6, xfailed=2, errors=1)
+def test_what_is_found_fails_the_test_it_belongs_to(child: Child, workers: list[str]) -> None:
+    result = child(TESTS, "--pallas-check", "--tb=short", *workers)
+    result.assert_outcomes(passed=3, failed=5, xfailed=1, errors=1)
     result.stdout.fnmatch_lines(
         [
             f"pallas-debug *: *faults that fail the test: {options.DEFAULT_CHECKS.replace(',', ', ')}",
             "*- pallas-debug -*",
-            "2 findings in 7 tests: 1 *, 1 *",
-            "2 kernels used by 11 tests",
+            "2 findings in 6 tests: 1 *, 1 *",
+            "2 kernels used by 9 tests",
         ]
     )
     for test in ("test_beyond", "test_beyond_once_more"):  # jitted and checked before
@@ -110,7 +98,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
             "*assert 1 == 2*",
             "*- pallas-debug -*",
             "NanProduced in kernel `log`",
-            "  called from test_it.py:15",
+            "  called from test_it.py:14",
             "next: pallas-debug step -x -k log test_it.py::test_fails_by_itself",
         ]
     )
@@ -120,14 +108,6 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     assert "FAILED test_it.py::test_beyond - Failed: OutOfBoundsRead in kernel `rows`" in (
         result.stdout.str()
     )
-    root = ElementTree.parse(pytester.path / "report.xml").getroot()
-    failures = {
-        case.get("name"): case.find("failure").get("message")  # type: ignore[union-attr]
-        for case in root.iter("testcase")
-        if case.find("failure") is not None
-    }
-    assert len(failures) == 6
-    assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
 
 
 @pytest.mark.slow
@@ -157,29 +137,19 @@ def test_only_what_is_named_is_checked_and_every_finding_is_counted(
 LINES
                 o_ref[...] = x_ref[:8]
             call(many, jnp.array([12]), X)
-
-        def test_long():
-            def long(x_ref, o_ref):
-                pl.debug_check(x_ref[0, 0] > 1, "line\\n" * 40)
-                o_ref[...] = x_ref[...]
-            call(long, GOOD)
         """.replace("LINES", lines),
         "--pallas-check=index,user",
         "--pallas-dump",
         "--tb=short",
     )
-    result.assert_outcomes(passed=2, failed=4)
+    result.assert_outcomes(passed=2, failed=3)
     titles = ("test_many", "OutOfBoundsRead"), ("test_at_many_lines", "CheckFailed")
     for test, kind in titles:
         lines_of = failure(result, test)
         assert sum(line.removeprefix("Failed: ").startswith(kind) for line in lines_of) in (1, 5)
     assert lines_of[-2] == "CheckFailed in kernel `many` at test_it.py:21"
     assert lines_of[-1] == "… and 3 more findings"
-    long = failure(result, "test_long")
-    assert long[0] == "CheckFailed in kernel `long`"
-    assert re.fullmatch(r"  … \d+ more lines", long[-1])
-    assert len(long) == 11
-    for lines_below in result.stdout.str().split("- pallas-debug -")[1:5]:
+    for lines_below in result.stdout.str().split("- pallas-debug -")[1:4]:
         kernels, following = lines_below.splitlines()[1:3]
         assert kernels.startswith("1 kernel used by this test: dumps/")
         assert following.startswith("next: pallas-debug step -x -k ")
@@ -311,7 +281,7 @@ def test_an_unused_output_fails_only_tests_that_use_it(
             "*_ test_used _*",
             "OutputNotWritten in kernel `pair`*",
             "test_unwritten.py::test_dropped_by_python: not counted: OutputNotWritten in kernel*",
-            "*a fault only if the caller of the kernel uses result ?1? of 2: this is unknown, so*",
+            "*a fault only if the caller of the kernel uses result ?1? of 2, which is unknown*",
         ]
     )
     assert "dropped_by_a_program: not counted" not in result.stdout.str()

@@ -86,26 +86,6 @@ def test_kernel_names(data: Path, tmp_path: Path, kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file, kernel, name, failed",
-    [
-        ("k-original", "k", "original", False),
-        ("k-post-lower-to-llo", "k", "lower-to-llo", False),
-        ("k-post-lower-to-llo-failed", "k", "lower-to-llo", True),
-        ("k-original-failed", "k", "original", True),
-        ("k-post-post-canon-optimization", "k", "post-canon-optimization", False),
-        ("k-post-canonicalize-mosaic-2", "k", "canonicalize-mosaic-2", False),
-    ],
-)
-def test_one_file(tmp_path: Path, file: str, kernel: str, name: str, failed: bool) -> None:
-    path = tmp_path / f"1795185118477198487-0007-mosaic-dump-{file}.txt"
-    path.write_text("module {}")
-    (found,) = raw.compiles([path])
-    (only,) = found.passes
-    assert (found.kernel, found.written, only.name) == (kernel, kernel, name)
-    assert (only.number, only.failed, found.stamp) == (7, failed, 1795185118477198487)
-
-
-@pytest.mark.parametrize(
     "head, kernel",
     [
         ("module {\n  func.func @add(%arg0: i32) {", "add"),

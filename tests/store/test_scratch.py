@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from pallas_debug.store import locks, scratch
+from pallas_debug.store import locks
 from pallas_debug.store.scratch import ABANDONED_AFTER, Scratch, sweep
 
 OWNER = """
@@ -79,24 +79,3 @@ def test_without_locks_age_alone_counts(tmp_path: Path, monkeypatch: pytest.Monk
     age(old.path)
     sweep(tmp_path)
     assert (young.path.exists(), old.path.exists()) == (True, False)
-
-
-def test_an_owner_whose_folder_is_taken_before_it_is_locked_starts_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = locks.open_lock
-    swept: list[Path] = []
-
-    def open_and_lose(path: Path) -> int:
-        found = opened(path)
-        if not swept:
-            sweep(tmp_path)
-            swept.append(path.parent)
-        return found
-
-    monkeypatch.setattr(scratch.locks, "open_lock", open_and_lose)
-    made = Scratch(tmp_path)
-    assert made.path not in swept
-    assert [path.name for path in tmp_path.iterdir()] == [made.path.name]
-    made.remove()
-    assert list(tmp_path.iterdir()) == []

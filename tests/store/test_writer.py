@@ -42,15 +42,6 @@ for _ in range(60):
 """
 
 
-def test_kernel(tmp_path: Path, kernel: Kernel) -> None:
-    folder = Store(tmp_path / "a" / "dumps").put_kernel(kernel, jaxpr="jü", source="x = 1\n")
-    assert folder == tmp_path / "a" / "dumps" / "add-01234567"
-    assert sorted(p.name for p in folder.iterdir()) == ["jaxpr.txt", "kernel.json", "source.py"]
-    (stored,) = open_dumps(tmp_path / "a" / "dumps")
-    assert (stored.kernel, stored.stage_text("jaxpr")) == (kernel, "jü")
-    assert stored.stage_text("source") == "x = 1\n"
-
-
 def test_a_kernel_written_again_keeps_its_compilations(
     tmp_path: Path, kernel: Kernel, compiled: Compiled
 ) -> None:

@@ -15,12 +15,8 @@ from pallas_debug.cli import output
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
-from pallas_debug.model import Finding, Hint, Link, RunRecord, SourceLine, Witness
-from pallas_debug.report.collect import collect
-from pallas_debug.report.parts.findings import hint_list
-from pallas_debug.store import Store, open_dumps
-from pallas_debug.tui.model.browser import Browser, Entry
-from pallas_debug.tui.model.runs import Runs
+from pallas_debug.model import Finding, Hint, Link, SourceLine, Witness
+from pallas_debug.store import open_dumps
 from pallas_debug.verdict import Outcome, Verdict, engines, verify
 from pallas_debug.verdict.formats import github
 
@@ -91,20 +87,3 @@ def test_those_of_an_engine_reach_the_verdict_and_its_record(
         assert verify(called(), X, targets="v5e", engines="static", hints=off).hints == ()
     with pytest.raises(UsageError, match="hints are `on` or `off`, not 'no'"):
         verify(called(), X, targets="v5e", engines="static", hints="no")
-
-
-def test_report_and_browse_list_those_of_the_kernel_by_its_digest(tmp_path: Path) -> None:
-    folders = ("rows-aaaaaaaa", "rows-bbbbbbbb")
-    for name in folders:
-        (tmp_path / name).mkdir()
-    store = Store(tmp_path)
-    store.put_run(RunRecord(run="r", name="a", kernels=folders, hints=(CARRIED,)))
-    reader = open_dumps(tmp_path)
-    first, second = collect(reader, reader.kernels()).kernels
-    assert ([*first.records.hints], [*second.records.hints]) == ([CARRIED], [])
-    assert "acc_ref is read for block" in str(hint_list(first.records.hints))
-    runs = Runs(Browser(tmp_path))
-    runs.read(lambda: False)
-    (event,) = runs.results
-    assert (event.kind, event.entry) == ("hint", Entry(0, "rows-aaaaaaaa"))
-    assert not runs.flagged

@@ -41,10 +41,6 @@ def made_up(table: Any, pool: Any) -> Any:
     return gather(jnp.cumsum(table) - jnp.arange(3), pool)
 
 
-def sorted_floats(scores: Any, pool: Any) -> Any:
-    return gather(jnp.argsort(scores)[:3], pool)
-
-
 def written_down(pool: Any) -> Any:
     return gather(jnp.array([2, 0, 9]), pool)
 
@@ -53,19 +49,13 @@ def in_a_scan(table: Any, pool: Any) -> Any:
     return jax.lax.scan(lambda c, _: (c, gather(table, pool)), 0, None, length=2)[1]
 
 
-def of_a_batch(table: Any, pools: Any) -> Any:
-    return jax.vmap(gather, (None, 0))(table, pools)
-
-
 @pytest.mark.parametrize(
     "function, args, point",
     [
         (jax.jit(gather), (TABLE, POOL), (2,)),
         (made_up, (np.array([1, 1, 6], np.int32), POOL), (2,)),
-        (sorted_floats, (np.array([3.0, 2, 1, 5, 6, 0], np.float32), POOL), (0,)),
         (written_down, (POOL,), (2,)),
         (in_a_scan, (TABLE, POOL), (2,)),
-        (of_a_batch, (TABLE, jnp.stack([POOL, POOL])), (0, 2)),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -83,10 +73,6 @@ def in_a_loop(table: Any, n: Any, pool: Any) -> Any:
     return jax.lax.fori_loop(0, n, lambda i, out: out + gather(table, pool), pool[:3])
 
 
-def each_its_own(tables: Any, pool: Any) -> Any:
-    return jax.lax.scan(lambda c, table: (c, gather(table, pool)), 0, tables)[1]
-
-
 def of_another_kernel(table: Any, pool: Any) -> Any:
     def double(x_ref: Any, out_ref: Any) -> None:
         out_ref[...] = x_ref[...] * 2
@@ -99,7 +85,6 @@ def of_another_kernel(table: Any, pool: Any) -> Any:
     [
         (in_a_branch, (TABLE, np.bool_(True), POOL)),
         (in_a_loop, (TABLE, np.int32(2), POOL)),
-        (each_its_own, (np.stack([TABLE, TABLE]), POOL)),
         (of_another_kernel, (TABLE, POOL)),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -95,17 +95,6 @@ def test_who_raised_an_exception_and_what_to_do(function: Any, message: str, adv
     assert finding.source.file == __file__
 
 
-def test_a_name_that_a_module_lacks_is_not_put_down_to_the_chip() -> None:
-    def fails(x: Any) -> Any:
-        platform = jax.lib.no_such_bridge.get_backend().platform
-        return called()(x) if platform else x
-
-    with pretending(("v5e",)):
-        finding = one(fails, X, engines="static")
-    assert finding.message.endswith("module 'jax.lib' has no attribute 'no_such_bridge'")
-    assert finding.advice == "fix this line: it raises the exception itself"
-
-
 def test_the_error_that_ends_a_program_is_explained() -> None:
     traces = []
 

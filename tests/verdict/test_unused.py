@@ -38,40 +38,22 @@ def unused(x: jax.Array) -> jax.Array:
     return doubled
 
 
-def unused_in_a_vjp(x: jax.Array) -> jax.Array:
-    @jax.custom_vjp
-    def doubled(x: jax.Array) -> jax.Array:
-        return top(x)[0]
-
-    doubled.defvjp(lambda x: (top(x)[0], None), lambda _, g: (g,))
-    return doubled(x)
-
-
-def used_once(x: jax.Array) -> jax.Array:
-    return unused(x) + top(x)[1]
-
-
-def used_in_a_loop(x: jax.Array) -> jax.Array:
-    return jax.lax.fori_loop(0, 2, lambda _, y: top(y)[1], x)
-
-
 def judged(function: Any) -> Verdict:
     return verify(function, X, engines="static,machine", targets="v5e")
 
 
 def test_an_output_that_nothing_uses_is_a_note() -> None:
-    for function in (unused, unused_in_a_vjp):
-        verdict = judged(function)
-        assert verdict.findings == ()
-        assert {o.status for o in verdict.outcomes} == {"ok"}
-        assert verdict.notes == (
-            "kernel `top` does not write all of best_ref, but nothing uses what it leaves out",
-        )
+    verdict = judged(unused)
+    assert verdict.findings == ()
+    assert {o.status for o in verdict.outcomes} == {"ok"}
+    assert verdict.notes == (
+        "kernel `top` does not write all of best_ref, but nothing uses what it leaves out",
+    )
 
 
 @pytest.mark.slow
 def test_one_that_is_used_anywhere_is_found() -> None:
-    for function in (top, used, used_once, used_in_a_loop):
+    for function in (top, used):
         (finding,) = judged(function).findings
         assert (finding.kind, finding.operand) == ("OutputNotWritten", "best_ref")
 
@@ -80,21 +62,6 @@ def eager(x: jax.Array) -> jax.Array:
     """Drops an output in Python, and reads another: no program shows what it uses."""
     doubled, _ = top(x)
     assert float(doubled[0, 0]) == 2
-    return doubled
-
-
-def in_a_scan(x: jax.Array) -> jax.Array:
-    def step(carry: Any, _: None) -> Any:
-        doubled, best = top(carry[0])
-        return (doubled, best), None
-
-    @jax.jit
-    def steps(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        (doubled, best), _ = jax.lax.scan(step, (x, x), None, length=2)
-        return doubled, best
-
-    doubled, _ = steps(x)
-    assert float(doubled[0, 0]) == 4
     return doubled
 
 
@@ -110,8 +77,7 @@ def checked(function: Any) -> pallas_debug.Report:
 
 @pytest.mark.slow
 def test_what_changes_no_result_of_the_function_does_not_count() -> None:
-    for function in (eager, in_a_scan):
-        assert checked(function).findings == ()
+    assert checked(eager).findings == ()
 
 
 def test_all_outputs_count_if_none_is_written() -> None:
