@@ -18,7 +18,6 @@ from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Finding
     from pallas_debug.verdict import Verdict, Verifier
 
 
@@ -158,7 +157,7 @@ def run(options: VerifyOptions) -> int:
     for name, given in (("--let", options.lets), ("--seed", options.seed)):
         if given not in ((), None):
             raise UsageError(f"{name} applies to --search: pass that as well")
-    verifier = Verifier(options.what, _announce)
+    verifier = Verifier(options.what)
 
     def show_stopped(why: str) -> None:
         _show(verifier.stopped(why, options.reference), options)
@@ -201,16 +200,6 @@ def next_command(verdict: Verdict, options: VerifyOptions) -> str:
         verified=verified,
         is_complete=verdict.complete,
     )
-
-
-def _announce(finding: Finding) -> None:
-    """Report a finding that is known while the program still runs."""
-    from pallas_debug.findings.facts import line_text
-    from pallas_debug.render import titled
-
-    at = f", {line_text(finding.source)}" if finding.source is not None else ""
-    engines = ", ".join(finding.targets or finding.engines)
-    output.message(f"found so far: {titled(finding)}{at} ({engines})")
 
 
 def _show(verdict: Verdict, options: VerifyOptions) -> Exit:

@@ -45,18 +45,12 @@ class JaxAssertion:
         )
 
 
-def assertion(error: BaseException | None, *, traced: bool = False) -> JaxAssertion | None:
-    """Return the jax assertion behind an exception; None for any other exception.
-
-    Args:
-      traced: whether it must come from jax's tracing of a kernel.
-    """
+def assertion(error: BaseException | None) -> JaxAssertion | None:
+    """Return the jax assertion behind an exception; None for any other exception."""
     if type(error) is not AssertionError or any(map(str, error.args)):
         return None
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if not frames or not _is_jax(frames[-1][0].co_filename):
-        return None
-    if traced and not any(code.co_name == "_trace_kernel_to_jaxpr" for code, _ in frames):
         return None
     code, number = frames[-1]
     call = None

@@ -23,7 +23,7 @@ from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.hooks import hookimpl
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.machine.pace import Pace
-from pallas_debug.model import Compilation, Finding, Hint, Kernel, Target
+from pallas_debug.model import Finding, Hint, Kernel, Target
 from pallas_debug.render import REAL_INPUTS, plural
 from pallas_debug.session import (
     Options,
@@ -246,20 +246,16 @@ class Verifier:
 
     Another thread may ask for the verdict so far at any time, such as the thread that stops a
     command. As a plugin of the session in which a program runs, it analyses each kernel when it is
-    lowered, before it runs, and announces what that and the compilations find.
+    lowered, before it runs.
 
     Args:
       name: name of the program, or of the function until it has ended.
-      found: called with findings that are known before a program ends.
     """
 
     session: Session
 
-    def __init__(
-        self, name: str = "", found: Callable[[Finding], None] = lambda finding: None
-    ) -> None:
+    def __init__(self, name: str = "") -> None:
         self.name = name
-        self._announce = found
         self._request = Request()
         self._asked: tuple[Engine, ...] = ()
         self._call: Call | None = None
@@ -431,27 +427,13 @@ class Verifier:
         captured = self._captured(kernel)
         if captured is not None and "static" in self._asked:
             targets = ask.traced_for(self.session, kernel, self._targets())
-            seen = ask.guarded("static", [kernel], ask.static, captured, targets)
-            self.add(seen)
-            self._notify(seen)
-
-    @hookimpl
-    def pallas_debug_compilation_finished(
-        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
-    ) -> None:
-        if self._captured(kernel) is not None:
-            self._notify(ask.compiled(kernel, compilation))
+            self.add(ask.guarded("static", [kernel], ask.static, captured, targets))
 
     def _captured(self, kernel: Kernel) -> Capture | None:
         """The kernel's capture, unless the engines for TPUs do not apply to it."""
         found = {captured.kernel.digest: captured for captured in self.session.captures}
         captured = found.get(kernel.digest)
         return None if captured is None or self._request.why_not(captured) else captured
-
-    def _notify(self, seen: Seen) -> None:
-        """Report the findings of an answer while the program runs."""
-        for finding in seen.findings:
-            self._announce(finding)
 
     def _ask(self, call: Call, expected: compared.Expected | None) -> None:
         """Run the engines on a function."""

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import traceback
 
 import pytest
 
@@ -38,26 +38,11 @@ def hint(item: pytest.Item, error: BaseException) -> str | None:
     """Return a hint on how to fix an exception of a test."""
     if isinstance(error, ValueError) and _NO_TPU in str(error):
         option = options.named("interpret")
-        if options.value(item.config, option) is not None or _is_interpreted(item):
+        marked = any("interpret" in mark.kwargs for mark in item.iter_markers("pallas"))
+        if marked or options.value(item.config, option) is not None:
             return None  # switched off on purpose
         return f"with {option.flag}, pytest runs TPU kernels on the CPU"
-    files = list(_files(error))
-    if type(error) is AssertionError and not error.args and files and "jax" in files[-1]:
-        from pallas_debug.explain import asserted, explain
-
-        failed = asserted.assertion(error, traced=True)
-        known = None if failed is None else explain(failed.headline)
-        if failed is not None and known is not None:
-            return f"{failed.headline}; {known.advice}"
-    return _misuse(error, files)
-
-
-def _misuse(error: BaseException, files: Sequence[str]) -> str | None:
-    """Explain an invalid call of Pallas, which jax rejects.
-
-    Args:
-      files: those of the exception's frames, innermost last.
-    """
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     is_of_pallas = any(_PALLAS.search(file) for file in files)
     if not is_of_pallas and not (files and _JAX.search(files[-1])):
         return None  # of the test's own code, whatever its text
@@ -67,15 +52,3 @@ def _misuse(error: BaseException, files: Sequence[str]) -> str | None:
     if known is None or known.id not in {entry.id for entry in TOPICS["Calls"]}:
         return None
     return f"{known.title}; {known.advice}"
-
-
-def _files(error: BaseException) -> Iterator[str]:
-    """Yield the files of an exception's frames, innermost last."""
-    frame = error.__traceback__
-    while frame is not None:
-        yield frame.tb_frame.f_code.co_filename
-        frame = frame.tb_next
-
-
-def _is_interpreted(item: pytest.Item) -> bool:
-    return any("interpret" in mark.kwargs for mark in item.iter_markers("pallas"))

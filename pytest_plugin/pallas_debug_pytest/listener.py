@@ -83,7 +83,7 @@ class Listener:
             doing.append(f"target {', '.join(settings.targets)}, for tests that request it")
         session = self.watcher.session if self.watcher is not None else None
         if settings.interpret is not None:
-            doing.append(f"kernels run {_title(settings.interpret)}")
+            doing.append(f"kernels run in interpret mode {settings.interpret}")
         elif settings.watches and (session is None or session.interpret_mode.kind == "auto"):
             doing.append("kernels run on the kernel machine, as there is no accelerator")
         if settings.pretend is not None:
@@ -295,17 +295,6 @@ def _listed(kernels: Iterable[str]) -> str:
     names = list(dict.fromkeys(text.one_line(kernel.rpartition("-")[0]) for kernel in kernels))
     more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
     return ", ".join(names[:MAX_SHOWN]) + more
-
-
-def _title(mode: str) -> str:
-    """Return the title of an interpret mode; xdist's controller has no jax to parse it."""
-    kind, _, params = (part.strip() for part in mode.partition(","))
-    title = {
-        "auto": "on the kernel machine",
-        "machine": "on the kernel machine",
-        "off": "in the mode that the code selects",
-    }.get(kind, f"in jax's {kind.upper()} interpret mode")
-    return f"{title} ({params})" if params else title
 
 
 def _read(settings: Settings, used: set[str], wanted: set[str]) -> list[Dump]:

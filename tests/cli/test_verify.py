@@ -152,8 +152,6 @@ def test_a_script_is_judged_by_every_engine(command: Any, module: Path, tmp_path
     assert done.returncode == 1, done.stderr
     assert "seen by: machine, static" in done.stdout
     assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
-    early = f"found so far: OutOfBoundsRead in kernel `rows`, rows.py:{LINE} (static)"
-    assert early in done.stderr
     assert (
         done.stdout.splitlines()[-1]
         == "rows.py: not everything was done (what the program runs after rows.py:17, where it "

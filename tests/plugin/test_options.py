@@ -39,7 +39,7 @@ def runs(
 
 
 MACHINE = "kernels run on the kernel machine"
-SANITIZED = f"{MACHINE} (sanitize); faults of every kind fail the test"
+SANITIZED = "kernels run in interpret mode machine,sanitize; faults of every kind fail the test"
 TPU = "tpu,detect_races,random_seed=2"
 PRETENDS = f"{MACHINE}, as there is no accelerator; jax's devices answer as v6e"
 
@@ -51,16 +51,16 @@ HEADERS: list[tuple[list[str], dict[str, str], str, str]] = [
      "dumping to d for v6e; "),
     (["--pallas-dump"], {"PALLAS_DUMP": ""}, "", "dumping to dumps for v5e; "),
     (["--pallas-target=v6e:2x4"], {}, "", "target v6e:2x4, for tests that request it"),
-    (["--pallas-interpret"], {}, "", MACHINE),
-    (["--pallas-interpret=hlo"], {}, "", "kernels run in jax's HLO interpret mode"),
+    (["--pallas-interpret"], {}, "", "kernels run in interpret mode auto"),
+    (["--pallas-interpret=hlo"], {}, "", "kernels run in interpret mode hlo"),
     ([], {"PALLAS_INTERPRET": TPU}, "",
-     "kernels run in jax's TPU interpret mode (detect_races,random_seed=2)"),
-    ([], {}, "pallas_interpret = off", "kernels run in the mode that the code selects"),
+     f"kernels run in interpret mode {TPU}"),
+    ([], {}, "pallas_interpret = off", "kernels run in interpret mode off"),
     (["--pallas-check"], {}, "",
      "faults that fail the test: user, nan, index, div, hint, uninitialized"),
     ([], {"PALLAS_SANITIZE": "1"}, "", SANITIZED),
     ([], {}, "pallas_sanitize = true\npallas_interpret = auto", SANITIZED),
-    (["--pallas-verify=v5e,v6e"], {}, "", f"{MACHINE} (sanitize); kernels verified for v5e, v6e"),
+    (["--pallas-verify=v5e,v6e"], {}, "", "kernels run in interpret mode machine,sanitize; kernels verified for v5e, v6e"),
     (["--override-ini=pallas_pretend=v6e"], {}, "", PRETENDS),
     (["--pallas-target=v6e,v4"], {"PALLAS_PRETEND": "on"}, "", PRETENDS),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "pallas-debug *: kernels run on the kernel machine (sanitize); "
+            "pallas-debug *: kernels run in interpret mode machine,sanitize; "
             "faults of every kind fail the test",
             "*OutOfBoundsRead in kernel `rows`*",
             "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
