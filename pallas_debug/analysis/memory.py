@@ -16,9 +16,8 @@ from pallas_debug.analysis.tiling import padded
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import Block, NotReadable, bits_of
 from pallas_debug.chips import LANES, MIB, chip_of_kind
-from pallas_debug.findings.facts import array_text
+from pallas_debug.findings.facts import array_text, by_size
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.refused import by_size
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Kernel, Operand, SourceLine, Target
 from pallas_debug.quantities import size_text

@@ -44,10 +44,6 @@ WHAT_TO_ATTACH = (
 )
 """Items to attach to a report of an unrecognised error."""
 
-UNKNOWN_ADVICE = "the catalogue has no entry for this error; to report it, attach " + "; ".join(
-    WHAT_TO_ATTACH
-)
-
 
 def explained(failure: Failure, kernel: Kernel | None = None) -> Failure:
     """Add an explanation to a failure, unless it has one or none is known.

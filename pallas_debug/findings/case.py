@@ -1,19 +1,22 @@
 """Cases: the sentences of a finding, as templates over typed facts.
 
-Each kind of fault has a list of cases in `table`, of which the first whose condition holds is used.
-A template names facts in braces: `{old} is cast to {new}`; `{core: on core %}` is ` on core 1` if
-the fact is known, and nothing otherwise. Facts are those that the engine passes and those of the
-witness (`operand`, `shape`, `index`, `grid_point`, `loop`); only here they become text.
+`cases.toml` lists the cases of each kind of fault, of which the first that holds is used, and
+describes templates and conditions. Facts are those that the engine passes and those of the witness
+(`operand`, `shape`, `index`, `grid_point`, `loop`); only here they become text.
 """
 
 from __future__ import annotations
 
+import functools
 import string
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallas_debug.findings.facts import text_of
+from pallas_debug.findings.faults import KINDS, Fault
 
 
 class Facts(dict[str, Any]):
@@ -26,29 +29,49 @@ class Facts(dict[str, Any]):
         return None
 
 
-NO_CAUSE = ""
-"""Cause of a case in which none is certain: a false one is worse than none."""
-
-Test = Callable[[Facts], object]
-"""Condition of a case."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """Sentences for a finding.
 
     Attributes:
       message: what happened.
       cause, advice: why, and what to do; a missing one is taken from the catalogue.
-      when: condition on the facts; None if it always holds.
+      when: condition on the facts; empty if it always holds.
       entry: the catalogue's entry, if it is not that of the kind.
     """
 
     message: str
     cause: str | None = None
     advice: str | None = None
-    when: Test | None = None
+    when: str = ""
     entry: str = ""
+
+    def holds(self, facts: Facts) -> bool:
+        return all(_holds(term.strip(), facts) for term in self.when.split(",") if term)
+
+
+def _holds(term: str, facts: Facts) -> bool:
+    name, equals, values = term.partition("=")
+    first, *parts = name.strip(" !?").split(".")
+    value = facts[first]
+    for part in parts:
+        value = getattr(value, part, None)
+    if equals:
+        return str(value) in [one.strip() for one in values.split("|")]
+    return value is not None if name.endswith("?") else bool(value) != name.startswith("!")
+
+
+@functools.cache
+def cases() -> Mapping[Fault, Sequence[Case]]:
+    """The cases of all kinds of faults: what each says, why, and what to do."""
+    found: dict[Fault, list[Case]] = {}
+    kinds: list[str] = []
+    message = ""
+    for row in tomllib.loads(Path(__file__).with_name("cases.toml").read_text())["case"]:
+        kinds, message = row.pop("kinds", kinds), row.pop("message", message)
+        for kind in kinds:
+            found.setdefault(KINDS[kind], []).append(Case(message=message, **row))
+    return found
 
 
 class Words(NamedTuple):
@@ -60,16 +83,6 @@ class Words(NamedTuple):
     entry: str = ""
 
 
-def has(*names: str) -> Test:
-    """Condition: these facts are known, and neither false nor empty."""
-    return lambda facts: all(facts[name] for name in names)
-
-
-def is_(name: str, value: object) -> Test:
-    """Condition: a fact has this value."""
-    return lambda facts: facts[name] == value
-
-
 def words(cases: Sequence[Case], facts: Mapping[str, Any]) -> Words:
     """Fill in the first case that holds.
 
@@ -78,7 +91,7 @@ def words(cases: Sequence[Case], facts: Mapping[str, Any]) -> Words:
     """
     given = Facts(facts)
     for case in cases:
-        if case.when is None or case.when(given):
+        if case.holds(given):
             message = _FILLED.vformat(case.message, (), given)
             cause, advice = (
                 None if one is None else _FILLED.vformat(one, (), given)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+from pallas_debug.quantities import size_text
 
 if TYPE_CHECKING:  # importing it takes a tenth of `pallas-debug --help`
     from pallas_debug.model import SourceLine
@@ -75,6 +77,14 @@ def lines_text(lines: Sequence[int]) -> str:
     """Format line numbers: `line 12`, or `lines 12, 15 and 20`."""
     *rest, last = map(str, lines)
     return f"lines {', '.join(rest)} and {last}" if rest else f"line {last}"
+
+
+def by_size(limits: Mapping[str, int]) -> str:
+    """Format sizes by target: `16 MiB on v5e, v5p; 32 MiB on v6e`."""
+    return "; ".join(
+        f"{size_text(size, 2)} on {', '.join(t for t, s in limits.items() if s == size)}"
+        for size in dict.fromkeys(limits.values())
+    )
 
 
 def text_of(fact: object) -> str:

@@ -6,7 +6,6 @@ import re
 
 from pallas_debug import explain
 from pallas_debug.findings.faults import Fault, named
-from pallas_debug.findings.refused import REPLACEMENTS, UNKNOWN_NAME
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Failure, Finding, Kernel
 
@@ -16,6 +15,24 @@ _ASKS = re.compile(
 """Phrases in a line or its message that may depend on the device."""
 
 _LACKS = re.compile(r" has no attribute '(?P<name>\w+)'")
+
+REPLACEMENTS = {
+    "load": "read the ref: ref[index]; with a mask, load(ref.at[index], mask=…) of "
+    "jax.experimental.pallas.triton for a GPU, or of jax.experimental.pallas.tpu",
+    "store": "write to the ref: ref[index] = value; with a mask, store(ref.at[index], value, "
+    "mask=…) of jax.experimental.pallas.triton for a GPU, or of jax.experimental.pallas.tpu",
+    "swap": "read the ref, then write to it: ref[index] = value",
+    "dot": "write jnp.dot",
+    "repeat": "write jnp.tile, as in jnp.tile(x, (n, 1)) for axis 0; jnp.repeat has another order",
+    "ANY": "write pl.ANY",
+    "TPUCompilerParams": "write pltpu.CompilerParams",
+    "TritonCompilerParams": "write CompilerParams, of jax.experimental.pallas.triton",
+    "TensorCoreMesh": "it needs jax ≥ 0.11; before, pltpu.create_tensorcore_mesh makes the mesh",
+    "TPUMemorySpace": "write pltpu.MemorySpace, and pl.ANY for TPUMemorySpace.ANY",
+}
+"""Replacements of names that the installed Pallas does not have."""
+
+UNKNOWN_NAME = "look for its replacement in the Pallas changelog"
 
 _STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}
 
@@ -52,6 +69,7 @@ def failed(
     return seen.of(
         kind,
         headline=failure.headline,
+        attach="; ".join(explain.WHAT_TO_ATTACH),
         is_import=failure.type in ("ImportError", "ModuleNotFoundError"),
         raiser=raiser,
         chip=_chip(pretended) if asks else "",

@@ -186,12 +186,13 @@ class Fault(StrEnum):
     )
 
 
-_BY_NAME = {str(fault): fault for fault in Fault}
+KINDS = {str(fault): fault for fault in Fault}
+"""Faults by name."""
 
 
 def named(name: str) -> Fault | None:
     """Return the fault with this name; None if unknown."""
-    return _BY_NAME.get(name)
+    return KINDS.get(name)
 
 
 NO_KERNEL = "no kernel"

@@ -1,14 +1,12 @@
-"""Cases of results that differ from a reference's, by what is behind the first wrong element."""
+"""Facts about results that differ from a reference's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from pallas_debug.findings.case import NO_CAUSE, Case, Test
 from pallas_debug.findings.facts import Point, listed, where
-from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Link, SourceLine
 
 # Patterns
@@ -67,6 +65,11 @@ class RoundingError(NamedTuple):
     dtype: str
     units: float
     most: int
+
+    @property
+    def is_enough(self) -> bool:
+        """True if rounding alone explains the error."""
+        return self.units <= self.most
 
     def __str__(self) -> str:
         return f"{self.units:.2g} units"
@@ -172,74 +175,3 @@ def action(
         text += f" from {listed(names)}"
     text += f", {count:,} times" if count > 1 else ""
     return text + (f", for another block of {output}" if output else "")
-
-
-# Cases
-
-
-def _case(cause: str | None = None, advice: str | None = None, when: Test | None = None) -> Case:
-    message = (
-        "{several:%: }{count:,} of {total:,} elements differ{pattern:, %}: {element} is "
-        "{value}, expected {expected}\n"
-        "{what}, {array}, compared with `{reference}`: largest error {absolute}"
-        "{relative: (relative %)}, allowed {allowed}{unjudged:; not compared: %}\n"
-        "{chain.place:the first wrong element is %\n}{chain.unknown:its writers are unknown: %\n}"
-    )
-    return Case(message, cause, advice, when)
-
-
-def _because(kind: CauseKind) -> Test:
-    return lambda facts: facts.because is not None and facts.because.kind == kind
-
-
-_CONDITIONS: Sequence[tuple[str, CauseKind]] = (("true", "where true"), ("false", "where false"))
-
-CASES: Mapping[Fault, Sequence[Case]] = {
-    Fault.VALUE_MISMATCH: [
-        _case(
-            "no step of the kernel writes {element}: it holds whatever its memory held before",
-            "let the grid (pl.cdiv) and the index map cover the array, and the stores the block",
-            lambda facts: facts.chain.is_missing,
-        ),
-        _case(
-            "rounding alone can explain it: the largest error is {rounding} of {rounding.dtype} "
-            "rounding, of at most {rounding.most}",
-            "pass an rtol and atol that {rounding.dtype} can meet, or compute in a wider dtype",
-            lambda facts: facts.rounding and facts.rounding.units <= facts.rounding.most,
-        ),
-        _case(
-            "{because.place} replaces at {because.place.point} what {because.replaced} wrote to "
-            "{because.buffer} at {because.other.point}, which nothing had read",
-            "add to {because.buffer} there, or run the line only at the first step of a block",
-            _because("replaced"),
-        ),
-        _case(
-            "{because.place} continues at {because.place.point} from what {because.other} set "
-            "{because.buffer} to at {because.other.point}, for another block",
-            "reset {because.buffer} at the first step of each block: "
-            "@pl.when(pl.program_id(axis) == 0)",
-            _because("not reset"),
-        ),
-        _case(
-            "{because.place} reads at {because.place.point} what {because.other} wrote to "
-            "{because.buffer} at {because.other.point}, for another block",
-            "clear {because.buffer}, or mask that part of it, unless it should carry values over",
-            _because("left over"),
-        ),
-        *(
-            _case(
-                "all wrong elements of this block are where the condition in {because.place} is "
-                + value,
-                "look at that condition, and at what {because.other} stores where it is " + value,
-                _because(kind),
-            )
-            for value, kind in _CONDITIONS
-        ),
-        _case(
-            NO_CAUSE,
-            'pallas_debug.check with "nan,inf,float_div" reports the line that produces one',
-            lambda facts: facts.special in ("NaN", "infinite"),
-        ),
-        _case(NO_CAUSE),
-    ]
-}

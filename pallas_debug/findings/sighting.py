@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pallas_debug import explain
-from pallas_debug.findings import bounds, memory, mismatch, numbers, order, refused
-from pallas_debug.findings.case import Case, words
+from pallas_debug.findings.case import cases, words
 from pallas_debug.findings.faults import EngineName, Fault
 from pallas_debug.model import Finding, SourceLine, Witness
-
-TABLE: Mapping[Fault, Sequence[Case]] = {
-    **refused.CASES,
-    **bounds.CASES,
-    **numbers.CASES,
-    **memory.CASES,
-    **mismatch.CASES,
-    **order.CASES,
-}
-"""The cases of all kinds of faults: what each says, why, and what to do."""
 
 _OF_WITNESS = ("operand", "shape", "index", "grid_point", "loop", "source", "other")
 
@@ -55,7 +44,7 @@ class Sighting:
         known |= {"kernel": self.kernel, "ref": at.operand or "a ref"}
         known["between"] = "\n" if at.other is not None else " and "  # two sides, a line each
         given = {**known, "targets": list(self.targets), **facts}
-        return self.found(kind, *words(TABLE[kind], given))
+        return self.found(kind, *words(cases()[kind], given))
 
     def found(
         self,

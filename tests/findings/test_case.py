@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pallas_debug.findings.case import Case, has, is_, words
+from pallas_debug.findings.case import Case, cases, words
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.sighting import TABLE
 
 CASES = [
-    Case("{name}{core: on core %} is {count}", "many: {names}", when=has("names")),
-    Case("{name} is negative", when=is_("count", -1)),
-    Case("{name}{core: on core %} is {count}{nothing:, and %}", "few", "use {size:.1f}"),
+    Case(message="{name}{core: on core %} is {count}", cause="many: {names}", when="names, !few"),
+    Case(message="{name} is negative", when="size?, count = -2 | -1"),
+    Case(
+        message="{name}{core: on core %} is {count}{nothing:, and %}",
+        cause="few",
+        advice="use {size:.1f}",
+    ),
 ]
 
 
@@ -35,8 +38,8 @@ def test_no_case_is_an_error() -> None:
         words(CASES[:2], {"name": "sem"})
 
 
-@pytest.mark.parametrize("kind", TABLE)
+@pytest.mark.parametrize("kind", cases())
 def test_the_last_case_of_each_kind_always_holds(kind: Fault) -> None:
-    *others, last = TABLE[kind]
-    assert last.when is None
-    assert all(case.when is not None for case in others)
+    *others, last = cases()[kind]
+    assert not last.when
+    assert all(case.when for case in others)

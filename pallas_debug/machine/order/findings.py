@@ -104,6 +104,7 @@ def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -
         semaphore=ledger.name,
         copied=copied,
         awaited=awaited,
+        is_early=awaited < copied,
         source=source,
         destination=destination,
     )
