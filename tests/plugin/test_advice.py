@@ -13,7 +13,7 @@ OPTION = "with --pallas-interpret, pytest runs TPU kernels on the CPU"
 CONDITION = "Python's `if` or `while` on a value that is known only when the kernel"
 NUMBER = "Python needs a number that is known only when the kernel runs; loop with"
 
-DTYPE = "a value of another dtype is stored; store value.astype(ref.dtype), or give"
+DTYPE = "a value of another dtype is stored; store value.astype(ref.dtype); or give"
 INDEX_MAP = (
     "an index map takes too few or too many arguments; give the index map one "
     "parameter for each dimension of the grid and each scalar-prefetch operand"
