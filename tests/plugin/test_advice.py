@@ -15,8 +15,8 @@ NUMBER = "Python needs a number that is known only when the kernel runs; loop wi
 
 DTYPE = "a value of another dtype is stored; store value.astype(ref.dtype); or give"
 INDEX_MAP = (
-    "an index map takes too few or too many arguments; give the index map one "
-    "parameter for each dimension of the grid and each scalar-prefetch operand"
+    "an index map takes too few or too many arguments; give it a parameter for each "
+    "dimension of the grid and each scalar-prefetch operand"
 )
 
 TESTS = """
