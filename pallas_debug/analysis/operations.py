@@ -109,7 +109,7 @@ def _is_along_axis(operation: Equation) -> bool:
 
 
 def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
-    """Report float16 loads, float iotas, unsupported casts, and bool rows that become a column."""
+    """Report float16 loads, float iotas and unsupported casts."""
     if operation.name == "get" and operation.inputs[0].dtype == "float16":
         return seen.of(Fault.UNSUPPORTED_DTYPE)
     if operation.name == "convert_element_type":
@@ -118,9 +118,6 @@ def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
             return seen.of(Fault.UNSUPPORTED_CAST, old=old, new=new)
     if operation.name == "iota" and operation.outputs[0].dtype.startswith(("float", "bfloat")):
         return seen.of(Fault.INVALID_OPERATION, iota=str(operation.outputs[0]))
-    if operation.turns_lanes:
-        old, new = str(operation.inputs[0]), str(operation.outputs[0])
-        return seen.of(Fault.UNSUPPORTED_SHAPE_CAST, old=old, new=new)
     return None
 
 

@@ -104,7 +104,7 @@ class Fault(StrEnum):
 
     UNSUPPORTED_PRIMITIVE = _unsupported("UnsupportedPrimitive", "an operation has no TPU lowering")
     UNSUPPORTED_GATHER = _unsupported("UnsupportedGather", "a gather is not along a single axis")
-    UNSUPPORTED_SHAPE_CAST = _unsupported(
+    UNSUPPORTED_SHAPE_CAST = _no_layout(
         "UnsupportedShapeCast", "a reshape moves data in a way the compiler does not support"
     )
     UNSUPPORTED_LAYOUT = _no_layout("UnsupportedLayout", "an operation has no layout")

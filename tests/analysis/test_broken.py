@@ -19,7 +19,6 @@ from pallas_debug.findings.faults import Fault
 LIBTPU = tuple(map(int, re.findall(r"\d+", installed()["libtpu"])[:3]))
 
 UNSEEN = {
-    "flatten": "a compiler knows which reshapes it has",
     "rows_past_the_length_not_written": "a table in SMEM holds the lengths",
     "last_entry_past_the_rows": "a table in SMEM holds the entry",
     "read_before_wait": "a race with a copy shows only as the kernel runs",
@@ -27,9 +26,6 @@ UNSEEN = {
     "source_overwritten": "a race with a copy shows only as the kernel runs",
 }
 """Faults of kinds that the static analysis knows, which it cannot see in these kernels."""
-
-OTHER_KINDS = {"mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST}
-"""What is found instead: here, the reason why the compiler dies."""
 
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"
@@ -39,8 +35,7 @@ TRACED = [kernel for kernel in BROKEN if kernel.is_traced]
 
 
 def is_seen(kernel: BrokenKernel) -> bool:
-    kind = OTHER_KINDS.get(kernel.name, Fault(kernel.fault))
-    return "static" in kind.engines and kernel.name not in UNSEEN
+    return "static" in Fault(kernel.fault).engines and kernel.name not in UNSEEN
 
 
 def analyses(
@@ -69,8 +64,7 @@ def test_found_at_its_line(captures: Callable[..., list[Capture]], kernel: Broke
     (captured,) = captures(kernel.function, kernel.args, x64=kernel.x64)
     analysis = analyze(captured, BUILTIN, prefetch=tables(kernel, captured))
     (finding,) = analysis.findings
-    kind = OTHER_KINDS.get(kernel.name, Fault(kernel.fault))
-    assert (Fault(finding.kind), finding.kernel) == (kind, captured.kernel.name)
+    assert (finding.kind, finding.kernel) == (kernel.fault, captured.kernel.name)
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
     assert finding.engines == ("static",)

@@ -66,10 +66,8 @@ def arithmetic(i: Any, j: Any) -> tuple[Any, Any]:
     c = lax.shift_right_logical(i - 5, 28) + lax.shift_right_arithmetic(i - 5, 1)
     d = jnp.sign(i - 2) * jnp.abs(j - 3) + (~i ^ j) - (i | 4) + lax.square(-j)
     e = lax.switch(jnp.minimum(j, 2), [lambda: i, lambda: i * 2, lambda: i - j])
-    f = lax.fori_loop(0, i, lambda k, total: total + k * j, 0)
-    g = lax.while_loop(lambda n: n < 20, lambda n: n * 2 + 1, i + j)
-    h = (jnp.ceil(i / 2) + jnp.floor(j * 0.7)).astype(jnp.int32)
-    return a + b + c, d + e + f + g + h
+    f = (jnp.ceil(i / 2) + jnp.floor(j * 0.7)).astype(jnp.int32)
+    return a + b + c, d + e + f
 
 
 @pytest.mark.slow
@@ -161,9 +159,9 @@ def test_a_grid_of_a_billion_points_whose_maps_are_separable_is_proven(captures:
 
 
 NOT_JUDGED = {
-    "never ends": (
+    "a loop": (
         lambda i: (lax.while_loop(lambda n: n >= 0, lambda n: (n + 1) % 7, i), 0),
-        "the index map of x_ref: it has more than 10,000 operations",
+        "the index map of x_ref: it uses values that are not computed here, among while",
     ),
     "what is not computed": (
         lambda i: (lax.clz(i), 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -210,44 +209,6 @@ def test_a_kernel_whose_source_is_not_to_be_had(captures: Captures) -> None:
     assert finding.kind == "BlockOutOfBounds"
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == ("<generated>", 4)
-
-
-# Rows that are made columns, and indices that are floats.
-
-
-def column(captures: Captures, mask: Callable[[Any], Any], x: Any = X) -> list[str]:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        out_ref[...] = jnp.where(mask(x_ref), x_ref[...], 0)
-
-    return kinds(look(captures, kernel, x))
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        lambda x: (x[0, :32] > 0)[:, None],
-        lambda x: (x[0:1, :32] > 0).reshape(32, 1),
-        lambda x: jnp.logical_not((x[0, :32] > 0) & (jnp.abs(x[1, :32]) < 1))[:, None],
-    ],
-)
-def test_a_row_of_bools_that_becomes_a_column(
-    captures: Captures, mask: Callable[[Any], Any]
-) -> None:
-    assert column(captures, mask) == ["UnsupportedShapeCast"]
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        lambda x: x[0, :32][:, None] > 0,  # numbers are moved
-        lambda x: (x[...].max(axis=1) > 0)[:, None],  # it lies along the sublanes already
-        lambda x: (x[:, 0] > 0)[:, None],
-        lambda x: (x[0, :] > 0)[None, :],  # it stays a row
-        lambda x: ((x[0, :32] > 0) & (x[...].max(axis=1) > 0))[:, None],  # either of the two
-    ],
-)
-def test_other_columns_are_not_judged(captures: Captures, mask: Callable[[Any], Any]) -> None:
-    assert column(captures, mask) == []
 
 
 @pytest.mark.parametrize("what", ["read", "write", "add", "copy", "number"])

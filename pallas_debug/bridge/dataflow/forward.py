@@ -1,17 +1,14 @@
 """Forward dataflow: values through the equations of a jaxpr, its calls, branches and loops.
 
 A subclass is a domain: it says what an equation makes of values, how values of several branches are
-joined, and whether loops are walked iteration by iteration or summarised. Control flow is handled
-here.
+joined, and what is known of a loop's values in all iterations. Control flow is handled here.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pallas_debug.bridge import primitives
 from pallas_debug.bridge.jaxcompat import jax_core
@@ -76,7 +73,7 @@ class Forward(ABC, Generic[V, P]):
         """Return the `count` results of a branch, from those of the branches that may be taken."""
         raise NotImplementedError
 
-    # Loops that are summarised: walked until nothing changes
+    # Loops, which are walked until nothing changes
 
     def widen(self, loop: LoopForm, place: P) -> tuple[Sequence[V], P] | None:
         """Return what is known of carried values in all iterations; None without iterations."""
@@ -97,26 +94,8 @@ class Forward(ABC, Generic[V, P]):
         """Return the results of a loop, from the last ones of its body."""
         return [*carry, *results[len(loop.carry) :]]
 
-    # Loops whose iterations are walked one by one
-
-    def unrolls(self, loop: LoopForm) -> bool:
-        """Return whether to walk each iteration of a loop."""
-        return False
-
-    def continues(self, value: V, place: P) -> P | Literal["ends", "unknown"]:
-        """Return the place in the next iteration, by the value of a condition."""
-        raise NotImplementedError
-
-    def carry_after(self, before: V, after: V, place: P) -> V:
-        """Return a carried value after an iteration."""
-        return after
-
     def element(self, array: V) -> V:
         """Return what an iteration takes of a stacked value."""
-        raise NotImplementedError
-
-    def stacked(self) -> V:
-        """Return what is known of results that a loop stacks, one per iteration."""
         raise NotImplementedError
 
     # The engine
@@ -168,10 +147,9 @@ class Forward(ABC, Generic[V, P]):
             case ScopeForm():
                 return self.walk(form.body.jaxpr, form.inputs, self.buffers(form), place)
             case LoopForm():
-                walk = self._iterations if self.unrolls(form) else self._summary
-                return walk(eqn, form, place)
+                return self._loop(eqn, form, place)
 
-    def _summary(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
+    def _loop(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
         """Walk all iterations at once, until nothing changes."""
         entered = self.widen(loop, place)
         if entered is None:
@@ -185,22 +163,3 @@ class Forward(ABC, Generic[V, P]):
             if following is None:
                 return self.loop_results(loop, carry, results, there)
             carry = following
-
-    def _iterations(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
-        """Walk the iterations one by one."""
-        carry = list(loop.carry)
-        elements = list(map(self.element, loop.stacked))
-        for _ in itertools.count() if loop.length is None else range(loop.length):
-            if loop.condition is not None:
-                (value,) = self.run(loop.condition, [*loop.condition_constants, *carry], place)
-                there = self.continues(value, place)
-                if there == "ends":
-                    break
-                if there == "unknown":
-                    return self._summary(eqn, replace(loop, carry=carry), place)
-                place = there
-            results = self.run(loop.body, [*loop.constants, *carry, *elements], place)
-            pairs = zip(carry, results, strict=False)
-            carry = [self.carry_after(before, after, place) for before, after in pairs]
-        count = len(loop.body.jaxpr.outvars) - len(carry)
-        return [*carry, *(self.stacked() for _ in range(count))]

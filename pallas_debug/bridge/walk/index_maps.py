@@ -245,9 +245,7 @@ def indices(
         ids = program_ids(mapping.grid)
     except Exhausted as error:
         return Indices(dims=None, reason=str(error))
-    walker = Walker(
-        ids=ids, sizes=mapping.grid, rank=len(ids), tables=tables, unrolls=True, deadline=deadline
-    )
+    walker = Walker(ids=ids, sizes=mapping.grid, rank=len(ids), tables=tables, deadline=deadline)
     names = nested.arg_names(captured.params["jaxpr"])
     args: list[Value] = list(ids)
     for i, variable in enumerate(inner.invars[len(ids) :]):

@@ -57,7 +57,6 @@ class Equation:
       lane_size: size of that slice.
       ref: name of the accessed ref.
       float_index: dtype of a float used as an index; empty if there is none.
-      turns_lanes: whether a vector of bools along the lanes becomes a column.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Equation:
     lane_size: int = 0
     ref: str = ""
     float_index: str = ""
-    turns_lanes: bool = False
 
 
 def operations(captured: Capture) -> Iterator[Equation]:
@@ -91,12 +89,10 @@ class _Known:
     Attributes:
       multiple: known divisor of a scalar.
       ref: name of a ref of the kernel.
-      lies_along_lanes: whether it certainly is one row of lanes, as loaded.
     """
 
     multiple: int = ANYTHING
     ref: str = ""
-    lies_along_lanes: bool = False
 
 
 _UNKNOWN = _Known()
@@ -127,8 +123,7 @@ class _Operations(Forward[_Known, None]):
 
     def plain(self, eqn: Any, inputs: list[_Known], place: None) -> Sequence[_Known]:
         count = len(eqn.outvars)
-        made = _Known(_proven(eqn, inputs), lies_along_lanes=_lies_along_lanes(eqn, inputs))
-        return [made, *[_UNKNOWN] * (count - 1)][:count]
+        return [_Known(_proven(eqn, inputs)), *[_UNKNOWN] * (count - 1)][:count]
 
     def buffers(self, scope: ScopeForm) -> Sequence[_Known]:
         return [_UNKNOWN] * len(scope.body.jaxpr.invars)
@@ -166,7 +161,6 @@ class _Operations(Forward[_Known, None]):
             lane_size=size,
             ref=inputs[0].ref if inputs else "",
             float_index=_float_index(eqn),
-            turns_lanes=_turns_lanes(eqn, inputs),
         )
 
 
@@ -187,48 +181,6 @@ def _float_index(eqn: Any) -> str:
         if dtype.startswith(("float", "bfloat")):
             return dtype
     return ""
-
-
-def _lies_along_lanes(eqn: Any, inputs: Sequence[_Known]) -> bool:
-    """Return whether the result certainly is one row of lanes, as loaded.
-
-    The result of a reduction or an index along another dimension may lie along the sublanes, where
-    it is already a column.
-    """
-    if len(eqn.outvars) != 1:
-        return False
-    shape = eqn.outvars[0].aval.shape
-    if not shape or any(size != 1 for size in shape[:-1]):
-        return False
-    if eqn.primitive.name == "get":
-        at = primitives.form(eqn).place
-        if not at.transforms:
-            return True
-        is_indexed = len(at.indexers) == len(at.transforms) == 1
-        return is_indexed and isinstance(at.indexers[0].indices[-1], indexing.Slice)
-    row = primitives.TABLE.get(eqn.primitive.name)
-    if row is None or not row.is_by_element:
-        return False
-    arrays = [v for atom, v in zip(eqn.invars, inputs, strict=True) if atom.aval.shape]
-    return bool(arrays) and all(value.lies_along_lanes for value in arrays)
-
-
-def _turns_lanes(eqn: Any, inputs: Sequence[_Known]) -> bool:
-    """Return whether a row of bools becomes a column.
-
-    One of two known releases of libtpu rejects it, and the other crashes. Numbers are fine.
-    """
-    if eqn.primitive.name not in ("broadcast_in_dim", "reshape"):
-        return False
-    given, made = eqn.invars[0], eqn.outvars[0].aval
-    if not inputs[0].lies_along_lanes or str(given.aval.dtype) != "bool":
-        return False
-    size = given.aval.shape[-1]
-    is_column = len(made.shape) >= 2 and made.shape[-2:] == (size, 1)
-    if eqn.primitive.name == "broadcast_in_dim":
-        kept = eqn.params["broadcast_dimensions"]
-        is_column = is_column and kept[-1] == len(made.shape) - 2
-    return bool(size != 1 and is_column)
 
 
 def _lane_slice(eqn: Any, inputs: Sequence[_Known]) -> tuple[int | None, int]:

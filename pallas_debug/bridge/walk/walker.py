@@ -33,13 +33,10 @@ from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Dim, Event, KernelRef, View
 
 MAX_EQUATIONS = 10_000
-"""Maximum number of equations to walk, counting each iteration of unrolled loops."""
+"""Maximum number of equations to walk."""
 
 MAX_ITERATIONS = 1 << 16
 """Maximum iterations of a loop that is walked as a whole."""
-
-MAX_UNROLLED = 6_000
-"""Maximum number of equations of an unrolled loop, over all iterations."""
 
 
 class Exhausted(Exception):
@@ -79,7 +76,6 @@ class Walker(Forward[Value, WalkState]):
       rank: number of all dimensions.
       names: names of all dimensions of the grid or of the cores; empty if they have none.
       tables: scalar prefetch, by position of the ref.
-      unrolls: whether to unroll every loop, to obtain its result.
       deadline: `time.monotonic` value at which the walk ends.
 
     Attributes:
@@ -95,7 +91,6 @@ class Walker(Forward[Value, WalkState]):
         rank: int,
         names: Sequence[str] = (),
         tables: Mapping[int, np.ndarray] | None = None,
-        unrolls: bool = False,
         deadline: float = float("inf"),
     ) -> None:
         super().__init__()
@@ -103,7 +98,7 @@ class Walker(Forward[Value, WalkState]):
         self.tables = tables or {}
         self.events: list[Event] = []
         self.stale: set[int] = set()
-        self._unrolls, self._deadline = unrolls, deadline
+        self._deadline = deadline
         self._equations = 0
         self._buffers = 0
         self._sources: dict[int, Any] = {}
@@ -307,25 +302,7 @@ class Walker(Forward[Value, WalkState]):
 
     # Loops
 
-    def unrolls(self, loop: LoopForm) -> bool:
-        if loop.length is None or not self._unrolls:
-            return self._unrolls
-        return loop.length * _num_equations(loop.body.jaxpr) <= MAX_UNROLLED
-
-    def continues(self, value: Value, place: WalkState) -> Any:
-        if not isinstance(value, np.ndarray) or numbers.too_large(place.where, value):
-            return "unknown"
-        where = place.where & value
-        return replace(place, where=where) if where.any() else "ends"
-
-    def carry_after(self, before: Value, after: Value, place: WalkState) -> Value:
-        is_everywhere = after is before or place.where.all()
-        return after if is_everywhere else _merged(place.where, after, before)
-
     def element(self, array: Value) -> Value:
-        return UNKNOWN
-
-    def stacked(self) -> Value:
         return UNKNOWN
 
     def widen(self, loop: LoopForm, place: WalkState) -> tuple[Sequence[Value], WalkState] | None:
@@ -413,7 +390,3 @@ def _counters(loop: LoopForm, numbers_of: np.ndarray) -> list[Value]:
         else:
             values.append(UNKNOWN)
     return values
-
-
-def _num_equations(jaxpr: Any) -> int:
-    return sum(1 for _ in nested.equations(jaxpr))
