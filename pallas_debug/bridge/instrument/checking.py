@@ -1,15 +1,18 @@
-"""Checks for each equation of a kernel: whether it can fail, and how to detect a failure.
+"""Replay of a kernel's jaxpr, equation by equation, with a check for each that can fail.
 
-`Checker` replays a kernel (`rewrite.py`). For an equation that can fail, it emits
-the condition and leaves recording to the recorder (`recording.py`).
+A kernel is a jaxpr over refs with nested loops, branches and scoped buffers. `Checker` retraces the
+equations, each under its own source line, and enters every inner jaxpr: refs and scalars of the
+outer jaxpr can be closed over. For an equation that can fail, it emits the condition, and leaves
+recording to the recorder (`recording.py`). Everything else is unchanged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,25 +20,68 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_debug.bridge import jaxcompat
+from pallas_debug.bridge import jaxcompat, primitives
+from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN, accessed, capacity
 from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site
 from pallas_debug.bridge.jaxcompat import (
     checkify,
+    config,
     indexing,
     jax_core,
+    linear_util,
     pallas_primitives,
+    partial_eval,
+    source_info_util,
 )
-from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import block_entry
-from pallas_debug.bridge.normal_forms import RefChain
+from pallas_debug.bridge.normal_forms import (
+    BranchForm,
+    CallForm,
+    Control,
+    InnerJaxpr,
+    LoopForm,
+    RefChain,
+    ScopeForm,
+)
 from pallas_debug.findings.facts import array_text
 
 
-class Checker(rewrite.Replay):
-    """Replay that checks a kernel's equations and records failures.
+@dataclass(frozen=True, kw_only=True)
+class ReplayedLoop:
+    """A loop that is being entered.
+
+    Attributes:
+      iteration: a traced int32 scalar; -1 if the loop has no counter.
+      begins: the `step` at which it was entered; identifies the loop.
+    """
+
+    iteration: Any
+    begins: int
+
+
+Loops = tuple[ReplayedLoop, ...]
+"""Enclosing loops, outermost first."""
+
+
+def trace(
+    function: Callable[..., Any], avals: Sequence[Any], debug_info: Any
+) -> tuple[Any, list[Any]]:
+    """Trace a flat function to an open jaxpr; also return the values that it closes over."""
+    wrapped = linear_util.wrap_init(function, debug_info=debug_info)
+    jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
+    return jaxcompat.with_consts(jaxpr, consts), list(consts)
+
+
+class Checker(Forward[Any, Loops]):
+    """Walk with traced values under the current trace, which adds checks and records failures.
+
+    Attributes:
+      step: number of equations visited so far, including inner jaxprs; together with the loops it
+        orders events at one grid point by time.
 
     Args:
       checks: names, as listed in `defaults.CHECKS`.
@@ -59,55 +105,165 @@ class Checker(rewrite.Replay):
         self._recorder = recorder
         self._kept_alive: list[Any] = []
         self._regions: list[list[Pending]] = []  # regions being visited, innermost last
-        self._loops: rewrite.Loops = ()
+        self._loops: Loops = ()
+        self.step = 0
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
-    # Called by `Replay`.
-
-    def before(self, eqn: Any, inputs: Sequence[Any], loops: rewrite.Loops) -> Sequence[Any] | None:
-        self._loops = loops
-        primitive = eqn.primitive
-        if primitive is checkify.check_p:
-            return self._user_check(eqn, inputs)
-        for at, what in accessed(eqn, inputs):
-            self._indices(eqn, at, what)
-        if primitive is lax.dynamic_slice_p:
-            self._dynamic_slice(eqn, inputs)
-        elif primitive is pallas_primitives.multiple_of_p:
-            self._hint(eqn, inputs[0])
-        elif primitive in (lax.div_p, lax.rem_p):
-            self._division(eqn, inputs)
-        return None
-
-    def after(
-        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], loops: rewrite.Loops
-    ) -> None:
-        self._loops = loops
-        if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
-            self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
-        if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
-            self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
-
-    def entering(self) -> None:
+    def replay(self, region: InnerJaxpr, args: Sequence[Any], loops: Loops = ()) -> list[Any]:
+        """Evaluate the jaxpr of a kernel, loop body, branch or scope; return its outputs."""
         self._regions.append([])
+        outputs = self.run(region, args, loops)
+        self._record(loops)
+        return outputs
 
-    def leaving(self, loops: rewrite.Loops) -> None:
+    def _record(self, loops: Loops) -> None:
+        """Record the failures of a region at its end."""
         pending = self._regions.pop()
         if pending:
             self._recorder.write(pending, [loop.iteration for loop in loops[-MAX_LOOPS:]])
 
-    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
-        for ref, name in zip(refs, names, strict=True):
-            self._names[id(ref)] = name
-            self._kept_alive.append(ref)
+    def constant(self, value: Any) -> Any:
+        return value
 
-    def wants(self, jaxpr: Any) -> bool:
-        return capacity(jaxpr) > 0
+    def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
+        return isinstance(form, CallForm)
 
-    def unknown(self, eqn: Any) -> None:
-        self.not_entered.append(eqn.primitive.name)
+    def equation(self, eqn: Any, inputs: list[Any], place: Loops) -> Sequence[Any]:
+        self.step += 1
+        self._loops = place
+        primitive = eqn.primitive
+        with _line_of(eqn):
+            if primitive is checkify.check_p:
+                self._user_check(eqn, inputs)
+                return []
+            for at, what in accessed(eqn, inputs):
+                self._indices(eqn, at, what)
+            if primitive is lax.dynamic_slice_p:
+                self._dynamic_slice(eqn, inputs)
+            elif primitive is pallas_primitives.multiple_of_p:
+                self._hint(eqn, inputs[0])
+            elif primitive in (lax.div_p, lax.rem_p):
+                self._division(eqn, inputs)
+            return super().equation(eqn, inputs, place)
+
+    def plain(self, eqn: Any, inputs: list[Any], place: Loops) -> Sequence[Any]:
+        outputs: Sequence[Any]
+        match primitives.form(eqn, inputs):
+            case BranchForm() as branch:
+                outputs = self._branch(branch, place)
+            case LoopForm(condition=None) as loop:
+                outputs = self._scan(loop, eqn.params["unroll"], place)
+            case LoopForm() as loop:
+                outputs = self._while(loop, place)
+            case ScopeForm() as scope:
+                outputs = self._scope(scope, eqn, place)
+            case _:
+                is_combining = eqn.primitive.name.startswith(_COMBINING)
+                if not is_combining and nested.within(eqn.params):
+                    self.not_entered.append(eqn.primitive.name)
+                bound = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+                outputs = list(bound) if eqn.primitive.multiple_results else [bound]
+        self._loops = place
+        if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
+            self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
+        if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
+            self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
+        return outputs
+
+    def _branch(self, form: BranchForm, loops: Loops) -> Sequence[Any]:
+        arrays = [i for i, x in enumerate(form.inputs) if not _is_ref(x)]
+
+        def branch(inner: InnerJaxpr) -> Callable[..., list[Any]]:
+            def filled(*given: Any) -> list[Any]:
+                args = list(form.inputs)
+                for i, x in zip(arrays, given, strict=True):
+                    args[i] = x
+                return self.replay(inner, args, loops)
+
+            return filled
+
+        branches = list(map(branch, form.branches))
+        given = [form.inputs[i] for i in arrays]
+        if len(branches) == 2:
+            # The predicate of `pl.when` is a bool; a switch would first clamp its index.
+            outputs: Sequence[Any] = lax.cond(form.index != 0, branches[1], branches[0], *given)
+        else:
+            outputs = lax.switch(form.index, branches, *given)
+        return outputs
+
+    def _scan(self, loop: LoopForm, unroll: Any, loops: Loops) -> Sequence[Any]:
+        # The first value that a `fori_loop` carries counts its iterations.
+        is_counted = loop.steps()[:1] == [1] and _is_int_scalar(loop.carry[0])
+        entered = self._entering(loops)
+
+        def body(carried: Any, x: Any) -> Any:
+            values, number = carried
+            inner = entered(values[0] - loop.carry[0] if is_counted else number)
+            outputs = self.replay(loop.body, [*loop.constants, *values, *(x or ())], inner)
+            following = None if is_counted else number + 1
+            count = len(loop.carry)
+            return (outputs[:count], following), tuple(outputs[count:])
+
+        start = None if is_counted else lax.full((), 0, "int32")
+        (values, _), ys = lax.scan(
+            body,
+            (list(loop.carry), start),
+            tuple(loop.stacked) or None,
+            length=loop.length,
+            reverse=loop.reverse,
+            unroll=unroll,
+        )
+        return [*values, *ys]
+
+    def _while(self, loop: LoopForm, loops: Loops) -> Sequence[Any]:
+        assert loop.condition is not None
+        tested, test_constants = loop.condition, loop.condition_constants
+        # A `fori_loop` with explicit bounds has its index first.
+        is_counted = bool(loop.carry) and _is_int_scalar(loop.carry[0])
+        # A condition cannot write: to check it, evaluate it once more where writes are possible.
+        is_checked = capacity(tested.jaxpr) > 0
+        entered = self._entering(loops)
+
+        def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`
+            return jax_core.eval_jaxpr(*tested, *test_constants, *carried)[0]
+
+        def body(values: Any) -> Any:
+            inner = entered(values[0] - loop.carry[0] if is_counted else None)
+            if is_checked:
+                self.replay(tested, [*test_constants, *values], inner)
+            return self.replay(loop.body, [*loop.constants, *values], inner)
+
+        outputs: Sequence[Any] = lax.while_loop(condition, body, list(loop.carry))
+        if is_checked:  # the final, false evaluation
+            self.replay(tested, [*test_constants, *outputs], loops)
+        return outputs
+
+    def _entering(self, loops: Loops) -> Callable[[Any], Loops]:
+        """Return the loops around the body of one that is entered here, by its iteration."""
+        begins = self.step
+
+        def entered(iteration: Any) -> Loops:
+            number = lax.full((), -1, "int32") if iteration is None else iteration
+            return (*loops, ReplayedLoop(iteration=number, begins=begins))
+
+        return entered
+
+    def _scope(self, scope: ScopeForm, eqn: Any, loops: Loops) -> Sequence[Any]:
+        inner = scope.body.jaxpr
+
+        def body(*scoped: Any) -> list[Any]:
+            for ref, name in zip(scoped, nested.arg_names(inner, "scoped"), strict=True):
+                self._names[id(ref)] = name
+                self._kept_alive.append(ref)
+            return self.replay(InnerJaxpr(inner, scope.inputs), scoped, loops)
+
+        with config.mutable_array_checks(False):
+            jaxpr, consts = trace(body, [v.aval for v in inner.invars], inner.debug_info)
+        params = {**eqn.params, "jaxpr": jaxpr}
+        bound: Sequence[Any] = pallas_primitives.run_scoped_p.bind(*consts, **params)
+        return bound
 
     # Checks of indices.
 
@@ -122,7 +278,7 @@ class Checker(rewrite.Replay):
         """
         if "index" not in self._checks:
             return
-        self.entering()
+        self._regions.append([])
         names = list(self._names.values())[mapping.num_index_operands :]
         batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
         for name, block in zip(names, mapping.block_mappings, strict=False):
@@ -150,7 +306,7 @@ class Checker(rewrite.Replay):
                         "dtype": str(block.array_aval.dtype),
                     },
                 )
-        self.leaving(())
+        self._record(())
 
     def _indices(self, eqn: Any, at: RefChain, what: str) -> None:
         aval = jax_core.typeof(at.ref)
@@ -237,10 +393,10 @@ class Checker(rewrite.Replay):
 
     # The other checks.
 
-    def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> None:
         if "user" not in self._checks:
             self.left_out += 1  # like `checkify` for categories that were not requested
-            return []
+            return
         error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
         is_one = len(error._metadata) == 1  # `check_error` may hold several
         for effect, failed in error._pred.items():
@@ -258,7 +414,6 @@ class Checker(rewrite.Replay):
                 failed,
                 values=scalars.copy,
             )
-        return []
 
     def _hint(self, eqn: Any, value: Any) -> None:
         if "hint" not in self._checks or not isinstance(value, jax_core.Tracer) or value.ndim:
@@ -369,3 +524,28 @@ def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
         out is variable and isinstance(size, int) and size - 1 <= last
         for size, variable in zip(mapping.grid, inner.invars, strict=False)
     )
+
+
+_COMBINING = ("scatter", "reduce", "select_and_scatter")
+"""Primitives whose jaxpr only combines two numbers."""
+
+
+def _is_int_scalar(value: Any) -> bool:
+    aval = jax_core.typeof(value)
+    return aval.shape == () and str(aval.dtype) == "int32"
+
+
+def _is_ref(value: Any) -> bool:
+    aval = jax_core.typeof(value) if isinstance(value, jax_core.Tracer) else None
+    return aval is not None and hasattr(aval, "inner_aval")
+
+
+@contextlib.contextmanager
+def _line_of(eqn: Any) -> Iterator[None]:
+    """Trace under the source line of `eqn`."""
+    name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with (
+        source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack),
+        eqn.ctx.manager,
+    ):
+        yield

@@ -22,7 +22,7 @@ from pallas_debug.bridge.instrument import checking, primitives
 from pallas_debug.bridge.instrument.recording import Recorder
 from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxcompat import jax_core
-from pallas_debug.bridge.jaxprs import mechanisms, nested, rewrite
+from pallas_debug.bridge.jaxprs import mechanisms, nested
 from pallas_debug.bridge.jaxprs.params import gpu_backend, parallel_axes
 from pallas_debug.bridge.normal_forms import InnerJaxpr
 
@@ -138,7 +138,7 @@ def _with_checks(
 
     debug_info = jaxpr.debug_info._replace(arg_names=tuple(names))
     with mapping.trace_env():
-        traced, consts = rewrite.trace(body, avals, debug_info)
+        traced, consts = checking.trace(body, avals, debug_info)
     if consts:
         raise CannotInstrument("its checks would need to capture constants")
     return traced, checkers[-1]
