@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pallas_debug.bridge import versions
 
@@ -22,8 +22,8 @@ class Patch:
     Attributes:
       area: purpose; the patches of an area are installed together.
       owner: `module` or `module:attribute` of the object to modify.
-      name: name of the attribute, key or setting.
-      how: whether `name` is an attribute, a key or the path of one, or a setting of `jax.config`.
+      name: name of the attribute, or the key.
+      is_key: whether `name` is a key, or the path of one.
       replacement: `module:function`, called with the original and `args`; returns the value to
         install.
       why: the reason, in a clause.
@@ -39,8 +39,8 @@ class Patch:
     name: str
     replacement: str
     why: str
-    how: Literal["attribute", "key", "setting"] = "attribute"
-    args: tuple[str | bool, ...] = ()
+    is_key: bool = False
+    args: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     is_optional: bool = False
     is_lazy: bool = False
@@ -49,7 +49,7 @@ class Patch:
 
     def __str__(self) -> str:
         owner = re.split(r"[.:]", self.owner)[-1]
-        if self.how == "key":
+        if self.is_key:
             _, is_path, path = self.name.partition(":")
             key = path if is_path else repr(self.name)
             module = self.owner.partition(":")[0].rpartition(".")[2]
@@ -77,17 +77,11 @@ class Patch:
     def now(self) -> Any:
         """Current value, inherited or not."""
         owner = resolve(self.owner)
-        if self.how == "key":
-            return owner.get(self._key, ABSENT)
-        if self.how == "setting" and not hasattr(owner, self.name):
-            return owner.read(self.name)  # a flag without a context manager
-        return getattr(owner, self.name, ABSENT)
+        return owner.get(self._key, ABSENT) if self.is_key else getattr(owner, self.name, ABSENT)
 
     def own(self) -> Any:
         """Current value; ABSENT for an inherited attribute."""
-        if self.how == "attribute":
-            return vars(resolve(self.owner)).get(self.name, ABSENT)
-        return self.now()
+        return self.now() if self.is_key else vars(resolve(self.owner)).get(self.name, ABSENT)
 
     @property
     def _key(self) -> Any:
@@ -96,9 +90,7 @@ class Patch:
     def put(self, value: Any) -> None:
         """Install a value; ABSENT removes it."""
         owner = resolve(self.owner)
-        if self.how == "setting":
-            owner.update(self.name, value)
-        elif self.how == "attribute":
+        if not self.is_key:
             if value is not ABSENT:
                 setattr(owner, self.name, value)
             elif self.name in vars(owner):

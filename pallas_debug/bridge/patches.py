@@ -3,8 +3,9 @@
 Nothing else in pallas-debug modifies jax. `installed` and `install` apply the rows of an area;
 `require` checks that each row's target exists; `pallas-debug doctor` lists them.
 
-Not patches: our own contexts in jax's cache keys (`jax.make_user_context`), and the state of the
-interpret mode, which has a setter for all threads (`config…set_global`).
+Not patches: settings of `jax.config`, our own contexts in jax's cache keys
+(`jax.make_user_context`), and the state of the interpret mode, which has a setter for all threads
+(`config…set_global`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 MOSAIC_GPU = "texts of Mosaic GPU"
 NO_GPU = "plugins without a GPU"
-FRAMES = "frames of jax in errors"
-QUICK = "optimisation of programs that run once"
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,6 @@ def absent(_: Any) -> Any:
     return ABSENT
 
 
-def constant(_: Any, value: Any) -> Any:
-    """Replacement by a fixed value."""
-    return value
-
-
 _HOOK = "pallas_debug.bridge.lowering.hook"
 _SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap and grad"
 _NO_FASTPATH = "jax's C++ dispatch bypasses Python once it knows a program"
@@ -162,7 +156,7 @@ TABLE: tuple[Patch, ...] = (
         Patch(
             area=LOWERING,
             owner="jax._src.interpreters.mlir:_lowerings",
-            how="key",
+            is_key=True,
             name=f"jax._src.pallas.{module}:{name}_p",
             replacement=f"{_HOOK}:reporting",
             args=(name,),
@@ -339,7 +333,7 @@ TABLE: tuple[Patch, ...] = (
         Patch(
             area=CHECKIFY,
             owner="jax._src.checkify:error_checks",
-            how="key",
+            is_key=True,
             name=f"jax._src.pallas.{module}:{name}_p",
             replacement="pallas_debug.bridge.instrument.checkify_rule:rule",
             args=(name,),
@@ -351,7 +345,7 @@ TABLE: tuple[Patch, ...] = (
     Patch(
         area=NO_TPU,
         owner="jax._src.xla_bridge:_backend_factories",
-        how="key",
+        is_key=True,
         name="tpu",
         replacement=f"{__name__}:absent",
         is_optional=True,
@@ -364,20 +358,5 @@ TABLE: tuple[Patch, ...] = (
         replacement="pallas_debug.bridge.platform:discovering_plugins",
         why="without CUDA's libraries, the plugin that compiles for GPUs prints a traceback; never "
         "undone",
-    ),
-    *(
-        Patch(
-            area=area,
-            owner="jax:config",
-            how="setting",
-            name=f"jax_{name}",
-            replacement=f"{__name__}:constant",
-            args=(value,),
-            why=why,
-        )
-        for area, name, value, why in (
-            (FRAMES, "traceback_filtering", "off", "jax's own frames name the equation"),
-            (QUICK, "disable_most_optimizations", True, "compiling takes longer than one run"),
-        )
     ),
 )

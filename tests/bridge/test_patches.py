@@ -117,10 +117,3 @@ def test_threads_share_what_is_installed() -> None:
     leave.set()
     thread.join()
     assert pjit._get_fastpath_data is before
-
-
-def test_settings_are_restored() -> None:
-    before = jax.config.jax_traceback_filtering
-    with patches.installed(patches.FRAMES):
-        assert jax.config.jax_traceback_filtering == "off"
-    assert jax.config.jax_traceback_filtering == before

@@ -17,7 +17,7 @@ from pathlib import PurePath
 import jax
 
 from pallas_debug import tracebacks
-from pallas_debug.bridge import patches
+from pallas_debug.bridge import platform
 from pallas_debug.bridge.jaxcompat import jax_core, source_info_util, util
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
@@ -200,7 +200,7 @@ def _uncompiled(error: SyntaxError) -> SourceLine | None:
 
 def with_all_frames() -> contextlib.AbstractContextManager[None]:
     """Keep jax's own frames in its tracebacks, in the whole process."""
-    return patches.installed(patches.FRAMES)
+    return platform.with_setting("jax_traceback_filtering", "off")
 
 
 def _is_users(frame: types.FrameType) -> bool:
