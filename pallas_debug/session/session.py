@@ -19,12 +19,13 @@ from pallas_debug.bridge import chip, meaning, patches, platform
 from pallas_debug.bridge.active import ThreadValue
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.callers import KernelCallers
+from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
-from pallas_debug.bridge.lowering import grids, hook
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.compiler.room import RoomCheck
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
@@ -93,7 +94,7 @@ class Session:
         self.uncaptured: list[Gap] = []
         self.unchecked: list[Gap] = []
         self.launched: set[str] = set()
-        self.grids = grids.Grids()
+        self.grids = launched.Grids()
         self.used: set[str] = set()
         self.raised: list[Finding] = []
         self.observer = RunObserver(
@@ -144,8 +145,7 @@ class Session:
             stack.enter_context(self.interpreting(self._mode))
             epoch = self.options.epoch and (self.options.epoch, self.interpret_mode)
             stack.enter_context(hook.watching(self, epoch=epoch, runs=self._runs))
-            stack.enter_context(launched.listening(self.launched.add))
-            stack.enter_context(grids.watching(self.grids))
+            stack.enter_context(launched.listening(self._note_launch))
             if self.options.checks or self.options.prints:
                 stack.enter_context(observe.observing(self.observer))
             self._stack = stack.pop_all()
@@ -423,6 +423,10 @@ class Session:
     @property
     def _interprets(self) -> bool:
         return self.interpret_mode.kind != "off"
+
+    def _note_launch(self, digest: str, sizes: tuple[int, ...]) -> None:
+        self.launched.add(digest)
+        self.grids.note(digest, sizes)
 
     # Called by the hook, within jax: these must not raise.
 

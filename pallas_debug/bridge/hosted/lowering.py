@@ -19,6 +19,7 @@ from jax import lax
 from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
+from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.bridge.jaxcompat import dtypes, jax_core
 from pallas_debug.bridge.jaxprs.params import gpu_backend, name_of
@@ -109,7 +110,7 @@ def has_host() -> bool:
 def lowering(
     rule: Rule,
     params: Mapping[str, Any],
-    ran: Callable[[], None],
+    ran: Callable[..., None],
     *,
     is_sanitized: bool = False,
 ) -> Rule:
@@ -120,7 +121,7 @@ def lowering(
     Args:
       rule: jax's own rule, for absent platforms, for which the kernel is only inspected.
       params: parameters of the kernel.
-      ran: called when the kernel has run to its end.
+      ran: called when the kernel has run to its end, with the sizes of its grid that were passed.
       is_sanitized: whether its runs are to be judged.
     """
     primitive = "pallas_call" if "grid_mapping" in params else "mpmd_map"
@@ -199,7 +200,7 @@ class _Hosted:
         host: KernelHost,
         prepared: Any,
         captured: capture.Capture,
-        ran: Callable[[], None],
+        ran: Callable[..., None],
     ) -> None:
         self._host = host
         self._prepared = prepared
@@ -259,7 +260,7 @@ class _Hosted:
             advised = _advised(error, self._params)
             host.refused(self._name, advised, runs=None)
             raise advised from error
-        self._ran()
+        self._ran(*arrays[: launched.num_bounds(self._params)])
         return results
 
 

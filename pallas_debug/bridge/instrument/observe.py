@@ -19,9 +19,9 @@ from pallas_debug.bridge import inline
 from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack, ThreadValue
 from pallas_debug.bridge.capture import meshes
+from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
-from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxcompat import jax_core, mlir
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
@@ -154,10 +154,13 @@ def _lowered(
 ) -> list[Any]:
     """Lower a kernel with its checks, or, if none can fail, with a note that it ran."""
     is_run = context.module_context.get_backend(optional=True) is not None
+    count = launched.num_bounds(params)
+    bounds, types = nodes[:count], context.avals_in[:count]
     if made is None or not is_run:  # inspected or cross-compiled
         results = _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
         if is_run:
-            inline.called_back(context, functools.partial(_note, launched.current()), [], [])
+            note = functools.partial(_note, launched.current())
+            inline.called_back(context, note, bounds, types)
         return results
     words = made.params["out_avals"][-1]
     wider = context.replace(avals_out=(*context.avals_out, words))
@@ -165,13 +168,13 @@ def _lowered(
     if wider.tokens_out is not None:
         context.set_tokens_out(wider.tokens_out)
     reporter = _Reporter(made.layout, observer, name_of(params))
-    inline.called_back(context, reporter.report, [rows], [words])
+    inline.called_back(context, reporter.report, [rows, *bounds], [words, *types])
     return results
 
 
-def _note(tokens: launched.Tokens) -> tuple[()]:
+def _note(tokens: launched.Tokens, *bounds: Any) -> tuple[()]:
     """Notify listeners that a kernel ran; a callback for jax."""
-    launched.notify(tokens)
+    launched.notify(tokens, *bounds)
     return ()
 
 
@@ -195,9 +198,9 @@ class _Reporter:
         self._observer = observer
         self._tokens = launched.current()
 
-    def report(self, rows: np.ndarray) -> tuple[()]:
+    def report(self, rows: np.ndarray, *bounds: Any) -> tuple[()]:
         """Report a run, given the words that its checks wrote."""
-        launched.notify(self._tokens)
+        launched.notify(self._tokens, *bounds)
         # jax caches programs beyond the lifetime of the observer at lowering.
         observer = _observers.innermost or self._observer
         try:

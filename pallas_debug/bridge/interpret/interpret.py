@@ -20,8 +20,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug import interrupts
 from pallas_debug.bridge import contexts, patches, platform
 from pallas_debug.bridge.active import ActiveStack, ThreadValue
+from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.hosted import lowering as hosted
-from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret.params import ChosenMode, Kind, Mode
 from pallas_debug.bridge.jaxcompat import (
     config,

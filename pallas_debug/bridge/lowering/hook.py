@@ -23,12 +23,12 @@ import jax.numpy as jnp
 
 from pallas_debug.bridge import chip, contexts, inline, patches
 from pallas_debug.bridge.active import ActiveStack, ThreadValue
+from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
-from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.jaxcompat import jax_core, mlir, mpmd, pallas_call, source_info_util
 from pallas_debug.bridge.jaxprs import outputs, unused, windows
-from pallas_debug.bridge.lowering import grids
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.explain import asserted
 from pallas_debug.guards import guarded
@@ -203,9 +203,6 @@ def reporting(entry: Any, name: str) -> Any:
         if interpret.is_for_another_platform(context):
             return interpret.lower_as_written(rule, context, nodes, params)
         with launched.lowering(token):
-            if token is not None:
-                with guarded("hook", "reading the grid of a kernel's call", _report):
-                    grids.emit(context, nodes, params, str(token))
             if interpret.current_kind() != "off":
                 if params.get("interpret"):
                     observe.unobserved(params)
