@@ -23,13 +23,9 @@ class Backward(ABC, Generic[V]):
 
     Attributes:
       nothing: value of a variable that nothing uses.
-      calls: equations around the one that is being walked, outermost first.
     """
 
     nothing: V
-
-    def __init__(self) -> None:
-        self.calls: tuple[Any, ...] = ()
 
     # What a subclass defines
 
@@ -56,13 +52,6 @@ class Backward(ABC, Generic[V]):
 
     def run(self, jaxpr: Any, wanted: Sequence[V]) -> list[V]:
         """Return what is wanted of the constants and inputs of a jaxpr."""
-        known = self.walk(jaxpr.eqns, jaxpr.outvars, wanted)
-        return [known.get(var, self.nothing) for var in (*jaxpr.constvars, *jaxpr.invars)]
-
-    def walk(
-        self, eqns: Sequence[Any], results: Iterable[Any], wanted: Iterable[V]
-    ) -> dict[Any, V]:
-        """Walk equations; return what is wanted of each variable."""
         known: dict[Any, V] = {}
 
         def add(atoms: Iterable[Any], values: Iterable[V]) -> None:
@@ -72,29 +61,24 @@ class Backward(ABC, Generic[V]):
                 else:
                     known[atom] = self.join(known[atom], value) if atom in known else value
 
-        add(results, wanted)
-        for eqn in reversed(eqns):
+        add(jaxpr.outvars, wanted)
+        for eqn in reversed(jaxpr.eqns):
             add(eqn.invars, self.equation(eqn, [known.get(v, self.nothing) for v in eqn.outvars]))
-        return known
+        return [known.get(var, self.nothing) for var in (*jaxpr.constvars, *jaxpr.invars)]
 
     def equation(self, eqn: Any, wanted: Sequence[V]) -> Sequence[V]:
         """Return what an equation wants of its operands, also one that contains jaxprs."""
-        form = primitives.form(eqn)
-        outer, self.calls = self.calls, (*self.calls, eqn)
-        try:
-            match form:
-                case CallForm():
-                    return self.inputs(form.body, wanted)
-                case BranchForm():
-                    found = [self.inputs(branch, wanted) for branch in form.branches]
-                    each = (functools.reduce(self.join, v) for v in zip(*found, strict=True))
-                    return [self.decision(eqn, wanted), *each]
-                case LoopForm():
-                    return self._loop(eqn, form, wanted)
-                case ScopeForm():
-                    return self.run(form.body.jaxpr, wanted)[: len(form.inputs)]
-        finally:
-            self.calls = outer
+        match primitives.form(eqn):
+            case CallForm() as call:
+                return self.inputs(call.body, wanted)
+            case BranchForm() as branch:
+                found = [self.inputs(one, wanted) for one in branch.branches]
+                each = (functools.reduce(self.join, v) for v in zip(*found, strict=True))
+                return [self.decision(eqn, wanted), *each]
+            case LoopForm() as loop:
+                return self._loop(eqn, loop, wanted)
+            case ScopeForm() as scope:
+                return self.run(scope.body.jaxpr, wanted)[: len(scope.inputs)]
         return self.transfer(eqn, wanted)
 
     def inputs(self, region: InnerJaxpr, wanted: Sequence[V]) -> list[V]:

@@ -63,7 +63,6 @@ class _Indices(Backward[_Places]):
     nothing = frozenset()
 
     def __init__(self) -> None:
-        super().__init__()
         self.found: defaultdict[tuple[str, int, int], set[SourceLine | None]] = defaultdict(set)
 
     def join(self, a: _Places, b: _Places) -> _Places:

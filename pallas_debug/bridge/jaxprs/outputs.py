@@ -66,7 +66,6 @@ class _Uses(Backward[_Use]):
     nothing = _Use()
 
     def __init__(self) -> None:
-        super().__init__()
         self.found: dict[Any, list[_Use]] = {}
 
     def join(self, a: _Use, b: _Use) -> _Use:

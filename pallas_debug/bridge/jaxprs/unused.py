@@ -12,9 +12,8 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
-from pallas_debug.bridge.dataflow.backward import Backward
 from pallas_debug.bridge.jaxcompat import jax_core, source_info_util, state_primitives, state_types
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.model import SourceLine
@@ -50,56 +49,28 @@ def unused_lines(jaxpr: Any) -> list[SourceLine]:
 
     Those whose results only such lines use are left out.
     """
-    walk = _Liveness()
-    walk.walk(_traced.get(jaxpr, jaxpr.eqns), jaxpr.outvars, [_LIVE] * len(jaxpr.outvars))
-    if not walk.unused:
-        return []
-    live = {lines.source_of(*used) for used in walk.live}
-    return [line for line in walk.unused if line not in live]
+    live: set[SourceLine | None] = set()
+    unused: dict[SourceLine, None] = {}
 
+    def walk(eqns: Sequence[Any], outvars: Sequence[Any], calls: tuple[Any, ...]) -> None:
+        needed = set(nested.variables(outvars))
+        taken = set(needed)
+        for eqn in reversed(eqns):
+            if needed.isdisjoint(eqn.outvars) and not _has_effect(eqn):
+                is_array = any(getattr(out.aval, "shape", ()) for out in eqn.outvars)
+                is_load = eqn.primitive is state_primitives.get_p
+                source = lines.source_of(eqn, calls)
+                if source and is_array and not is_load and taken.isdisjoint(eqn.outvars):
+                    unused[source] = None
+                taken.update(nested.variables(eqn.invars))
+                continue
+            live.add(lines.source_of(eqn, calls))
+            needed.update(nested.variables(eqn.invars))
+            for inner, _ in nested.within(eqn.params):
+                walk(inner.eqns, inner.outvars, (*calls, eqn))
 
-_Need = Literal[0, 1, 2]
-_UNUSED, _TAKEN, _LIVE = get_args(_Need)
-"""A pair: an equation takes the value; an output or effect needs it."""
-
-
-class _Liveness(Backward[_Need]):
-    """Walk of a kernel.
-
-    Attributes:
-      live: equations with a result that reaches an output or an effect, and their calls.
-      unused: lines with an array that no equation uses.
-    """
-
-    nothing = _UNUSED
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: list[tuple[Any, tuple[Any, ...]]] = []
-        self.unused: dict[SourceLine, None] = {}
-
-    def join(self, a: _Need, b: _Need) -> _Need:
-        return max(a, b)
-
-    def equation(self, eqn: Any, wanted: Sequence[_Need]) -> Sequence[_Need]:
-        if nested.inlined(eqn) is not None:
-            return super().equation(eqn, wanted)
-        return self.transfer(eqn, wanted)
-
-    def transfer(self, eqn: Any, wanted: Sequence[_Need]) -> Sequence[_Need]:
-        if _LIVE not in wanted and not _has_effect(eqn):
-            is_array = any(getattr(out.aval, "shape", ()) for out in eqn.outvars)
-            is_load = eqn.primitive is state_primitives.get_p
-            source = lines.source_of(eqn, self.calls)
-            if source and is_array and not is_load and _TAKEN not in wanted:
-                self.unused[source] = None
-            return [_TAKEN] * len(eqn.invars)
-        self.live.append((eqn, self.calls))
-        self.calls = (*self.calls, eqn)
-        for inner, _ in nested.within(eqn.params):
-            self.run(inner, [_LIVE] * len(inner.outvars))
-        self.calls = self.calls[:-1]
-        return [_LIVE] * len(eqn.invars)
+    walk(_traced.get(jaxpr, jaxpr.eqns), jaxpr.outvars, ())
+    return [line for line in unused if line not in live]
 
 
 def _has_effect(eqn: Any) -> bool:
