@@ -7,7 +7,6 @@ points are walked until nothing changes, because one may read what another wrote
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,9 +36,6 @@ Names = frozenset[str]
 _NONE: Names = frozenset()
 
 _Line = tuple[str, int]
-
-MAX_ROUNDS = 20
-"""Maximum rounds of a loop until its values stop changing; each adds an argument to some value."""
 
 
 @dataclass(eq=False)
@@ -98,20 +94,35 @@ def dependences(
     _, others, _ = arrays.separated(args, kwargs)
     traced = [i for i, leaf in enumerate(others) if leaf is arrays.ARRAY]
     jaxpr = programs.traced(function, args, kwargs, target)[0]
-    program = _Program()
+    kernels: dict[str, Dependence] = defaultdict(Dependence)
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
-    program.run(InnerJaxpr(jaxpr, ()), given, _NONE)
-    return program.kernels
+    _Walk(kernels).run(InnerJaxpr(jaxpr, ()), given, _NONE)
+    return dict(kernels)
 
 
-class Labels(Forward[FlowValue, Names]):
+class _Walk(Forward[FlowValue, Names]):
     """Walk with the arguments on which values depend.
 
     A place has those that decide whether it is reached.
+
+    Args:
+      kernels: what is known of kernels, by digest.
+      found: what is known of the kernel whose jaxpr is walked; None for a program around kernels.
+      is_index_map: whether it is the jaxpr of an index map, whose values are all indices.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        kernels: Mapping[str, Dependence],
+        found: Dependence | None = None,
+        *,
+        is_index_map: bool = False,
+    ) -> None:
         super().__init__()
+        self._kernels = kernels
+        self._found = found
+        self._is_index_map = is_index_map
+        self._plain_stores: set[int] = set()
         self._lines: dict[int, _Line | None] = {}
 
     def constant(self, value: Any) -> Names:
@@ -121,29 +132,33 @@ class Labels(Forward[FlowValue, Names]):
         self, region: InnerJaxpr | None, inputs: Sequence[FlowValue], place: Names
     ) -> list[FlowValue]:
         assert region is not None
+        self._plain_stores |= _plain_stores(region.jaxpr)
         constants: list[FlowValue] = [_NONE] * len(region.jaxpr.constvars)
         return self.walk(region.jaxpr, constants, inputs, place)
 
     def is_call(self, eqn: Any) -> bool:
         return not lines.is_of_pipeline(eqn)
 
+    def buffers(self, scope: ScopeForm) -> list[FlowValue]:
+        self._plain_stores |= _plain_stores(scope.body.jaxpr)
+        return [KernelMemory() for _ in scope.body.jaxpr.invars]
+
     def reachable(self, eqn: Any, branch: BranchForm, place: Names) -> list[tuple[int, Names]]:
-        names = names_of([branch.index])
-        self.decides(eqn, names, place)
+        names = _names_of([branch.index])
+        self._add(eqn, place, values=names, accesses=names)
         return [(number, place | names) for number in range(len(branch.branches))]
 
     def join(
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[FlowValue]]]
     ) -> list[FlowValue]:
-        names = names_of([branch.index])
+        names = _names_of([branch.index])
         return [_either(v, names) for v in zip(*(found for _, found in results), strict=True)]
 
     def condition(
         self, eqn: Any, loop: LoopForm, carry: Sequence[FlowValue], place: Names
     ) -> Names:
-        continues = self.run(loop.condition, [*loop.condition_constants, *carry], place)
-        names = names_of(continues)
-        self.decides(eqn, names, place)
+        names = _names_of(self.run(loop.condition, [*loop.condition_constants, *carry], place))
+        self._add(eqn, place, values=names, accesses=names)
         return place | names
 
     def join_iterations(
@@ -160,98 +175,19 @@ class Labels(Forward[FlowValue, Names]):
     ) -> list[FlowValue]:
         return [_either([value], place) for value in (*carry, *results[len(carry) :])]
 
-    def decides(self, eqn: Any, names: Names, place: Names) -> None:
-        """Called with the dependences of a branch or loop."""
-
-    def line(self, eqn: Any) -> _Line | None:
-        if id(eqn) not in self._lines:
-            line = lines.source_of(eqn, self.calls)
-            self._lines[id(eqn)] = None if line is None else line.place
-        return self._lines[id(eqn)]
-
-
-class _Program(Labels):
-    """A whole program, up to its kernels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernels: dict[str, Dependence] = {}
-
-    def plain(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
-        names = names_of(inputs) | place
-        if eqn.primitive in hook.PRIMITIVES.values():
-            found = self.kernels.setdefault(capture.of_equation(eqn).kernel.digest, Dependence())
-            _kernel(found, eqn, inputs, place)
-        else:
-            for inner in nested.within(eqn.params):
-                count = len(inner.jaxpr.invars)
-                self.run(inner, inputs if count == len(inputs) else [names] * count, place)
-        return [names] * len(eqn.outvars)
-
-
-def _kernel(found: Dependence, eqn: Any, inputs: Sequence[FlowValue], place: Names) -> None:
-    """Walk a kernel until nothing changes."""
-    mapping = eqn.params.get("grid_mapping")
-    names = [names_of([value]) for value in inputs]
-    if mapping is None:  # over a mesh
-        everything = place.union(*names)
-        for inner in nested.within(eqn.params):
-            contents = [KernelMemory(everything) for _ in inner.jaxpr.invars]
-            KernelWalk(found).run(inner, contents, place)
-        return
-    first = mapping.num_dynamic_grid_bounds
-    inside = place.union(*names[:first])
-    body = InnerJaxpr(*jaxcompat.opened(eqn.params["jaxpr"]))
-    memories = [KernelMemory(n) for n in names[first:]]
-    memories += [KernelMemory() for _ in range(len(body.jaxpr.invars) - len(memories))]
-    aliases = dict(eqn.params.get("input_output_aliases") or ())
-    for source, output in aliases.items():
-        memories[len(names) - first + output].add(names[first + source])
-    tables = memories[: mapping.num_index_operands]
-    for block in mapping.block_mappings:
-        index_map = InnerJaxpr(*jaxcompat.opened(block.index_map_jaxpr))
-        count = len(index_map.jaxpr.invars) - len(tables)
-        walk = KernelWalk(found, is_index_map=True)
-        walk.run(index_map, [*itertools.repeat(_NONE, count), *tables], inside)
-    walk = KernelWalk(found)
-    for _ in range(MAX_ROUNDS):
-        before = [memory.names for memory in memories]
-        walk.run(body, memories, inside)
-        if [memory.names for memory in memories] == before:
-            return
-
-
-class KernelWalk(Labels):
-    """The jaxpr of a kernel, or of an index map, whose values are all indices."""
-
-    def __init__(self, found: Dependence, *, is_index_map: bool = False) -> None:
-        super().__init__()
-        self._found = found
-        self._is_index_map = is_index_map
-        self._plain_stores: set[int] = set()
-
-    def walk(
-        self, jaxpr: Any, consts: Sequence[FlowValue], inputs: Sequence[FlowValue], place: Names
-    ) -> list[FlowValue]:
-        self._plain_stores |= _plain_stores(jaxpr)
-        return super().walk(jaxpr, consts, inputs, place)
-
     def equation(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
         if eqn.primitive.name == "run_scoped":
-            self._add(eqn, place, values=names_of(inputs), accesses=_NONE)
+            self._add(eqn, place, values=_names_of(inputs), accesses=_NONE)
         return super().equation(eqn, inputs, place)
 
-    def buffers(self, scope: ScopeForm) -> list[FlowValue]:
-        return [KernelMemory() for _ in scope.body.jaxpr.invars]
-
-    def decides(self, eqn: Any, names: Names, place: Names) -> None:
-        self._add(eqn, place, values=names, accesses=names)
-
     def plain(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
+        if eqn.primitive in hook.PRIMITIVES.values():
+            self._kernel(eqn, inputs, place)
+            return [_names_of(inputs) | place] * len(eqn.outvars)
         memories = [value for value in inputs if isinstance(value, KernelMemory)]
         is_store = id(eqn) in self._plain_stores
-        names = names_of([value for value in inputs if not (is_store and value in memories)])
-        indices = names_of([v for v in _selecting(eqn, inputs) if not isinstance(v, KernelMemory)])
+        names = _names_of([value for value in inputs if not (is_store and value in memories)])
+        indices = _names_of([v for v in _selecting(eqn, inputs) if not isinstance(v, KernelMemory)])
         self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
         names |= place
         for inner in nested.within(eqn.params):
@@ -263,10 +199,44 @@ class KernelWalk(Labels):
         return [names] * len(eqn.outvars)
 
     def _add(self, eqn: Any, place: Names, *, values: Names, accesses: Names) -> None:
-        line = self.line(eqn)
+        if self._found is None:
+            return
+        if id(eqn) not in self._lines:
+            found = lines.source_of(eqn, self.calls)
+            self._lines[id(eqn)] = None if found is None else found.place
+        line = self._lines[id(eqn)]
         if line is not None:
             self._found.values[line] |= values | place
             self._found.accesses[line] |= accesses | place
+
+    def _kernel(self, eqn: Any, inputs: Sequence[FlowValue], place: Names) -> None:
+        """Walk a kernel until nothing changes."""
+        found = self._kernels[capture.of_equation(eqn).kernel.digest]
+        mapping = eqn.params.get("grid_mapping")
+        names = [_names_of([value]) for value in inputs]
+        if mapping is None:  # over a mesh
+            everything = place.union(*names)
+            for inner in nested.within(eqn.params):
+                contents = [KernelMemory(everything) for _ in inner.jaxpr.invars]
+                _Walk(self._kernels, found).run(inner, contents, place)
+            return
+        first = mapping.num_dynamic_grid_bounds
+        inside = place.union(*names[:first])
+        body = InnerJaxpr(*jaxcompat.opened(eqn.params["jaxpr"]))
+        memories = [KernelMemory(n) for n in names[first:]]
+        memories += [KernelMemory() for _ in range(len(body.jaxpr.invars) - len(memories))]
+        aliases = dict(eqn.params.get("input_output_aliases") or ())
+        for source, output in aliases.items():
+            memories[len(names) - first + output].add(names[first + source])
+        tables = memories[: mapping.num_index_operands]
+        for block in mapping.block_mappings:
+            index_map = InnerJaxpr(*jaxcompat.opened(block.index_map_jaxpr))
+            ids = [_NONE] * (len(index_map.jaxpr.invars) - len(tables))
+            walk = _Walk(self._kernels, found, is_index_map=True)
+            walk.run(index_map, [*ids, *tables], inside)
+        walk, before = _Walk(self._kernels, found), None
+        while before != (before := [memory.names for memory in memories]):
+            walk.run(body, memories, inside)
 
 
 def _plain_stores(jaxpr: Any) -> set[int]:
@@ -310,7 +280,7 @@ def _written(
     return memories
 
 
-def names_of(values: Sequence[FlowValue]) -> Names:
+def _names_of(values: Sequence[FlowValue]) -> Names:
     return _NONE.union(*(v.names if isinstance(v, KernelMemory) else v for v in values))
 
 
@@ -319,4 +289,4 @@ def _either(values: Sequence[FlowValue], names: Names) -> FlowValue:
     for value in values:
         if isinstance(value, KernelMemory):
             return value
-    return names_of(values) | names
+    return _names_of(values) | names
