@@ -29,27 +29,31 @@ class Forward(ABC, Generic[V, P]):
     """Walk with values of type `V`, and places of type `P`: what holds where an equation is.
 
     Attributes:
+      unknown: value of which nothing is known.
       calls: calls around the equation that is being walked, outermost first.
       path: position of that equation in each jaxpr.
     """
+
+    unknown: V
 
     def __init__(self) -> None:
         self.calls: tuple[Any, ...] = ()
         self.path: list[int] = []
 
-    # What a subclass defines; a method that raises is for domains that reach it
+    # What a subclass defines
 
     @abstractmethod
     def plain(self, eqn: Any, inputs: list[V], place: P) -> Sequence[V]:
         """Return the results of an equation that is not entered."""
 
-    @abstractmethod
-    def constant(self, value: Any) -> V:
+    def constant(self, value: Any) -> Any:
         """Return the value of a constant."""
+        return value
 
     def literal(self, atom: Any) -> V:
         """Return the value of a literal."""
-        return self.constant(atom.val)
+        value: V = self.constant(atom.val)
+        return value
 
     def enters(self, eqn: Any, form: Control, inputs: Sequence[V]) -> bool:
         """Return whether to walk the jaxprs of an equation."""
@@ -61,7 +65,7 @@ class Forward(ABC, Generic[V, P]):
 
     def buffers(self, scope: ScopeForm) -> Sequence[V]:
         """Return the buffers that a scope allocates."""
-        raise NotImplementedError
+        return [self.unknown] * len(scope.body.jaxpr.invars)
 
     def reachable(self, eqn: Any, branch: BranchForm, place: P) -> Iterable[tuple[int, P]]:
         """Return the branches that may be taken, and the place in each."""
@@ -71,7 +75,7 @@ class Forward(ABC, Generic[V, P]):
         self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[V]]]
     ) -> Sequence[V]:
         """Return the `count` results of a branch, from those of the branches that may be taken."""
-        raise NotImplementedError
+        return [self.unknown] * count
 
     # Loops, which are walked until nothing changes
 
@@ -92,11 +96,11 @@ class Forward(ABC, Generic[V, P]):
         self, loop: LoopForm, carry: Sequence[V], results: Sequence[V], place: P
     ) -> Sequence[V]:
         """Return the results of a loop, from the last ones of its body."""
-        return [*carry, *results[len(loop.carry) :]]
+        return [self.unknown] * len(loop.body.jaxpr.outvars)
 
     def element(self, array: V) -> V:
         """Return what an iteration takes of a stacked value."""
-        raise NotImplementedError
+        return self.unknown
 
     # The engine
 

@@ -124,9 +124,6 @@ class Checker(Forward[Any, Loops]):
         if pending:
             self._recorder.write(pending, [loop.iteration for loop in loops[-MAX_LOOPS:]])
 
-    def constant(self, value: Any) -> Any:
-        return value
-
     def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
         return isinstance(form, CallForm)
 
@@ -163,8 +160,7 @@ class Checker(Forward[Any, Loops]):
                 is_combining = eqn.primitive.name.startswith(_COMBINING)
                 if not is_combining and nested.within(eqn.params):
                     self.not_entered.append(eqn.primitive.name)
-                bound = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-                outputs = list(bound) if eqn.primitive.multiple_results else [bound]
+                outputs = nested.bound(eqn, inputs)
         self._loops = place
         if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
             self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])

@@ -59,6 +59,14 @@ def inlined(eqn: Any) -> InnerJaxpr | None:
 _CALLS = table.named(lambda row: row.unpack in (normal_forms.call, normal_forms.custom_call))
 
 
+def bound(eqn: Any, inputs: Iterable[Any]) -> list[Any]:
+    """Evaluate an equation, or trace it again, with these inputs; return its results."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    with eqn.ctx.manager:
+        results = eqn.primitive.bind(*inputs, **params)
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
 class JaxprValues(dict[Any, T]):
     """Values of a jaxpr's variables while its equations are evaluated."""
 

@@ -10,6 +10,7 @@ import jax
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.lowering import hook, raised
 from pallas_debug.bridge.normal_forms import CallForm, Control
 from pallas_debug.bridge.walk import programs
@@ -66,9 +67,6 @@ class _UpTo(Forward[Any, None]):
         super().__init__()
         self._end = path
 
-    def constant(self, value: Any) -> Any:
-        return value
-
     def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
         return isinstance(form, CallForm)
 
@@ -77,7 +75,4 @@ class _UpTo(Forward[Any, None]):
             raise _Reached(capture.of_equation(eqn), inputs)
         if eqn.primitive.name.startswith("debug_"):
             return []  # it already printed, or called its callback, when the program was run
-        params = eqn.primitive.get_bind_params(eqn.params)
-        with eqn.ctx.manager:
-            results = eqn.primitive.bind(*inputs, **params)
-        return results if eqn.primitive.multiple_results else [results]
+        return nested.bound(eqn, inputs)

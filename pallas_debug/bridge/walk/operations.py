@@ -16,10 +16,8 @@ from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import jaxprs_of, memory_space, static_shape
 from pallas_debug.bridge.normal_forms import (
     AccessForm,
-    BranchForm,
     InnerJaxpr,
     LoopForm,
-    ScopeForm,
 )
 from pallas_debug.findings.facts import array_text
 from pallas_debug.model import SourceLine
@@ -105,6 +103,8 @@ class _Operations(Forward[_Known, None]):
       found: operations so far.
     """
 
+    unknown = _UNKNOWN
+
     def __init__(self, rules: Mapping[Any, Any]) -> None:
         super().__init__()
         self.found: list[Equation] = []
@@ -125,24 +125,8 @@ class _Operations(Forward[_Known, None]):
         count = len(eqn.outvars)
         return [_Known(_proven(eqn, inputs)), *[_UNKNOWN] * (count - 1)][:count]
 
-    def buffers(self, scope: ScopeForm) -> Sequence[_Known]:
-        return [_UNKNOWN] * len(scope.body.jaxpr.invars)
-
-    def join(
-        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[_Known]]]
-    ) -> Sequence[_Known]:
-        return [_UNKNOWN] * count
-
     def widen(self, loop: LoopForm, place: None) -> tuple[Sequence[_Known], None]:
         return [_Known(ref=value.ref) for value in loop.carry], place
-
-    def element(self, array: _Known) -> _Known:
-        return _UNKNOWN
-
-    def loop_results(
-        self, loop: LoopForm, carry: Sequence[_Known], results: Sequence[_Known], place: None
-    ) -> Sequence[_Known]:
-        return [_UNKNOWN] * len(results)
 
     def _operation(self, eqn: Any, inputs: Sequence[_Known]) -> Equation:
         start, size = _lane_slice(eqn, inputs)

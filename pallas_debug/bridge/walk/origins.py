@@ -20,6 +20,7 @@ from pallas_debug.bridge import primitives
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
+from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.normal_forms import CallForm, Control
 from pallas_debug.bridge.walk import programs
@@ -113,9 +114,8 @@ def _moved(eqn: Any, inputs: Sequence[KernelOrigin], source: KernelOrigin) -> Ke
     given = [
         _numbers(origin, atom.aval.shape) for origin, atom in zip(inputs, eqn.invars, strict=True)
     ]
-    params = eqn.primitive.get_bind_params(eqn.params)
     with hook.unwatched(), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        moved = eqn.primitive.bind(*given, **params)
+        (moved,) = nested.bound(eqn, given)
     return replace(source, numbers=np.asarray(moved))
 
 

@@ -74,13 +74,12 @@ class _Program(Forward[Any, bool]):
       kernels: digest of each kernel that is called, with its tables.
     """
 
+    unknown = None
+
     def __init__(self) -> None:
         super().__init__()
         self.kernels: list[tuple[str, list[Any]]] = []
         self._computed = 0
-
-    def constant(self, value: Any) -> Any:
-        return value
 
     def literal(self, atom: Any) -> Any:
         dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
@@ -96,8 +95,7 @@ class _Program(Forward[Any, bool]):
             return unknown
         if self._is_computed(eqn, inputs):
             self._computed += 1
-            results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-            return results if eqn.primitive.multiple_results else [results]
+            return nested.bound(eqn, inputs)
         for inner, _ in nested.within(eqn.params):
             self.walk(inner, [None] * len(inner.constvars), [None] * len(inner.invars), False)
         return unknown
@@ -109,22 +107,9 @@ class _Program(Forward[Any, bool]):
     def reachable(self, eqn: Any, branch: BranchForm, place: bool) -> Iterator[tuple[int, bool]]:
         return ((number, False) for number in range(len(branch.branches)))
 
-    def join(
-        self, branch: BranchForm, count: int, results: Sequence[tuple[int, Sequence[Any]]]
-    ) -> Sequence[None]:
-        return [None] * count
-
     def widen(self, loop: LoopForm, place: bool) -> tuple[Sequence[None], bool]:
         # The constants are the same in all iterations; the body of a scan runs if there are any.
         return [None] * len(loop.carry), place and bool(loop.length)
-
-    def element(self, array: Any) -> None:
-        return None
-
-    def loop_results(
-        self, loop: LoopForm, carry: Sequence[Any], results: Sequence[Any], place: bool
-    ) -> Sequence[None]:
-        return [None] * len(results)
 
     def _kernel(self, eqn: Any, inputs: list[Any]) -> None:
         mapping = eqn.params.get("grid_mapping")

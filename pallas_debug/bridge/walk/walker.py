@@ -83,6 +83,8 @@ class Walker(Forward[Value, WalkState]):
       stale: positions of refs that were written to.
     """
 
+    unknown = UNKNOWN
+
     def __init__(
         self,
         *,
@@ -301,9 +303,6 @@ class Walker(Forward[Value, WalkState]):
         return values
 
     # Loops
-
-    def element(self, array: Value) -> Value:
-        return UNKNOWN
 
     def widen(self, loop: LoopForm, place: WalkState) -> tuple[Sequence[Value], WalkState] | None:
         """Counters in all iterations, along a new leading dimension."""
