@@ -81,8 +81,6 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
 
     Args:
       primitive: name of the primitive, one of `hook.PRIMITIVES`.
-      context: jax's lowering context.
-      params: parameters of the equation.
     """
     problems: list[PallasDebugError] = []
 
@@ -96,7 +94,10 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     mesh = meshes.mesh_of(context)
     first = part("finding the first line", lambda: _first_line(jaxprs[0].debug_info), None)
     source = part("finding the first line", lambda: _source(first), first)
-    jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
+    jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "")
+    if not jaxpr:  # a placeholder, unique to each kernel
+        numbers = ", ".join(str(id(j)) for j in jaxprs)
+        jaxpr = f"# this jaxpr could not be printed ({numbers})\n"
     cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
     calls: frozenset[tuple[str, int]] = part("finding the callers", lines.calling, frozenset())
     unknown: tuple[SourceLine | None, ...] = ()
@@ -121,7 +122,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     return Capture(
         kernel=replace(kernel, digest=_digest(kernel, first, _LINE_COMMENT.sub("", jaxpr) + cores)),
         jaxpr=jaxpr,
-        source=part("reading the source", lambda: _file_text(source), None),
+        source=None if source is None else "".join(linecache.getlines(source.file)) or None,
         params=params,
         avals=tuple(context.avals_in),
         mesh=mesh,
@@ -156,15 +157,6 @@ def _text(jaxprs: Sequence[Any]) -> str:
         return ""
     numbers = itertools.count()
     return _CHECK_NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[2]}", text)
-
-
-def _unprinted(jaxprs: Sequence[Any]) -> str:
-    """Placeholder for jaxprs that cannot be printed, unique to each kernel."""
-    return f"# this jaxpr could not be printed ({', '.join(str(id(j)) for j in jaxprs)})\n"
-
-
-def _file_text(source: SourceLine | None) -> str | None:
-    return "".join(linecache.getlines(source.file)) or None if source else None
 
 
 def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:

@@ -23,11 +23,6 @@ CATEGORIES: dict[str, type[checkify.JaxException]] = {
 """Error class of jax for each check. Other checks are not available through `checkify`."""
 
 
-def checks_for(errors: Any) -> tuple[str, ...]:
-    """Return our checks for a set of jax's error categories."""
-    return tuple(check for check, category in CATEGORIES.items() if category in errors)
-
-
 def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
     """Build the error that jax would raise; `values` may be traced."""
     traceback = checkify.get_traceback()
@@ -35,7 +30,8 @@ def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
         error = _error(site, values)
         if isinstance(error, checkify.FailedCheckError):
             return error
-        return checkify.FailedCheckError(traceback, _literal(_message(error)))
+        text = _message(error).replace("{", "{{").replace("}", "}}")
+        return checkify.FailedCheckError(traceback, text)
     if site.check == "nan":
         where = f" at {site.source}" if site.source else ""
         return checkify.NaNError(traceback, f"{site.operation}{where}")
@@ -52,7 +48,9 @@ def message(site: Site, values: Sequence[Any]) -> str:
     if isinstance(error, checkify.FailedCheckError):
         kwargs = {name: _plain(value) for name, value in error.kwargs.items()}
         text = error.fmt_string.format(*map(_plain, error.args), **kwargs)
-    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 _WIDE = re.compile(r"\d{4}|\{[^{}]*:[^{}]*\{")
@@ -84,14 +82,6 @@ def _error(site: Site, values: Sequence[Any]) -> Any:
 
 def _message(error: Any) -> str:
     return error if isinstance(error, str) else "a check failed"
-
-
-def _literal(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def _sample(value: Any) -> Any:

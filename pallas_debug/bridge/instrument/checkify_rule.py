@@ -65,7 +65,7 @@ def _checked(
     args: Sequence[Any],
     params: dict[str, Any],
 ) -> tuple[Any, Sequence[Any]]:
-    checks = checkify_errors.checks_for(enabled)
+    checks = [name for name, error in checkify_errors.CATEGORIES.items() if error in enabled]
     try:
         made = instrument.instrument(params, checks) if checks else None
     except instrument.CannotInstrument as reason:

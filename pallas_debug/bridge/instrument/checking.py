@@ -84,9 +84,7 @@ class Checker(Forward[Any, Loops]):
         orders events at one grid point by time.
 
     Args:
-      checks: names, as listed in `defaults.CHECKS`.
       names: names of the kernel's refs, by the `id` of their tracers.
-      recorder: records failures.
       default_space: memory of operands without a memory space.
     """
 
@@ -267,10 +265,6 @@ class Checker(Forward[Any, Loops]):
         """Check that each operand's block at the current grid point begins within its array.
 
         The last block of an array may reach past its end; what is read there is padding.
-
-        Args:
-          mapping: jax's `GridMapping`.
-          prefetched: refs of the scalar-prefetch operands.
         """
         if "index" not in self._checks:
             return

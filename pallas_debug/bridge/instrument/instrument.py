@@ -63,11 +63,7 @@ class CannotInstrument(Exception):
 
 
 def instrument(params: dict[str, Any], checks: Sequence[str]) -> Instrumented | None:
-    """Add checks to a kernel; return None if there is nothing to check.
-
-    Args:
-      params: parameters of a `pallas_call` equation.
-      checks: names, as listed in `defaults.CHECKS`.
+    """Add checks to the parameters of a `pallas_call`; return None if there is nothing to check.
 
     Raises:
       CannotInstrument: this kind of kernel cannot be rewritten.

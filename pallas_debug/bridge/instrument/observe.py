@@ -62,7 +62,6 @@ class Observer(Protocol):
         """Handle a kernel whose checks could not be inserted, or whose results were lost.
 
         Args:
-          digest: digest of the kernel; empty if it is unknown.
           partly: whether the rest of the kernel is checked.
           is_fault: whether this is an error, rather than a kernel that checks do not support.
         """

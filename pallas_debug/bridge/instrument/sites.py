@@ -34,7 +34,6 @@ class Site:
     Attributes:
       check: name of the check: `user`, `nan`, `index`, `div`, `hint`.
       operation: the primitive, such as `div`; `block` for a block.
-      source: source line; None if jax recorded none.
       operand: Python name of the accessed ref.
       values: name and dtype of each recorded value.
       details: static facts about the site: shape, dimension, bound.

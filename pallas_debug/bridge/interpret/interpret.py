@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -202,7 +203,8 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
         asked = _current()
         if asked is not None:
             params["interpret"] = _value(asked, params)
-        if asked is None or not _is_eager_under_debug_nans():
+        is_debugged = jax.config.jax_debug_nans or jax.config.jax_debug_infs
+        if asked is None or not is_debugged or not jax_core.trace_state_clean():
             return bind(*args, **params)
         # After a NaN, jax calls what it jitted without jit (jax#25519). For an eager pallas_call,
         # that is this primitive, which it jits again, without an end.
@@ -214,12 +216,6 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
     return bind_in_mode
 
 
-class _Inline:
-    """jax's setting for `emit_pipeline`, without the primitive."""
-
-    value = False
-
-
 def inlining_pipelines(settings: Any) -> Any:
     """Replacement for the settings that `emit_pipeline` reads while it is traced."""
 
@@ -228,15 +224,10 @@ def inlining_pipelines(settings: Any) -> Any:
             asked = _current()
             is_on_machine = asked is not None and asked.mode.kind in ("auto", "machine")
             if name == "use_emit_pipeline_primitive" and is_on_machine:
-                return _Inline
+                return types.SimpleNamespace(value=False)
             return getattr(settings, name)
 
     return Inlining()
-
-
-def _is_eager_under_debug_nans() -> bool:
-    is_debugged = jax.config.jax_debug_nans or jax.config.jax_debug_infs
-    return bool(is_debugged) and jax_core.trace_state_clean()
 
 
 def _value(asked: _Asked, params: Mapping[str, Any]) -> Any:

@@ -37,11 +37,7 @@ class ProductSite:
 
 
 def sites_in(params: Any) -> tuple[ProductSite, ...]:
-    """Lines of a kernel with products that a TPU rounds; none of a kernel for a GPU.
-
-    Args:
-      params: parameters of the kernel's equation.
-    """
+    """Lines of a kernel with products that a TPU rounds; none of a kernel for a GPU."""
     if gpu_backend(params):
         return ()
     name = name_of(params)
@@ -84,21 +80,14 @@ def of_rounded_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that does the same with its float32 arguments rounded to bfloat16."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(_rounded_leaf, (args, kwargs))
+        args, kwargs = jax.tree.map(round_leaf, (args, kwargs))
         return function(*args, **kwargs)
 
+    def round_leaf(leaf: Any) -> Any:
+        is_float = getattr(leaf, "dtype", None) == np.float32
+        return lax.reduce_precision(leaf, _EXPONENT_BITS, _MANTISSA_BITS) if is_float else leaf
+
     return run
-
-
-def _rounded_leaf(leaf: Any) -> Any:
-    if getattr(leaf, "dtype", None) != np.float32:
-        return leaf
-    return as_bfloat16(leaf)
-
-
-def as_bfloat16(values: Any) -> Any:
-    """Round float32 values to those that bfloat16 has."""
-    return lax.reduce_precision(values, _EXPONENT_BITS, _MANTISSA_BITS)
 
 
 def is_rounded_on_tpu(eqn: Any) -> bool:

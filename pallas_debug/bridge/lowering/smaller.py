@@ -49,7 +49,11 @@ def versions(captured: Capture) -> Iterator[Version]:
         elif eqn.primitive is loops.scan_p and _may_run_once(eqn):
             yield _edited(captured, f"ran a loop of {eqn.params['length']} once", {number: _once})
     now = size(captured)
-    removable = [number for number, eqn in eqns if _is_removable(eqn)]
+    removable = [
+        number
+        for number, eqn in eqns
+        if not _is_zero(eqn) and not any(map(nested.is_ref, eqn.outvars))
+    ]
     length = len(removable)
     while length:
         for start in range(0, len(removable), length):
@@ -117,10 +121,6 @@ def _now(atom: Any, known: dict[Any, Any]) -> Any:
 
 
 # Edits of an equation
-
-
-def _is_removable(eqn: Any) -> bool:
-    return not _is_zero(eqn) and not any(map(nested.is_ref, eqn.outvars))
 
 
 def _is_zero(eqn: Any) -> bool:

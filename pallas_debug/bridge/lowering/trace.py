@@ -66,21 +66,17 @@ def result_shapes(
 
     with chip.answering(target), hook.without_caches():
         result = jax.eval_shape(call, *map(_abstract, given))
-        result = jax.eval_shape(_without_keys, result)
+        result = jax.eval_shape(lambda made: jax.tree.map(_plain, made), result)
     return [
         (jax.tree_util.keystr(path), str(leaf.dtype), tuple(leaf.shape))
         for path, leaf in jax.tree.leaves_with_path(result)
     ]
 
 
-def _without_keys(result: Any) -> Any:
-    """Replace the PRNG keys of a result with their integers."""
-
-    def plain(leaf: Any) -> Any:
-        is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(leaf) if is_key else leaf
-
-    return jax.tree.map(plain, result)
+def _plain(leaf: Any) -> Any:
+    """Replace a PRNG key with its integers."""
+    is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def is_traced(args: Any) -> bool:
@@ -109,13 +105,7 @@ def block_until_ready(result: _R) -> _R:
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(
-        leaf.shape,
-        arrays.canonical(leaf.dtype),
-        sharding=getattr(leaf, "sharding", None) if _is_sharded(leaf) else None,
-    )
-
-
-def _is_sharded(leaf: Any) -> bool:
     sharding = getattr(leaf, "sharding", None)
-    return sharding is not None and len(sharding.device_set) > 1
+    if sharding is not None and len(sharding.device_set) == 1:
+        sharding = None
+    return jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype), sharding=sharding)

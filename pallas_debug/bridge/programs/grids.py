@@ -206,7 +206,7 @@ class CompiledGrid:
             if window.is_kept:
                 content = jnp.where(is_new, content, contents[window.slot])
             contents[window.slot] = content
-        trace.enter(contents)
+        trace.memory = trace.memory._replace(contents=contents)
         for step in self._launch.body.all_steps():
             if isinstance(step, ir.GridId):
                 axis = self._launch.axes[step.axis]

@@ -23,8 +23,6 @@ from pallas_debug.bridge.programs.units import Unit
 CHUNK = 4096
 """Iterations per call of a compiled loop; between calls, limits and ctrl+c are checked."""
 
-Loop = ir.ScanLoop | ir.WhileLoop
-
 
 @dataclass(frozen=True)
 class BufferView:
@@ -81,12 +79,12 @@ class NotCompiled(Exception):
     """A loop that cannot be compiled, because of what its references or accesses are."""
 
 
-def is_compilable(step: Loop) -> bool:
+def is_compilable(step: ir.Loop) -> bool:
     """Return whether the machine may run a loop as one program, by the kinds of its steps."""
     return _is_bounded(step) and all(is_plain(program) for program, _ in ir.inner_programs(step))
 
 
-def _is_bounded(step: Loop) -> bool:
+def _is_bounded(step: ir.Loop) -> bool:
     """Return whether a loop ends, and only its body reads memory."""
     if isinstance(step, ir.ScanLoop):
         return not step.stacked and len(step.outputs) == len(step.carry)
@@ -139,7 +137,7 @@ def stored_inputs(program: ir.KernelProgram) -> set[int]:
     return {i for i, reg in enumerate(program.inputs) if reg.number in numbers}
 
 
-def identities(step: Loop) -> list[ir.GridId | ir.AxisIndex]:
+def identities(step: ir.Loop) -> list[ir.GridId | ir.AxisIndex]:
     """Steps of a loop whose results depend only on the grid point and the device."""
     steps = (inner for program, _ in ir.inner_programs(step) for inner in program.all_steps())
     return [inner for inner in steps if isinstance(inner, ir.GridId | ir.AxisIndex)]
@@ -158,7 +156,7 @@ class CompiledLoop:
       NotCompiled: an access is not a box of a buffer, or a reference is not a constant.
     """
 
-    def __init__(self, step: Loop, constants: Sequence[Any], *, is_tested: bool = False) -> None:
+    def __init__(self, step: ir.Loop, constants: Sequence[Any], *, is_tested: bool = False) -> None:
         self.step = step
         self._is_tested = is_tested
         self._views = [v if isinstance(v, BufferView) else None for v in constants]
@@ -288,10 +286,6 @@ class LoopRun:
         self.numbers = numbers
         self._rows = rows
         self._is_tested = is_tested
-
-    def enter(self, contents: list[Any]) -> None:
-        """Give the buffers their contents at the beginning of a grid point."""
-        self.memory = self.memory._replace(contents=contents)
 
     def run(self, program: ir.KernelProgram, args: Sequence[Any]) -> list[Any]:
         registers = list(program.template)
@@ -430,7 +424,7 @@ class LoopRun:
         for reg, value in zip(step.outputs, results, strict=True):
             registers[reg.number] = value
 
-    def _loop(self, step: Loop, registers: list[Any]) -> None:
+    def _loop(self, step: ir.Loop, registers: list[Any]) -> None:
         constants = [registers[reg.number] for reg in step.constants]
         carry = [jnp.asarray(registers[reg.number]) for reg in step.carry]
         views, plain = _separated(constants)

@@ -70,18 +70,14 @@ class _Candidate:
 
 
 def not_finite(unit: Unit, values: Sequence[Any]) -> NumericFault | None:
-    """Return the first operation whose NaN or infinity reaches an output; None if all are masked.
-
-    Args:
-      values: inputs of the unit.
-    """
+    """Return the first operation whose NaN or infinity reaches an output, if any does."""
     found: list[_Candidate] = []
 
     def note(i: int, inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
         found.extend(_not_finite(unit, i, inputs, outputs))
         return outputs
 
-    if not any(map(_holds_bad, _run(unit, values, note))):
+    if not any(_holds(output, _is_bad) for output in _run(unit, values, note)):
         return None
     for candidate in found:
         fault = _spreading(unit, values, candidate)
@@ -113,7 +109,6 @@ def division_by_zero(
     """Return the first division of integers by zero on which an output depends; None without one.
 
     Args:
-      values: inputs of the unit.
       known: equations to leave out.
     """
     found: list[_Candidate] = []
@@ -176,7 +171,7 @@ def _kept(unit: Unit, candidate: _Candidate, wrong: Any) -> Visit:
             replaced = other.wrong
             if i == candidate.equation:
                 replaced = replaced & ~wrong
-            elif candidate.trouble == "infinity" and any(map(_holds_infinity, inputs)):
+            elif candidate.trouble == "infinity" and any(_holds(x, _is_infinite) for x in inputs):
                 continue  # a NaN caused by the infinity
             made = [np.where(replaced | other.opposite, np.ones((), made[0].dtype), made[0])]
         return made
@@ -312,6 +307,10 @@ def _is_plus_infinity(value: Any) -> Any:
     return _wide(value) == np.inf
 
 
+def _is_infinite(value: Any) -> Any:
+    return np.isinf(_wide(value))
+
+
 def _is_not_finite(value: Any) -> Any:
     return ~np.isfinite(_wide(value))
 
@@ -321,12 +320,8 @@ def _is_bad(value: Any) -> Any:
     return np.isnan(_wide(value)) | _is_plus_infinity(value)
 
 
-def _holds_bad(value: Any) -> bool:
-    return _is_float(value) and bool(_is_bad(value).any())
-
-
-def _holds_infinity(value: Any) -> bool:
-    return _is_float(value) and bool(np.isinf(_wide(value)).any())
+def _holds(value: Any, is_bad: Callable[[Any], Any]) -> bool:
+    return _is_float(value) and bool(is_bad(value).any())
 
 
 def _scalar(value: Any) -> int | float:

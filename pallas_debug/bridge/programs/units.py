@@ -36,9 +36,6 @@ class Unit:
     """Straight-line equations over local variables.
 
     Attributes:
-      eqns: equations in order.
-      invars: variables of the inputs.
-      outvars: variables of the outputs.
       sites: places of the equations.
       watched: the unit with tests of its arithmetic, cached by `numerics.watch`.
     """
@@ -161,11 +158,7 @@ def _is_numeric_mask(eqn: Any) -> bool:
 
 
 def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
-    """The step that evaluates some equations.
-
-    Args:
-      used: registers that other steps read.
-    """
+    """The step that evaluates some equations, of which others read the registers in `used`."""
     variables: dict[int, Any] = {}
     eqns = []
     made: dict[int, ir.Reg] = {}

@@ -45,7 +45,7 @@ def unparsed(captured: Capture) -> str:
         grid_axes=[i for i in range(len(grid_mapping.grid)) if i not in vmapped],
     )
     jaxpr, consts = opened(params["jaxpr"])
-    operands = _operand_names(page, jaxpr)
+    operands = [page.name(name) for name in nested.arg_names(jaxpr, "operand")]
     body = Writer(page, 1)
     function = page.name(captured.kernel.name)
     page.lines.append(f"def {function}({', '.join(operands)}):")
@@ -76,10 +76,6 @@ def unparsed(captured: Capture) -> str:
     parts = [arguments, kernel, *([index_maps] if index_maps else []), call]
     head = _HEAD.format(name=repr(captured.kernel.name))
     return head + imports + "\n" + "\n\n\n".join("\n".join(part) for part in parts) + "\n"
-
-
-def _operand_names(page: Page, jaxpr: Any) -> list[str]:
-    return [page.name(name) for name in nested.arg_names(jaxpr, "operand")]
 
 
 def _argument_names(grid_mapping: Any, operands: Sequence[str]) -> Iterator[str]:

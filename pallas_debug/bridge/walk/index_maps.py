@@ -37,13 +37,12 @@ class Block(Operand):
     Attributes:
       dims: without values of the index map; `kind` may also be another of jax's, in lower case, and
         `bound` is -1 for a size that is known only at run time.
-      position: position among the operands with blocks.
+      position: among the operands with blocks.
       source: line of the index map; None for jax's own.
       buffers: number of buffers requested by the kernel; None if left to Pallas.
       revisits: whether the kernel declares that an output block may be revisited.
       index_dtypes: dtypes of the results of the index map.
       passed: for each result, the dimension of the grid whose program id it is; None for others.
-      is_whole: whether the block is the whole array.
     """
 
     position: int
@@ -227,10 +226,9 @@ def indices(
     tables: Mapping[int, np.ndarray],
     deadline: float,
 ) -> Indices:
-    """Evaluate the index map of an operand over the whole grid.
+    """Evaluate the index map of the operand at a position, among those with blocks.
 
     Args:
-      position: position of the operand among those with blocks.
       tables: known scalar prefetch values, by position.
       deadline: `time.monotonic` value at which to stop.
     """
@@ -328,7 +326,10 @@ def _block(operand: Operand, position: int, block: Any) -> Block:
     return Block(
         **vars(operand),
         position=position,
-        dims=tuple(map(_dim, block.block_shape, operand.shape)),
+        dims=tuple(
+            BlockIndex(**block_entry(entry)._asdict(), bound=bound)
+            for entry, bound in zip(block.block_shape, operand.shape, strict=True)
+        ),
         source=index_map_line(block),
         buffers=buffer_count(block.pipeline_mode),
         revisits=revisits(block),
@@ -338,10 +339,6 @@ def _block(operand: Operand, position: int, block: Any) -> Block:
         ),
         is_whole=bool(block.has_trivial_window()),
     )
-
-
-def _dim(entry: Any, bound: int) -> BlockIndex:
-    return BlockIndex(**block_entry(entry)._asdict(), bound=bound)
 
 
 def bits_of(dtype: str) -> int:

@@ -61,13 +61,9 @@ def origins(
     jaxpr, _, _ = programs.traced(function, args, kwargs, target)
     start = [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars)
     constants = [KernelOrigin()] * len(jaxpr.constvars)
-    return list(map(_with_reason, _Origins().walk(jaxpr, constants, start, None)))
-
-
-def _with_reason(origin: KernelOrigin) -> KernelOrigin:
-    if origin.captured is None and not origin.reason:
-        return replace(origin, reason=_NOT_OF_A_KERNEL)
-    return origin
+    found = _Origins().walk(jaxpr, constants, start, None)
+    unknown = KernelOrigin(reason=_NOT_OF_A_KERNEL)
+    return [unknown if o.captured is None and not o.reason else o for o in found]
 
 
 class _Origins(Forward[KernelOrigin, None]):
@@ -86,8 +82,9 @@ class _Origins(Forward[KernelOrigin, None]):
             return [KernelOrigin(captured=kernel, path=path, output=i) for i in outputs]
         name = eqn.primitive.name
         sources = [origin for origin in inputs if origin.captured is not None]
-        if not sources:
-            return [_lost(inputs)] * len(eqn.outvars)
+        if not sources:  # earlier reasons are kept
+            reason = next((o.reason for o in inputs if "`" in o.reason), "")
+            return [KernelOrigin(reason=reason)] * len(eqn.outvars)
         if len(sources) == 1 and len(eqn.outvars) == 1:
             (source,) = sources
             operand = eqn.invars[inputs.index(source)]
@@ -101,11 +98,6 @@ class _Origins(Forward[KernelOrigin, None]):
         of = "" if captured is None else captured.kernel.name
         why = f"it is computed by `{name}` from a result of kernel `{of}`"
         return [KernelOrigin(reason=why)] * len(eqn.outvars)
-
-
-def _lost(inputs: Sequence[KernelOrigin]) -> KernelOrigin:
-    """Origin of a value that is not directly from a kernel's output; keeps earlier reasons."""
-    return next((KernelOrigin(reason=o.reason) for o in inputs if "`" in o.reason), KernelOrigin())
 
 
 def _moved(eqn: Any, inputs: Sequence[KernelOrigin], source: KernelOrigin) -> KernelOrigin:

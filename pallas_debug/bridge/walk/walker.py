@@ -72,8 +72,7 @@ class Walker(Forward[Value, WalkState]):
 
     Args:
       ids: program ids, one for each dimension of the grid in the kernel's source.
-      sizes: sizes of those dimensions.
-      rank: number of all dimensions.
+      rank: number of all dimensions, including those of `vmap`.
       names: names of all dimensions of the grid or of the cores; empty if they have none.
       tables: scalar prefetch, by position of the ref.
       deadline: `time.monotonic` value at which the walk ends.
