@@ -89,13 +89,6 @@ def test_buffers_and_spaces(captures: Captures) -> None:
     }
 
 
-def test_a_kernel_without_a_grid_has_one_step(captures: Captures) -> None:
-    x = jax.ShapeDtypeStruct((8, 128), F32)
-    blocks = mapped(captures, lambda x: pl.pallas_call(copy, out_shape=x)(x), x)
-    assert (blocks.grid, blocks.points) == ((), 1)
-    assert [blocks.block(o, blocks.point(0)) for o in blocks.operands] == [(0, 0), (0, 0)]
-
-
 def test_a_grid_too_long_for_an_array_of_its_steps_is_unknown(captures: Captures) -> None:
     """Its positions are not made: they would take more memory than the machine has."""
 
@@ -166,6 +159,7 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     assert operand.unknown == "it reads table_ref, whose values are unknown"
     assert (operand.block_shape, operand.visits) == ((8, 128), None)
     assert unknown.block(operand, unknown.point(0)) is None
+    assert unknown.scalars == ()
 
     table = np.array([2, 2, 0, 2], np.int32)
     found = prefetch.tables(prefetched, [table, x], {}, targets.resolve("v5e"))
@@ -173,6 +167,7 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     known = block_map(captured, {0: np.asarray(values[0])})
     operand = known.operands[0]
     assert operand.tables == ("table_ref",)
+    assert [(s.number, s.name, s.values) for s in known.scalars] == [(0, "table_ref", (2, 2, 0, 2))]
     assert operand.visits is not None
     assert [known.block(operand, known.point(n)) for n in range(4)] == [
         (2, 0),
@@ -182,16 +177,6 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     ]
     assert (operand.visits.copies, operand.visits.revisits) == (3, 1)
     assert operand.visits.untouched == 16 * 128
-
-
-def test_scalars_of_the_call_are_recorded(captures: Captures) -> None:
-    x = jax.ShapeDtypeStruct((32, 128), F32)
-    table = np.array([2, 2, 0, 2], np.int32)
-    (captured,) = captures(prefetched, [table, x])
-    (found,) = block_map(captured, {0: table}).scalars
-    assert (found.number, found.name, found.shape) == (0, "table_ref", (4,))
-    assert found.values == (2, 2, 0, 2)
-    assert block_map(captured).scalars == ()
 
 
 def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:

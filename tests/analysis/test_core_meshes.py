@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from analysis_runs import DMA, F32, Captures, S, kinds
+from analysis_runs import F32, Captures, S, kinds
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from meshes import tensorcore_mesh
@@ -17,8 +17,8 @@ from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.compiler.targets import resolve
 from pallas_debug.model import Finding
 
-ROWS, TILE, STEPS = 64, pltpu.VMEM((2, 8, 128), F32), 4
-X, TOTAL = S((ROWS, 128), F32), S((2, 8, 128), F32)
+X, TOTAL = S((64, 128), F32), S((2, 8, 128), F32)
+STEPS = 4
 
 
 def scaled(
@@ -28,63 +28,23 @@ def scaled(
 ) -> Callable[..., Any]:  # fmt: skip
     """Each of two cores doubles half of the blocks of rows, and adds them up."""
 
-    def double(
-        x_ref: Any,
-        o_ref: Any,
-        t_ref: Any,
-        xs: Any,
-        os: Any,
-        total: Any,
-        fetched: Any,
-        put: Any,
-    ) -> None:
+    def double(x_ref: Any, o_ref: Any, t_ref: Any, rows: Any, total: Any) -> None:
         core = jax.lax.axis_index("core")
         total[...] = jnp.zeros_like(total)
 
-        def fetch(i: Any) -> Any:
-            source = x_ref.at[pl.ds(reads(core, i) * 8, 8)]
-            return pltpu.make_async_copy(source, xs.at[i % 2], fetched.at[i % 2])
-
-        def store(i: Any) -> Any:
-            rows = o_ref.at[pl.ds(writes(core, i) * 8, 8)]
-            return pltpu.make_async_copy(os.at[i % 2], rows, put.at[i % 2])
-
-        fetch(0).start()
-
         @pl.loop(0, STEPS)
         def _step(i: Any) -> None:
-            @pl.when(i + 1 < STEPS)
-            def _next() -> None:
-                fetch(i + 1).start()
+            pltpu.sync_copy(x_ref.at[pl.ds(reads(core, i) * 8, 8)], rows)
+            total[0:8] += rows[...]
+            rows[...] *= 2
+            pltpu.sync_copy(rows, o_ref.at[pl.ds(writes(core, i) * 8, 8)])
 
-            fetch(i).wait()
-
-            @pl.when(i >= 2)
-            def _free() -> None:
-                store(i - 2).wait()
-
-            os[i % 2] = xs[i % 2] * 2
-            total[0:8] += xs[i % 2]
-            store(i).start()
-
-        for i in range(STEPS - 2, STEPS):
-            store(i).wait()
         pltpu.sync_copy(total.at[0:8], t_ref.at[totals(core)])
 
     def call(x: Any) -> Any:
-        kernel = pl.kernel(
-            double,
-            out_type=[X, TOTAL],
-            mesh=tensorcore_mesh(2),
-            scratch_types=[
-                TILE,
-                TILE,
-                pltpu.VMEM((scratch, 128), F32),
-                DMA((2,)),
-                DMA((2,)),
-            ],
-        )
-        return kernel(x)
+        scratch_types = [pltpu.VMEM((8, 128), F32), pltpu.VMEM((scratch, 128), F32)]
+        mesh = tensorcore_mesh(2)
+        return pl.kernel(double, out_type=[X, TOTAL], mesh=mesh, scratch_types=scratch_types)(x)
 
     return call
 
@@ -109,7 +69,7 @@ def test_a_kernel_on_two_cores(captures: Captures) -> None:
         (
             {"writes": lambda core, i: i},
             "OutputNotWritten",
-            "store(i).start()",
+            "pltpu.sync_copy(rows, o_ref.at[pl.ds(writes(core, i) * 8, 8)])",
             "nothing writes o_ref[32:64, 0:128]",
         ),
         (
@@ -121,13 +81,13 @@ def test_a_kernel_on_two_cores(captures: Captures) -> None:
         (
             {"reads": lambda core, i: core + i * STEPS},
             "OutOfBoundsRead",
-            "fetch(i + 1).start()",
+            "pltpu.sync_copy(x_ref.at[pl.ds(reads(core, i) * 8, 8)], rows)",
             "x_ref[64:72, 0:128] reaches 8 past the end of dimension 0",
         ),
         (
             {"scratch": 1 << 18},
             "VmemOverflow",
-            "def double(",
+            "def double(x_ref: Any, o_ref: Any, t_ref: Any, rows: Any, total: Any) -> None:",
             "total float32[262144, 128]",
         ),
     ],

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from analysis_runs import F32, TILE, Captures, S, X, kinds, look, rows
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -73,19 +72,6 @@ def test_a_slice_of_a_slice(captures: Captures) -> None:
     ).findings
     assert (finding.kind, finding.grid_point) == ("OutOfBoundsRead", (1,))
     assert finding.index == "x_ref.at[8:24, 0:128][9:17, 0:128]"
-
-
-def test_a_while_loop_whose_bound_is_the_program_id(captures: Captures) -> None:
-    def kernel(x_ref: Any, out_ref: Any) -> None:
-        def add(r: Any, total: Any) -> Any:
-            return total + x_ref[pl.ds(r * 3, 1), :]
-
-        total = lax.fori_loop(0, pl.program_id(0) + 1, add, jnp.zeros((1, 128), F32))
-        out_ref[...] = jnp.broadcast_to(total, out_ref.shape)
-
-    (finding,) = look(captures, kernel, **rows(4)).findings
-    assert (finding.grid_point, finding.loop) == ((3,), (3,))
-    assert finding.index == "x_ref[9:10, 0:128]"
 
 
 def test_an_output_that_parallel_steps_share_is_a_fault_only_if_they_store_other_values(

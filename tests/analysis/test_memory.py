@@ -70,13 +70,6 @@ def test_the_parts(captures: Captures) -> None:
     assert (use.vmem_limit, use.vmem_capacity, use.smem_capacity) == (16 * MIB, 128 * MIB, MIB)
 
 
-def test_without_targets_memory_is_not_judged(captures: Captures) -> None:
-    (broken,) = [b for b in BROKEN if b.name == "whole_arrays"]
-    (captured,) = captures(broken.function, broken.args)
-    analysis = analyze(captured)
-    assert (analysis.findings, analysis.memory) == ((), ())
-
-
 def test_an_unknown_chip_is_said(captures: Captures) -> None:
     (broken,) = [b for b in BROKEN if b.name == "whole_arrays"]
     (captured,) = captures(broken.function, broken.args)

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from jax._src.pallas import core as jax_core
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import pallas_call as renamed_import
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 from meshes import tensorcore_mesh
 
-from pallas_debug.bridge.capture import capture
 from pallas_debug.model import CostEstimate, Kernel, SourceLine
 from pallas_debug.session import Options, Session
 
@@ -30,38 +28,6 @@ def double_kernel(x_ref: Any, o_ref: Any) -> None:
 
 def double(x: jax.Array) -> jax.Array:
     return pl.pallas_call(double_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
-
-
-def renamed(x: jax.Array) -> jax.Array:
-    return renamed_import(double_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
-
-
-@jax.custom_vjp
-def doubled_with_gradient(x: jax.Array) -> jax.Array:
-    return double(x)
-
-
-def _forward(x: jax.Array) -> tuple[jax.Array, None]:
-    return double(x), None
-
-
-def _backward(_: None, g: jax.Array) -> tuple[jax.Array]:
-    return (tripled(g),)
-
-
-def triple_kernel(g_ref: Any, dx_ref: Any) -> None:
-    dx_ref[...] = g_ref[...] * 3
-
-
-def tripled(g: jax.Array) -> jax.Array:
-    return pl.pallas_call(triple_kernel, out_shape=jax.ShapeDtypeStruct(g.shape, g.dtype))(g)
-
-
-doubled_with_gradient.defvjp(_forward, _backward)
-
-
-def scanned(x: jax.Array) -> jax.Array:
-    return jax.lax.scan(lambda c, _: (double(c), None), x, None, length=3)[0]
 
 
 def sharded(x: jax.Array) -> jax.Array:
@@ -92,43 +58,6 @@ def through_pl_kernel(x: jax.Array) -> jax.Array:
 
 def out_shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
-
-
-GRADIENT = jax.grad(lambda x: (doubled_with_gradient(x) ** 2).sum())
-
-PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any, list[str]]] = {
-    "eager": (double, X, ["double_kernel"]),
-    "renamed": (renamed, X, ["double_kernel"]),
-    "jit": (jax.jit(double), X, ["double_kernel"]),
-    "nested_jit": (jax.jit(lambda x: jax.jit(double)(x) + 1), X, ["double_kernel"]),
-    "vmap": (jax.vmap(double), np.stack([X, X]), ["double_kernel"]),
-    "grad": (GRADIENT, X, ["double_kernel", "triple_kernel"]),
-    "jit_of_grad": (jax.jit(GRADIENT), X, ["double_kernel", "triple_kernel"]),
-    "scan": (jax.jit(scanned), X, ["double_kernel"]),
-    "shard_map": (jax.jit(sharded), X, ["double_kernel"]),
-    "checkpoint": (jax.grad(lambda x: (jax.checkpoint(doubled_with_gradient)(x) ** 2).sum()), X,
-                   ["double_kernel", "triple_kernel"]),
-    "cond": (jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, double, lambda y: y, x)), X,
-             ["double_kernel"]),
-}  # fmt: skip
-
-
-QUICK = ("jit", "grad", "vmap", "scan")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in PROGRAMS],
-)
-def test_a_kernel_is_seen_however_the_program_comes_to_it(name: str) -> None:
-    function, x, expected = PROGRAMS[name]
-    with Session(Options()) as session:
-        seen = jax.tree.map(np.asarray, function(x))
-    assert sorted(k.name for k in session.kernels) == expected
-    assert session.problems == []
-    with pltpu.force_tpu_interpret_mode(True):
-        unseen = jax.tree.map(np.asarray, function(x))
-    jax.tree.map(np.testing.assert_array_equal, seen, unseen)
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -288,15 +217,6 @@ def test_the_mesh_is_kept() -> None:
     assert kernel.operands[0].shape == (8, 128)
 
 
-def test_equations_carry_the_kernels_own_lines_even_under_grad() -> None:
-    with Session(Options()) as session:
-        GRADIENT(X)
-    for captured in session._captures.values():
-        function = {"double_kernel": double_kernel, "triple_kernel": triple_kernel}
-        line = function[captured.kernel.name].__code__.co_firstlineno + 1
-        assert f"{__file__}:{line}:" in captured.jaxpr
-
-
 @pytest.mark.slow
 def test_a_kernel_has_the_same_digest_in_every_process(run_python: Any, tmp_path: Any) -> None:
     code = """
@@ -325,42 +245,3 @@ def test_another_order_of_the_mesh_axes_makes_another_kernel() -> None:
             of(*axes)(X)
     assert [list(k.mesh) for k in session.kernels] == [["x", "y"], ["y", "x"]]
     assert len({k.digest for k in session.kernels}) == 2
-
-
-def tiles(x: jax.Array) -> jax.Array:
-    def add(x_ref: Any, whole_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + whole_ref[...]
-
-    tile = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    whole = pl.BlockSpec(memory_space=pltpu.VMEM)
-    return pl.pallas_call(add, out_shape=x, grid=1, in_specs=[tile, whole], out_specs=tile)(x, x)
-
-
-def test_lines_of_specs_are_kept() -> None:
-    with Session(Options()) as session:
-        jax.jit(tiles)(X)
-        jax.jit(double)(X)
-    found = {
-        kernel.name: {o.name: o.block_source and o.block_source.text for o in kernel.operands}
-        for kernel in session.kernels
-    }
-    tile = "tile = pl.BlockSpec((8, 128), lambda i: (i, 0))"
-    whole = "whole = pl.BlockSpec(memory_space=pltpu.VMEM)"
-    assert found["add"] == {"x_ref": tile, "whole_ref": whole, "o_ref": tile}
-    assert found["double_kernel"] == {"x_ref": None, "o_ref": None}, "these have no spec"
-
-
-@pytest.mark.slow
-def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: Any) -> None:
-        raise RuntimeError("a bug of ours")
-
-    monkeypatch.setattr(capture, "capture", crash)
-    with Session(Options()) as session:
-        np.testing.assert_array_equal(double(X), 2 * X)
-    (problem,) = session.problems
-    assert str(problem).startswith(
-        "internal error in pallas-debug while capturing kernel `double_kernel` "
-        "(please report it: RuntimeError at pallas_debug/session/session.py:"
-    )
-    assert str(problem).endswith(": a bug of ours). Your program is not at fault.")

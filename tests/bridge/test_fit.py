@@ -16,7 +16,6 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from pallas_debug.bridge import chip, patches, platform
-from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import targets
 from pallas_debug.errors import IncompatibleJaxError
 from pallas_debug.model import SourceLine
@@ -29,10 +28,6 @@ def retraced() -> Any:
     patches.results.cache_clear()
     yield
     patches.results.cache_clear()
-
-
-def test_the_installed_jax_fits() -> None:
-    assert set(patches.results().values()) == {None}
 
 
 @pytest.mark.usefixtures("retraced")
@@ -102,21 +97,14 @@ def test_an_abstract_mesh_of_the_users_own_answers_for_itself() -> None:
         assert pltpu.get_tpu_info().generation == 4
 
 
-DEFAULT: list[tuple[str, str, str]] = [
-    ("", "default_backend()", "cpu"),
-    ("cpu", "default_backend()", "cpu"),
-    ("tpu,cpu", "default_backend()", "tpu"),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen,call,expected", DEFAULT)
+@pytest.mark.parametrize("chosen, expected", [("", "cpu"), ("cpu", "cpu"), ("tpu,cpu", "tpu")])
 def test_the_backend_is_known_without_being_initialised(
-    run_python: Callable[..., Any], chosen: str, call: str, expected: str
+    run_python: Callable[..., Any], chosen: str, expected: str
 ) -> None:
-    code = f"""
+    code = """
 from pallas_debug.bridge import platform
-print(platform.{call}, platform.xla_bridge.backends_are_initialized())
+print(platform.default_backend(), platform.xla_bridge.backends_are_initialized())
 """
     done = run_python("-c", code, JAX_PLATFORMS=chosen)
     assert done.stdout == f"{expected} False\n", done.stderr
@@ -143,9 +131,3 @@ def test_an_initialised_backend_is_asked() -> None:
     assert not platform.has_accelerator()
     assert platform.device_kind() == "cpu"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
-
-
-def test_what_we_put_in_the_place_of_jaxs_own_still_fits() -> None:
-    with lower.collecting_mosaic([]):
-        patches.results.cache_clear()
-        assert patches.results()["Mosaic module"] is None

@@ -23,14 +23,6 @@ def beside(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[pl.ds(start, 8), :]  # access
 
 
-def in_a_branch(x_ref: Any, o_ref: Any) -> None:
-    start = pl.program_id(0) * 8 + 4  # computed
-
-    @pl.when(pl.program_id(0) > 0)
-    def _() -> None:
-        o_ref[...] = x_ref[pl.ds(start, 8), :]  # access
-
-
 def _twice(row: Any) -> Any:
     return row * 2  # computed
 
@@ -44,31 +36,14 @@ def in_a_loop(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = lax.fori_loop(0, 3, step, jnp.zeros((8, 128)))
 
 
-def of_the_counter(x_ref: Any, o_ref: Any) -> None:
-    def step(i: Any, total: Any) -> Any:
-        row = i * 8  # computed
-        return total + x_ref[pl.ds(row, 8), :]  # access
-
-    o_ref[...] = lax.fori_loop(0, 3, step, jnp.zeros((8, 128)))
-
-
 def on_the_line_itself(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8, 8), :]  # access
-
-
-def of_the_grid(x_ref: Any, o_ref: Any) -> None:
-    i = pl.program_id(0)
-    o_ref[...] = jnp.broadcast_to(x_ref[i, :], (8, 128))  # access
 
 
 def of_two_lines(x_ref: Any, o_ref: Any) -> None:
     one = pl.program_id(0) * 8
     other = pl.program_id(0) * 8 + 8
     o_ref[...] = x_ref[pl.ds(one, 8), :] + x_ref[pl.ds(other, 8), :]  # access
-
-
-def by_a_number(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[8:16, :]  # access
 
 
 def marked(function: Callable[..., None], comment: str) -> SourceLine | None:
@@ -85,13 +60,9 @@ def marked(function: Callable[..., None], comment: str) -> SourceLine | None:
     "kernel, is_computed",
     [
         (beside, True),
-        (in_a_branch, True),
         (in_a_loop, True),
-        (of_the_counter, True),
         (on_the_line_itself, False),
-        (of_the_grid, False),
         (of_two_lines, False),
-        (by_a_number, False),
     ],
 )
 def test_the_line_that_computes_an_index(kernel: Callable[..., None], is_computed: bool) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from broken_kernels import BROKEN, BrokenKernel
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -18,22 +17,6 @@ from pallas_debug.bridge.lowering import raised
 from pallas_debug.errors import JaxAssertionError
 from pallas_debug.findings.failure import failed
 from pallas_debug.findings.sighting import Sighting
-
-UNTRACED = [kernel for kernel in BROKEN if not kernel.is_traced]
-
-
-@pytest.mark.parametrize("kernel", UNTRACED, ids=lambda kernel: kernel.name)
-def test_the_line_at_fault_is_named(kernel: BrokenKernel) -> None:
-    with raised.with_all_frames(), pytest.raises(Exception) as error:  # of several classes
-        jax.jit(kernel.function).trace(*kernel.args)
-    assert jax.config.jax_traceback_filtering != "off"
-    failure = raised.failure(error.value)
-    assert failure.source is not None
-    assert (failure.source.file, failure.source.line) == (kernel.file, kernel.line)
-    assert failure.source.text is not None
-    assert failure.source.text.endswith("# FAULT")
-    called = f"{error.value}, while jax called the index map"
-    assert failure.message in (str(error.value), called)
 
 
 @pytest.mark.slow

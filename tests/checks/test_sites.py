@@ -33,17 +33,6 @@ def rows(
     return words
 
 
-def test_nothing_failed() -> None:
-    where = layout(site(1), site(2))
-    assert where.read(rows(where)) == []
-
-
-def test_a_row_is_whole_lanes_and_holds_every_site() -> None:
-    where = layout(*(site(i) for i in range(50)))
-    assert where.words % 128 == 0
-    assert where.base(49) + where.record <= where.words
-
-
 def test_counts_are_summed_and_the_first_slice_tells_the_place() -> None:
     where = layout(site(1), slices=3)
     words = rows(where, (1, 0, 2, (1, 5), (), ()), (2, 0, 3, (2, 0), (), ()))

@@ -79,15 +79,6 @@ def test_the_lines_of_the_mosaic_module_are_the_kernels(flash: Dump, target: str
     assert flash.kernel.source.line < max(lines) <= len(source)
 
 
-def test_only_passes_that_changed_something_keep_their_text(flash: Dump) -> None:
-    compilation = flash.compilation("v5e")
-    kept = {p.name for p in (flash.folder / "v5e" / "passes").iterdir()}
-    assert kept == {Path(p.file).name for p in compilation.passes if p.file}
-    assert [p.file is not None for p in compilation.passes] == [
-        p.changed for p in compilation.passes
-    ]
-
-
 def test_all_that_libtpu_says_is_in_the_log(flash: Dump, capfd: pytest.CaptureFixture[str]) -> None:
     logs = [(flash.folder / target / "compiler.log").read_text() for target in ALL]
     assert any("TPU_ACCELERATOR_TYPE" in log for log in logs)  # said once, as libtpu is loaded
@@ -145,23 +136,6 @@ def test_a_kernel_that_jax_cannot_lower_is_recorded_with_its_line(tmp_path: Path
     assert failure.source.text == "o_ref[...] = jnp.cumsum(x, axis=0)"
     assert failure.source.line == cumsum_kernel.__code__.co_firstlineno + 2
     assert "cumsum" in (dump.folder / "v5e" / "compiler.log").read_text()
-
-
-def copy_kernel(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[...]
-
-
-def test_a_block_shape_that_jax_refuses_is_recorded_with_the_kernels_line(tmp_path: Path) -> None:
-    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    spec = pl.BlockSpec((4, 128), lambda i: (i, 0))
-    call = pl.pallas_call(copy_kernel, out_shape=x, grid=(2,), in_specs=[spec], out_specs=spec)
-    (dump,) = pallas_debug.dump(call, x, to=tmp_path)
-    failure = dump.compilation("v5e").failure
-    assert failure is not None
-    assert "divisible by 8 and 128" in failure.message
-    assert failure.source is not None
-    assert failure.source.file == __file__
-    assert failure.source.line == copy_kernel.__code__.co_firstlineno
 
 
 def test_a_kernel_that_fails_does_not_hide_the_next(tmp_path: Path) -> None:

@@ -82,13 +82,6 @@ def unrolled(x_ref: Any, o_ref: Any) -> None:
         o_ref[pl.ds(2 * i, 2)] = jnp.exp(x_ref[pl.ds(2 * i, 2)]) * 2 + 1
 
 
-def of_scale(x: jax.Array, *, scale: float) -> jax.Array:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.log(x_ref[...] + scale)
-
-    return pl.pallas_call(kernel, jax.typeof(x))(x)
-
-
 def units_of(function: Callable[..., Any]) -> list[Any]:
     (program,) = decoded(function, (X,)).programs()
     return [step for step in program.all_steps() if isinstance(step, ir.Compute)]
@@ -104,13 +97,6 @@ def test_an_unrolled_loop_is_compiled_once() -> None:
     assert len({id(numerics.watch(step)) for step in found}) == 1
     done = run.run(decoded(call, (X,)), [[X]])
     np.testing.assert_allclose(done.results[0][0], np.exp(X) * 2 + 1, rtol=1e-6)
-
-
-@pytest.mark.parametrize("scale", [1.0, 2.0])
-def test_kernels_that_differ_in_a_number_do_not_share(scale: float) -> None:
-    call = functools.partial(of_scale, scale=scale)
-    done = run.run(decoded(call, (X,)), [[X]])
-    np.testing.assert_allclose(done.results[0][0], np.log(X + scale), rtol=1e-6, atol=1e-6)
 
 
 def test_an_equation_that_jax_can_only_compile_is_compiled_once(
