@@ -214,22 +214,18 @@ class _Hosted:
             self._meeting = Meeting(captured.kernel.name, count)
 
     def lower(self, context: Any, nodes: Sequence[Any]) -> Any:
-        given = [_ToHost(aval) for aval in context.avals_in]
-        returned = [_FromHost(aval) for aval in context.avals_out]
-        avals_in = [g.aval for g in given]
-        avals_out = [r.aval for r in returned]
-        place = [meshes.DEVICE_NUMBER]
+        given = list(map(_Carried, context.avals_in))
+        returned = [_Carried(aval, is_result=True) for aval in context.avals_out]
 
         def before(*arrays: Any) -> Any:
-            return [
-                meshes.device_number(self._mesh),
-                *(g(a) for g, a in zip(given, arrays, strict=True)),
-            ]
+            numbers = [meshes.device_number(self._mesh)]
+            return [*numbers, *(g.to_host(a) for g, a in zip(given, arrays, strict=True))]
 
         def after(*arrays: Any) -> Any:
-            return [r(a) for r, a in zip(returned, arrays, strict=True)]
+            return [r.from_host(a) for r, a in zip(returned, arrays, strict=True)]
 
-        operand_avals = [*place, *(g.host for g in given)]
+        avals_in, avals_out = [g.aval for g in given], [r.aval for r in returned]
+        operand_avals = [meshes.DEVICE_NUMBER, *(g.host for g in given)]
         operands = inline.lowered(context, before, avals_in, operand_avals, nodes)
         result_avals = [r.host for r in returned]
 
@@ -264,58 +260,42 @@ class _Hosted:
         return results
 
 
-def _plain(aval: Any) -> Any:
-    """Type of the array in a program, without its memory space and varying axes.
+class _Carried:
+    """An array that passes between a program and the callback.
 
-    In a program, a semaphore is a number, and a key of the TPU two numbers.
+    The callback rejects elements smaller than a byte. A result with 64-bit elements is returned as
+    bytes, because jax would narrow them: it decides that by a setting of the thread, and the
+    callback runs in another thread.
     """
-    return jax_core.physical_aval(jax_core.ShapedArray(aval.shape, aval.dtype))
 
-
-class _ToHost:
-    """Conversion of an operand for the callback, which rejects elements smaller than a byte."""
-
-    def __init__(self, aval: Any) -> None:
-        self.aval = _plain(aval)
+    def __init__(self, aval: Any, *, is_result: bool = False) -> None:
+        # Without its memory space and varying axes. In a program, a semaphore is a number, and a
+        # key of the TPU two numbers.
+        self.aval = jax_core.physical_aval(jax_core.ShapedArray(aval.shape, aval.dtype))
+        self.host = self.aval
         self._dtype = np.dtype(self.aval.dtype)
-        self._is_packed = dtypes.itemsize_bits(self._dtype) < 8 and self._dtype.kind != "b"
-        self.host = self.aval
-        if self._is_packed:
-            self.host = jax_core.ShapedArray(aval.shape, np.dtype(np.int8))
-
-    def __call__(self, array: Any) -> Any:
-        return array.astype(self.host.dtype) if self._is_packed else array
-
-    def received(self, array: Any) -> Array:
-        return np.asarray(array).astype(self._dtype) if self._is_packed else np.asarray(array)
-
-
-class _FromHost:
-    """Conversion of a result: 64-bit elements are returned as bytes, because jax would narrow them.
-
-    jax decides that by a setting of the thread, and the callback runs in another thread.
-    """
-
-    def __init__(self, aval: Any) -> None:
-        self.aval = _plain(aval)
-        dtype = np.dtype(self.aval.dtype)
-        bits = dtypes.itemsize_bits(dtype)
-        self.host = self.aval
-        self._is_packed = bits < 8 and dtype.kind != "b"
-        self._is_wide = bits == 64 and dtype.kind in "iuf"
+        bits = dtypes.itemsize_bits(self._dtype)
+        self._is_packed = bits < 8 and self._dtype.kind != "b"
+        self._is_wide = is_result and bits == 64 and self._dtype.kind in "iuf"
         if self._is_packed:
             self.host = jax_core.ShapedArray(aval.shape, np.dtype(np.int8))
         elif self._is_wide:
             self.host = jax_core.ShapedArray((*aval.shape, 8), np.dtype(np.uint8))
 
+    def to_host(self, array: Any) -> Any:
+        return array.astype(self.host.dtype) if self._is_packed else array
+
+    def received(self, array: Any) -> Array:
+        return np.asarray(array).astype(self._dtype) if self._is_packed else np.asarray(array)
+
     def sent(self, array: Array) -> Array:
         # Counts of semaphores are 64-bit numbers in the machine.
-        array = np.ascontiguousarray(array, self.aval.dtype).reshape(self.aval.shape)
+        array = np.ascontiguousarray(array, self._dtype).reshape(self.aval.shape)
         if self._is_wide:
             return array[..., None].view(np.uint8)
         return array.astype(np.int8) if self._is_packed else array
 
-    def __call__(self, array: Any) -> Any:
+    def from_host(self, array: Any) -> Any:
         if self._is_wide:
-            return lax.bitcast_convert_type(array, self.aval.dtype)
-        return array.astype(self.aval.dtype) if self._is_packed else array
+            return lax.bitcast_convert_type(array, self._dtype)
+        return array.astype(self._dtype) if self._is_packed else array
