@@ -326,15 +326,3 @@ def forget_tpu_info() -> None:
 
 EFFORTS = ("exec_time_optimization_effort", "memory_fitting_effort")
 """Build options of XLA that were removed in jax 0.11."""
-
-SYNONYMS: tuple[frozenset[str], ...] = (
-    frozenset(
-        {
-            "num_cores",
-            "num_cores_per_device",
-            "num_cores_or_threads",
-            "num_cores_or_threads_per_device",
-        }
-    ),
-)
-"""Names of the same parameter of an interpret mode in different versions."""
