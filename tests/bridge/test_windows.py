@@ -68,18 +68,3 @@ def test_what_the_body_copies_names_no_window() -> None:
 
     found = windows(kernel, 2, [pltpu.SemaphoreType.DMA])
     assert found == ["x_hbm.window_ref", "o_hbm.window_ref"]
-
-
-def test_of_two_windows_of_an_array_one_keeps_its_number() -> None:
-    def add(a_ref: Any, b_ref: Any, c_ref: Any) -> None:
-        c_ref[...] = a_ref[...] + b_ref[...]
-
-    def kernel(x_hbm: Any, o_hbm: Any) -> None:
-        pipeline = pltpu.emit_pipeline(add, grid=(4,), in_specs=[ROWS] * 2, out_specs=[ROWS])
-        pipeline(x_hbm, x_hbm, o_hbm)
-
-    assert windows(kernel, 1) == [
-        "x_hbm.window_ref",
-        "allocations[1].window_ref",
-        "o_hbm.window_ref",
-    ]

@@ -293,21 +293,6 @@ def options(x):
     )
 
 
-@case(
-    "'parallel', 'arbitrary'", "pl.program_id(1)", args=(jax.ShapeDtypeStruct((3, 16, 128), F32),)
-)
-def vmapped(x):
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...] + pl.program_id(0).astype(F32)
-
-    params = pltpu.CompilerParams(dimension_semantics=("arbitrary",))
-    return jax.vmap(
-        lambda y: whole(
-            kernel, y, grid=(2,), in_specs=[ROWS], out_specs=ROWS, compiler_params=params
-        )
-    )(x)
-
-
 @case("pl.Element(block_size=8)", "pl.Buffered(buffer_count=1)")
 def blocks(x):
     def kernel(x_ref, y_ref, o_ref):

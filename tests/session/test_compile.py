@@ -87,55 +87,9 @@ def test_all_that_libtpu_says_is_in_the_log(flash: Dump, capfd: pytest.CaptureFi
     assert printed.out == printed.err == ""
 
 
-def unaligned_kernel(i_ref: Any, x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[:, pl.ds(i_ref[0], 128)]
-
-
-def unaligned(i: jax.Array, x: jax.Array) -> jax.Array:
-    specs = [pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pltpu.VMEM)]
-    out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    return pl.pallas_call(unaligned_kernel, out_shape=out, in_specs=specs)(i, x)
-
-
-UNALIGNED = (jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((8, 512), jnp.float32))
-
-
-def test_a_kernel_that_mosaic_rejects_is_recorded_with_its_line(tmp_path: Path) -> None:
-    (dump,) = pallas_debug.dump(unaligned, *UNALIGNED, targets="v5e,v6e", to=tmp_path)
-    for compilation in dump.compilations:
-        failure = compilation.failure
-        assert failure is not None
-        assert failure.stage == "compile"
-        assert "E2003" in failure.message
-        assert failure.last_pass == "infer-vector-layout"
-        assert compilation.passes[-1].failed
-        assert failure.source is not None
-        assert failure.source.file == __file__
-        assert failure.source.line == unaligned_kernel.__code__.co_firstlineno + 1
-        folder = dump.folder / compilation.target
-        assert (folder / "mosaic.mlir").stat().st_size > 0
-        assert compilation.passes[-1].file is not None
-        assert (folder / compilation.passes[-1].file).stat().st_size > 0
-
-
 def cumsum_kernel(x_ref: Any, o_ref: Any) -> None:
     x = x_ref[...]
     o_ref[...] = jnp.cumsum(x, axis=0)
-
-
-def test_a_kernel_that_jax_cannot_lower_is_recorded_with_its_line(tmp_path: Path) -> None:
-    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    (dump,) = pallas_debug.dump(lambda x: pl.pallas_call(cumsum_kernel, out_shape=x)(x), x,
-                                to=tmp_path)  # fmt: skip
-    failure = dump.compilation("v5e").failure
-    assert failure is not None
-    assert failure.stage == "lowering"
-    assert failure.type == "NotImplementedError"
-    assert "cumsum" in failure.message
-    assert failure.source is not None
-    assert failure.source.text == "o_ref[...] = jnp.cumsum(x, axis=0)"
-    assert failure.source.line == cumsum_kernel.__code__.co_firstlineno + 2
-    assert "cumsum" in (dump.folder / "v5e" / "compiler.log").read_text()
 
 
 def test_a_kernel_that_fails_does_not_hide_the_next(tmp_path: Path) -> None:
@@ -178,30 +132,6 @@ def test_a_kernel_under_shard_map_is_compiled_for_its_mesh(tmp_path: Path, targe
     compilation = dump.compilation(target)
     assert compilation.failure is None
     assert compilation.num_devices == 4
-
-
-def chip_kernel(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[...] * pltpu.get_tpu_info().generation
-
-
-def for_this_chip(x: jax.Array) -> jax.Array:
-    return pl.pallas_call(chip_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
-
-
-def test_a_kernel_that_asks_for_its_chip_gets_the_targets(tmp_path: Path) -> None:
-    dumps = pallas_debug.dump(
-        jax.jit(for_this_chip), jax.ShapeDtypeStruct((8, 128), jnp.float32),
-        targets="v5e,v6e", to=tmp_path,
-    )  # fmt: skip
-    five, six = dumps
-    assert (five.kernel.chip, six.kernel.chip) == ("TPU v5 lite", "TPU v6 lite")
-    assert "mul" in (five.folder / "jaxpr.txt").read_text()
-    assert "5.0:f32" in (five.folder / "jaxpr.txt").read_text()
-    assert "6.0:f32" in (six.folder / "jaxpr.txt").read_text()
-    assert five.compilation("v5e").ok
-    assert six.compilation("v6e").ok
-    with pytest.raises(KeyError, match="was not compiled for 'v6e'; it was for: v5e"):
-        five.compilation("v6e")
 
 
 def rank_one_kernel(x_ref: Any, o_ref: Any) -> None:
@@ -251,17 +181,6 @@ def test_a_function_without_kernels_is_told_so(tmp_path: Path) -> None:
     assert "Does it call one only with other arguments, or only on a TPU (--pretend)?" in str(
         error.value
     )
-
-
-def test_nothing_is_compiled_twice(tmp_path: Path) -> None:
-    def dump() -> Compilation:
-        (found,) = pallas_debug.dump(vector_add, VECTOR, VECTOR, to=tmp_path)
-        return found.compilation("v5e")
-
-    first, second = dump(), dump()
-    assert (first.cached, second.cached) == (False, True)
-    assert first.key == second.key
-    assert first.passes == second.passes
 
 
 def test_a_compilation_that_was_stopped_is_tried_again(tmp_path: Path) -> None:

@@ -74,15 +74,6 @@ def test_a_decorator_with_a_mode_and_its_parameters() -> None:
     assert record.points > 0
 
 
-@pytest.mark.slow
-def test_a_block() -> None:
-    with pallas_debug.interpret("tpu,detect_races", num_cores_or_threads=2) as session:
-        np.testing.assert_array_equal(rows(8), X[8:])
-    assert str(session.interpret_mode) == "tpu,detect_races=true,num_cores_or_threads=2"
-    assert [kernel.name for kernel in session.kernels] == ["body"]
-    assert session.dumps[0].compilations == ()
-
-
 def test_a_parameter_given_twice() -> None:
     with pytest.raises(UsageError, match="detect_races is given twice"):
         pallas_debug.interpret("tpu,detect_races", detect_races=True)

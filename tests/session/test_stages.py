@@ -109,6 +109,8 @@ def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     (kernel,) = open_dumps(copied.folder).kernels()
     stored = kernel.target(target).compilation
     assert stored is not None
+    assert stored.missing == compilation.missing
+    assert kernel.target(target).damaged() == []
     assert set(stored.files) == written - {layout.COMPILATION}
     bundles = (folder / layout.BUNDLES).read_text()
     assert "dma.vmem_to_smem" in bundles
@@ -138,14 +140,6 @@ def test_where_the_compiler_aborts_it_compiles_without_the_estimate(copied: Dump
     estimate = (copied.folder / "v6e" / layout.ESTIMATE).read_text()
     assert "estimated_cycles: " in estimate
     assert copied.compilation("v6e").missing == ()
-
-
-@pytest.mark.slow
-def test_what_is_missing_is_read_back(copied: Dump, root: Path) -> None:
-    stored = open_dumps(root).read(copied.name).target("v5e")
-    assert stored.compilation is not None
-    assert stored.compilation.missing == copied.compilation("v5e").missing
-    assert stored.damaged() == []
 
 
 @pytest.mark.slow
