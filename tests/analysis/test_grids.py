@@ -227,23 +227,6 @@ def gathered(table: Any, x: Any) -> Any:
 GATHER = (S((5,), jnp.int32), S((32, 128), F32))
 
 
-def test_scalar_prefetch_that_is_not_known_is_not_judged(captures: Captures) -> None:
-    (captured,) = captures(gathered, GATHER)
-    analysis = analyze(captured)
-    assert analysis.findings == ()
-    assert tuple(gap.reason for gap in analysis.gaps) == (
-        "the index map of x_ref: it reads table_ref, whose values are unknown",
-    )
-
-
-def test_scalar_prefetch_is_judged_where_it_is_given(captures: Captures) -> None:
-    (captured,) = captures(gathered, GATHER)
-    right = analyze(captured, prefetch=[np.array([9, 3, 2, 1, 0], np.int32)])
-    assert (right.findings, right.gaps) == ((), ())
-    (finding,) = analyze(captured, prefetch=[np.array([0, 0, 1, 4, 7], np.int32)]).findings
-    assert (finding.kind, finding.grid_point, finding.count) == ("BlockOutOfBounds", (2,), 2)
-
-
 def test_a_table_that_an_index_map_reads_past_its_end(captures: Captures) -> None:
     (captured,) = captures(gathered, (S((4,), jnp.int32), GATHER[1]))
     (finding,) = analyze(captured, prefetch=[np.zeros(4, np.int32)]).findings

@@ -25,7 +25,7 @@ from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.interpret import params as interpret_params
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.errors import MachineError, UsageError
+from pallas_debug.errors import UsageError
 
 X = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)
 ANY = pl.BlockSpec(memory_space=pl.ANY)
@@ -145,15 +145,6 @@ def test_auto_runs_pipelines_without_their_primitive(ran: list[str]) -> None:
     assert ran == ["pipelined"]
 
 
-def test_auto_applies_to_functions_jitted_before(ran: list[str]) -> None:
-    function = jax.jit(partial(call, double, interpret=True))
-    np.testing.assert_array_equal(function(X), 2 * X)
-    assert not ran
-    with pallas_debug.interpret():
-        np.testing.assert_array_equal(function(X), 2 * X)
-    assert ran == ["double"]
-
-
 def test_auto_leaves_a_call_to_the_interpreter_that_the_code_names(ran: list[str]) -> None:
     visited = []
 
@@ -166,25 +157,6 @@ def test_auto_leaves_a_call_to_the_interpreter_that_the_code_names(ran: list[str
         jax.block_until_ready(call(double, grid=(3,), interpret=named))
     assert len(visited) == 3
     assert not ran
-
-
-@pytest.mark.parametrize("mode", ["auto", "machine,sanitize"])
-def test_a_kernel_that_the_machine_refuses_is_refused_by_name(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pallas_debug.machine import host
-
-    def refuse(captured: Any, **_: Any) -> Any:
-        raise MachineError(f"the kernel machine does not cover kernel `{captured.kernel.name}`: x")
-
-    monkeypatch.setattr(host, "launch", refuse)
-    call(double, interpret=True)  # without a session
-    with pytest.raises(MachineError) as caught, pallas_debug.interpret(mode):
-        call(double, name="refused")
-    assert str(caught.value) == (
-        "the kernel machine does not cover kernel `refused`: x. One of jax's interpreters may run "
-        'it: --pallas-interpret=hlo|tpu, pallas_debug.interpret("hlo")'
-    )
 
 
 @has_no_gpu

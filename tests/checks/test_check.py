@@ -55,12 +55,6 @@ def test_in_a_scan_and_a_cond_of_the_program(mode: str) -> None:
     def branching(x: jax.Array, yes: jax.Array) -> jax.Array:
         return lax.cond(yes, logs, lambda y: y, x)
 
-    report, _ = pallas_debug.check(jax.jit(branching), interpret=mode)(X, jnp.bool_(False))
-    assert report.findings == ()
-    assert report.not_checked == (
-        "kernel `logs` was not checked: it did not run to its end. "
-        "Is it in a branch that was not taken? The absence of findings in it proves nothing.",
-    )
     assert one(jax.jit(branching), X, jnp.bool_(True), mode=mode).kernel == "logs"
 
 

@@ -196,7 +196,6 @@ class CompiledGrid:
             blocks.append(jnp.stack([jnp.asarray(index, jnp.int32) for index in block]))
             is_new = jnp.any(blocks[-1] != before)
             places.append((list(blocks[-1] * np.array(window.spec.unit, np.int32)), is_new))
-        contents = list(contents)
         for window, array, content, (starts, is_new) in zip(
             self.windows, inputs, unwritten, places, strict=True
         ):
@@ -206,7 +205,6 @@ class CompiledGrid:
             if window.is_kept:
                 content = jnp.where(is_new, content, contents[window.slot])
             contents[window.slot] = content
-        trace.memory = trace.memory._replace(contents=contents)
         for step in self._launch.body.all_steps():
             if isinstance(step, ir.GridId):
                 axis = self._launch.axes[step.axis]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,24 +19,16 @@ def _double(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...] * 2
 
 
-def _slow_double(x_ref: Any, o_ref: Any) -> None:
-    pl.delay(10)  # `auto` runs it in TPU interpret mode, which has ordered effects
-    o_ref[...] = x_ref[...] * 2
-
-
-def _doubled(body: Callable[..., None], interpret: object = False) -> Any:
+def _doubled(interpret: object = False) -> Any:
     def function(x: Any) -> Any:
-        return pl.pallas_call(body, out_shape=x, interpret=interpret)(x)
+        return pl.pallas_call(_double, out_shape=x, interpret=interpret)(x)
 
     return jax.jit(function)
 
 
 @pytest.mark.parametrize("mode", ["auto", "hlo", "tpu"])
-@pytest.mark.parametrize("body", [_double, _slow_double])
-def test_an_exported_kernel_is_compiled(mode: str, body: Callable[..., None]) -> None:
-    if (mode, body) == ("hlo", _slow_double):
-        pytest.skip("HLO interpret mode has no delays")
-    function = _doubled(body)
+def test_an_exported_kernel_is_compiled(mode: str) -> None:
+    function = _doubled()
     with pallas_debug.interpret(mode):
         exported = jax.export.export(function, platforms=["tpu"])(X)
         lowered = function.trace(X).lower(lowering_platforms=("tpu",))
@@ -49,15 +40,15 @@ def test_an_exported_kernel_is_compiled(mode: str, body: Callable[..., None]) ->
 @pytest.mark.parametrize("mode", ["auto", "tpu"])
 def test_the_mode_in_the_code_is_exported(mode: str) -> None:
     with pallas_debug.interpret(mode):
-        exported = jax.export.export(_doubled(_double, interpret=True), platforms=["tpu"])(X)
+        exported = jax.export.export(_doubled(interpret=True), platforms=["tpu"])(X)
     is_tpu_mode = mode == "tpu"  # jax lets it take precedence over the code
     assert ("tpu_custom_call" in exported.mlir_module()) == is_tpu_mode
 
 
 def test_an_exported_kernel_has_no_checks() -> None:
     def export_and_run(x: Any) -> Any:
-        exported = jax.export.export(_doubled(_double), platforms=["tpu"])(x)
-        return exported.mlir_module(), _doubled(_double)(x)
+        exported = jax.export.export(_doubled(), platforms=["tpu"])(x)
+        return exported.mlir_module(), _doubled()(x)
 
     report, (module, out) = pallas_debug.check(export_and_run)(X)
     assert report.ok
