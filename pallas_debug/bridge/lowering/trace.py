@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from pallas_debug.bridge import chip
+from pallas_debug.bridge import chip, jaxcompat, patches
 from pallas_debug.bridge.jaxcompat import mlir
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import hook
@@ -31,7 +31,6 @@ def lower_for_kernels(
       Whether code has queried its chip, so that tracing for another chip may produce other kernels.
     """
     call, given = arrays.of_arrays(function, args, kwargs)
-
     avals = [_abstract(leaf) for leaf in given]
     with chip.answering(target), chip.listening(), hook.stubbed(), hook.without_caches():
         jax.jit(call).trace(*avals).lower(lowering_platforms=(target.platform,))
@@ -48,11 +47,22 @@ def lower_labelled(
       StableHLO bytecode. Callbacks are left out.
     """
     call, given = arrays.of_arrays(function, args, kwargs)
-
     avals = [_abstract(leaf) for leaf in given]
     with chip.answering(target), hook.labelled(), hook.without_caches():
         lowered = jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
         return mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))  # type: ignore[no-any-return]
+
+
+def jaxpr_of(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> tuple[Any, Sequence[Any], list[Any]]:
+    """Trace a function as for a target; return its jaxpr, its constants and its arrays."""
+    call, given = arrays.of_arrays(function, args, kwargs)
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, arrays.canonical(leaf.dtype)) for leaf in given]
+    own_lines = patches.installed(patches.LINES)  # of kernels of a gradient
+    with chip.answering(target), hook.without_caches(), own_lines:
+        jaxpr, consts = jaxcompat.opened(jax.make_jaxpr(call)(*shapes))
+    return jaxpr, consts, given
 
 
 def result_shapes(
@@ -63,7 +73,6 @@ def result_shapes(
 ) -> list[tuple[str, str, tuple[int, ...]]]:
     """Path, dtype and shape of each array that a function returns for these arguments."""
     call, given = arrays.of_arrays(function, args, kwargs)
-
     with chip.answering(target), hook.without_caches():
         result = jax.eval_shape(call, *map(_abstract, given))
         result = jax.eval_shape(lambda made: jax.tree.map(_plain, made), result)

@@ -18,7 +18,7 @@ from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxprs import arrays, lines, nested
-from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.lowering import hook, trace
 from pallas_debug.bridge.normal_forms import (
     AccessForm,
     AtomicForm,
@@ -28,7 +28,6 @@ from pallas_debug.bridge.normal_forms import (
     LoopForm,
     ScopeForm,
 )
-from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
 Names = frozenset[str]
@@ -93,7 +92,7 @@ def dependences(
     """
     _, others, _ = arrays.separated(args, kwargs)
     traced = [i for i, leaf in enumerate(others) if leaf is arrays.ARRAY]
-    jaxpr = programs.traced(function, args, kwargs, target)[0]
+    jaxpr = trace.jaxpr_of(function, args, kwargs, target)[0]
     kernels: dict[str, Dependence] = defaultdict(Dependence)
     given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
     _Walk(kernels).run(InnerJaxpr(jaxpr, ()), given, _NONE)

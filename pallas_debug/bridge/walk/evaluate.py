@@ -11,9 +11,8 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.lowering import hook, raised
+from pallas_debug.bridge.lowering import hook, raised, trace
 from pallas_debug.bridge.normal_forms import CallForm, Control
-from pallas_debug.bridge.walk import programs
 from pallas_debug.errors import MachineError
 from pallas_debug.model import Target
 
@@ -33,7 +32,7 @@ def called(
     Raises:
       MachineError: there is no such call, or a kernel before it stops at a fault.
     """
-    jaxpr, consts, given = programs.traced(function, args, kwargs, target)
+    jaxpr, consts, given = trace.jaxpr_of(function, args, kwargs, target)
     reached: list[Capture] = []
 
     def operands(*values: Any) -> Sequence[Any]:

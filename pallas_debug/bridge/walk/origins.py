@@ -21,9 +21,8 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.lowering import hook, trace
 from pallas_debug.bridge.normal_forms import CallForm, Control
-from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
 MAX_ELEMENTS = 1 << 25
@@ -58,7 +57,7 @@ def origins(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> list[KernelOrigin]:
     """Origin of each array that a function returns, in jax's order of leaves."""
-    jaxpr, _, _ = programs.traced(function, args, kwargs, target)
+    jaxpr, _, _ = trace.jaxpr_of(function, args, kwargs, target)
     start = [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars)
     constants = [KernelOrigin()] * len(jaxpr.constvars)
     found = _Origins().walk(jaxpr, constants, start, None)

@@ -19,9 +19,8 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.jaxcompat import loops
 from pallas_debug.bridge.jaxprs import arrays, nested
-from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.lowering import hook, trace
 from pallas_debug.bridge.normal_forms import BranchForm, CallForm, Control, InnerJaxpr, LoopForm
-from pallas_debug.bridge.walk import programs
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]
@@ -42,7 +41,7 @@ def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
     """Tables of each call of each kernel that takes tables, by the kernel's digest."""
-    jaxpr, consts, given = programs.traced(function, args, kwargs, target)
+    jaxpr, consts, given = trace.jaxpr_of(function, args, kwargs, target)
     known = [i for i, leaf in enumerate(given) if not arrays.is_abstract(leaf)]
     digests: list[str] = []
 
