@@ -116,13 +116,3 @@ def test_what_cannot_be_compared(
     done = command("diff", *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
-
-
-def test_neither_jax_nor_textual_is_imported(run_python: Any) -> None:
-    code = (
-        "import sys, click\nfrom pallas_debug.cli import cli\n"
-        f"for words in (['diff', {str(NEW)!r}], ['grep', 'llo', {str(NEW)!r}], ['source', {str(NEW)!r}]):\n"
-        "    cli.main(words, standalone_mode=False)\n"
-        "print({'jax', 'textual', 'numpy'} & set(sys.modules), file=sys.stderr)\n"
-    )
-    assert run_python("-c", code).stderr.splitlines()[-1] == "set()"

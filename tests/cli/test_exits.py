@@ -179,7 +179,7 @@ ELSEWHERE = {
     "`doctor` found that kernels cannot be dumped",  # project/test_without_jax.py
     "`browse` was ended by a signal, or its terminal went away",  # tui/test_terminal.py
     "`verify` was ended by SIGTERM, and printed what was judged until then",  # test_interrupts.py
-    "an internal error in pallas-debug",
+    "an internal error in pallas-debug",  # test_hostile.py
     "ctrl+c",
     "a command other than `verify`, `browse` and `step` was ended by SIGTERM",  # test_interrupts.py
 }
@@ -260,13 +260,6 @@ def test_arguments_without_their_option(commands: Any) -> None:
         )
 
 
-@pytest.mark.slow
-def test_the_reader_of_the_output_goes_away(folder: Path) -> None:
-    script = f"{installed()} show dumps finalize-llo | head -c 1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, check=False)
-    assert (done.returncode, done.stderr[:6]) == (Exit.OK, b"next: ")
-
-
 def test_the_reader_goes_away_between_lines() -> None:
     code = """
 from pallas_debug.cli import guard, output
@@ -327,7 +320,7 @@ guard.guarded(cli)
 
 
 @pytest.mark.slow
-def test_internal_errors_and_ctrl_c(run_python: Any) -> None:
+def test_ctrl_c(run_python: Any) -> None:
     code = """
 from pallas_debug.cli import guard
 import signal
@@ -341,23 +334,12 @@ def cli(kind):
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
             raise ImportError("Encountered an error while initializing the extension.") from None
-    raise {"bug": ZeroDivisionError, "memory": MemoryError, "disk": OSError,
-           "interrupt": KeyboardInterrupt}[kind]("mine")
+    raise KeyboardInterrupt
 
 guard.guarded(cli)
 """
-    codes = {
-        kind: run_python("-c", code, "--kind", kind).returncode
-        for kind in ("bug", "memory", "disk", "interrupt", "extension")
-    }
-    internal = OUTCOMES["an internal error in pallas-debug"]
-    assert codes == {
-        "bug": internal,
-        "memory": internal,
-        "disk": internal,
-        "interrupt": OUTCOMES["ctrl+c"],
-        "extension": OUTCOMES["ctrl+c"],
-    }
+    for kind in ("interrupt", "extension"):
+        assert run_python("-c", code, "--kind", kind).returncode == OUTCOMES["ctrl+c"]
 
 
 ENDS = """

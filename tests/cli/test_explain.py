@@ -269,13 +269,3 @@ def test_a_file_that_cannot_be_read(command: Any, tmp_path: Path) -> None:
     done = command("explain", "loop.log")
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-
-
-def test_no_jax_is_imported(run_python: Any) -> None:
-    code = (
-        "import sys\nfrom pallas_debug.cli.explain import command\n"
-        "command.main(['E1001'], standalone_mode=False)\n"
-        "assert not {'jax', 'numpy', 'textual'} & set(sys.modules)"
-    )
-    done = run_python("-c", code)
-    assert done.returncode == 0, done.stderr

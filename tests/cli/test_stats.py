@@ -81,17 +81,6 @@ def test_products_count_as_often_as_they_run(dumps: Path) -> None:
     assert traffic.source == "https://docs.cloud.google.com/tpu/docs/v5e"
 
 
-def test_memory_by_operand(dumps: Path) -> None:
-    memory = stats_of(dumps, "v5e").memory
-    q = memory.of_operand("q_ref")
-    assert q is not None
-    assert (q.space, q.buffers, q.size.value) == ("vmem", 2, 2 * 64 * 128 * 2)
-    assert memory.vmem.value >= sum(
-        use.size.value for use in memory.uses if use.space == "vmem" and use.role == "operand"
-    )
-    assert memory.capacity.value == 128 << 20
-
-
 def test_the_command(command: Any, dumps: Path) -> None:
     done = command("stats", dumps, "-t", "v5e", "--all", "--provenance")
     assert done.returncode == 0, done.stderr
