@@ -2,8 +2,8 @@
 
 const KEYS = [
   ['?', 'show these keys'],
-  ['Tab', 'next control; each table or list of lines is one stop'],
-  ['Arrows, h j k l', 'move in the table of kernels, and by lines'],
+  ['Tab', 'next control; each list of lines is one stop'],
+  ['Arrows, j k', 'move by lines'],
   ['Page Up, Page Down, Home, End', 'move by pages, to the first and last line'],
   ['Enter', 'on a line: select its Python line in all texts'],
   ['n, N', 'next, previous selected line of this text'],
@@ -120,24 +120,13 @@ function showTarget(view, target) {
 function crumbs(kernel) {
   const parts = [];
   if (kernel) {
-    const names = [...state.kernels.keys()];
-    const at = names.indexOf(kernel.id);
-    const neighbour = (by, sign, label) => {
-      const id = names[at + by];
-      return id === undefined ? null : element('a', {
-        href: `#${id}`, class: 'pd-icon', 'aria-label': `${label}: ${state.kernels.get(id).name}`,
-        title: state.kernels.get(id).name,
-      }, sign);
-    };
     parts.push(
       element('a', { href: '#overview' }, 'Overview'),
       element('span', { 'aria-hidden': 'true' }, '›'),
       element('span', { 'aria-current': 'page', class: 'pd-crumb' }, kernel.name),
-      element('span', { class: 'pd-neighbours' },
-        neighbour(-1, '‹', 'Previous kernel'), neighbour(1, '›', 'Next kernel')),
     );
   }
-  find('#crumbs').replaceChildren(...parts.filter(Boolean));
+  find('#crumbs').replaceChildren(...parts);
 }
 
 /** Buttons for the parts of a view, which is several screens long. */
@@ -163,27 +152,24 @@ function startTheme() {
     type: 'button', id: 'theme', class: 'pd-button', onclick: () => nextTheme(),
   });
   find('#tools').append(button);
-  setTheme(choices.get('theme') ?? 'auto');
+  setTheme('auto');
 }
 
 function setTheme(theme) {
-  const known = theme in THEMES ? theme : 'auto';
-  if (known === 'auto') delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = known;
-  const sign = { auto: '◐', light: '○', dark: '●' }[known];
+  if (theme === 'auto') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  const sign = { auto: '◐', light: '○', dark: '●' }[theme];
   const button = find('#theme');
   button.replaceChildren(element('span', { 'aria-hidden': 'true' }, sign));
-  button.setAttribute('aria-label', `Colours: ${THEMES[known]}`);
-  button.title = `Colours: ${THEMES[known]} (c)`;
-  button.dataset.value = known;
+  button.setAttribute('aria-label', `Colours: ${THEMES[theme]}`);
+  button.title = `Colours: ${THEMES[theme]} (c)`;
+  button.dataset.value = theme;
   document.dispatchEvent(new CustomEvent('theme'));
 }
 
 function nextTheme() {
   const names = Object.keys(THEMES);
-  const next = names[(names.indexOf(find('#theme').dataset.value) + 1) % names.length];
-  setTheme(next);
-  choices.set('theme', next);
+  setTheme(names[(names.indexOf(find('#theme').dataset.value) + 1) % names.length]);
 }
 
 function startKeys() {

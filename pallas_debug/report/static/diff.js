@@ -1,7 +1,7 @@
-// Diff of two lists of lines: anchored on lines that occur once on each side, then the shortest
-// edit in what lies between.
+// Diff of two lists of lines: anchored on lines that occur once on each side, then the most common
+// lines in what lies between.
 
-const MAX_EDITS = 600;
+const MAX_CELLS = 4_000_000;
 
 const noise = {
   mlir: (line) => line.replace(/%[\w$.-]+(?:#\d+)?/g, '%'),
@@ -33,7 +33,7 @@ function matchingBlocks(a, b) {
     if (a0 === a1 || b0 === b1) continue;
     const anchors = uniqueInBoth(x, y, a0, a1, b0, b1);
     if (!anchors.length) {
-      for (const [i, j] of shortestEdit(x, y, a0, a1, b0, b1)) pairs.push([i, j]);
+      pairs.push(...commonLines(x, y, a0, a1, b0, b1));
       continue;
     }
     let [i0, j0] = [a0, b0];
@@ -87,44 +87,25 @@ function uniqueInBoth(x, y, a0, a1, b0, b1) {
   return chosen.reverse();
 }
 
-/** Myers' greedy search; beyond `MAX_EDITS` the rest counts as replaced. */
-function shortestEdit(x, y, a0, a1, b0, b1) {
-  const n = a1 - a0;
-  const m = b1 - b0;
-  const limit = Math.min(n + m, MAX_EDITS);
-  const width = 2 * limit + 3;
-  const reach = new Int32Array(width);
-  const history = [];
-  for (let edits = 0; edits <= limit; edits++) {
-    history.push(reach.slice(limit - edits, limit + edits + 3));
-    for (let k = -edits; k <= edits; k += 2) {
-      const at = k + limit + 1;
-      let i = k === -edits || (k !== edits && reach[at - 1] < reach[at + 1])
-        ? reach[at + 1]
-        : reach[at - 1] + 1;
-      while (i < n && i - k < m && x[a0 + i] === y[b0 + i - k]) i++;
-      reach[at] = i;
-      if (i >= n && i - k >= m) return backtrack(history, x, y, a0, b0, n, m);
+/** Pairs of a longest common subsequence; beyond `MAX_CELLS` the lines count as replaced. */
+function commonLines(x, y, a0, a1, b0, b1) {
+  const width = b1 - b0 + 1;
+  if ((a1 - a0 + 1) * width > MAX_CELLS) return [];
+  const longest = new Uint16Array((a1 - a0 + 1) * width);
+  for (let i = a1 - 1; i >= a0; i--) {
+    for (let j = b1 - 1; j >= b0; j--) {
+      const at = (i - a0) * width + j - b0;
+      longest[at] = x[i] === y[j]
+        ? longest[at + width + 1] + 1
+        : Math.max(longest[at + width], longest[at + 1]);
     }
   }
-  return [];
-}
-
-function backtrack(history, x, y, a0, b0, n, m) {
   const pairs = [];
-  let [i, j] = [n, m];
-  for (let edits = history.length - 1; edits >= 0; edits--) {
-    const reach = history[edits];
-    const k = i - j;
-    const at = (diagonal) => reach[diagonal + edits + 1];
-    const down = k === -edits || (k !== edits && at(k - 1) < at(k + 1));
-    const before = down ? k + 1 : k - 1;
-    const iBefore = edits ? at(before) : 0;
-    const jBefore = edits ? iBefore - before : 0;
-    while (i > iBefore && j > jBefore && x[a0 + i - 1] === y[b0 + j - 1]) {
-      pairs.push([a0 + --i, b0 + --j]);
-    }
-    [i, j] = [iBefore, jBefore];
+  for (let i = a0, j = b0; i < a1 && j < b1;) {
+    const at = (i - a0) * width + j - b0;
+    if (x[i] === y[j]) pairs.push([i++, j++]);
+    else if (longest[at + width] >= longest[at + 1]) i++;
+    else j++;
   }
   return pairs;
 }

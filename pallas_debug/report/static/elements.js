@@ -20,24 +20,6 @@ const counted = (count, noun) =>
 
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
-/** Kept choices. A page opened from a disk may have no storage. */
-const choices = {
-  get(name) {
-    try {
-      return localStorage.getItem(`pallas-debug-report-${name}`);
-    } catch {
-      return null;
-    }
-  },
-  set(name, value) {
-    try {
-      localStorage.setItem(`pallas-debug-report-${name}`, value);
-    } catch {
-      // It is forgotten with the page.
-    }
-  },
-};
-
 const reducedMotion = () => matchMedia('(prefers-reduced-motion: reduce)').matches;
 
 /** Whether a key goes to a control that takes text. */

@@ -210,7 +210,7 @@ class SourcePane {
   }
 
   revealMarked() {
-    const first = this.lines.firstMarked(2);
+    const first = this.lines.marks.indexOf(2);
     if (first >= 0) this.lines.activate(first);
   }
 }
@@ -369,14 +369,11 @@ class TextPane {
   }
 
   revealMarked() {
-    const first = Math.max(this.lines.firstMarked(2), -1);
-    const n = this.marks.findIndex((mark) => mark === 2);
-    const any = n >= 0 ? n : this.marks.findIndex((mark) => mark === 1);
-    if (any >= 0) {
-      this.lines.activate(any, false);
-      this.lines.center(any);
-    }
-    return first >= 0;
+    const first = this.marks.indexOf(2);
+    const n = first >= 0 ? first : this.marks.indexOf(1);
+    if (n < 0) return;
+    this.lines.activate(n, false);
+    this.lines.center(n);
   }
 
   /** Lines of the shown text that come from each line of the kernel's own file. */

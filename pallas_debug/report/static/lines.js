@@ -117,10 +117,6 @@ class Lines {
     this.drawTicks();
   }
 
-  firstMarked(least = 1) {
-    return this.marks.findIndex((mark) => mark >= least);
-  }
-
   focused() {
     if (this.active < 0 && this.rows.length) {
       this.activate(clamp(Math.ceil(this.node.scrollTop / this.height), 0, this.rows.length - 1));
