@@ -1,7 +1,8 @@
 """The `pallas-debug` command, one file per subcommand.
 
 `--help` imports neither jax nor textual: a command's file is imported only to run the command, and
-imports heavy dependencies lazily. Data goes to standard output, messages to standard error.
+imports heavy dependencies lazily. Data goes to standard output, messages to standard error. What
+cannot be done raises a `PallasDebugError`, which `guard` makes a message and an exit code.
 """
 
 from __future__ import annotations

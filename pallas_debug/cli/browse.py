@@ -64,11 +64,7 @@ command = shared.make("browse", BrowseOptions, run)
 
 
 def _place(where: Sequence[Path], options: BrowseOptions) -> tuple[list[Path], Place]:
-    """Return the directories, and the kernel and target to open at.
-
-    Raises:
-      UsageError: one of two paths is a file.
-    """
+    """Return the directories, and the kernel and target to open at."""
     from pallas_debug.cli.where import Place, place_at
     from pallas_debug.store.files import is_file
 

@@ -70,12 +70,7 @@ class Costed:
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """The profile; what cannot be read is printed.
-
-        Raises:
-          CannotRunError: there is no schedule.
-          DumpFormatError: the kernel or its compilation cannot be read.
-        """
+        """The profile; what cannot be read is printed."""
         name, target, made = (
             one_line(self.kernel.name),
             one_line(self.target),
@@ -99,11 +94,7 @@ class Costed:
 
     @property
     def with_bundles(self) -> Profile:
-        """The profile.
-
-        Raises:
-          CannotRunError, DumpFormatError: as for `profile`, or the bundles cannot be read.
-        """
+        """The profile, with bundles that can be read."""
         profile = self.profile
         if self.problems and profile.texts.bundles is None:
             name, target = one_line(self.kernel.name), one_line(self.target)
@@ -117,11 +108,7 @@ def own_file(item: Costed, costs: Sequence[LineCost]) -> str:
 
 
 def costed(place: Place) -> list[Costed]:
-    """Return the compiled kernels at a place, each on each of its targets.
-
-    Raises:
-      UsageError, NoDumpsError, DumpFormatError: there is none.
-    """
+    """Return the compiled kernels at a place, each on each of its targets."""
     chosen = place.chosen()
     found = [Costed(kernel, kernel.target(name)) for kernel, name in chosen if name is not None]
     if not found:
@@ -130,12 +117,7 @@ def costed(place: Place) -> list[Costed]:
 
 
 def lines_of(item: Costed) -> tuple[LineCost, ...]:
-    """Return what the Python lines of a kernel cost.
-
-    Raises:
-      CannotRunError, DumpFormatError: that is not known.
-      UsageError: the schedule names no line.
-    """
+    """Return what the Python lines of a kernel cost."""
     profile = item.with_bundles
     of = f"{one_line(item.kernel.name)} for {one_line(item.target)}"
     if profile.schedule.is_sparse:

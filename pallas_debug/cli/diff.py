@@ -200,11 +200,7 @@ def _show(
 
 
 def noise(text: str | None) -> tuple[Noise, ...]:
-    """Return the kinds of noise that `--ignore` names.
-
-    Raises:
-      UsageError: a kind is unknown.
-    """
+    """Return the kinds of noise that `--ignore` names."""
     from pallas_debug.ir.operations import NOISE
 
     if not text:

@@ -98,11 +98,7 @@ def _look_at(text: StoredText, line: int, place: where.Place) -> str:
 def _check_names(
     place: where.Place, targets: Sequence[str], stage: str | None, texts: Sequence[StoredText]
 ) -> None:
-    """Check that there are texts for the targets and the pass given on the command line.
-
-    Raises:
-      UsageError: there are none for one of them.
-    """
+    """Check that there are texts for the targets and the pass given on the command line."""
     from pallas_debug.store.texts import ALL, texts_in
 
     if texts and not targets:

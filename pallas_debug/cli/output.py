@@ -97,11 +97,7 @@ def unwritable(path: Path, error: OSError) -> CannotRunError:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file that an option names.
-
-    Raises:
-      CannotRunError: it cannot be written.
-    """
+    """Write a file that an option names."""
     from pallas_debug.store.disk import write_whole
 
     try:

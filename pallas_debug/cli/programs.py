@@ -40,11 +40,7 @@ def named_function(what: str) -> tuple[str, str] | None:
 
 
 def refuse_arguments(options: FunctionOptions) -> None:
-    """Reject options that apply only to functions, for a script or module.
-
-    Raises:
-      UsageError: `--arg`, `--inputs` or `--spec` was given.
-    """
+    """Reject options that apply only to functions, for a script or module."""
     given = {"--arg": options.args, "--inputs": options.inputs, "--spec": options.spec}
     for name in [name for name, value in given.items() if value]:
         raise not_a_function(name, options.what)
@@ -58,11 +54,7 @@ def not_a_function(option: str, what: str) -> UsageError:
 
 
 def refuse_words(what: str, words: Sequence[str]) -> None:
-    """Reject words after a function, such as its arguments without `--arg`.
-
-    Raises:
-      UsageError: there is a word.
-    """
+    """Reject words after a function, such as its arguments without `--arg`."""
     if words:
         # What follows an option may be its value.
         given = list(itertools.takewhile(lambda word: not word.startswith("-"), words)) or words[:1]
@@ -79,9 +71,6 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
     Args:
       module: its dotted name, or the path of its file, which ends in `.py`.
       name: of the function in it; dotted for a method.
-
-    Raises:
-      UsageError: the module does not exist, lacks that name, or the name is not callable.
     """
     dotted = _dotted(module)
     from pallas_debug import session
@@ -117,11 +106,7 @@ def _functions(name: str, module: Any) -> str:
 
 
 def _dotted(module: str) -> str:
-    """Return the name under which a module can be imported, after making its folder importable.
-
-    Raises:
-      UsageError: the name is a path, and there is no such file.
-    """
+    """Return the name under which a module can be imported, after making its folder importable."""
     if not module.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
         return module
@@ -163,11 +148,7 @@ def pretending(options: ProgramOptions) -> contextlib.AbstractContextManager[Non
 def check_call(
     what: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Check that a function can be called with these arguments, as far as its signature says.
-
-    Raises:
-      UsageError: the arguments do not fit.
-    """
+    """Check that a function can be called with these arguments, as far as its signature says."""
     refusal = refused_call(function, args, kwargs)
     if refusal is not None:
         signature, reason = refusal
@@ -187,11 +168,6 @@ def function_arguments(
 
     Args:
       values: whether arrays need values; otherwise arrays of `--arg` and specs are only shapes.
-
-    Raises:
-      UsageError: an argument does not parse, there is no such spec or function, or several of the
-        options were given.
-      CannotRunError: the function of `--inputs` raised.
     """
     given = {"--arg": options.args, "--inputs": options.inputs, "--spec": options.spec}
     several = [name for name, value in given.items() if value]
@@ -318,9 +294,6 @@ def running(what: str, function: Callable[..., Any] | None) -> Iterator[None]:
 
     Args:
       function: the function that is called; None for a script or module.
-
-    Raises:
-      ProgramFailed: the program raised an exception. Ours are left as they are.
     """
     try:
         yield
@@ -354,11 +327,7 @@ _run_module = runpy.run_module.__code__
 
 
 def check_exists(what: str, *, module: bool) -> None:
-    """Check that a script or module exists.
-
-    Raises:
-      UsageError: it does not exist.
-    """
+    """Check that a script or module exists."""
     if module:
         _check_module(what)
     elif what.endswith(":"):
@@ -404,12 +373,7 @@ def _check_module(what: str) -> None:
 
 
 def imported(module: str, name: str) -> Callable[..., Any]:
-    """Import a function for a command, with the traceback of a module that fails.
-
-    Raises:
-      UsageError: as for `import_function`.
-      ProgramFailed: the module raised another exception.
-    """
+    """Import a function for a command, with the traceback of a module that fails."""
     try:
         return import_function(module, name)
     except PallasDebugError:

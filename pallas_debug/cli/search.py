@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(options: VerifyOptions) -> Exit:
-    """Search, print what was found, and return the exit code.
-
-    Raises:
-      UsageError: an option does not apply, or an argument is invalid.
-    """
+    """Search, print what was found, and return the exit code."""
     from pallas_debug._api.search import INTERRUPTED, search
     from pallas_debug.cli import verify
 

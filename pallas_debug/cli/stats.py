@@ -175,11 +175,7 @@ def _of_function(
 
 
 def _require_one(found: Sequence[_Profiled]) -> None:
-    """Reject changes of several kernels.
-
-    Raises:
-      UsageError: there are several.
-    """
+    """Reject changes of several kernels."""
     if len(found) > 1:
         listed = ", ".join(f"{one_line(one.name)} for {one.profile.target}" for one in found[:20])
         raise UsageError(f"--what-if changes one kernel on one target; there are {listed}")

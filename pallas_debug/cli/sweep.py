@@ -87,11 +87,7 @@ command = shared.make("sweep", SweepOptions, run, needs_jax=True)
 
 
 def _check_names(what: str, function: Callable[..., Any], over: Mapping[str, Any]) -> None:
-    """Check that the function has the parameters that `--over` names.
-
-    Raises:
-      UsageError: it lacks one.
-    """
+    """Check that the function has the parameters that `--over` names."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # a builtin may have none
@@ -108,11 +104,7 @@ def _check_names(what: str, function: Callable[..., Any], over: Mapping[str, Any
 
 
 def _over(given: Sequence[str]) -> dict[str, list[Any]]:
-    """Parse the `--over` options.
-
-    Raises:
-      UsageError: one is not of the form NAME=VALUES, or repeats a name.
-    """
+    """Parse the `--over` options."""
     from pallas_debug import inputs
 
     found: dict[str, list[Any]] = {}

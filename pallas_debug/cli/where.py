@@ -35,11 +35,7 @@ class Place:
 
     @property
     def reader(self) -> DumpReader:
-        """Reader of the directory.
-
-        Raises:
-          NoDumpsError: there is no such directory.
-        """
+        """Reader of the directory."""
         return open_dumps(self.root)
 
     def path(self, name: str) -> Path:
@@ -47,12 +43,7 @@ class Place:
         return self.root if is_there(self.root / KERNEL) else self.root / name
 
     def kernels(self) -> list[StoredKernel]:
-        """Return the kernel that is named, or all; none of a directory of dump directories.
-
-        Raises:
-          UsageError: there is no such kernel, or none compiled for the target.
-          NoDumpsError: there is no such directory.
-        """
+        """Return the kernel that is named, or all; none of a directory of dump directories."""
         if self.kernel is not None:
             found = [self.reader.find(self.kernel)]
         else:
@@ -63,13 +54,7 @@ class Place:
         return found
 
     def only(self) -> StoredKernel:
-        """Return the one kernel that is named, or that is there.
-
-        Raises:
-          UsageError: there is no such kernel, or there are several.
-          NoDumpsError: there is no such directory.
-          DumpFormatError: the kernel cannot be read.
-        """
+        """Return the one kernel that is named, or that is there."""
         kernels = self.kernels()
         known = [k for k in kernels if k.kernel is not None or k.compilations] or kernels
         if not known:
@@ -85,12 +70,7 @@ class Place:
         return known[0]
 
     def chosen(self) -> list[tuple[StoredKernel, str | None]]:
-        """Return the kernels, each with its targets; with None if it was not compiled.
-
-        Raises:
-          UsageError, NoDumpsError: as for `only`, if there is none.
-          DumpFormatError: the only kernel cannot be read.
-        """
+        """Return the kernels, each with its targets; with None if it was not compiled."""
         found: list[tuple[StoredKernel, str | None]] = []
         for kernel in self.kernels():
             found += [(kernel, c.target) for c in self.compilations(kernel)] or [(kernel, None)]
@@ -141,9 +121,6 @@ def place_at(where: str | Path, kernel: str | None = None, target: str | None = 
         of a kernel in `dumps`.
       kernel: name of the kernel, if `where` contains several.
       target: name of the target; by default that of a target's folder.
-
-    Raises:
-      UsageError: the path and `kernel` name different kernels.
     """
     path = local(where)
     if is_there(path / COMPILATION):
@@ -160,11 +137,7 @@ def place_at(where: str | Path, kernel: str | None = None, target: str | None = 
 
 
 def kernel_at(where: str | Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
-    """Return the only kernel at a place, and the target if the place is a target's folder.
-
-    Raises:
-      UsageError, NoDumpsError, DumpFormatError: as `Place.only`.
-    """
+    """Return the only kernel at a place, and the target if the place is a target's folder."""
     place = place_at(where, name)
     return place.only(), place.target
 
@@ -222,11 +195,7 @@ def no_kernels(where: Path) -> str:
 
 
 def check_targets(wanted: Sequence[str], kernels: Sequence[StoredKernel]) -> None:
-    """Check that at least one kernel was compiled for each requested target.
-
-    Raises:
-      UsageError: no kernel was compiled for a target.
-    """
+    """Check that at least one kernel was compiled for each requested target."""
     compiled = [c for k in kernels for c in k.compilations]
     known = sorted({one_line(c.target) for c in compiled})
     for name in wanted:

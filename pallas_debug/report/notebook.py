@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import Dump, Finding, PrintRecord
-from pallas_debug.report.collect import ReportedTarget
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts import (
     advice,
@@ -53,14 +52,15 @@ def dump_html(dump: Dump) -> str:
         content: list[Child] = []
         if made.failure is not None:
             content.append(compilation.failure_card(made.failure))
-        target = _target(stored, made.target)
-        found = read_profile(target.kernel, target.stored) if target is not None else None
-        if target is not None and found is not None:
+        of = stored.compilations if stored is not None else ()
+        target = next((one for one in of if one.target == made.target), None)
+        found = read_profile(stored, target) if stored and target else None
+        if stored is not None and found is not None:
             stats = found.profile.stats
             content.append(
                 section("Advice", advice.listed(advice.advice_list(stats.advice)), level=4)
             )
-            content.append(figures.summary(stats, target.kernel.line_text))
+            content.append(figures.summary(stats, stored.line_text))
             content.append(section("Memory", memory.memory_part(stats.memory), level=4))
         content.append(compilation.passes_table(made))
         heading = tag("summary", tag("b", made.target), " ", compilation.status(made))
@@ -117,15 +117,6 @@ def _stored(dump: Dump) -> StoredKernel | None:
     except (PallasDebugError, OSError, ValueError):
         return None
     return found
-
-
-def _target(stored: StoredKernel | None, name: str) -> ReportedTarget | None:
-    if stored is None:
-        return None
-    try:
-        return ReportedTarget(label=name, kernel=stored, stored=stored.target(name))
-    except PallasDebugError:
-        return None
 
 
 def _blocks(stored: StoredKernel | None) -> BlockMap | None:
