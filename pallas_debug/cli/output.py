@@ -150,13 +150,8 @@ def print_table(
     Console(highlight=False).print(table)
 
 
-def shown(text: str) -> str:
-    """Return text for standard output: escaped on a terminal, unchanged for a pipe or a file."""
-    return visible(text) if sys.stdout.isatty() else text
-
-
 def echo(text: str, *, newline: bool = True) -> None:
-    """Write text to standard output; see `shown`.
+    """Write text to standard output: escaped on a terminal, unchanged for a pipe or a file.
 
     A name that is not UTF-8 is written to a pipe as its original bytes.
     """

@@ -295,12 +295,10 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         return replace(verdict, reference=options.reference)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
-    if options.reference is None:
-        wanted |= {"rtol": options.rtol, "atol": options.atol}
-        return verifier.of_function(function, args, kwargs, Request(**wanted))
-    correct = reference(options.reference)
-    programs.check_call(options.reference, correct, args, kwargs)
-    wanted |= {"reference": correct, "rtol": options.rtol, "atol": options.atol}
+    wanted |= {"rtol": options.rtol, "atol": options.atol}
+    if options.reference is not None:
+        wanted["reference"] = reference(options.reference)
+        programs.check_call(options.reference, wanted["reference"], args, kwargs)
     try:
         return verifier.of_function(function, args, kwargs, Request(**wanted))
     except InvalidReference as error:

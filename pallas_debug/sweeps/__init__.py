@@ -3,7 +3,6 @@
 grid       the settings
 task       what a worker does for one setting: trace, compile, read the figures
 workers    worker processes on this machine, and their end
-journal    results in the dump directory, by which an interrupted sweep continues
 run        the sweep itself
 result     its outcome, best setting first
 """
