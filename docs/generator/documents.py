@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from generator.profile_documents import (
     DiffStatsDocument,
-    LineBundle,
     StatsDocument,
     TimelineDocument,
 )
@@ -292,7 +291,6 @@ class AnnotatedSource:
       lines: present without `--line` and `--cost`.
       texts: present with `--line`, without `--cost`.
       costs: present with `--cost`, most expensive line first.
-      bundles: present with `--cost` and `--line`.
     """
 
     kernel: str
@@ -302,7 +300,6 @@ class AnnotatedSource:
     lines: tuple[SourceLineCounts, ...]
     texts: tuple[LineOperations, ...]
     costs: tuple[LineCost, ...]
-    bundles: tuple[LineBundle, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,21 +56,6 @@ class TimelineDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineBundle:
-    """A bundle with instructions of the requested line.
-
-    Attributes:
-      bundle: its address.
-      executed: how often it runs; null if unknown.
-      instructions: the instructions that belong to the line.
-    """
-
-    bundle: int
-    executed: float | None
-    instructions: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class StatsDocument:
     """Output of `stats --json`, for each kernel and target; every figure states its origin.
 

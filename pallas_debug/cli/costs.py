@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pallas_debug.cli import output
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
@@ -14,15 +14,11 @@ from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import SPARSECORE
 
 if TYPE_CHECKING:
-    from pallas_debug.cli.source import SourceOptions
     from pallas_debug.cli.where import Place
     from pallas_debug.profile.lines import LineCost
     from pallas_debug.profile.stats import Profile, Stats
     from pallas_debug.store import StoredCompilation, StoredKernel
     from pallas_debug.store.profiles import StoredProfile
-
-SHOWN = 10
-"""Maximum number of bundles printed for one line without `--all`."""
 
 MIN_REST = 0.01
 """Minimum share of the cycles without a line that is reported."""
@@ -171,47 +167,3 @@ def units(cost: LineCost) -> str:
     if not cost.own_share or not cost.units:
         return ""
     return "  # " + ", ".join(f"{name} {count:,}" for name, count in cost.units.items())
-
-
-def bundles_of_line(item: Costed, options: SourceOptions) -> dict[str, Any]:
-    """Print the bundles of one line, or with `--json` only return its document."""
-    from pallas_debug.cli.source import is_file, parsed
-    from pallas_debug.profile.lines import bundles_of
-
-    file, number = parsed(str(options.line))
-    costs, profile = lines_of(item), item.profile
-    own, source = own_file(item, costs), item.kernel.source_lines
-    chosen = [c for c in costs if c.source.line == number and is_file(c.source.file, file, own)]
-    if not chosen:
-        near = sorted(c.source.line for c in costs if is_file(c.source.file, file, own))
-        listed = ", ".join(map(str, near[:40])) + (", …" if len(near) > 40 else "")
-        raise UsageError(
-            f"no bundle comes from line {options.line}; "
-            f"{f'there are some from {listed}' if listed else 'the schedule names other files'}"
-        )
-    rows = [at for c in chosen for at in bundles_of(profile.tracing, c.source.file, number)]
-    bundles = [_bundle(profile, at, chosen) for at in rows]
-    if not options.as_json:
-        if is_file(own, file, own) and 0 < number <= len(source):
-            output.echo(source[number - 1].strip())
-        for cost in chosen:
-            output.echo(f"{cells(cost)} {cost.source}{units(cost)}")
-        shown = bundles if options.whole else bundles[:SHOWN]
-        for bundle in shown:
-            for text in bundle["instructions"]:
-                output.echo(f"  {bundle['bundle']:#7x}  {text}")
-        if len(shown) < len(bundles):
-            output.echo(f"           … {len(bundles) - len(shown)} more bundles with --all")
-    return {"stage": "bundles", "file": own, "costs": chosen, "bundles": bundles}
-
-
-def _bundle(profile: Profile, at: int, costs: Sequence[LineCost]) -> dict[str, Any]:
-    bundle, executions = profile.schedule.bundles[at], profile.cycles.executions
-    places = {cost.source.place for cost in costs}
-    texts = [
-        instruction.text
-        for instruction, trace in zip(bundle.instructions, profile.tracing.traces[at], strict=True)
-        if any(line.place in places for line in trace.chain)
-    ]
-    executed = executions[at] if executions else None
-    return {"bundle": bundle.number, "executed": executed, "instructions": texts}

@@ -77,7 +77,7 @@ SCHEMAS = {
     "grep": 1,
     "ls": 1,
     "show": 1,
-    "source": 2,
+    "source": 3,
     "stats": 2,
     "sweep": 2,
     "timeline": 2,

@@ -45,15 +45,14 @@ def run(options: SourceOptions) -> int:
     pass.
 
     `--cost` prints the cost of each line in the final schedule, including its calls: its share of
-    the cycles, its bundles, register spills and fills, copies, and the units that it
-    uses; with `--line`, it prints the bundles themselves.
+    the cycles, its bundles, register spills and fills, copies, and the units that it uses.
 
     Several targets of a kernel are shown side by side, and of several kernels the hottest lines.
 
     Raw dumps have locations only if libtpu ran with --xla_mosaic_enable_dump_debug_info=true.
     """
-    if options.cost and options.stage is not None:
-        raise UsageError("--cost describes the final schedule: omit --pass")
+    if options.cost and (options.stage, options.line) != (None, None):
+        raise UsageError("--cost is about all lines in the final schedule: omit --pass and --line")
     place = where.place_at(options.where, options.kernel, options.target)
     chosen = place.chosen()
     found, items = list[Annotated](), list[costs.Costed]()
@@ -61,13 +60,15 @@ def run(options: SourceOptions) -> int:
     def document(side: tuple[StoredKernel, str | None]) -> dict[str, Any]:
         kernel, target = side
         names = {"kernel": kernel.name, "target": target, "stage": None, "file": None}
-        empty = dict.fromkeys(("lines", "texts", "costs", "bundles"), ())
+        empty = dict.fromkeys(("lines", "texts", "costs"), ())
         if options.cost:
             items.append(costs.Costed(kernel, kernel.target(target)))
-            own = _cost_document(items[-1], options, found)
+            found.append(_costs(items[-1]))
+        elif options.line is not None:
+            return {**names, **empty, **_one_line(kernel, target, options)}
         else:
-            own = _document(kernel, target, options, found)
-        return {**names, **empty, **own}
+            found.append(_operations(kernel, target, options))
+        return {**names, **empty, **found[-1].document}
 
     documents, code = output.attempted(chosen, document)
     if any(item.problems for item in items):
@@ -83,26 +84,6 @@ def run(options: SourceOptions) -> int:
 
 
 command = shared.make("source", SourceOptions, run)
-
-
-def _document(
-    kernel: StoredKernel, target: str | None, options: SourceOptions, found: list[Annotated]
-) -> Mapping[str, Any]:
-    """Count the operations of all lines, or print those of one; return the document."""
-    if options.line is not None:
-        return _one_line(kernel, target, options)
-    found.append(_operations(kernel, target, options))
-    return found[-1].document
-
-
-def _cost_document(
-    item: costs.Costed, options: SourceOptions, found: list[Annotated]
-) -> Mapping[str, Any]:
-    """The same for the costs of lines."""
-    if options.line is not None:
-        return costs.bundles_of_line(item, options)
-    found.append(_costs(item))
-    return found[-1].document
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,15 +121,6 @@ def line_costs(
     return tuple(sorted(found, key=lambda c: (-c.share, c.source.file, c.source.line)))
 
 
-def bundles_of(tracing: Tracing, file: str, line: int) -> tuple[int, ...]:
-    """Return the indices of bundles with an instruction of a line, calls included."""
-    return tuple(
-        at
-        for at, traces in enumerate(tracing.traces)
-        if any(s.line == line and s.file == file for t in traces for s in t.chain)
-    )
-
-
 def of_file(costs: Iterable[LineCost], file: str) -> dict[int, LineCost]:
     """Return the costs of the lines of one file, by line number."""
     return {cost.source.line: cost for cost in costs if cost.source.file == file}

@@ -223,7 +223,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["stats", "-m", "script"], "pallas-debug dump -m script"),
     (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program "
      "call kernels only on a TPU, or only define them?"),
-    (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "
+    (["dump", "-a", "wat[8]", "json:dumps"], "unknown dtype 'wat'; "
      "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn; an argument is an array"),
     (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33' (did you mean 'f32'?); write"),
     (["dump", "--timeout=0", "script.py"], "Invalid value for '--timeout'"),

@@ -56,7 +56,6 @@ LINES: dict[str, list[list[Any]]] = {
         [NEW, "--line", "9"],
         [NEW, "--pass", "jaxpr"],
         ["scheduled", "--cost"],
-        ["scheduled", "--cost", "--line", "6"],
     ],
     "stats": [["scheduled"]],
     "sweep": [["rows:copied", "--arg", "f32[16,128]", "--over", "rows=8,5", "--jobs", "1"]],

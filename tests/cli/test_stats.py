@@ -155,17 +155,9 @@ def test_source_with_costs(command: Any, dumps: Path) -> None:
     rest = re.search(r"^([\d.]+)% of the cycles belong to no line", done.stdout, re.M)
     assert rest is not None
     assert own + float(rest[1]) == pytest.approx(100, abs=1)
-    number = re.search(r"(\d+) +p = jnp", line)
-    assert number is not None
-    one = command("source", dumps, "-t", "v5e", "--cost", "--line", number[1])
-    assert one.returncode == 0, one.stderr
-    assert re.search(r"^ +0x[0-9a-f]+  %v\w+ = v", one.stdout, re.MULTILINE)
-    (document,) = json.loads(
-        command("source", dumps, "-t", "v5e", "--cost", "-n", number[1], "--json").stdout
-    )["sources"]
-    assert document["stage"] == "bundles"
-    assert document["costs"][0]["source"]["line"] == int(number[1])
-    assert document["bundles"][0]["instructions"]
+    shown = command("source", dumps, "-t", "v5e", "--cost", "--json").stdout
+    (document,) = json.loads(shown)["sources"]
+    assert (document["stage"], bool(document["costs"])) == ("bundles", True)
     both = command("source", dumps, "--cost").stdout.splitlines()
     assert both[2].split() == ["v5e", "tpu7x", "line"]
     (line,) = [text for text in both if "p = jnp.exp2(" in text]
@@ -174,11 +166,10 @@ def test_source_with_costs(command: Any, dumps: Path) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_asked_for(command: Any, dumps: Path, tmp_path: Path) -> None:
-    done = command("source", dumps, "-t", "v5e", "--cost", "--line", "1")
-    assert done.returncode != 0
-    assert "no bundle comes from line 1; there are some from " in done.stderr
-    done = command("source", dumps, "-t", "v5e", "--cost", "--pass", "mosaic")
-    assert "--cost describes the final schedule: omit --pass" in done.stderr
+    for words in (["--line", "1"], ["--pass", "mosaic"]):
+        done = command("source", dumps, "-t", "v5e", "--cost", *words)
+        assert done.returncode == Exit.USAGE
+        assert "--cost is about all lines in the final schedule: omit --pass" in done.stderr
     script = tmp_path / "script.py"
     script.write_text("print()\n")
     done = command("stats", script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.profile.lines import bundles_of, line_costs, of_file
+from pallas_debug.profile.lines import line_costs, of_file
 from pallas_debug.profile.schedule import schedule_of
 from pallas_debug.profile.tracing import trace
 
@@ -98,11 +98,6 @@ def test_costs_are_weighted_by_executions(schedule) -> None:
     tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
     costs = of_file(line_costs(schedule, tracing, [0, 10, 0, 0, 0, 5, 5, 0]), "k.py")
     assert (costs[10].share, costs[12].share, costs[13].share) == (0.5, 0.25, 0.25)
-
-
-def test_the_map_back(schedule) -> None:
-    tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
-    assert bundles_of(tracing, "k.py", 30) == (0, 1, 5)
 
 
 COPIES = """\
