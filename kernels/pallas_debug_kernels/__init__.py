@@ -1,4 +1,4 @@
-"""Bundled Pallas kernels for TPU, each with a reference, argument sets and tests.
+"""Bundled Pallas kernels, for TPU and two for GPUs, each with a reference, argument sets and tests.
 
 `pallas_debug_kernels.flash_attention` is the callable. The operations' folders are one level down,
 in `pallas_debug_kernels.ops`, so that no submodule can shadow a callable.
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .ops.collectives import all_gather as all_gather
     from .ops.flash_attention import flash_attention as flash_attention
+    from .ops.gpu import hopper_matmul as hopper_matmul
+    from .ops.gpu import triton_softmax as triton_softmax
     from .ops.layer_norm import layer_norm as layer_norm
     from .ops.matmul import matmul as matmul
     from .ops.paged_attention import paged_attention as paged_attention
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from .registry import OPERATIONS as OPERATIONS
     from .registry import BundledOperation as BundledOperation
     from .registry import Spec as Spec
+    from .registry import gpu_operations as gpu_operations
     from .registry import operation as operation
     from .registry import operations as operations
 
@@ -34,6 +37,8 @@ _HOMES = {
     "all_gather": "ops.collectives",
     "dma_copy": "ops.pipelined",
     "flash_attention": "ops.flash_attention",
+    "gpu_operations": "registry",
+    "hopper_matmul": "ops.gpu",
     "layer_norm": "ops.layer_norm",
     "make_splash_attention": "ops.splash_attention",
     "matmul": "ops.matmul",
@@ -42,6 +47,7 @@ _HOMES = {
     "paged_attention": "ops.paged_attention",
     "softmax": "ops.softmax",
     "splash_attention": "ops.splash_attention",
+    "triton_softmax": "ops.gpu",
     "vector_add": "ops.vector_add",
 }
 

@@ -97,6 +97,17 @@ def operations() -> tuple[BundledOperation, ...]:
     return OPERATIONS
 
 
+def gpu_operations() -> tuple[BundledOperation, ...]:
+    """Return the operations for GPUs. Mosaic GPU needs absl-py, of the extra `gpu`."""
+    from .ops.gpu import matmul as hopper_matmul
+    from .ops.gpu import softmax as triton_softmax
+
+    return (
+        _bundled(hopper_matmul, "hopper_matmul", "Matrix product for Hopper, with Mosaic GPU."),
+        _bundled(triton_softmax, "triton_softmax", "Softmax over rows, with Triton."),
+    )
+
+
 def operation(name: str) -> BundledOperation:
     """Return the operation called `name`; a ValueError lists the known ones."""
     for candidate in OPERATIONS:

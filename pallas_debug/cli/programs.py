@@ -230,9 +230,10 @@ def _bundled_arguments(
     """Return the arguments of a spec if the function is a bundled kernel, or none otherwise."""
     operation = None
     if getattr(function, "__module__", "").split(".")[0] == "pallas_debug_kernels":
-        from pallas_debug_kernels import operations
+        from pallas_debug_kernels import gpu_operations, operations
 
-        operation = next((op for op in operations() if op.function is function), None)
+        bundled = gpu_operations if ".ops.gpu." in function.__module__ else operations
+        operation = next((op for op in bundled() if op.function is function), None)
     if operation is None:
         if spec_name is not None:
             raise UsageError(

@@ -17,8 +17,10 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, SourceLine, Target
 from pallas_debug.store import layout, raw
 
-_FATAL = re.compile(r"F\d{4} ")
-"""Prefix of libtpu's fatal log line: level and date."""
+_FATAL = re.compile(
+    r"F\d{4} (?!.*stack trace \*\*\*$)|.*(?:Check failed|LLVM (?:Fatal Error|ERROR)\b)"
+)
+"""Line that says why a compiler gave up: by its prefix, of level and date, or by its words."""
 
 Files = dict[str, bytes | Path]
 
@@ -129,11 +131,15 @@ def _failure(
             type=reply.error_type or "unknown",
             message=reply.error,
         )
-    source = first_source_line(reply.error) or _failed_operation(passes, files)
+    message = reply.error
+    if message.endswith("Pass pipeline failed"):  # jax 0.10 prints the reason, for Mosaic GPU
+        log = outcome.log.decode(errors="replace")
+        message = "\n".join((message, *(line for line in log.splitlines() if ": error: " in line)))
+    source = first_source_line(message) or _failed_operation(passes, files)
     return Failure(
         stage="compile",
         type=reply.error_type or "unknown",
-        message=reply.error,
+        message=message,
         last_pass=last,
         source=source,
     )
@@ -151,7 +157,7 @@ def _reached(outcome: RequestOutcome, last: str | None) -> str:
 def last_words(log: str) -> str:
     """Return the line of a failed internal check, or the last non-empty line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]
+    checks = [line for line in lines if _FATAL.match(line)]
     return (checks or lines or [""])[-1]
 
 

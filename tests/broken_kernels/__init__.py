@@ -14,6 +14,7 @@ from . import (
     attention,
     bounds,
     dma,
+    gpu,
     grid,
     hints,
     initialization,
@@ -48,6 +49,9 @@ FOR_MACHINE: tuple[BrokenKernel, ...] = tuple(
 """Those that the kernel machine alone is asked about, and not the static analysis."""
 
 ALL = BROKEN + FOR_MACHINE
+
+FOR_GPU = gpu.KERNELS
+"""Kernels that no TPU runs."""
 
 
 def broken(name: str) -> BrokenKernel:

@@ -118,6 +118,7 @@ def test_killed_before_any_pass() -> None:
         (b"F1120 14:45:48.8 1 layout.h:253] Check failed: a\n*** trace\n @ 0x1", None),
         (b"F1120 14:45:48.8 1 x.cc:1] went wrong\n @ 0x1", None),
         (b"E1120 1 an error\nI1120 1 chatter", "I1120 1 chatter"),
+        (b"E1130 1 LLVM Fatal Error: a\nF1130 1 y.cc:4] *** Begin stack trace ***\n @ 0x1", None),
     ],
 )
 def test_last_words(log: bytes, words: str | None) -> None:

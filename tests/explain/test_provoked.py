@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refused_calls import refused
 
 from pallas_debug import explain
-from pallas_debug.bridge.lowering import trace
 from pallas_debug.explain.formulas import FORMULAS
-from pallas_debug.model import Failure, Kernel
 from pallas_debug.session import Options, Session
 
 
@@ -46,24 +45,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     )
     with Session(options) as session:
         yield session
-
-
-def refused(
-    session: Session, call: Any, args: Any, target: str, *, x64: bool = False
-) -> tuple[Failure | None, Kernel | None]:
-    """Why a call is refused, if it is, by the first to do so."""
-    targets = [t for t in session.targets if t.name == target]
-    try:
-        with jax.enable_x64(x64), session.collecting() as captures:
-            trace.lower_for_kernels(call, args, {}, targets[0])
-    except Exception as error:  # noqa: BLE001 - whatever jax raises
-        words = f"{error}\n(in jax/_src/pallas)"
-        return Failure(stage="lowering", type=type(error).__name__, message=words), None
-    (captured,) = captures
-    session.request(captures, targets)
-    session.wait()
-    (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)
-    return dump.compilation(target).failure, dump.kernel
 
 
 @pytest.mark.parametrize("case", kernels.REFUSED, ids=lambda case: case.entry)

@@ -11,6 +11,7 @@ from broken_kernels import (
     ALL,
     BROKEN,
     BUNDLED,
+    FOR_GPU,
     BrokenKernel,
     broken,
 )
@@ -19,7 +20,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.hints import HintKind
 
 FOLDERS = [Path(package.__file__).parent for package in (bundled, broken_kernels)]
-each = pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+each = pytest.mark.parametrize("kernel", [*ALL, *FOR_GPU], ids=lambda kernel: kernel.name)
 
 
 def test_there_are_at_least_40_and_every_name_is_its_own() -> None:
@@ -111,4 +112,4 @@ def test_every_marker_belongs_to_one_record() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if line.endswith("  # FAULT")
     }
-    assert marked == {(kernel.file, kernel.line) for kernel in ALL}
+    assert marked == {(kernel.file, kernel.line) for kernel in (*ALL, *FOR_GPU)}

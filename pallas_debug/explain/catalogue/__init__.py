@@ -86,6 +86,7 @@ TOPICS = {
     "Checks, prints, interpret modes": _topic("checks.ini"),
     "Environment": _topic("environment.ini"),
     "Crashes": _topic("crash.ini"),
+    "GPU kernels": _topic("gpu.ini"),
     "Other errors": _topic("general.ini"),
 }
 
