@@ -47,13 +47,13 @@ def test_a_kernel_that_is_refused(session: Session, case: Any) -> None:
     failure, kernel = refused(session, case.call, case.args, case.target)
     if failure is None:  # ptxas has only warned
         (folder,) = (d.folder for d in session.dumps if d.kernel == kernel)
-        said = (folder / case.target / "ptxas.txt").read_text()
-        found = explain.explain(said, in_context=True)
+        text = (folder / case.target / "ptxas.txt").read_text()
+        found = explain.explain(text, in_context=True)
     else:
-        said = failure.message
+        text = failure.message
         found = explain.of_failure(failure, kernel)
-    assert found is not None, said
-    assert found.id == case.entry, said
+    assert found is not None, text
+    assert found.id == case.entry, text
 
 
 def printed(code: str, **environment: str) -> str:
@@ -88,11 +88,11 @@ jax.jit(call).trace(x).lower(lowering_platforms=("cuda",))
 
 
 def test_a_kernel_is_lowered_for_no_gpu() -> None:
-    said = printed(LOWERS)
+    text = printed(LOWERS)
     if HERE == "0.10":  # it lowers for any GPU
-        assert not said
+        assert not text
     else:
-        assert_explained(said, "RuntimeError: No supported GPU", "no-gpu-device")
+        assert_explained(text, "RuntimeError: No supported GPU", "no-gpu-device")
 
 
 ASKS = """
@@ -102,9 +102,9 @@ topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=""
 
 
 def test_a_plugin_without_the_libraries_of_cuda() -> None:
-    said = printed(ASKS, JAX_PLATFORMS="cuda", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="")
-    assert_explained(said, "RuntimeError: Unable to load", "cuda-libraries")
-    assert_explained(said, "NotImplementedError: topology", "no-cuda-plugin")
+    text = printed(ASKS, JAX_PLATFORMS="cuda", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="")
+    assert_explained(text, "RuntimeError: Unable to load", "cuda-libraries")
+    assert_explained(text, "NotImplementedError: topology", "no-cuda-plugin")
 
 
 def test_a_plugin_of_another_jax() -> None:
