@@ -1,9 +1,9 @@
 """Operations, values, regions and locations in the lines of compiler text.
 
-One reader for all output of the compiler and jax: MLIR (StableHLO, Mosaic, its `llo` dialect),
-jaxprs, LLO text and bundles. It matches lines with regular expressions and accepts any text: an
-unknown line has no operation. jaxlib's MLIR parser fails on half of the passes, and dumps are also
-read on machines without jaxlib.
+One reader for all output of the compilers and jax: MLIR (StableHLO, Mosaic, its `llo` dialect,
+Triton), jaxprs, LLO text and bundles, PTX and SASS. It matches lines with regular expressions and
+accepts any text: an unknown line has no operation. jaxlib's MLIR parser fails on half of the
+passes, and dumps are also read on machines without jaxlib.
 
 `read_line` reads a single line; `Module` builds the tables of a whole text: definitions and uses of
 values, regions, locations behind aliases, counts of operations.
@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
+from pallas_debug.ir import assembly
 from pallas_debug.ir.chains import Chains
 from pallas_debug.ir.llo import HEAD, LOCATION, OPERATION
 from pallas_debug.model import SourceLine
 
-Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
+Kind = Literal["mlir", "jaxpr", "llo", "bundles", "ptx", "sass", "text"]
 
 Noise = Literal["ssa", "loc", "attrs"]
 """Differences that a comparison may ignore: see `ir/normal.py`, which is slow to import."""
@@ -39,6 +40,7 @@ _MLIR_OPERATION = re.compile(
     r'(?:"(?P<quoted>[\w$.-]+)"|(?P<name>[A-Za-z_][\w$]*(?:\.[\w$-]+)+|return|module|func|call)\b)'
 )
 _MLIR_VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_SASS_VALUE = re.compile(r"\bU?[RP]\d+\b")
 _MLIR_LOCATION = re.compile(r" ?loc\((?P<body>#loc\d*|unknown)\)(?P<end>[ {]*)$")
 _JAXPR_OPERATION = re.compile(
     r"\s*(?P<results>[^\s=<#][^=<#]*?) (?:= (?P<name>[A-Za-z_][\w-]*)|(?P<arrow><-))"
@@ -99,6 +101,10 @@ def guess_kind(head: str) -> Kind:
         return "llo"
     if "{ lambda " in head:
         return "jaxpr"
+    if assembly.IS_PTX.search(head):
+        return "ptx"
+    if assembly.IS_SASS.search(head):
+        return "sass"
     if _MLIR.search(head):
         return "mlir"
     return "text"
@@ -127,6 +133,8 @@ def read_line(text: str, kind: Kind, *, line: int = 0) -> tuple[Operation, ...]:
         return _read_mlir(text, line)
     if kind == "jaxpr":
         return _read_jaxpr(text, line)
+    if kind == "ptx" or kind == "sass":
+        return _read_assembly(text, kind, line)
     return tuple(_read_llo(text, line)) if kind in ("llo", "bundles") else ()
 
 
@@ -141,7 +149,7 @@ def name_of(text: str, kind: Kind) -> str | None:
     if kind in ("llo", "bundles"):
         found = _LLO_OPERATION.search(text, 0, LONG)
         return found["opcode"] if found else None
-    return None
+    return assembly.name_of(text, kind) if kind == "ptx" or kind == "sass" else None
 
 
 class Module:
@@ -193,8 +201,16 @@ class Module:
                 return ()
             file, number, function = found["file"], int(found["line"]), found["function"]
             return (SourceLine(file=file, line=number, function=function),)
+        if self.kind in ("ptx", "sass"):
+            return self._assembled[line]
         bodies = LOCATION.finditer(text, 0, LONG)
         return tuple(dict.fromkeys(s for f in bodies for s in self.chains.resolve(f["body"])))
+
+    @cached_property
+    def _assembled(self) -> Sequence[tuple[SourceLine, ...]]:
+        """Python lines of each line of PTX or SASS."""
+        kind = self.kind
+        return assembly.places(self.lines, kind) if kind == "ptx" or kind == "sass" else ()
 
     def placed(self, line: int) -> Sequence[tuple[str, tuple[SourceLine, ...]]]:
         """Names of a line's operations, each with the Python lines that it comes from."""
@@ -326,6 +342,16 @@ def _read_mlir(text: str, line: int) -> tuple[Operation, ...]:
             operands=operands,
         ),
     )
+
+
+def _read_assembly(text: str, kind: assembly.AssemblyKind, line: int) -> tuple[Operation, ...]:
+    """Read an instruction; its first register is counted among the operands, whatever it is."""
+    name = assembly.name_of(text, kind)
+    if name is None:
+        return ()
+    registers = _MLIR_VALUE if kind == "ptx" else _SASS_VALUE
+    operands = _values(registers, text, text.index(name) + len(name), len(text))
+    return (Operation(line=line, name=name, operands=operands),)
 
 
 def _read_jaxpr(text: str, line: int) -> tuple[Operation, ...]:

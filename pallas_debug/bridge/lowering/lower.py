@@ -28,7 +28,7 @@ from pallas_debug.bridge.jaxcompat import (
     source_info_util,
     triton_dialect,
 )
-from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs import inherited, lines
 from pallas_debug.bridge.jaxprs.params import gpu_backend, is_for_tpu, semaphores_of
 from pallas_debug.bridge.lowering import hook, mosaic_gpu
 from pallas_debug.errors import CannotRunError, CompiledWithOthersError
@@ -160,6 +160,8 @@ def _traced(captured: Capture, target: Target) -> Any:
     primitive = hook.PRIMITIVES[captured.kernel.primitive]
     params = {**captured.params, "interpret": False}
     params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
+    if target.platform == "cuda":  # a TPU's modules have the lines of jax's own code there
+        params = inherited.with_lines(params)
     name = captured.kernel.name
     if len(name) > _LONGEST_NAME or not name.isascii():
         params |= _with_name(params, name.encode("ascii", "replace").decode()[:_LONGEST_NAME])
