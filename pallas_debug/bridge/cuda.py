@@ -24,9 +24,9 @@ _LIBRARIES = {"jax_cuda13_plugin": "xla_cuda13", "jax_cuda12_plugin": "xla_cuda1
 
 
 def compile_module(
-    module: bytes, *, target: str, options: Mapping[str, str]
+    module: bytes, *, target: str, num_devices: int, options: Mapping[str, str]
 ) -> libtpu.ExecutableReport:
-    """Compile a StableHLO module for one GPU.
+    """Compile a StableHLO module for GPUs of one kind.
 
     Args:
       module: bytecode.
@@ -36,11 +36,14 @@ def compile_module(
     Raises:
       jax.errors.JaxRuntimeError: XLA or a back end of Pallas rejects the module.
     """
-    device = _device(target)
+    devices = _devices(target, num_devices)
+    device = devices[0]
     with libtpu.mlir_context():
         parsed = mlir_ir.Module.parse(module)
     executable = device.client.compile(
-        parsed, xla_client.DeviceList((device,)), libtpu.compile_options([device.id], options)
+        parsed,
+        xla_client.DeviceList(devices),
+        libtpu.compile_options([d.id for d in devices], options),
     )
     return libtpu.ExecutableReport(
         device_kind=device.device_kind,
@@ -50,14 +53,14 @@ def compile_module(
 
 
 @functools.cache
-def _device(target: str) -> Any:
+def _devices(target: str, count: int) -> tuple[Any, ...]:
     gpu = gpu_of(target)
     if gpu is None:
         raise libtpu.TopologyError(f"{target} is not in the table of GPUs")
     topology = xla_client.make_c_api_device_topology(
-        load(), topology="1x1x1", target_config=target_config(gpu)
+        load(), topology=f"1x1x{count}", target_config=target_config(gpu)
     )
-    return topology._make_compile_only_devices()[0]
+    return tuple(topology._make_compile_only_devices())
 
 
 @functools.cache

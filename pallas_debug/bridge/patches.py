@@ -255,6 +255,14 @@ TABLE: tuple[Patch, ...] = (
         is_optional=True,
         why="a mesh of cores queries their number, which only TPU devices have",
     ),
+    Patch(
+        area=CHIP,
+        owner="jaxlib._jax:Device",
+        name="core_count",
+        replacement="pallas_debug.bridge.pretend:answering_multiprocessors",
+        is_optional=True,
+        why="kernels for GPUs query the number of multiprocessors, which only GPUs have",
+    ),
     *(
         Patch(
             area=CHIP,

@@ -61,6 +61,18 @@ def answering_cores(original: Any) -> property:
     return property(get)
 
 
+def answering_multiprocessors(original: Any) -> property:
+    """Replacement for a device's `core_count`, which only GPUs have, while kernels are for one."""
+
+    def get(device: Any) -> int:
+        target = chip.answered()
+        if target is not None and target.platform == "cuda":
+            return chip.note(target.num_cores)
+        raise AttributeError(f"{type(device).__name__!r} object has no attribute 'core_count'")
+
+    return property(get)
+
+
 def counting_cores(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replacement for what makes a mesh of TensorCores, by default of as many as the chip has.
 

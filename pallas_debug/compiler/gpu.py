@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pallas_debug.compiler.protocol import CompileRequest
 from pallas_debug.compiler.stages import ChildFlags
 from pallas_debug.errors import CannotRunError
+from pallas_debug.model import Target
 from pallas_debug.store import layout
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ _CANDIDATES = 64
 """Numbers that XLA may give to the module that it compiles next; it counts by three."""
 
 
-FLAGS = ChildFlags(is_gpu=True)
+def flags(target: Target) -> ChildFlags:
+    """Flags of the children that compile for a target."""
+    return ChildFlags(gpu=target.topology or "")
 
 
 class AssemblyError(Exception):
@@ -190,14 +193,16 @@ def compile_module(request: CompileRequest, dumps: Path) -> ExecutableReport:
     """
     from pallas_debug.bridge import cuda
 
-    target = request.topology or ""
+    compile_for = functools.partial(
+        cuda.compile_module, target=request.topology or "", num_devices=request.num_devices
+    )
     with tempfile.TemporaryDirectory() as folder:
         options = {**_options(dumps), **request.options}
-        compiled = cuda.compile_module(request.module, target=target, options=options)
+        compiled = compile_for(request.module, options=options)
         file = _with_lines(dumps, Path(folder))
         if file is not None:
             options["xla_gpu_llvm_ir_file"] = file
-            cuda.compile_module(request.module, target=target, options=options)
+            compile_for(request.module, options=options)
         _assemble(dumps, Path(folder))
     return compiled
 
@@ -277,10 +282,11 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _ptx(dumps: Path) -> str | None:
-    """The PTX with the kernel; the last one written, as the one with lines is."""
+    """The PTX with the kernel, not XLA's own; the last one written, as the one with lines is."""
     names = [path.name.removesuffix(_OF_TRITON) for path in dumps.glob(f"*{_OF_TRITON}")]
     kernels = [name.rpartition(".")[2] for name in names]
     paths = sorted(dumps.glob("*.ptx"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    paths.sort(key=lambda path: not path.name.startswith("module_"))  # Mosaic GPU's is the last
     texts = [text for path in reversed(paths) if ".entry" in (text := path.read_text())]
     of_kernel = (t for t in texts if any(m["name"] in kernels for m in _ENTRY.finditer(t)))
     return next(of_kernel, texts[0] if texts else None)

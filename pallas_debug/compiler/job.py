@@ -15,7 +15,7 @@ from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import attempts, gpu, gpu_files, switches, targets
 from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
-from pallas_debug.compiler.stages import NONE, Stages
+from pallas_debug.compiler.stages import NONE, ChildFlags, Stages
 from pallas_debug.errors import CannotRunError
 from pallas_debug.explain import explained
 from pallas_debug.model import Compilation, Failure, SourceLine, Target
@@ -65,7 +65,7 @@ class Jobs:
         Raises:
           CannotRunError: nothing can be compiled here.
         """
-        self._pool.warm(gpu.FLAGS if target.platform == "cuda" else None)
+        self._pool.warm(flags_of(target))
         try:
             settings = switches.lowering_settings(self._switches)
             lowered = lower.lower(captured, target, settings=settings)
@@ -140,7 +140,10 @@ class Jobs:
         self, captured: Capture, target: Target, key: str, lowered: lower.Lowered, stages: Stages
     ) -> Iterator[tuple[Compilation, compile_.Files]]:
         with self._pool.compile(
-            lowered.module, topology=target.name, num_devices=lowered.num_devices, flags=gpu.FLAGS
+            lowered.module,
+            topology=target.name,
+            num_devices=lowered.num_devices,
+            flags=gpu.flags(target),
         ) as outcome:
             has_failed = outcome.reply is None or outcome.reply.error is not None
             compilation, files = compile_.finished(
@@ -164,6 +167,11 @@ class Jobs:
         """Notes on the prints of a kernel that compiled."""
         is_seen = switches.is_recorded(self._switches, self._flags)
         return () if is_seen or not printing.prints(captured.params) else (switches.NOT_RECORDED,)
+
+
+def flags_of(target: Target | None) -> ChildFlags | None:
+    """Flags of the children that compile for a target; None for those of the pool."""
+    return gpu.flags(target) if target is not None and target.platform == "cuda" else None
 
 
 def _place(source: SourceLine | None) -> str:

@@ -110,7 +110,7 @@ def check_machine(flags: ChildFlags = NO_FLAGS) -> None:
       LibtpuError: the machine is not x86-64 Linux, or libtpu is not installed.
       CannotRunError: the same of what the back ends for GPUs need.
     """
-    if flags.is_gpu:
+    if flags.gpu:
         gpu.require()
         return
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
@@ -329,14 +329,14 @@ class _Child:
 
     def __init__(self, flags: ChildFlags) -> None:
         self.key = _key(flags)
-        folders = {GPU if flags.is_gpu else _DUMP_TO: DUMPS, **flags.folders}
+        folders = {GPU if flags.gpu else _DUMP_TO: DUMPS, **flags.folders}
         self.has_llo = LLO_FOLDER in folders.values()
         self._scratch = _scratch(*dict.fromkeys(folders.values()))
         self.folder = self._scratch.path
         self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
         environment = _environment(flags)
-        if flags.is_gpu:
+        if flags.gpu:
             environment |= gpu.dump_variables(self._dumps[0])
         # libtpu writes logs there, even if disabled; its usual folder may belong to another user
         # (pytorch/xla#7816).
@@ -449,7 +449,7 @@ def _environment(flags: ChildFlags) -> dict[str, str]:
     """Environment variables of all children."""
     environment = dict(os.environ) | _QUIET
     environment.pop("XLA_FLAGS", None)  # meant for the program, not for libtpu
-    if flags.is_gpu:
+    if flags.gpu:
         environment |= gpu.environment()
     environment["LIBTPU_INIT_ARGS"] = " ".join(
         # The worker adds those that name a folder.

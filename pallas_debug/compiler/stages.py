@@ -103,10 +103,11 @@ class ChildFlags:
     Attributes:
       flags: by name, in libtpu's syntax.
       folders: flags whose value is a folder of the child, by its name there.
-      is_gpu: whether the child compiles for GPUs.
+      gpu: architecture of the GPUs that the child compiles for, of which Mosaic GPU remembers the
+        first; empty for TPUs.
     """
 
-    is_gpu: bool = False
+    gpu: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
 
@@ -115,7 +116,11 @@ class ChildFlags:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        return (*self.flags.items(), *self.folders.items(), *([("gpu", "")] if self.is_gpu else []))
+        return (
+            *self.flags.items(),
+            *self.folders.items(),
+            *([("gpu", self.gpu)] if self.gpu else []),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

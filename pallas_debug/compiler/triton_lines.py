@@ -47,6 +47,9 @@ def with_lines(llvm: str, passes: str) -> str | None:
     for a, b, size in matcher.get_matching_blocks():
         for k in range(size):
             places[instructions[b + k][0]] = operations[a + k][1]
+    known: Place | None = None
+    for number in reversed(places):  # what has no line is mostly the address of what follows
+        known = places[number] = places[number] or known
     found = list(dict.fromkeys(place for place in places.values() if place is not None))
     if not found:
         return None
@@ -135,8 +138,8 @@ def _annotated(
     yield f"!{types} = !DISubroutineType(types: !{{null}})"
     yield (
         f'!{function} = distinct !DISubprogram(name: "kernel", scope: !{first}, file: !{first}, '
-        f"line: {found[0][1]}, type: !{types}, spFlags: DISPFlagDefinition | DISPFlagOptimized, "
-        f"unit: !{unit})"
+        f"line: {found[0][1]}, scopeLine: {found[0][1]}, type: !{types}, "
+        f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{unit})"
     )
     for file, number in file_of.items():
         path = PurePath(file)

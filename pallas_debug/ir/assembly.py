@@ -1,7 +1,8 @@
 """Instructions of PTX and of SASS, NVIDIA's machine code, and the Python lines behind them.
 
 A line applies until the next one: `.loc 1 155 5` in PTX, whose files are numbered at its end, and
-`//## File "rows.py", line 155` in what nvdisasm prints.
+`//## File "rows.py", line 155` in what nvdisasm prints. LLVM writes line 0 where it merged
+instructions of several lines; ptxas gives these the line before, and so does this.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pallas_debug.model import SourceLine
 AssemblyKind = Literal["ptx", "sass"]
 
 IS_PTX = re.compile(r"^\.version \d", re.MULTILINE)
-IS_SASS = re.compile(r"^\s*\.headerflags\s", re.MULTILINE)
+IS_SASS = re.compile(r"^\s*\.elftype\s", re.MULTILINE)
 
 _PTX = re.compile(r"\t+(?:@!?%\w+\s+)?(?P<name>[a-z]\w*(?:(?:\.|::)\w+)*)(?=[ \t;])")
 _SASS = re.compile(
@@ -48,7 +49,7 @@ def _of_ptx(lines: Sequence[str]) -> Iterator[tuple[SourceLine, ...]]:
     files = {m["number"]: m["path"] for text in lines if (m := _FILE.match(text))}
     now: tuple[SourceLine, ...] = ()
     for text in lines:
-        if found := _LOC.match(text):
+        if (found := _LOC.match(text)) and int(found["line"]):
             at = [(found["file"], found["line"]), (found["at"], found["at_line"])]
             now = tuple(
                 SourceLine(file=files[file], line=int(line))

@@ -190,9 +190,9 @@ class Queue:
         made = dict(self.made)  # other threads add to it
         return [(self._requested[of], one) for of, one in made.items()]
 
-    def start(self) -> None:
-        """Start a compiler process ahead of the first kernel."""
-        self._pool.submit(self._pool.warm)
+    def start(self, target: Target | None) -> None:
+        """Start a compiler process ahead of the first kernel, for a target if there is one."""
+        self._pool.submit(functools.partial(self._pool.warm, job.flags_of(target)))
 
     def close(self, *, stop: bool) -> None:
         """Release the compiler processes; with `stop`, abort their compilations."""

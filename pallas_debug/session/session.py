@@ -236,7 +236,7 @@ class Session:
         only when the first kernel needs it.
         """
         if self.store is None or self.store.is_empty():
-            self.queue.start()
+            self.queue.start(self.targets[0] if self.targets else None)
 
     def wait(self, tick: Callable[[], None] | None = None) -> None:
         """Wait for every requested compilation, calling `tick` meanwhile, and for the files."""

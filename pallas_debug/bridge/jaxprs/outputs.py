@@ -72,7 +72,8 @@ class _Uses(Backward[_Use]):
         return _either(a, b)
 
     def decision(self, eqn: Any, wanted: Sequence[_Use]) -> _Use:
-        return functools.reduce(_either, wanted, self.nothing).of_all
+        # Outputs of one equation may have different ranks, as in the attention of jax's own kernels.
+        return functools.reduce(_either, (use.of_all for use in wanted), self.nothing)
 
     def transfer(self, eqn: Any, wanted: Sequence[_Use]) -> Sequence[_Use]:
         if _has_effect(eqn):
