@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug import defaults
+from pallas_debug.errors import UsageError
 from pallas_debug.findings.sighting import with_text
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.profiling import profile_of
+from pallas_debug.profiling import gpu_stats_of, profile_of
+from pallas_debug.store.profiles import is_for_gpu
 from pallas_debug.tracebacks import WithoutOurFrames
 
 if TYPE_CHECKING:
+    from pallas_debug.profile.gpu import GpuStats
     from pallas_debug.profile.stats import Stats
 
 
@@ -27,13 +30,14 @@ def stats(
     assume: Mapping[str, object] | None = None,
     timeout: float = defaults.COMPILE_TIMEOUT,
     **kwargs: Any,
-) -> Stats:
+) -> Stats | GpuStats:
     """Compile the kernel that a function calls, and return statistics of its schedule.
 
         stats = pallas_debug.stats(attention, q, k, v, target="v5e", causal=True)
         stats.cycles.total.value, stats.spills.value
 
-    Nothing is run or saved; `dump` saves the schedule.
+    Nothing is run or saved; `dump` saves the schedule. For a GPU the statistics are of its machine
+    instructions: registers, shared memory, occupancy, instructions by class and line.
 
     Args:
       function: a function that calls kernels, jitted or not.
@@ -57,6 +61,8 @@ def stats(
         check_function("pallas_debug.stats", function)
         own = inspect.signature(stats).parameters
         check_arguments("pallas_debug.stats", function, args, kwargs, own)
+        if is_for_gpu(target or ""):
+            return _for_gpu(function, args, kwargs, target=target, kernel=kernel, timeout=timeout)
         found = profile_of(
             function, args, kwargs, target=target, kernel=kernel, estimate=estimate, timeout=timeout
         )
@@ -64,3 +70,12 @@ def stats(
         counted = replace(found, assume=assume or {}).stats
         costs = (replace(c, source=with_text(c.source) or c.source) for c in counted.lines)
         return replace(counted, lines=tuple(costs))
+
+
+def _for_gpu(function: Callable[..., Any], *args: Any, **options: Any) -> GpuStats:
+    found = gpu_stats_of(function, *args, **options)
+    if len(found) > 1:
+        name = getattr(function, "__qualname__", repr(function))
+        kernels = ", ".join(stats.kernel for stats in found)
+        raise UsageError(f"{name} calls the kernels {kernels}: select one with kernel=")
+    return found[0]

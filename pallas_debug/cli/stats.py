@@ -17,9 +17,11 @@ from pallas_debug.findings.facts import line_text
 from pallas_debug.installed import require_jax
 from pallas_debug.quantities import percent
 from pallas_debug.render import one_line, typed
+from pallas_debug.store.profiles import is_for_gpu
 
 if TYPE_CHECKING:
     from pallas_debug.model import SourceLine
+    from pallas_debug.profile.gpu import GpuStats
     from pallas_debug.profile.stats import Profile, Stats
     from pallas_debug.profile.whatif import WhatIf
 
@@ -77,21 +79,28 @@ def run(options: StatsOptions) -> int:
 
     named = None if options.module else programs.named_function(options.what)
     assume = parse_counts(options.assume)
+    gpus: list[_Counted] = []
     if named is None:
-        found, code = _of_dump(options)
+        found, gpus, code = _of_dump(options)
         changed = None
         if options.what_if:
             changed = replace(found[0].profile, assume=assume).simulator.what_if(options.what_if)
+    elif all(is_for_gpu(name) for name in (options.target or defaults.TARGET).split(",")):
+        found, gpus, changed, code = [], _of_function_for_gpu(named, options), None, Exit.OK
     else:
         found, changed = _of_function(named, options, assume)
         code = Exit.OK
     stats = [replace(one.profile, assume=assume).stats for one in found]
     if options.as_json:
-        output.print_json("stats", {"stats": stats, "what_if": changed})
-    elif len(found) == 1:
+        every = [*stats, *(one.stats for one in gpus)]
+        output.print_json("stats", {"stats": every, "what_if": changed})
+    elif len(found) == 1 and not gpus:
         _print(stats[0], found[0].text, options, changed)
+    elif len(gpus) == 1 and not found:
+        _print_gpu(gpus[0], options)
     else:
         rows = [_row(one.name, of) for one, of in zip(found, stats, strict=True)]
+        rows += map(_row_of_gpu, gpus)
         columns = ["kernel", "target", "cycles", "mostly", "spills", "hottest line"]
         output.print_table(columns, rows, right=(2, 4))
     if found:
@@ -100,6 +109,14 @@ def run(options: StatsOptions) -> int:
 
 
 command = shared.make("stats", StatsOptions, run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """Statistics of a kernel for a GPU, and the texts of its lines."""
+
+    stats: GpuStats
+    text: Callable[[SourceLine], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +165,57 @@ def _row(name: str, stats: Stats) -> list[str]:
     ]
 
 
+def _print_gpu(counted: _Counted, options: StatsOptions) -> None:
+    from pallas_debug.profile import gpu_text
+
+    block = "█" if output.is_unicode() else "#"
+    lines = gpu_text.lines_of(counted.stats, whole=options.whole, text_of=counted.text, block=block)
+    for line in lines:
+        output.echo_wrapped(line, 4)
+
+
+def _row_of_gpu(counted: _Counted) -> list[str]:
+    """Return the row of a kernel for a GPU, which has instructions in place of cycles."""
+    stats = counted.stats
+    most, line = next(iter(stats.classes.items()), None), next(iter(stats.lines), None)
+    total = stats.instructions or 1
+    return [
+        stats.kernel,
+        stats.target,
+        "",
+        f"{most[0]} {percent(most[1] / total)}" if most else "",
+        str(stats.spill_stores or 0),
+        f"{line_text(line.source)} {percent(line.count / total)}" if line else "",
+    ]
+
+
+def _of_function_for_gpu(named: tuple[str, str], options: StatsOptions) -> list[_Counted]:
+    require_jax("`stats` of a function")
+    from pallas_debug.profiling import gpu_stats_of
+
+    if options.what_if or options.assume:
+        raise UsageError("--what-if and --assume are about cycles, which a GPU's stats do not have")
+    function, positional, keyword = programs.function_call(named, options)
+    with programs.running(options.what, function):
+        found = gpu_stats_of(
+            function, positional, keyword, target=options.target, kernel=options.kernel
+        )
+    return [_Counted(stats=stats, text=_text_now) for stats in found]
+
+
+def _text_now(line: SourceLine) -> str | None:
+    """Return the text of a line, from its file."""
+    from pallas_debug.findings.sighting import with_text
+
+    found = with_text(line)
+    return found.text if found else None
+
+
 def _of_function(
     named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int | str]
 ) -> tuple[list[_Profiled], WhatIf | None]:
     require_jax("`stats` of a function")
-    from pallas_debug.findings.sighting import with_text
     from pallas_debug.profiling import profiles_of
-
-    def text(line: SourceLine) -> str | None:
-        found = with_text(line)
-        return found.text if found else None
 
     function, positional, keyword = programs.function_call(named, options)
     target = options.target or defaults.TARGET
@@ -166,7 +224,7 @@ def _of_function(
         found = profiles_of(
             function, positional, keyword, target=target, kernel=options.kernel, estimate=estimate
         )
-        profiled = [_Profiled(name=one.name, profile=one, text=text) for one in found]
+        profiled = [_Profiled(name=one.name, profile=one, text=_text_now) for one in found]
         if not options.what_if:
             return profiled, None
         _require_one(profiled)
@@ -211,8 +269,10 @@ def _changed(
     return profile.simulator.simulated(changed_blocks(blocks[0], others), ", ".join(changes))
 
 
-def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], Exit]:
+def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], list[_Counted], Exit]:
+    """Return the kernels with a schedule, those for GPUs, and the exit code."""
     from pallas_debug.cli.costs import Costed, costed
+    from pallas_debug.store.profiles import read_gpu_stats
 
     programs.refuse_arguments(options)
     is_script = options.what.endswith(".py") and Path(options.what).is_file()
@@ -230,10 +290,16 @@ def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], Exit]:
             name=kernel.name, profile=item.profile, text=kernel.line_text, folder=kernel.folder
         )
 
-    found, _ = output.attempted(items, profiled)
-    code = Exit.CANNOT_RUN if any(item.problems for item in items) else Exit.OK
-    if not found:
-        return [], Exit.CANNOT_RUN
+    def counted(item: Costed) -> _Counted:
+        stats = read_gpu_stats(item.kernel, item.stored)
+        return _Counted(stats=stats, text=item.kernel.line_text)
+
+    gpus, _ = output.attempted([item for item in items if is_for_gpu(item.target)], counted)
+    scheduled = [item for item in items if not is_for_gpu(item.target)]
+    found, _ = output.attempted(scheduled, profiled)
+    code = Exit.CANNOT_RUN if any(item.problems for item in scheduled) else Exit.OK
+    if not found and not gpus:
+        return [], [], Exit.CANNOT_RUN
     if options.what_if:
         _require_one(found)
-    return found, code
+    return found, gpus, code

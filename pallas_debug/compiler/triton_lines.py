@@ -7,7 +7,6 @@ makes of it. They are put back as debug information, and XLA compiles that LLVM 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -25,6 +24,9 @@ fptrunc fpext fptosi fptoui sitofp uitofp extractelement insertelement extractva
 shufflevector atomicrmw cmpxchg fence freeze unreachable switch alloca"""
 """Operations with an instruction of the same name; the others are calls."""
 
+_FOLDED = 40
+"""Maximum operations in a row that have no instruction."""
+
 Place = tuple[str, int]
 
 
@@ -40,20 +42,22 @@ def with_lines(llvm: str, passes: str) -> str | None:
     operations = list(_operations(pretty_as_mlir(passes[at:])))
     lines = llvm.split("\n")
     instructions = list(_instructions(lines))
-    matcher = difflib.SequenceMatcher(
-        None, [o[0] for o in operations], [i[1] for i in instructions], autojunk=False
-    )
-    places: dict[int, Place | None] = {number: None for number, _ in instructions}
-    for a, b, size in matcher.get_matching_blocks():
-        for k in range(size):
-            places[instructions[b + k][0]] = operations[a + k][1]
+    places: dict[int, Place | None] = {}
+    at = 0
+    for number, name in instructions:  # LLVM folds a few operations while it is made
+        ahead = (
+            k for k in range(at, min(at + _FOLDED, len(operations))) if operations[k][0] == name
+        )
+        found = next(ahead, None)
+        places[number] = operations[found][1] if found is not None else None
+        at = at if found is None else found + 1
     known: Place | None = None
     for number in reversed(places):  # what has no line is mostly the address of what follows
         known = places[number] = places[number] or known
-    found = list(dict.fromkeys(place for place in places.values() if place is not None))
-    if not found:
+    distinct = list(dict.fromkeys(place for place in places.values() if place is not None))
+    if not distinct:
         return None
-    return "\n".join(_annotated(lines, places, found, _free(llvm))) + "\n"
+    return "\n".join(_annotated(lines, places, distinct, _free(llvm))) + "\n"
 
 
 def pretty_as_mlir(text: str) -> str:

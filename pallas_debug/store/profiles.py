@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pallas_debug.errors import DumpFormatError
+from pallas_debug.chips import gpu_of
+from pallas_debug.errors import CannotRunError, DumpFormatError
+from pallas_debug.render import one_line
 from pallas_debug.store import layout
 from pallas_debug.store.files import is_there
 from pallas_debug.store.stored import StoredCompilation, StoredKernel
 
 if TYPE_CHECKING:
+    from pallas_debug.profile.gpu import GpuStats
     from pallas_debug.profile.stats import Profile
 
 _FILES = {
@@ -26,6 +29,19 @@ _FILES = {
 """Fields of `ScheduleTexts`, and the files from which they are read."""
 
 
+_OF_GPU = {
+    "ptx": layout.PTX,
+    "ptxas": layout.PTXAS,
+    "sass": layout.SASS,
+    "resources": layout.RESOURCES,
+    "shared": layout.MOSAIC,
+}
+"""Texts from which `gpu_stats` counts, and their files."""
+
+_ALLOCATES = "allocate-shared-memory-nv"
+"""Pass of Triton after which its module states the size of shared memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredProfile:
     """A profile, with problems in reading it.
@@ -36,6 +52,35 @@ class StoredProfile:
 
     profile: Profile
     problems: tuple[str, ...] = ()
+
+
+def is_for_gpu(target: str) -> bool:
+    """Return whether a target is a GPU, whose compilations have no schedule."""
+    return gpu_of(target) is not None
+
+
+def read_gpu_stats(kernel: StoredKernel, stored: StoredCompilation) -> GpuStats:
+    """Read the statistics of a kernel that was compiled for a GPU.
+
+    Raises:
+      CannotRunError: it did not compile.
+      DumpFormatError: a text is damaged or refused.
+    """
+    from pallas_debug.profile.gpu import gpu_stats
+
+    made = stored.compilation
+    if made is None or not made.ok:
+        raise CannotRunError(
+            f"{one_line(kernel.name)} did not compile for {one_line(stored.target)}: there is "
+            "nothing to count"
+        )
+    files = {stage: stored.named(name) for stage, name in _OF_GPU.items()}
+    texts = {stage: file.text() for stage, file in files.items() if is_there(file.path)}
+    sized = next((p for p in made.passes if p.name == _ALLOCATES), None)
+    if sized is not None:
+        texts["shared"] = stored.text(sized)
+    name = kernel.kernel.name if kernel.kernel is not None else kernel.name
+    return gpu_stats(name, made.target, made.versions, texts)
 
 
 def read_profile(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfile | None:

@@ -72,7 +72,7 @@ class _Uses(Backward[_Use]):
         return _either(a, b)
 
     def decision(self, eqn: Any, wanted: Sequence[_Use]) -> _Use:
-        # Outputs of one equation may have different ranks, as in the attention of jax's own kernels.
+        # Outputs of one equation may differ in rank, as in jax's own attention.
         return functools.reduce(_either, (use.of_all for use in wanted), self.nothing)
 
     def transfer(self, eqn: Any, wanted: Sequence[_Use]) -> Sequence[_Use]:
