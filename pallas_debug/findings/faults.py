@@ -123,6 +123,9 @@ class Fault(StrEnum):
     ZERO_SIZE_OPERAND = _unsupported("ZeroSizeOperand", "an operand has no elements")
     VMEM_OVERFLOW = _too_large("VmemOverflow", "the kernel needs more VMEM than it may use")
     SMEM_OVERFLOW = _too_large("SmemOverflow", "the kernel needs more SMEM than the chip has")
+    GPU_BLOCK_OVERFLOW = _too_large(
+        "GpuBlockOverflow", "a block needs more shared memory or registers than a GPU has for it"
+    )
     REMOVED_NAME = _rejected("RemovedName", "a name of Pallas that the installed jax does not have")
     CAPTURED_CONSTANT = _rejected("CapturedConstant", "the kernel closes over an array")
     STORE_DTYPE = _rejected("StoreDtype", "a value is stored to a ref of another dtype")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec
 
 from pallas_debug import defaults, explain, guards
-from pallas_debug.analysis import analyze
+from pallas_debug.analysis import analyze, gpu
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.params import gpu_backend
@@ -32,6 +32,11 @@ from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status, outcome_of
 
 _Given = ParamSpec("_Given")
+
+LIMITS_ONLY = (
+    "index maps, coverage and tiles: these are analysed for TPUs; for a GPU only what a block needs"
+)
+"""Reason of a gap."""
 
 MAX_CALLS = 8
 """Maximum number of calls per kernel, with different scalar prefetch, analysed statically."""
@@ -147,6 +152,10 @@ def static(
         are known; empty if they are unknown.
     """
     start = time.perf_counter()
+    gpus = [target for target in targets if target.platform == "cuda"]
+    if gpus and len(gpus) == len(targets):
+        return _limits(captured, gpus)
+    targets = [target for target in targets if target.platform == "tpu"]
     digest, bounds = captured.kernel.digest, len(captured.kernel.of_kind("dynamic_grid"))
     analyses = [
         analyze(captured, targets, prefetch=tables[bounds:], bounds=tables[:bounds])
@@ -168,6 +177,14 @@ def static(
         outcome = replace(outcome, status="unsupported", reason=reason, gaps=())
     hints = (replace(hint, digest=digest) for one in analyses for hint in one.hints)
     return Seen(outcomes=(outcome,), findings=findings, hints=tuple(dict.fromkeys(hints)))
+
+
+def _limits(captured: Capture, targets: Sequence[Target]) -> Seen:
+    """Compare what a kernel's shapes need with what GPUs have; the rest is a gap."""
+    digest = captured.kernel.digest
+    findings = tuple(replace(f, digest=digest) for f in gpu.too_large(captured, targets))
+    outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
+    return Seen(outcomes=(outcome.without(LIMITS_ONLY),), findings=findings)
 
 
 def prefetched(

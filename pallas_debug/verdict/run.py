@@ -10,7 +10,8 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs.params import gpu_backend
+from pallas_debug.bridge.interpret.params import has_gpu_mode
+from pallas_debug.bridge.jaxprs.params import gpu_backend, is_for_tpu
 from pallas_debug.comparison import gradients
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
@@ -102,13 +103,15 @@ class Request:
             )
         return tuple(name for name in ENGINES if name in wanted | added | {"trace"})
 
-    def why_not(self, captured: Capture) -> str | None:
-        """Reason why the engines that are only for TPUs do not apply to a kernel, if so.
+    def why_not(self, captured: Capture, targets: Iterable[Target]) -> str | None:
+        """Reason why the engines that are for some targets do not apply to a kernel, if so.
 
         Engines that were requested by name have to judge every kernel.
         """
-        backend = None if self.by_name else gpu_backend(captured.params)
-        return backend and f"it is a kernel for a GPU ({backend})"
+        if self.by_name or not (given := list(targets)):
+            return None
+        reasons = [_not_for(captured, target) for target in given]
+        return None if None in reasons else reasons[0]
 
     @property
     def shows_hints(self) -> bool:
@@ -339,7 +342,8 @@ class Verifier:
         )
         for captured in session.captures:
             self._found.add(captured, self._targets())
-            is_compiled = "compile" in self._asked and request.why_not(captured) is None
+            why = request.why_not(captured, self._targets())
+            is_compiled = "compile" in self._asked and why is None
             if is_compiled and captured.is_partitioned:
                 self.add(ask.partitioned(captured.kernel))
         return self._conclude()
@@ -433,7 +437,9 @@ class Verifier:
         """The kernel's capture, unless the engines for TPUs do not apply to it."""
         found = {captured.kernel.digest: captured for captured in self.session.captures}
         captured = found.get(kernel.digest)
-        return None if captured is None or self._request.why_not(captured) else captured
+        if captured is None or self._request.why_not(captured, self._targets()):
+            return None
+        return captured
 
     def _ask(self, call: Call, expected: compared.Expected | None) -> None:
         """Run the engines on a function."""
@@ -460,7 +466,7 @@ class Verifier:
                 kernels, ran = [captured.kernel for captured in called], None
                 if called and "machine" in asked:
                     self._doing = "machine"
-                    run = interpreted.sanitized
+                    run = _runner(called)
                     ran = ask.guarded("machine", kernels, run, call, kernels, target.name)
                     self._runs += (ran,)
                     self.add(ran)
@@ -482,9 +488,9 @@ class Verifier:
         """Start compiling some of the kernels, and analyse them statically."""
         asked, session = self._asked, self.session
         wanted = [
-            (captured, self._found.targets[digest])
+            (captured, fitting)
             for digest, captured in captures.items()
-            if self._request.why_not(captured) is None
+            if (fitting := self._fitting(captured, self._found.targets[digest]))
         ]
         for captured, targets in wanted if "compile" in asked else ():
             session.request([captured], targets)
@@ -496,6 +502,10 @@ class Verifier:
                 given = tables.get(captured.kernel.digest, ())
                 kernels = [captured.kernel]
                 self.add(ask.guarded("static", kernels, ask.static, captured, targets, given))
+
+    def _fitting(self, captured: Capture, targets: Iterable[Target]) -> tuple[Target, ...]:
+        """Those of these targets for which a kernel may be written."""
+        return tuple(t for t in targets if self._request.why_not(captured, [t]) is None)
 
     def _conclude(self) -> Verdict:
         """Build the verdict, with a cell for every judgement requested, answered or not."""
@@ -563,10 +573,11 @@ class Verifier:
     def _not_run(self, captured: Capture) -> Iterator[Seen]:
         """Results of a kernel's compilations, and the engines that do not apply to it."""
         asked, kernels = self._asked, [captured.kernel]
-        why = self._request.why_not(captured)
+        why = self._request.why_not(captured, self._targets())
         if "static" in asked and why is not None:
             yield ask.each(kernels, "static", "skipped", why)
         for target in self._targets() if "compile" in asked else ():
+            why = self._request.why_not(captured, [target])
             called = target in self._found.targets[captured.kernel.digest]
             if why is None and called:
                 seen = ask.compilation(self.session, captured.kernel, target.name)
@@ -593,6 +604,23 @@ class Verifier:
             if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in whole
         ]
         return kept, dropped.union(*(one.dropped for one in seen))
+
+
+def _runner(captures: Iterable[Capture]) -> Callable[[Call, Sequence[Kernel], str], Seen]:
+    """What runs kernels: the machine, or jax's GPU mode if it has one and they need it."""
+    needs_mode = any(gpu_backend(captured.params) == "Mosaic GPU" for captured in captures)
+    if needs_mode and has_gpu_mode():
+        return interpreted.in_mode_of_jax
+    return interpreted.sanitized
+
+
+def _not_for(captured: Capture, target: Target) -> str | None:
+    """Reason why a kernel is not for a target; None if it may be."""
+    backend = gpu_backend(captured.params)
+    if target.platform == "tpu":
+        return backend and f"it is a kernel for a GPU ({backend})"
+    is_tpus = backend is None and is_for_tpu(captured.params)
+    return "it is a kernel for a TPU" if is_tpus else None
 
 
 def _with_lines(findings: Sequence[Finding], captures: Sequence[Capture]) -> list[Finding]:

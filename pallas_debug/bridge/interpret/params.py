@@ -147,6 +147,15 @@ def fields(kind: Kind) -> Mapping[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(found) if f.init}
 
 
+def has_gpu_mode() -> bool:
+    """Return whether the installed jax has an interpreter for GPUs."""
+    try:
+        fields("gpu")
+    except UsageError:
+        return False
+    return True
+
+
 def _class(kind: Kind) -> Any:
     if kind == "tpu":
         return pltpu.InterpretParams
