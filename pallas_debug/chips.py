@@ -230,6 +230,7 @@ class Gpu:
       threads, blocks: maximum that reside on a multiprocessor, from NVIDIA's table of compute
         capabilities, like `shared`.
       bandwidth: bytes per second from and to its memory, of `memory` bytes.
+      ptxas: first release of ptxas that jax's plugin supports, or that knows the chip.
       source: page with the other figures.
     """
 
@@ -244,6 +245,7 @@ class Gpu:
     memory: int
     l2: int
     clock: float
+    ptxas: str = "12.1"
     source: str = _SPECS
 
     @property
@@ -337,6 +339,7 @@ GPUS: Mapping[str, Gpu] = {
             memory=191514411008,
             l2=132644864,
             clock=1.965e9,
+            ptxas="12.8",
         ),
     )
 }

@@ -56,6 +56,7 @@ def examine() -> Iterator[Check]:
     yield from _guarded("device", _device)
     yield from _guarded("interpret modes", _interpreters)
     yield from _guarded("compiler", _compiles)
+    yield from _guarded("GPUs", _gpus)
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
@@ -204,6 +205,33 @@ def _fits(installed: str, wanted: str) -> bool:
     if pin.endswith(".*"):
         return (installed + ".").startswith(pin[:-1])
     return not wanted.startswith("==") or installed == pin
+
+
+def _gpus() -> Iterator[Check]:
+    """Report what compilations for GPUs lack; nothing without the extra for them."""
+    from pallas_debug.compiler import gpu
+
+    if gpu.plugin() is None:
+        return
+    lacks = gpu.lacking()
+    if lacks:
+        yield Check(
+            name="GPUs",
+            state="warning",
+            detail=f"nothing can be compiled for a GPU: {'; '.join(lacks)}",
+            remedy=gpu.REMEDY,
+        )
+        return
+    found = ", ".join(f"{name} {version}" for name, version in gpu.installed().items())
+    has_listing = gpu.tool("nvdisasm") is not None
+    yield Check(
+        name="GPUs",
+        state="ok" if has_listing else "warning",
+        detail=found if has_listing else f"{found}; without nvdisasm there is no SASS",
+        remedy=None if has_listing else gpu.REMEDY,
+    )
+    if notes := gpu.notes():
+        yield Check(name="GPU dumps", state="ok", detail=notes[0])
 
 
 def _flags() -> Iterator[Check]:

@@ -15,13 +15,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallas_debug.chips import GPUS, gpu_of
 from pallas_debug.compiler.protocol import CompileRequest
 from pallas_debug.compiler.stages import ChildFlags
 from pallas_debug.errors import CannotRunError
+from pallas_debug.installed import numbers
 from pallas_debug.model import Target
 from pallas_debug.store import layout
 
@@ -47,6 +50,9 @@ _TARGET = re.compile(r"^\.target (?P<name>\w+)", re.MULTILINE)
 _MODULE = re.compile(r"module_(?P<number>\d+)\.(?P<rest>.+?)\.(?:0\.)?ir-no-opt\.ll")
 _RELEASE = re.compile(r"release [\d.]+, V(?P<version>[\d.]+)")
 _OF_TRITON = ".triton-to-llvm.txt"
+
+_LINES, _WITHOUT = "lines-of-triton", "without"
+"""Our own option, and the file that is there while XLA compiles what we wrote."""
 
 _CANDIDATES = 64
 """Numbers that XLA may give to the module that it compiles next; it counts by three."""
@@ -81,8 +87,8 @@ def plugin() -> tuple[str, str] | None:
     return None
 
 
-def lacking() -> list[str]:
-    """What is missing for compilations for GPUs, as clauses."""
+def lacking(architecture: str = "") -> list[str]:
+    """What is missing for compilations for GPUs, or those of an architecture, as clauses."""
     found = []
     if sys.platform != "linux":
         found.append(f"XLA's CUDA plugin runs on Linux only, and this is {sys.platform}")
@@ -93,18 +99,25 @@ def lacking() -> list[str]:
         found.append(f"{known[0]} {known[1]} is not of jax's version, {jax}")
     if importlib.util.find_spec("absl") is None:
         found.append("absl-py, which Mosaic GPU imports, is not installed")
-    if tool("ptxas") is None:
-        found.append("there is no ptxas (nvidia-cuda-nvcc-cu12)")
+    ptxas = tool("ptxas")
+    if ptxas is None:
+        return [*found, "there is no ptxas (nvidia-cuda-nvcc-cu12)"]
+    version, oldest = _release(ptxas), (gpu_of(architecture) or GPUS["h100"]).ptxas
+    if not numbers(version):
+        found.append(f"{ptxas} cannot be run: {version}")
+    elif numbers(version) < numbers(oldest):
+        target = f" for {architecture}" if architecture else ""
+        found.append(f"ptxas {version} is too old ({oldest} or later is needed{target})")
     return found
 
 
-def require() -> None:
-    """Check that kernels can be compiled for GPUs.
+def require(architecture: str) -> None:
+    """Check that kernels can be compiled for GPUs of an architecture.
 
     Raises:
       CannotRunError: something is missing.
     """
-    lacks = lacking()
+    lacks = lacking(architecture)
     if lacks:
         raise CannotRunError(
             f"nothing can be compiled for a GPU here: {'; '.join(lacks)}. Install what is "
@@ -127,11 +140,11 @@ def installed() -> dict[str, str]:
 def _release(path: str) -> str:
     """Version of a tool, as it says itself."""
     try:
-        text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        text = _run([path, "--version"])
     except OSError as error:
         return str(error.strerror)
     match = _RELEASE.search(text.stdout)
-    return match["version"] if match else "unknown"
+    return match["version"] if match else f"exit code {text.returncode}"
 
 
 def identity() -> list[object]:
@@ -184,6 +197,17 @@ def user_flags() -> list[str]:
     return [flag for flag in flags if not flag.lstrip("-").startswith("xla_dump")]
 
 
+def died_of_lines(dumps: Iterable[Path]) -> bool:
+    """Return whether a child died while it compiled LLVM IR with the lines that we put back."""
+    return any(path.name == _LINES for path in dumps)
+
+
+NO_LINES = "XLA died of Triton's LLVM IR with lines: its PTX and SASS have none"
+
+WITHOUT_LINES = {_LINES: _WITHOUT}
+"""Option of a request to leave them out."""
+
+
 def compile_module(request: CompileRequest, dumps: Path) -> ExecutableReport:
     """In the child: compile a module, with the lines of Triton's kernels, and assemble the PTX.
 
@@ -198,11 +222,14 @@ def compile_module(request: CompileRequest, dumps: Path) -> ExecutableReport:
     )
     with tempfile.TemporaryDirectory() as folder:
         options = {**_options(dumps), **request.options}
+        is_wanted = options.pop(_LINES, "") != _WITHOUT
         compiled = compile_for(request.module, options=options)
-        file = _with_lines(dumps, Path(folder))
+        file = _with_lines(dumps, Path(folder)) if is_wanted else None
         if file is not None:
             options["xla_gpu_llvm_ir_file"] = file
+            (dumps / _LINES).touch()
             compile_for(request.module, options=options)
+            (dumps / _LINES).unlink()
         _assemble(dumps, Path(folder))
     return compiled
 
@@ -274,7 +301,8 @@ def _assemble(dumps: Path, folder: Path) -> None:
         raise AssemblyError(messages.strip())
     if nvdisasm is not None:
         listed = _run([nvdisasm, "-g", "-c", cubin])
-        (dumps / layout.SASS).write_text(listed.stdout)
+        if listed.returncode == 0:
+            (dumps / layout.SASS).write_text(listed.stdout)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -139,12 +140,18 @@ class Jobs:
     def _compiled_for_gpu(
         self, captured: Capture, target: Target, key: str, lowered: lower.Lowered, stages: Stages
     ) -> Iterator[tuple[Compilation, compile_.Files]]:
-        with self._pool.compile(
+        compiling = functools.partial(
+            self._pool.compile,
             lowered.module,
             topology=target.name,
             num_devices=lowered.num_devices,
             flags=gpu.flags(target),
-        ) as outcome:
+        )
+        with contextlib.ExitStack() as stack:
+            outcome, notes = stack.enter_context(compiling()), gpu.notes()
+            if outcome.reply is None and gpu.died_of_lines(outcome.dumps):
+                outcome = stack.enter_context(compiling(options=gpu.WITHOUT_LINES))
+                notes = (*notes, gpu.NO_LINES)
             has_failed = outcome.reply is None or outcome.reply.error is not None
             compilation, files = compile_.finished(
                 captured.kernel,
@@ -157,7 +164,7 @@ class Jobs:
                 lowering_seconds=lowered.seconds,
                 timeout=self._pool.settings.timeout,
                 switches=self._switches,
-                notes=gpu.notes(),
+                notes=notes,
                 dumped=gpu_files.of_dumps(outcome.dumps, lowered.texts, has_failed=has_failed),
             )
             files[layout.STABLEHLO] = lowered.stablehlo.encode(errors="replace")

@@ -111,7 +111,7 @@ def check_machine(flags: ChildFlags = NO_FLAGS) -> None:
       CannotRunError: the same of what the back ends for GPUs need.
     """
     if flags.gpu:
-        gpu.require()
+        gpu.require(flags.gpu)
         return
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise LibtpuError(

@@ -29,9 +29,16 @@ from pallas_debug.store.layout import (
     pass_name,
 )
 from pallas_debug.store.profiles import StoredProfile
-from pallas_debug.store.texts import LOG, find_text, llo_texts, text_of_pass, texts_beside
+from pallas_debug.store.texts import (
+    LOG,
+    OF_GPU,
+    find_text,
+    llo_texts,
+    text_of_pass,
+    texts_beside,
+)
 
-_BEFORE_PASSES: tuple[Stage, ...] = ("stablehlo", "mosaic")
+_BEFORE_PASSES: tuple[Stage, ...] = ("stablehlo", "mosaic", "ttir")
 _OF_SCHEDULE = (ANALYSIS, CRITICAL_PATH, GAPS, PROFILE, REGISTERS, HLO)
 """Texts of the schedule that are shown as they are; others are shown as tables and maps."""
 
@@ -156,7 +163,7 @@ def _passes(target: ReportedTarget) -> Iterable[Text]:
         if this.changed or n == 0:
             name = pass_name(this.number, this.name)
             yield _read(name, partial(text_of_pass, kernel, stored, this))
-    yield from _beside(target, [LOG])
+    yield from _beside(target, [*OF_GPU, LOG])
 
 
 def _llo(target: ReportedTarget) -> Iterable[Text]:

@@ -6,12 +6,14 @@ import base64
 import textwrap
 import zlib
 
+from pallas_debug.bridge.cuda import target_config
+from pallas_debug.chips import gpu_of
 from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.render import one_line
 from pallas_debug.reproduce.recorded import Recorded
-from pallas_debug.reproduce.template import FIRST_LINE, IMPORTS_OF_STABLEHLO, TEMPLATES
+from pallas_debug.reproduce.template import FIRST_LINE, IMPORTS_OF_STABLEHLO, TEMPLATES, for_gpu
 
 _WIDTH = 96
 _MAX_LINE = 1000
@@ -35,9 +37,14 @@ def script_of(recorded: Recorded, *, program: str | None = None, note: str = "")
     """
     program = program if program is not None else recorded.program
     kind = TEMPLATES["stablehlo" if program is None else "program"]
+    config = gpu_of(recorded.target.name)
+    settings = _settings(recorded)
+    if config is not None:
+        kind = for_gpu(kind)
+        settings += f'TARGET_CONFIG = """{target_config(config)}"""\n'
     body = program if program is not None else _module(recorded)
     head = _head(recorded, program is None, note)
-    return "\n".join([FIRST_LINE, head, body.rstrip(), "", _settings(recorded), kind])
+    return "\n".join([FIRST_LINE, head, body.rstrip(), "", settings, kind])
 
 
 def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
@@ -53,7 +60,9 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
     lines = [f"The kernel {recorded.kernel.name!r}, with {versions}."]
     if is_stablehlo:
         lines.append(f"It is embedded as StableHLO: {recorded.why_no_program}.")
-    lines += [*note.splitlines(), outcome, *_quoted(failure), "", *_HOW.splitlines()]
+    is_for_gpu = gpu_of(recorded.target.name) is not None
+    how = _HOW_FOR_GPU if is_for_gpu else _HOW
+    lines += [*note.splitlines(), outcome, *_quoted(failure), "", *how.splitlines()]
     return "\n".join(f"# {one_line(line)[:_MAX_LINE]}".rstrip() for line in lines)
 
 
@@ -68,6 +77,11 @@ _STAGES = {
 _HOW = """\
 Run it with Python; it needs jax and, to compile, libtpu (`pip install "jax[tpu]"`), and no TPU.
 It exits with 0 if the kernel compiles and with 1 if it fails; a compiler crash ends it."""
+
+
+_HOW_FOR_GPU = """\
+Run it with Python; it needs jax, its CUDA plugin and ptxas (`pip install 'pallas-debug[gpu]'`), and
+no GPU. It exits with 0 if the kernel compiles and with 1 if it fails; a compiler crash ends it."""
 
 
 def _quoted(failure: Failure | None) -> list[str]:

@@ -153,3 +153,35 @@ def lowered():
 
 TEMPLATES = {"program": _OF_PROGRAM, "stablehlo": _OF_STABLEHLO}
 """Final parts of scripts, by their content."""
+
+_OF_GPU = '''
+def compile_only():
+    """Devices to compile for, which XLA's CUDA plugin provides without a GPU."""
+    import os
+
+    os.environ.update(JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", XLA_FLAGS=FLAGS)
+    import jax.experimental.mosaic.gpu  # names its run-time library to the plugin
+    from jax.experimental import topologies
+
+    described = topologies.get_topology_desc(
+        platform="cuda", topology=f"1x1x{NUM_DEVICES}", target_config=TARGET_CONFIG
+    )
+    return list(described.devices)
+'''
+
+
+def for_gpu(script: str) -> str:
+    """Return a script's final part for a GPU, given that for a TPU."""
+    begin, end = script.index("\ndef compile_only"), script.index("\n\ndef failed")
+    script = script[:begin] + _OF_GPU + script[end:]
+    for of_tpu, of_gpu in _OTHERS:
+        script = script.replace(of_tpu, of_gpu)
+    return script
+
+
+_OTHERS = (
+    ('platform="tpu"', 'platform="gpu"'),
+    ('lowering_platforms=("tpu",)', 'lowering_platforms=("cuda",)'),
+    ("Lower the kernel for a TPU", "Lower the kernel for a GPU"),
+    ('"jaxlib", "libtpu"', '"jaxlib", "jax-cuda12-plugin"'),
+)

@@ -44,6 +44,9 @@ OF_GPU = {
 }
 """Files of a GPU's folder by the names of their texts."""
 
+ASSEMBLY = ("ptx", "sass")
+"""Those that are forms of the kernel with Python lines."""
+
 _BESIDE = {**OF_SCHEDULE, **OF_GPU}
 
 _OF_TARGET: dict[str, str] = {
@@ -229,6 +232,8 @@ def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
         stored = kernel.target(target)
         passes = enumerate(stored.passes)
         found += [text_of_pass(kernel, stored, p) for n, p in passes if p.changed or n == 0]
+        assembled = [text for text in texts_beside(kernel, stored) if text.stage in ASSEMBLY]
+        found += assembled
     return found
 
 

@@ -22,7 +22,7 @@ from pallas_debug.store import (
     texts,
 )
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.texts import LOG, OF_SCHEDULE
+from pallas_debug.store.texts import ASSEMBLY, LOG, OF_GPU, OF_SCHEDULE
 
 CACHED = 256
 """Maximum number of kernels whose documents are cached."""
@@ -36,7 +36,10 @@ STATS = "stats"
 DRAWN = (STATS, "utilization", "vmem")
 """Texts that are computed, and a table and an HTML page that are drawn."""
 
-TABLES = [name for name in OF_SCHEDULE if name != "bundles"]
+TABLES = [
+    *(name for name in OF_SCHEDULE if name != "bundles"),
+    *(name for name in OF_GPU if name not in (*ASSEMBLY, "llvm")),
+]
 """Texts about the schedule that are not forms of the kernel."""
 
 
