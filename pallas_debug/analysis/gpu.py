@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs.scratch import Scratch, held
+from pallas_debug.bridge.jaxprs.held import HeldBuffer, held
 from pallas_debug.chips import Gpu, gpu_of
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
@@ -44,7 +44,7 @@ def too_large(captured: Capture, targets: Sequence[Target]) -> list[Finding]:
 def _finding(
     captured: Capture,
     over: Sequence[tuple[str, Gpu]],
-    buffers: Sequence[Scratch],
+    buffers: Sequence[HeldBuffer],
     needs: str,
     limits: str,
 ) -> Finding:

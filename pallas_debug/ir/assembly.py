@@ -16,7 +16,7 @@ from pallas_debug.model import SourceLine
 AssemblyKind = Literal["ptx", "sass"]
 
 IS_PTX = re.compile(r"^\.version \d", re.MULTILINE)
-IS_SASS = re.compile(r"^\s*\.elftype\s", re.MULTILINE)
+IS_SASS = re.compile(r"^[ \t]*+\.elftype\s", re.MULTILINE)
 
 _PTX = re.compile(r"\t+(?:@!?%\w+\s+)?(?P<name>[a-z]\w*(?:(?:\.|::)\w+)*)(?=[ \t;])")
 _SASS = re.compile(

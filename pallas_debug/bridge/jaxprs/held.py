@@ -13,7 +13,7 @@ _ACCUMULATOR = "WGMMAAbstractAccumulatorRef"
 _SCOPE = "run_scoped"
 
 
-class Scratch(NamedTuple):
+class HeldBuffer(NamedTuple):
     """A buffer in shared memory (`smem`), or an accumulator in registers (`regs`)."""
 
     space: str
@@ -22,7 +22,7 @@ class Scratch(NamedTuple):
     bytes: int
 
 
-def held(params: Mapping[str, Any]) -> tuple[Scratch, ...]:
+def held(params: Mapping[str, Any]) -> tuple[HeldBuffer, ...]:
     """Return the buffers that a kernel surely holds together: those of its largest nest of scopes.
 
     What is aligned or added by the compiler is not known, so a block needs at least as much.
@@ -31,9 +31,9 @@ def held(params: Mapping[str, Any]) -> tuple[Scratch, ...]:
     return max(nests, key=_size, default=())
 
 
-def _of_nest(jaxpr: Any, *, is_outermost: bool = False) -> tuple[Scratch, ...]:
+def _of_nest(jaxpr: Any, *, is_outermost: bool = False) -> tuple[HeldBuffer, ...]:
     own = tuple(_buffers(jaxpr.invars)) if is_outermost else ()
-    deepest: tuple[Scratch, ...] = ()
+    deepest: tuple[HeldBuffer, ...] = ()
     for eqn in jaxpr.eqns:
         scoped = tuple(_buffers(v for i in nested.within(eqn.params) for v in i.jaxpr.invars))
         inner = [_of_nest(i.jaxpr) for i in nested.within(eqn.params)]
@@ -43,7 +43,7 @@ def _of_nest(jaxpr: Any, *, is_outermost: bool = False) -> tuple[Scratch, ...]:
     return own + deepest
 
 
-def _buffers(variables: Iterable[Any]) -> Iterable[Scratch]:
+def _buffers(variables: Iterable[Any]) -> Iterable[HeldBuffer]:
     for variable in variables:
         aval = variable.aval
         space = str(getattr(aval, "memory_space", ""))
@@ -53,8 +53,8 @@ def _buffers(variables: Iterable[Any]) -> Iterable[Scratch]:
             shape = static_shape(aval)
             taken = math.prod(shape) * size
             name = "regs" if is_accumulator else space
-            yield Scratch(space=name, shape=shape, dtype=str(aval.dtype), bytes=taken)
+            yield HeldBuffer(space=name, shape=shape, dtype=str(aval.dtype), bytes=taken)
 
 
-def _size(buffers: tuple[Scratch, ...]) -> int:
+def _size(buffers: tuple[HeldBuffer, ...]) -> int:
     return sum(buffer.bytes for buffer in buffers)
