@@ -104,12 +104,7 @@ def after_stats(folder: Path, target: str, *, is_one: bool) -> str:
 
 
 def after_step(program: Sequence[str], test: str | None) -> str:
-    """Command for a program after its kernel was stepped through: whether it works by now.
-
-    Args:
-      program: as for `after_findings`.
-      test: the test, if the program is one.
-    """
+    """Command for a program, or its test, after its kernel was stepped through."""
     return command("verify", *program) if test is None else f"pytest {typed(test)} {VERIFY}"
 
 

@@ -22,11 +22,7 @@ MAX_LINES = 10
 def compare(
     pairs: Sequence[tuple[Costed, Costed]], alone: Sequence[Costed], *, as_json: bool
 ) -> int:
-    """Compare the costs of kernels, and print the largest changes first.
-
-    Args:
-      alone: kernels that have no counterpart.
-    """
+    """Compare the costs of kernels, and print the largest changes first."""
     compared = []
     unknown = []
     sides = [*(side for pair in pairs for side in pair), *alone]

@@ -207,11 +207,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
 def _stopped(
     session: Session, problem: str | None, findings: Sequence[Finding]
 ) -> PallasDebugError | None:
-    """Why not all was dumped.
-
-    Args:
-      problem: how the program failed.
-    """
+    """Why not all was dumped."""
     if problem is not None:
         kept = "the kernels that it had lowered were kept"
         return ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")

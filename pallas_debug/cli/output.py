@@ -128,11 +128,7 @@ def json_text(value: Any) -> bytes:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()
 ) -> None:
-    """Print a table on a terminal, and tab-separated lines elsewhere, for `cut` and `awk`.
-
-    Args:
-      right: numbers of the columns to align at the right.
-    """
+    """Print a table on a terminal, and tab-separated lines elsewhere, for `cut` and `awk`."""
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(_one_line(cell) for cell in row))
@@ -198,11 +194,7 @@ def _encoded(text: str) -> bytes:
 
 
 def colored(stream: TextIO | None = None) -> bool:
-    """Return whether to colour a stream: on a capable terminal, unless `NO_COLOR` is set.
-
-    Args:
-      stream: standard output by default.
-    """
+    """Return whether to colour a stream: on a capable terminal, unless `NO_COLOR` is set."""
     dumb = os.environ.get("TERM") == "dumb"
     return (stream or sys.stdout).isatty() and not dumb and not os.environ.get("NO_COLOR")
 

@@ -89,11 +89,7 @@ class Place:
         )
 
     def look(self, kernels: Sequence[StoredKernel], *words: str, against: str | None = None) -> str:
-        """Command with these words about the first kernel with a schedule; else the list.
-
-        Args:
-          against: the other side of a comparison.
-        """
+        """Command with these words about the first kernel with a schedule; else the list."""
         others = () if against is None else ("--against", against)
         for kernel in kernels:
             for stored in self.compilations(kernel):

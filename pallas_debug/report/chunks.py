@@ -66,11 +66,7 @@ class Chunk:
 
 
 def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) -> list[Chunk]:
-    """Chunks of one kernel: its own first, then those of each target.
-
-    Args:
-      profiles: one for each compilation, in order.
-    """
+    """Chunks of one kernel: its own first, then those of each target."""
     own = [_stage(kernel.stored, "jaxpr")]
     source = _stage(kernel.stored, "source")
     extra = {

@@ -149,11 +149,7 @@ def collect(
     targets: Sequence[str] = (),
     before: tuple[DumpReader, Sequence[StoredKernel]] | None = None,
 ) -> Contents:
-    """Collect kernels, compiled for some or all targets, with the records of runs about them.
-
-    Args:
-      before: another dump to compare them with, and its kernels.
-    """
+    """Collect kernels, compiled for some or all targets, with the records of runs about them."""
     chosen = list(kernels)
     records, elsewhere = _recorded(reader, chosen)
     old = list(before[1]) if before is not None else []

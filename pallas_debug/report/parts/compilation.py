@@ -25,11 +25,7 @@ def status(compilation: Compilation) -> Markup:
 
 
 def failure_card(failure: Failure, link: Link = nowhere, on: Sequence[str] = ()) -> Markup:
-    """Why there is no executable: the compiler's message, and its explanation.
-
-    Args:
-      on: targets with this failure, if they are to be named.
-    """
+    """Why there is no executable: the compiler's message, and its explanation."""
     explained = failure.explanation
     message = failure.message.strip()
     cut = message[:MAX_MESSAGE]

@@ -171,11 +171,7 @@ def traffic_facts(traffic: Traffic) -> Markup:
 
 
 def lines_table(stats: Stats, link: Link = nowhere, text: Texts = lambda line: line.text) -> Markup:
-    """Python lines by cost.
-
-    Args:
-      text: returns the text of a line.
-    """
+    """Python lines by cost."""
     if not stats.lines:
         return Markup()
     shown = stats.lines[:MAX_LINES]
@@ -225,7 +221,7 @@ def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
 
 
 def summary(stats: Stats, text: Texts = lambda line: line.text) -> Markup:
-    """All figures, for a notebook; `text` as in `lines_table`."""
+    """All figures, for a notebook; `text` returns that of a line."""
     return tag(
         "div",
         tiles(stats),

@@ -41,11 +41,7 @@ def grid(kernel: Kernel) -> str:
 
 
 def operands_table(kernel: Kernel, blocks: BlockMap | None = None) -> Markup:
-    """Operands in the order in which the kernel receives them, with the visits of their blocks.
-
-    Args:
-      blocks: the blocks; None if they are not known.
-    """
+    """Operands in the order in which the kernel receives them, with the visits of their blocks."""
     if not kernel.operands:
         return Markup()
     visited = {operand.name: operand for operand in blocks.operands} if blocks is not None else {}
