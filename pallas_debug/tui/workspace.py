@@ -239,7 +239,7 @@ class Workspace(Shell):
         if place != self._shown_place:
             self.text.selected_from = self.diff.selected_from = None
         if place is None:
-            self.text.show([self._nothing()] if self.entry is None else [], is_diff=True)
+            self.text.show([self._nothing()] if self.entry is None else [], make=None)
         elif compared is not None:
             old, new = compared
             self.text.show([])
@@ -250,7 +250,7 @@ class Workspace(Shell):
                 if self.against == BEFORE
                 else f"there is nothing to compare {place.step.label} with; press D to choose"
             )
-            self.text.show([nothing], is_diff=True)
+            self.text.show([nothing], make=None)
         else:
             keep = self.text.cursor if place == self._shown_place else None
             make = partial(module_of, self.browser, place)
@@ -333,7 +333,9 @@ class Workspace(Shell):
         if self._sourced != self.entry:
             self._sourced = self.entry
             line = self.browser.source_line(self.entry) - 1
+            frame_of(self.source).show_title(self.browser.source_file(self.entry) or "")
             self.source.show(self.browser.source_lines(self.entry), keep=line)
+            self.source.scroll_to(y=max(line - 1, 0), animate=False, force=True)
         self._follow_text()
 
     def _follow_text(self) -> None:

@@ -69,18 +69,3 @@ def test_the_wheel_of_the_mouse_moves_what_is_seen_and_a_click_the_cursor() -> N
             assert pane.cursor == before + 2
 
     asyncio.run(run())
-
-
-def test_a_text_that_grows_past_the_screen_gets_a_bar() -> None:
-    async def run() -> None:
-        app = Alone()
-        async with app.run_test(size=(40, 10)) as pilot:
-            pane = app.query_one(TextPane)
-            pane.show(["one"] * 10)
-            await pilot.pause()
-            assert app.column(39) == TRACK * 10
-            pane.show(["one"] * 11)
-            await pilot.pause()
-            assert THUMB in app.column(39)
-
-    asyncio.run(run())

@@ -42,18 +42,6 @@ async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -
 
 
 @drive
-async def test_a_failed_kernel_opens_at_the_pass_that_failed(raw: Path) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "misaligned"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.pause()
-        step = app.steps.current
-        assert step is not None
-        assert step.failed
-        assert "infer-vector-layout" in step.label
-        assert "compile failed in infer-vector-layout" in frame_of(app.failure).label
-
-
-@drive
 async def test_keys_move_in_every_pane(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(160, 8)) as pilot:
@@ -186,30 +174,6 @@ async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
         assert app.text.display
         assert app.text.has_focus
         assert not app.diff.display
-
-
-@pytest.mark.slow
-@drive
-async def test_an_operation_is_followed_through_the_passes(raw: Path) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await press(pilot, "right_square_bracket", "slash", *"addf", "enter", "u")
-        while app.trail.following:
-            await pilot.pause(0.05)
-        assert app.trail.has_focus
-        assert app.trail.count > 3
-        await press(pilot, "G")
-        while (row := app.trail.current) is None or row.line is None:
-            await press(pilot, "k")
-        await press(pilot, "enter")
-        assert row.label != "01 original"
-        assert app.steps.current is not None
-        assert app.steps.current.label == row.label
-        assert app.text.cursor == row.line
-        assert app.trail.has_focus
-        await press(pilot, "escape", "escape")  # the search, and the trail
-        assert not frame_of(app.trail).display
-        assert app.text.has_focus
 
 
 @drive

@@ -319,16 +319,3 @@ async def test_what_is_too_large_is_said_and_not_read(monkeypatch: pytest.Monkey
         assert screen_rows(app)[0].rstrip() == (
             "A has 3 MB; the limit here is 2 MB. Use `pallas-debug diff` for larger texts."
         )
-
-
-@drive
-async def test_hostile_lines_are_shown_and_not_obeyed() -> None:
-    app = Alone()
-    async with app.run_test(size=(40, 12)) as pilot:
-        show(app.pane, ["\x1b[2J[red]\u202e", "宽" * 50], ["\x1b[3J[/]", "字" * 50])
-        for panned in (0, 3):
-            app.pane.panned = panned
-            await pilot.pause()
-            rows = screen_rows(app)
-            assert {cell_count(row) for row in rows} == {40}
-            assert "".join(rows).isprintable()

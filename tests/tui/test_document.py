@@ -76,12 +76,6 @@ def test_the_index_grows_as_it_is_asked_to(tmp_path: Path) -> None:
     assert document.count == 200_000
 
 
-def test_a_long_line_is_cut_and_read_by_parts(tmp_path: Path) -> None:
-    document = document_of(tmp_path, b"short\n" + b"0123456789" * 1_000_000 + b"\nlast")
-    assert [document.text(line, 0, 12) for line in range(3)] == ["short", "012345678901", "last"]
-    assert document.window(1, 9_999_995, 10_000_100) == ("56789", 10_000_000)
-
-
 def test_a_file_is_read_as_it_was_opened_and_has_empty_lines_where_it_was_cut(
     tmp_path: Path,
 ) -> None:

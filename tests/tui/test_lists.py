@@ -299,6 +299,25 @@ async def test_the_advice_for_a_failure_is_seen_at_once(
         golden_in_colour(app, f"failure-{size[0]}x{size[1]}-{theme.removeprefix('textual-')}")
 
 
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)])
+@pytest.mark.parametrize(
+    "screen, keys",
+    [("growth", ("plus",)), ("source", ("o", "3")), ("finding", ("exclamation_mark",))],
+)
+@drive
+async def test_screens(
+    golden_in_colour: Golden, screen: str, keys: tuple[str, ...], size: tuple[int, int], theme: str
+) -> None:
+    app = BrowseApp(Browser(LISTED))
+    app.theme = theme
+    async with app.run_test(size=size) as pilot:
+        await until_idle(pilot, app)
+        await press(pilot, *keys)
+        await until_idle(pilot, app)
+        golden_in_colour(app, f"{screen}-{size[0]}x{size[1]}-{theme.removeprefix('textual-')}")
+
+
 @pytest.mark.slow
 @drive
 async def test_a_failure_is_told_in_a_small_terminal(golden: Golden) -> None:

@@ -255,15 +255,6 @@ def test_a_report_of_what_cannot_be_read(copy: Path) -> None:
     assert "holds no kernel.json" in found.message[0]
 
 
-def test_what_is_known_of_a_failure() -> None:
-    browser, entries = listed()
-    found = failure.report_of(browser, entries["unaligned"], None)
-    assert found is not None
-    first, *others = found.explanation
-    assert first.startswith("unproven-alignment")
-    assert others[-1].startswith("try: ")
-
-
 TEXT = [
     "module {",
     '  %0 = vector.load %a : vector<8xf32> loc("k.py":3:1)',
@@ -436,7 +427,7 @@ def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
 
 
 def test_what_is_no_expression_is_looked_for_as_it_stands() -> None:
-    assert query_of("a(b").literal
-    assert not query_of("a.b").literal
-    assert query_of("abc").folds
-    assert not query_of("aBc").folds
+    assert query_of("a(b")[0].literal
+    assert not query_of("a.b")[0].literal
+    assert query_of("abc")[0].folds
+    assert not query_of("aBc")[0].folds

@@ -301,31 +301,6 @@ async def test_a_large_file_answers_while_it_is_indexed_and_searched(
 
 
 @drive
-async def test_a_hit_behind_the_lines_that_are_known_is_gone_to_once_they_are(
-    tmp_path: Path,
-) -> None:
-    app = Alone()
-    lines = [f"line {n}" for n in range(1000)]
-    path = tmp_path / "text"
-    path.write_text("\n".join(lines))
-    with Document(path) as document:
-        async with app.run_test(size=(80, 24)) as pilot:
-            app.pane.show(document)
-            await pilot.pause()
-            source = app.pane.source
-            whole, known = type(source).count, type(source).indexed
-            try:  # the search knows of a line, and the index does not yet
-                type(source).count = property(lambda _: 100)  # type: ignore[assignment]
-                type(source).indexed = property(lambda _: 1)  # type: ignore[assignment]
-                app.pane.go_to_hit(900)
-                assert app.pane.cursor < 100
-            finally:
-                type(source).count, type(source).indexed = whole, known  # type: ignore[method-assign]
-            app.pane._reach()
-            assert app.pane.cursor == 900
-
-
-@drive
 async def test_the_end_is_gone_to_as_far_as_it_is_known(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"line\n" * 4_000_000)

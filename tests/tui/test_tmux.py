@@ -25,20 +25,6 @@ def tmux() -> Iterator[Tmux]:
         yield session
 
 
-def test_keys_help_and_the_end(tmux: Tmux, raw: Path) -> None:
-    add = raw / "libtpu-0.0.50" / "add"
-    tmux.send(f"{shlex.join([str(COMMAND), 'browse', str(add)])}; echo it ended with $?", "Enter")
-    tmux.wait_for("q quit")
-    tmux.send("]", "]")
-    tmux.wait_for("03 canonicalize-memory-space")
-    tmux.send("?")
-    tmux.wait_for("─ Help ─")
-    tmux.send("q")
-    tmux.wait_for("q quit")
-    tmux.send("q")
-    tmux.wait_for("it ended with 0")
-
-
 def test_standard_error_in_a_file(tmux: Tmux, raw: Path, tmp_path: Path) -> None:
     words = [str(COMMAND), "browse", str(raw / "libtpu-0.0.50" / "add")]
     log = tmp_path / "errors.txt"

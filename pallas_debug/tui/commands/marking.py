@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal, get_args
 
 from textual import on, work
+from textual.cache import LRUCache
 from textual.reactive import reactive
 
 from pallas_debug.errors import PallasDebugError
@@ -128,8 +129,8 @@ class MarkingActions(Workspace):
             self._show_costs(known)
 
     @cached_property
-    def _known_costs(self) -> OrderedDict[_CostsKey, dict[int, Heat]]:
-        return OrderedDict()
+    def _known_costs(self) -> LRUCache[_CostsKey, dict[int, Heat]]:
+        return LRUCache(_CACHED)
 
     def _key(self, place: TextPlace) -> _CostsKey:
         """Return what the costs depend on: the schedule, or else the text."""
@@ -153,8 +154,6 @@ class MarkingActions(Workspace):
         if not self.is_composed or (place, gutter) != (self.place, self.gutter):
             return
         self._known_costs[self._key(place)] = costs
-        while len(self._known_costs) > _CACHED:
-            self._known_costs.popitem(last=False)
         self._show_costs(costs)
 
     def _cycles(self, place: TextPlace) -> dict[int, Heat]:

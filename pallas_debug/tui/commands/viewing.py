@@ -79,7 +79,7 @@ class ViewingActions(Workspace):
         self.steps.select(step.label)
         self.show_step()
         self.text.go_to(found.line)
-        self.text.mark(query_of(self.search.text))
+        self.text.mark(query_of(self.search.text)[0])
         self.focus_on(self.text)
         self.update_status()
 

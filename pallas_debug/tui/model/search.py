@@ -138,7 +138,7 @@ class DumpSearch:
         self.text, self.scope, self.entry = text, scope, entry
         if not text:
             return lambda stopped: None
-        query = query_of(text)
+        query, _ = query_of(text)
         token = self._token = object()
         self.running = True
         return lambda stopped: self._run(
@@ -260,14 +260,15 @@ class DumpSearch:
         return self.hits[self.at]
 
 
-def query_of(text: str) -> Query:
-    """Return a query with smart case; literal if the text is not a valid regular expression."""
+def query_of(text: str) -> tuple[Query, str]:
+    """Return a query with smart case, and why it is literal if it is not a regular expression."""
     query = Query(text=text, ignore_case=None)
     try:
         query.compiled()
-    except PatternError:
-        return Query(text=text, literal=True, ignore_case=None)
-    return query
+    except PatternError as error:
+        literal = Query(text=text, literal=True, ignore_case=None)
+        return literal, f"not a regular expression: {error.reason}; searching for the literal text"
+    return query, ""
 
 
 def step_of(browser: Browser, found: TextHit) -> tuple[str | None, KernelStep | None]:

@@ -429,7 +429,7 @@ class DiffPane(FindView):
             head.append(DiffRow(tag="more", text=f"  {rest} more operations"))
         if self._diff.growth is not None:
             source, count = self._diff.growth
-            text = f"most added by {line_text(source)}: +{count:,}"
+            text = f"  most added by {line_text(source)}: +{count:,}"
             head.append(DiffRow(tag="growth", text=text))
         self._show([*head, *changes])
 

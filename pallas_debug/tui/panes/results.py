@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from textual import on
@@ -35,6 +36,10 @@ DEBOUNCE = 0.15
 
 class Preview(ResultList, can_focus=False):
     """View of the hits of a group, each in its line."""
+
+    @property
+    def is_active(self) -> bool:
+        return False
 
     def cells(self, line: int) -> Cells:
         return self._draw(line, self.columns)
@@ -109,14 +114,10 @@ class SearchScreen(ListScreen[None]):
 
     def _list_groups(self) -> None:
         """List the groups below their kernels."""
-        groups = self._search.groups
-        if len(groups) < self._listed:
-            self._rows, self._listed = [], 0
-        for group in groups[self._listed :]:
-            last = self._rows[-1] if self._rows else None
-            if last is None or last.entry != group.entry:
-                self._rows.append(None)
-            self._rows.append(group)
+        groups = list(self._search.groups)
+        self._rows = []
+        for _, of_kernel in itertools.groupby(groups, key=lambda group: group.entry):
+            self._rows += [None, *of_kernel]
         is_first, self._listed = self._listed == 0, len(groups)
         self.listed.grow(len(self._rows), keep=1 if is_first else None)
 

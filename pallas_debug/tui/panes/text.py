@@ -76,13 +76,12 @@ class TextPane(FindView):
         self.module = Module([])
         """Parsed text; has no lines until parsing is done."""
         self._kind = self.module.kind
-        self.is_diff = False
         self._folds = Folds()
         self._values: dict[str, int | None] = {}
         self._origin: frozenset[int] = frozenset()
         self._ends: tuple[int, ...] = ()
         self._wanted: int | None = None
-        self._make: Callable[[Sequence[str], Kind], Module] = Module
+        self._make: Callable[[Sequence[str], Kind], Module] | None = Module
         self._heat: Mapping[int, Heat] = {}
         self._notes: Mapping[int, Note] = {}
         self._rows_below: dict[int, list[Cells]] = {}
@@ -100,20 +99,18 @@ class TextPane(FindView):
         self,
         lines: Sequence[str] | Lines,
         *,
-        is_diff: bool = False,
         keep: int | None = None,
-        make: Callable[[Sequence[str], Kind], Module] = Module,
+        make: Callable[[Sequence[str], Kind], Module] | None = Module,
     ) -> None:
         """Show lines, with the cursor on line `keep`; by default on the module's function.
 
         The caller closes a document once another text is shown.
 
         Args:
-          is_diff: whether the lines are a diff instead of a stage, and are not parsed.
-          make: parses the lines of a text of a certain kind.
+          make: parses the lines of a text of a certain kind; None for a message.
         """
         self.source = lines if isinstance(lines, Lines) else Lines(lines)
-        self.is_diff, self._make = is_diff, make
+        self._make = make
         self._heat, self._notes = {}, {}
         self.set_reactive(TextPane.panned, 0)
         self._begin(keep)
@@ -136,7 +133,7 @@ class TextPane(FindView):
                 f"no values, regions and Python lines: the text has {source.size / 1e6:,.0f} MB, "
                 f"the limit is {MAX_LINKED / 1e6:,.0f} MB"
             )
-        elif self.count and not (self.linked or self.is_diff):
+        elif self.count and self._make is not None and not self.linked:
             parts.append("parsing")
         if self.problem:
             parts.append(self.problem)
@@ -221,7 +218,7 @@ class TextPane(FindView):
     # The parsed text.
 
     def _link(self, complete: bool) -> None:
-        if self.is_diff or not complete or self.source.size > MAX_LINKED or not self.count:
+        if not (complete and self._make and self.count) or self.source.size > MAX_LINKED:
             return
         module = self._make(self.source.whole(), self._kind)
         if self.count <= AT_ONCE and self._kind != "bundles":

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from textual import work
 from textual.worker import Worker
 
-from pallas_debug.errors import PatternError
 from pallas_debug.ir.patterns import Pattern, Query, spans_of
 from pallas_debug.ir.search import finder
 from pallas_debug.tui.model.document import Lines
+from pallas_debug.tui.model.search import query_of
 from pallas_debug.tui.widgets.cells import Mark
 from pallas_debug.tui.widgets.lineview import LineView, ViewMessage, breathe
 
@@ -73,17 +73,7 @@ class FindView(LineView):
         """
         if self.sought is None or self.cursor != self._landed:
             self._from = self.cursor
-        self.problem = ""
-        self.sought = None
-        if text:
-            self.sought = Query(text=text, ignore_case=None)
-            try:
-                self.sought.compiled()
-            except PatternError as error:
-                self.problem = (
-                    f"not a regular expression: {error.reason}; searching for the literal text"
-                )
-                self.sought = Query(text=text, literal=True, ignore_case=None)
+        self.sought, self.problem = query_of(text) if text else (None, "")
         self._pattern = self.sought.compiled() if self.sought else None
         self._landed = self.cursor
         self._is_hit_wanted = self.sought is not None
