@@ -6,8 +6,6 @@ import sys
 import time
 
 from textual import work
-from textual.geometry import Region
-from textual.strip import Strip
 from textual.worker import get_current_worker
 
 from pallas_debug.tui.model.browser import Browser, Entry
@@ -23,9 +21,6 @@ from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.widgets.cells import Cells, fitted
 from pallas_debug.tui.widgets.lineview import ViewMessage
 from pallas_debug.tui.widgets.lists import ListPane
-
-BUDGET = 0.02
-"""Seconds per frame for reading rows; the rest are read in the background and drawn later."""
 
 FEW = 500
 """Maximum number of kernels whose rows are all read at the start, to count failures."""
@@ -58,7 +53,6 @@ class KernelPane(ListPane):
         self._browser = browser
         self.list = KernelList(browser)
         self.runs = Runs(browser)
-        self._draw_until = 0.0
         self._unread: list[Entry] = []
         self._reading = False
 
@@ -199,18 +193,12 @@ class KernelPane(ListPane):
 
     # Drawing.
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        self._draw_until = time.monotonic() + BUDGET
-        strips = super().render_lines(crop)
-        if self._unread:
-            self.call_later(self._read_unread)
-        return strips
-
     def _row(self, entry: Entry) -> KernelRow | None:
+        """Return the row of a kernel, or have it read."""
         row = self.list.known(entry)
-        if row is None and time.monotonic() < self._draw_until:
-            return self.list.learn(entry)
         if row is None and entry not in self._unread:
+            if not self._unread:
+                self.call_later(self._read_unread)
             self._unread.append(entry)
         return row
 
