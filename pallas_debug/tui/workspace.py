@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import PurePath
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -333,7 +334,8 @@ class Workspace(Shell):
         if self._sourced != self.entry:
             self._sourced = self.entry
             line = self.browser.source_line(self.entry) - 1
-            frame_of(self.source).show_title(self.browser.source_file(self.entry) or "")
+            file = PurePath(self.browser.source_file(self.entry) or "")
+            frame_of(self.source).show_title(file.name)
             self.source.show(self.browser.source_lines(self.entry), keep=line)
             self.source.scroll_to(y=max(line - 1, 0), animate=False, force=True)
         self._follow_text()
