@@ -318,13 +318,11 @@ class DebuggerApp(ThemedApp):
         name = self.shown.selected if self.shown is not None else None
         given = {"break": f"break {line} if ", "watch": f"watch {name or ''}"}
         given["who"] = f"who {name or ''}["
-        field = self.query_one(Prompt)
-        field.ask(
+        self.query_one(Prompt).ask(
             "command",
             value=given.get(what, ""),
             done=lambda text: self._run(lambda: [f"> {text}", *self.prompt.execute(text)]),
         )
-        field.focus()
 
     @on(Input.Submitted)
     def _submitted(self) -> None:

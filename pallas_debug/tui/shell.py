@@ -67,7 +67,7 @@ class Prompt(Input):
         typed: Callable[[str], None] | None = None,
         done: Callable[[str], None] | None = None,
     ) -> None:
-        """Ask for something; the caller sets the focus.
+        """Ask for something, immediately, as the next key is for the prompt.
 
         Args:
           typed: called after every change.
@@ -78,6 +78,7 @@ class Prompt(Input):
         self.value = value
         self.cursor_position = len(value)
         self.add_class("asking")
+        self.screen.set_focus(self)
 
     def cancel(self) -> None:
         """Hide the prompt."""
@@ -256,18 +257,6 @@ class Shell(ThemedApp, inherit_bindings=False):
         self.push_screen(HelpScreen(help_sections(registry().values(), pane)))
 
     # Questions.
-
-    def ask(
-        self,
-        what: str,
-        *,
-        value: str = "",
-        typed: Callable[[str], None] | None = None,
-        done: Callable[[str], None] | None = None,
-    ) -> None:
-        """Ask for something in the prompt; see `Prompt.ask`."""
-        self.prompt.ask(what, value=value, typed=typed, done=done)
-        self.screen.set_focus(self.prompt)
 
     async def action_finish_prompt(self) -> None:
         """Accept the typed text, before handling keys that were typed after it."""

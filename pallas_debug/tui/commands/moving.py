@@ -55,7 +55,7 @@ class MovingActions(Workspace):
     def action_filter_list(self) -> None:
         pane = self.steps if self.focused is self.steps else self.kernels
         self.back_to = pane
-        self.ask(pane.filter_hint, value=pane.filter_text, typed=pane.filter)
+        self.prompt.ask(pane.filter_hint, value=pane.filter_text, typed=pane.filter)
 
     @action("kernels.other_dump", "B", "the kernel in the other directory")
     def action_other_dump(self) -> None:

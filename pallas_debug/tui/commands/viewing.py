@@ -25,7 +25,7 @@ class ViewingActions(Workspace):
             self.shown.search(value)
             self.update_status()
 
-        self.ask("regular expression", typed=typed)
+        self.prompt.ask("regular expression", typed=typed)
 
     @action("search.previous", "N", "previous hit", arguments="-1")
     @action("search.next", "n", "next hit", arguments="1")
