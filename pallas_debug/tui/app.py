@@ -8,7 +8,6 @@ from textual import work
 
 from pallas_debug.render import plural
 from pallas_debug.tui import _textual
-from pallas_debug.tui.commands.going import GoingActions
 from pallas_debug.tui.commands.marking import MarkingActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
@@ -37,7 +36,7 @@ def preload() -> None:
     import pallas_debug.tui.panes.dialogs  # noqa: F401
 
 
-class BrowseApp(GoingActions, MarkingActions, MovingActions, ViewingActions, OutputActions):
+class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
     """App of `pallas-debug browse`: kernels, their passes, and the text of each.
 
     Args:
