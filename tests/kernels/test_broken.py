@@ -13,7 +13,6 @@ from broken_kernels import (
     BUNDLED,
     FOR_GPU,
     BrokenKernel,
-    broken,
 )
 
 from pallas_debug.findings.faults import Fault
@@ -27,13 +26,6 @@ def test_there_are_at_least_40_and_every_name_is_its_own() -> None:
     assert len(BROKEN) >= 40
     assert len({kernel.name for kernel in ALL}) == len(ALL)
     assert len({kernel.summary for kernel in ALL}) == len(ALL)
-
-
-def test_six_are_bundled() -> None:
-    assert BUNDLED is bundled.BROKEN
-    assert len(BUNDLED) == 6
-    assert len({kernel.fault for kernel in BUNDLED}) == 6
-    assert set(BUNDLED) < set(BROKEN)
 
 
 WITHOUT_A_KERNEL = {
@@ -54,23 +46,6 @@ def test_every_fault_has_a_kernel() -> None:
     found = {Fault(kernel.fault) for kernel in ALL}
     assert found.isdisjoint(WITHOUT_A_KERNEL)
     assert found | set(WITHOUT_A_KERNEL) == set(Fault)
-
-
-def test_found_by_name() -> None:
-    for kernel in ALL:
-        assert broken(kernel.name) is kernel
-    for kernel in BUNDLED:
-        assert bundled.broken(kernel.name) is kernel
-
-
-def test_unknown_name() -> None:
-    for find, kernels in ((broken, ALL), (bundled.broken, BUNDLED)):
-        with pytest.raises(ValueError) as error:
-            find("sound")
-        names = ", ".join(kernel.name for kernel in kernels)
-        assert str(error.value) == (
-            f"There is no broken kernel 'sound'. The broken kernels are: {names}."
-        )
 
 
 @each

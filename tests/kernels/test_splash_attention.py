@@ -20,7 +20,6 @@ from pallas_debug_kernels.ops.splash_attention import (
     BlockSizes,
     CausalMask,
     LocalMask,
-    NumpyMask,
     SegmentIds,
     splash_attention_reference,
 )
@@ -118,20 +117,3 @@ def test_hidden_blocks_are_neither_read_forward_nor_backward() -> None:
     for actual, whole in ((dk, expected[2]), (dv, expected[3])):
         assert error_of(actual[:, 128:], whole[:, 128:]) <= 1e-5
         assert np.isnan(actual[:, :128]).any()
-
-
-@pytest.mark.slow
-def test_a_mask_that_was_processed_once_serves_many_calls() -> None:
-    attend = make_splash_attention(NumpyMask(CAUSAL[:, :]))
-    expected = partial(splash_attention_reference, mask=CAUSAL)
-    with pltpu.force_tpu_interpret_mode(True):
-        for q_heads, dtype in ((1, "float32"), (3, "float32")):
-            q, k, v, _ = random_qkv(q_heads=q_heads, dtype=dtype)
-            assert error_of(attend(q, k, v), expected(q, k, v)) <= 1e-5
-
-
-@pytest.mark.parametrize(
-    "size, block", [(128, 128), (512, 512), (640, 128), (768, 384), (1280, 256), (4096, 512)]
-)
-def test_default_blocks(size: int, block: int) -> None:
-    assert BlockSizes.default(size, 4096) == BlockSizes.same(block, 512)

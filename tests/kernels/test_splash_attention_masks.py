@@ -42,12 +42,6 @@ def test_slices(name: str) -> None:
         np.testing.assert_array_equal(part, dense[index])
 
 
-def test_masks_are_lazy() -> None:
-    size = 10**9
-    at = slice(size - 2, size)
-    np.testing.assert_array_equal(CausalMask((size, size))[at, at], np.tri(2, dtype=bool))
-
-
 def test_equality_and_hash() -> None:
     assert CausalMask(SHAPE) == CausalMask(SHAPE) != CausalMask(SHAPE, offset=1)
     assert CausalMask(SHAPE) != FullMask(SHAPE)
@@ -92,15 +86,6 @@ def test_a_processed_mask_is_the_mask(name: str, kv_major: bool) -> None:
     for table in (info.data_next, info.block_mask, info.mask_next):
         assert table.dtype == np.int32
         assert table.shape == info.block_mask.shape
-
-
-@pytest.mark.parametrize("name", ["causal", "local_offset", "full"])
-def test_intervals_are_classified_as_their_entries_are(name: str) -> None:
-    mask, dense = MASKS[name]
-    by_bounds, _ = process_mask(mask, (128, 128))
-    by_entry, _ = process_mask(NumpyMask(np.ascontiguousarray(dense)), (128, 128))
-    np.testing.assert_array_equal(by_bounds.block_mask, by_entry.block_mask)
-    np.testing.assert_array_equal(by_bounds.data_next, by_entry.data_next)
 
 
 def test_the_table_of_a_causal_mask() -> None:

@@ -57,11 +57,8 @@ class FlashBlockSizes:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            size = getattr(self, field.name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(
-                    f"{OPERATION}: {field.name} is {size!r}. It must be a positive int."
-                )
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"{OPERATION}: {field.name} must be at least 1.")
         for major_name, minor_name in _MINOR_OF.items():
             major, minor = getattr(self, major_name), getattr(self, minor_name)
             if major % minor:

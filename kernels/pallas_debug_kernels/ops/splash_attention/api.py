@@ -1,9 +1,7 @@
 """Public API of splash attention, which is block-sparse."""
 
-import math
 from collections.abc import Callable
 from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -62,10 +60,10 @@ def splash_attention(
       `[num_q_heads, q_seq, head_dim]`, with the dtype of `q`.
 
     Raises:
-      ValueError: for any other shape, dtype, mask, scale or block size.
+      ValueError: for any other shape, dtype or block size, or a mask that does not fit.
     """
     _check_arrays(q, k, v)
-    mask = _checked_mask(mask)
+    mask = _as_mask(mask)
     _check_mask_fits(mask, q, k)
     attend = make_splash_attention(
         mask,
@@ -88,24 +86,13 @@ def make_splash_attention(
     `attend(q, k, v, segment_ids)` then equals `splash_attention` with these arguments.
 
     Raises:
-      ValueError: for a mask, scale, cap or block size that `splash_attention` does not accept.
+      ValueError: for a mask or block size that `splash_attention` does not accept.
     """
-    mask = _checked_mask(mask)
+    mask = _as_mask(mask)
     q_seq, kv_seq = mask.shape[-2:]
     blocks = SplashBlockSizes.default(q_seq, kv_seq) if block_sizes is None else block_sizes
-    if not isinstance(blocks, SplashBlockSizes):
-        raise ValueError(
-            f"splash_attention: block_sizes is {blocks!r}. It must be BlockSizes or None."
-        )
     blocks.check(q_seq, kv_seq)
-    if not _is_finite(sm_scale):
-        raise ValueError(f"splash_attention: sm_scale is {sm_scale!r}. It must be a finite number.")
     cap = attn_logits_soft_cap
-    if cap is not None and not (_is_finite(cap) and cap > 0):
-        raise ValueError(
-            f"splash_attention: attn_logits_soft_cap is {cap!r}. "
-            "It must be a positive number, or None for no cap."
-        )
     infos, computed = _processed(mask, blocks)
     static = _Static(
         scores=tuple(
@@ -251,22 +238,9 @@ def _check_arrays(q: jax.Array, k: jax.Array, v: jax.Array) -> None:
     check_same_dtype("splash_attention", "v", v, "q", q)
 
 
-def _checked_mask(mask: AnyMask) -> Mask | MultiHeadMask:
-    """Validate the mask, converting numpy arrays to mask objects."""
-    if isinstance(mask, Mask | MultiHeadMask):
-        return mask
+def _as_mask(mask: AnyMask) -> Mask | MultiHeadMask:
     if not isinstance(mask, np.ndarray):
-        raise ValueError(
-            f"splash_attention: mask is a {type(mask).__name__}. "
-            "It must be a Mask, a MultiHeadMask, or a bool numpy array."
-        )
-    if mask.dtype != np.bool_:
-        raise ValueError(f"splash_attention: mask has dtype {mask.dtype.name}. It must be bool.")
-    if mask.ndim not in (2, 3) or 0 in mask.shape:
-        raise ValueError(
-            f"splash_attention: mask has shape {mask.shape}. "
-            "It must be [q_seq, kv_seq] or [num_q_heads, q_seq, kv_seq], not empty."
-        )
+        return mask
     return NumpyMask(mask) if mask.ndim == 2 else MultiHeadMask(map(NumpyMask, mask))
 
 
@@ -283,11 +257,6 @@ def _check_mask_fits(mask: Mask | MultiHeadMask, q: jax.Array, k: jax.Array) -> 
 
 def _checked_segment_ids(segment_ids: SegmentIds, q_seq: int, kv_seq: int) -> SegmentIds:
     """Validate the ids, converting them to int32 arrays."""
-    if not isinstance(segment_ids, tuple) or len(segment_ids) != 2:
-        raise ValueError(
-            f"splash_attention: segment_ids is a {type(segment_ids).__name__}. "
-            "It must be SegmentIds(q, kv) or None."
-        )
     for name, ids, dim, size in (
         ("q", segment_ids[0], "q_seq", q_seq),
         ("kv", segment_ids[1], "kv_seq", kv_seq),
@@ -297,14 +266,5 @@ def _checked_segment_ids(segment_ids: SegmentIds, q_seq: int, kv_seq: int) -> Se
                 f"splash_attention: segment_ids.{name} has shape {ids.shape}. "
                 f"It must be ({size},), that is ({dim},)."
             )
-        if not jnp.issubdtype(ids.dtype, jnp.integer):
-            raise ValueError(
-                f"splash_attention: segment_ids.{name} has dtype {ids.dtype.name}. "
-                "It must be int32."
-            )
     q_ids, kv_ids = (jnp.asarray(ids).astype(jnp.int32) for ids in segment_ids)
     return SegmentIds(q=q_ids, kv=kv_ids)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)

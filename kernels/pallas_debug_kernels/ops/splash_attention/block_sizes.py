@@ -31,10 +31,10 @@ class SplashBlockSizes:
     def __post_init__(self) -> None:
         for field in fields(self):
             size = getattr(self, field.name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size % LANES:
+            if size < 1 or size % LANES:
                 raise ValueError(
                     f"BlockSizes: {field.name} is {size!r}. "
-                    f"It must be an int, a positive multiple of {LANES}."
+                    f"It must be a positive multiple of {LANES}."
                 )
         for whole in ("block_kv", "block_kv_dkv"):
             size, part = getattr(self, whole), getattr(self, f"{whole}_compute")

@@ -36,14 +36,6 @@ class IntervalMask(Mask):
 
     shape: tuple[int, int]
 
-    def __post_init__(self) -> None:
-        shape = self.shape
-        if not isinstance(shape, tuple) or len(shape) != 2 or not all(_is_size(n) for n in shape):
-            raise ValueError(
-                f"{type(self).__name__}: shape is {shape!r}. "
-                "It must be (q_seq, kv_seq), two positive ints."
-            )
-
     @abstractmethod
     def bounds(self, q: Positions) -> Bounds:
         """Return the first and the last key that each of the queries `q` sees; None is no bound."""
@@ -76,10 +68,6 @@ class CausalMask(IntervalMask):
 
     offset: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_int("CausalMask", "offset", self.offset)
-
     def bounds(self, q: Positions) -> Bounds:
         return None, q + self.offset
 
@@ -93,16 +81,6 @@ class LocalMask(IntervalMask):
 
     window_size: tuple[int | None, int | None]
     offset: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_int("LocalMask", "offset", self.offset)
-        window = self.window_size
-        if not isinstance(window, tuple) or len(window) != 2 or not all(map(_is_reach, window)):
-            raise ValueError(
-                f"LocalMask: window_size is {window!r}. "
-                "It must be (left, right), each an int of at least 0, or None for no bound."
-            )
 
     def bounds(self, q: Positions) -> Bounds:
         left, right = self.window_size
@@ -120,16 +98,7 @@ class NumpyMask(Mask):
     shape: tuple[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        array = self.array
-        if not isinstance(array, np.ndarray) or array.ndim != 2 or 0 in array.shape:
-            is_array = isinstance(array, np.ndarray)
-            what = f"has shape {array.shape}" if is_array else f"is a {type(array).__name__}"
-            raise ValueError(
-                f"NumpyMask: array {what}. It must be a numpy array [q_seq, kv_seq], not empty."
-            )
-        if array.dtype != np.bool_:
-            raise ValueError(f"NumpyMask: array has dtype {array.dtype.name}. It must be bool.")
-        object.__setattr__(self, "shape", array.shape)
+        object.__setattr__(self, "shape", self.array.shape)
 
     def __getitem__(self, index: Index) -> np.ndarray:
         return self.array[index]
@@ -149,33 +118,8 @@ class MultiHeadMask:
 
     def __init__(self, masks: Iterable[Mask]) -> None:
         object.__setattr__(self, "masks", tuple(masks))
-        if not self.masks:
-            raise ValueError("MultiHeadMask: masks is empty. It must hold one Mask for each head.")
-        for head, mask in enumerate(self.masks):
-            if not isinstance(mask, Mask):
-                raise ValueError(
-                    f"MultiHeadMask: masks[{head}] is a {type(mask).__name__}. It must be a Mask."
-                )
-            if mask.shape != self.masks[0].shape:
-                raise ValueError(
-                    f"MultiHeadMask: masks[{head}] has shape {mask.shape}. "
-                    f"It must be {self.masks[0].shape}, the shape of masks[0]."
-                )
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(heads, q_seq, kv_seq)"""
         return (len(self.masks), *self.masks[0].shape)
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _is_reach(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
-
-
-def _check_int(owner: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{owner}: {name} is {value!r}. It must be an int.")
