@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pallas_debug_pytest.fixtures import Pallas
 
 FIXTURES = frozenset({"pallas", "pallas_target"})
-REPORTED = "_pallas"
-"""Attribute of a test's report that contains its kernels, as plain JSON that xdist can send."""
 OUTPUT = "pallas_debug"
 """Key of the final output of an xdist worker."""
 

@@ -1,7 +1,7 @@
 """Header and summary of the run, and the start of its parts. No jax.
 
 Imported when an option, a marker or a fixture needs it. Under xdist every worker has a watcher. The
-controller has none, and does not import jax: it learns about kernels from the tests' reports, and
+controller has none, and does not import jax: it learns about kernels from the workers' outputs, and
 reads their compilations from the dump directory.
 
 PYTEST_DONT_REWRITE
@@ -29,7 +29,7 @@ from pallas_debug.installed import require_jax
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict.formats import text as verdicts
-from pallas_debug_pytest import OUTPUT, REPORTED, options
+from pallas_debug_pytest import OUTPUT, options
 from pallas_debug_pytest.marks import Settings
 from pallas_debug_pytest.marks import settings as settings_of
 
@@ -98,27 +98,20 @@ class Listener:
             doing.append("faults of every kind fail the test")
         return doing
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        with guarded("report", f"reading what became of {report.nodeid}", self.add_problem):
-            self._read(report.nodeid, getattr(report, REPORTED, {}))
-
-    def _read(self, nodeid: str, data: Mapping[str, Any]) -> None:
-        """Note what a test used and found, from one of its reports."""
-        for kernel, has_run in data.get("kernels", {}).items():
-            self._tests.add(nodeid)
-            self._ran[kernel] = has_run or self._ran.get(kernel, False)
-        if data.get("findings"):
-            self._found[nodeid] = data["findings"]
-        self._targets.update(data.get("targets", ()))
-
     def add_problem(self, problem: PallasDebugError) -> None:
         """Report a problem of ours in the summary, without failing a test."""
         self.problems.append(str(problem))
 
     def receive(self, output: Mapping[str, Any]) -> None:
+        """Take the output of a process: among others, what each test used and found."""
         self._received.append(output)
-        for nodeid, data in output.get("reports", ()):  # pytest's may have come too early
-            self._read(nodeid, data)
+        for nodeid, data in output.get("reports", ()):
+            for kernel, has_run in data["kernels"].items():
+                self._tests.add(nodeid)
+                self._ran[kernel] = has_run or self._ran.get(kernel, False)
+            if data["findings"]:
+                self._found[nodeid] = data["findings"]
+            self._targets.update(data["targets"])
 
     # Before other plugins, whose reports include the exit status.
     @pytest.hookimpl(tryfirst=True)
@@ -142,24 +135,18 @@ class Listener:
                 raise
         is_worker = hasattr(self._config, "workeroutput")
         if self._ran and not any(self._ran.values()) and exitstatus == 0 and not is_worker:
-            reason = (
+            self.not_judged(
                 f"no test ran a kernel to its end ({_listed(self._ran)}): they were only lowered, "
                 "or are in branches that were not taken"
             )
-            self.unjudged.append(Gap(kernel="the whole run", engine="", reason=reason))
 
     def lose(self, problem: PallasDebugError) -> None:
         """Record that a watcher's output, and so its judgements, were lost."""
         self.add_problem(problem)
         if self._settings.judges:
-            self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
+            self.not_judged(str(problem))
 
-    def not_started(self, problem: PallasDebugError) -> None:
-        """Record that tests run without what the options or their markers request."""
-        reason = (
-            f"{problem} The tests ran as without pallas-debug: some may have passed or been "
-            "skipped only for that reason"
-        )
+    def not_judged(self, reason: str) -> None:
         self.unjudged.append(Gap(kernel="the whole run", engine="", reason=reason))
 
     def _together(self) -> dict[str, Any]:
@@ -364,7 +351,10 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
     except pytest.UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - a bug of ours, or the state of the machine
-        listen(config).not_started(problem_of(error, "hook", doing))
+        listen(config).not_judged(
+            f"{problem_of(error, 'hook', doing)} The tests ran as without pallas-debug: some may "
+            "have passed or been skipped only for that reason"
+        )
 
 
 def watch(config: pytest.Config) -> Watcher:

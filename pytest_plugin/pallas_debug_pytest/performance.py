@@ -25,7 +25,6 @@ from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.changes import baselines
 from pallas_debug.profile.changes.baselines import Baseline, BaselineRow
 from pallas_debug.profile.stats import Stats
-from pallas_debug.quantities import size_text
 from pallas_debug.store import open_dumps
 from pallas_debug.store.disk import write_whole
 from pallas_debug.store.profiles import read_profile
@@ -222,17 +221,11 @@ def _read(file: Path) -> Baseline:
       BaselineError: it cannot be read.
     """
     try:
-        with file.open("rb") as opened:
-            content = opened.read(baselines.MAX_BYTES + 1)
+        return baselines.decode(file.read_bytes(), str(file))
     except FileNotFoundError:
         return Baseline()
     except OSError as error:
         raise baselines.BaselineError(f"{file} cannot be read: {error.strerror}") from error
-    if len(content) > baselines.MAX_BYTES:
-        raise baselines.BaselineError(
-            f"{file} is larger than {size_text(baselines.MAX_BYTES)}: it is not a baseline"
-        )
-    return baselines.decode(content, str(file))
 
 
 @contextlib.contextmanager

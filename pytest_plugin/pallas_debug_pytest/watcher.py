@@ -30,7 +30,7 @@ from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
 from pallas_debug.session.options import Mode
-from pallas_debug_pytest import REPORTED, marks
+from pallas_debug_pytest import marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks, Settings
 
@@ -441,7 +441,6 @@ class Watcher:
         kernels = dict(zip(folders, map(running.has_run, used), strict=True))
         targets = list(running.marks.targets or ())
         data: dict[str, object] = {"kernels": kernels, "targets": targets, "findings": found}
-        setattr(report, REPORTED, data)
         self._reports.append((report.nodeid, data))
         if not report.failed:
             return

@@ -137,7 +137,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
         [
             "broken_kernel-* v5e: failed (lowering): *test_kernels.py:4: Unimplemented primitive*",
             "  unimplemented-primitive: interpret modes run any jax operation; *",
-            "  try: express it with other operations: a cumulative sum as a product with a triangular *",
+            "  try: multiply by a triangular matrix of ones: *",
             "1 kernel for v5e in dumps (1 failed), used by 1 test",
             "next: pallas-debug explain dumps/broken_kernel-*",
         ]

@@ -31,9 +31,6 @@ KIND = "kernel-baseline"
 SCHEMA = 1
 """Schema version; incremented when readers of an earlier version would misread a baseline."""
 
-MAX_BYTES = 1 << 24
-"""Maximum size in bytes of a baseline file."""
-
 UPDATE = "-o pallas_update_baselines=on"
 
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
