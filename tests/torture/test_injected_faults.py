@@ -1,14 +1,15 @@
 """Exceptions injected at every boundary: the program keeps its result, a verdict shows `?`.
 
-The faults are rows of one table: what is patched, which boundary guards it, and the text of the
-resulting problem. Each is raised as several exceptions; the sample takes one of them per row.
+The faults are rows of one table: what is patched, and the text of the resulting problem. Each row
+raises one of several exceptions.
 """
 
 from __future__ import annotations
 
 import errno
 import importlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,15 +115,6 @@ def inject(monkeypatch: pytest.MonkeyPatch) -> Injected:
     return Injected(monkeypatch)
 
 
-def chosen(rows: Sequence[Any]) -> list[Any]:
-    """Each row with one of the exceptions, and all the rest for `--torture=full`."""
-    return [
-        pytest.param(row, error, i == n % len(EXCEPTIONS), id=f"{row}-{type(error).__name__}-{i}")
-        for n, row in enumerate(rows)
-        for i, error in enumerate(EXCEPTIONS)
-    ]
-
-
 def words(error: Exception, doing: str) -> list[str]:
     """What a problem has to say of an exception."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -138,18 +130,16 @@ def words(error: Exception, doing: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("fault, error, is_sample", chosen(FAULTS))
+@pytest.mark.parametrize(
+    "fault, error", [*zip(FAULTS, itertools.cycle(EXCEPTIONS), strict=False)], ids=str
+)
 def test_a_decorated_function_keeps_its_result(
     fault: Fault,
     error: Exception,
-    is_sample: bool,
-    is_full: bool,
     inject: Injected,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    if not (is_sample or is_full):
-        pytest.skip("--torture=full")
     inject(fault, error)
     decorated = pallas_debug.debug(targets="", to=tmp_path)(vector_add)
     np.testing.assert_array_equal(decorated(X, X), 2 * X)
@@ -230,14 +220,9 @@ def statuses(verdict: Verdict) -> dict[str, str]:
     return {o.column: o.status for o in verdict.outcomes if o.kernel}
 
 
-@pytest.mark.parametrize("error", EXCEPTIONS[:2], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("engine", JUDGED)
-def test_an_engine_that_raises_leaves_a_cell_that_says_so(
-    engine: str, error: Exception, inject: Injected, is_full: bool
-) -> None:
-    if not is_full and isinstance(error, OSError) != (engine == "compile"):
-        pytest.skip("--torture=full")
-    fault = JUDGED[engine]
+def test_an_engine_that_raises_leaves_a_cell_that_says_so(engine: str, inject: Injected) -> None:
+    fault, error = JUDGED[engine], EXCEPTIONS[engine == "compile"]
     inject(fault, error)
     asked = f"static,{engine}"
     reference = {"reference": jnp.add} if engine == "values" else {}
