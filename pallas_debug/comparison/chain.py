@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from bisect import bisect
@@ -22,6 +23,7 @@ from pallas_debug.bridge.walk import evaluate
 from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison.areas import Area, aligned, index_text
 from pallas_debug.comparison.compared import ComparedCall
+from pallas_debug.comparison.masks import MaskObserver
 from pallas_debug.comparison.writes import (
     BufferName,
     LoggedRead,
@@ -33,6 +35,7 @@ from pallas_debug.errors import MachineError
 from pallas_debug.findings.mismatch import ChainCause, ChainPlace, Verb, WriterChain, action
 from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.model import Link, SourceLine
 
 SECONDS = 30.0
@@ -57,9 +60,11 @@ def find(compared: ComparedCall, origin: KernelOrigin, bad: np.ndarray) -> Write
       The chain; if it is unknown, it says why.
     """
     assert origin.captured is not None
-    observer = WriteObserver(_position(origin), time.monotonic() + SECONDS)
+    deadline = time.monotonic() + SECONDS
+    observer = WriteObserver(_position(origin), deadline)
     try:
-        _run(*_called(compared, origin.path), observer)
+        called = _called(compared, origin.path)
+        _run(*called, observer)
     except OutOfTime:
         return WriterChain(unknown=f"a run on the kernel machine takes more than {SECONDS:g} s")
     except MachineError as error:
@@ -67,7 +72,28 @@ def find(compared: ComparedCall, origin: KernelOrigin, bad: np.ndarray) -> Write
     except Stopped as error:
         return WriterChain(unknown=f"the kernel machine stops at a fault: {error.reason}")
     name = origin.captured.kernel.of_kind("output")[origin.output].name
-    return _Chain(observer, name, bad).found()
+    search = _Chain(observer, name, bad)
+    found = search.found()
+    if found.cause is None and found.links:
+        newest = found.links[0]
+        masks = MaskObserver(search.wrong, newest.grid_point or (), deadline)
+        with contextlib.suppress(OutOfTime, MachineError):
+            _run(*called, masks, fuse=False)
+            found = replace(found, cause=_of_condition(masks, newest))
+    return found
+
+
+def _of_condition(masks: MaskObserver, newest: Link) -> ChainCause | None:
+    if masks.found is None:
+        return None
+    line, is_true = masks.found
+    point = newest.grid_point or ()
+    return ChainCause(
+        kind="where true" if is_true else "where false",
+        place=ChainPlace(line=line, point=point),
+        other=ChainPlace(line=newest.source, point=point, iterations=newest.loop),
+        buffer=newest.buffer,
+    )
 
 
 def _position(origin: KernelOrigin) -> int:
@@ -85,14 +111,19 @@ def _called(compared: ComparedCall, path: Point) -> tuple[Capture, Sequence[Any]
         return evaluate.called(*given, path)
 
 
-def _run(captured: Capture, operands: Sequence[Any], observer: WriteObserver) -> None:
+def _run(
+    captured: Capture, operands: Sequence[Any], observer: MachineObserver, *, fuse: bool = True
+) -> None:
     """Run a kernel on the machine.
+
+    Args:
+      fuse: as for `launch`.
 
     Raises:
       MachineError: the machine cannot run the kernel.
     """
     try:
-        decoded = launch(captured)
+        decoded = launch(captured, fuse=fuse)
     except (NotImplementedError, AssertionError) as error:
         message = str(error) or type(error).__name__
         raise MachineError(
@@ -133,12 +164,13 @@ class _Chain:
 
     Attributes:
       block: the output's block that contains the element; None if it has no blocks.
+      wrong: mask of the wrong elements of that block, or of the output.
     """
 
     def __init__(self, observer: WriteObserver, output: str, bad: np.ndarray) -> None:
         self._observer = observer
         self._output = output
-        self._bad = bad
+        self._bad = self.wrong = bad
         self._writes: dict[int, list[LoggedWrite]] = defaultdict(list)
         self._reads: dict[int, list[LoggedRead]] = defaultdict(list)
         for event in observer.log:
@@ -158,6 +190,7 @@ class _Chain:
         newest = next(iter(history.writes), None)
         if newest is not None and newest.kind == "write back":
             self.block = newest.block
+            self.wrong = self._bad if newest.index is None else self._bad[newest.index]
             block = index_text("", newest.index).strip("[]")
             chain = replace(chain, block=block, written=newest.point)
             (history,) = itertools.islice(self._behind(history, set()), 1)

@@ -89,7 +89,7 @@ class ChainPlace(NamedTuple):
         return where(self.line)
 
 
-CauseKind = Literal["replaced", "not reset", "left over"]
+CauseKind = Literal["replaced", "not reset", "left over", "where true", "where false"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,10 @@ class ChainCause:
     """Something certain about a chain that explains a wrong value.
 
     Attributes:
-      place: line to look at: of the write that replaces another, or of the read.
-      other: the other side: the write that is replaced, that the value began with, or that is read.
+      place: line to look at: of the write that replaces another, of the read, or of the condition
+        whose value the wrong elements share.
+      other: the other side: the write that is replaced, that the value began with, that is read, or
+        that is wrong.
     """
 
     kind: CauseKind

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pallas_debug.findings.collector import Collector, key, merged
-from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.faults import Fault, Severity, named
 from pallas_debug.model import Finding, SourceLine, Witness
 
 WITNESS = ("grid_point", "operand", "source", "other", "index", "shape", "values")
@@ -181,6 +181,24 @@ def test_a_compiler_that_dies_died_of_what_it_was_to_refuse() -> None:
     assert (death.message, death.targets) == (deaths[0].message, ("v5e", "v6e"))
     assert found.targets == ("v5e", "v6e")
     assert len(merged([deaths[0], finding("OutOfBoundsRead", "static", 9)])) == 2
+
+
+def test_no_fault_has_two_names() -> None:
+    assert len({str(fault) for fault in Fault}) == len(Fault.__members__)
+    assert all(named(str(fault)) is fault for fault in Fault)
+    assert named("Curious") is None
+    with pytest.raises(ValueError, match="Curious"):
+        Fault("Curious")
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_every_fault_has_a_severity_an_engine_and_a_summary(fault: Fault) -> None:
+    assert fault.isalnum()
+    assert fault[0].isupper()
+    assert isinstance(fault.severity, Severity)
+    assert fault.engines
+    assert fault.summary
+    assert not fault.summary.endswith(".")
 
 
 def test_results_that_differ_come_after_what_may_have_changed_them() -> None:
