@@ -61,7 +61,7 @@ def dump_function(
                 asked = trace.lower_for_kernels(function, args, kwargs, target)
             every += captures
             # Tracing for another chip may produce different kernels.
-            session.request(captures, (target,) if asked else session.targets)
+            session.queue.request(captures, (target,) if asked else session.targets)
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
                 tables = partial(prefetch.tables, function, args, kwargs, target)
                 session.stored.wait()  # for less complete maps of the same blocks
@@ -118,7 +118,7 @@ def explanation_of(error: BaseException) -> str | None:
 def _is_spared(session: Session, problem: PallasDebugError) -> bool:
     """Return whether a problem is a bug, ours or a plugin's, that affected no kernel's files."""
     if isinstance(problem, InternalError):
-        lost = {str(known) for known in session.lost.values()}
+        lost = {str(known) for known in session.queue.lost.values()}
         return problem.boundary != "store" and str(problem) not in lost
     return isinstance(problem, PluginError)
 

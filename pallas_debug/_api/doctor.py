@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Literal
 
 from pallas_debug._version import __version__
+from pallas_debug.bridge import versions
 from pallas_debug.installed import REMEDY, jax_problem
 
 State = Literal["ok", "warning", "failed"]
@@ -90,7 +91,7 @@ def _without_jax(problem: str) -> Iterator[Check]:
         detail=f"{problem}: kernels cannot be compiled, checked or interpreted here",
         remedy=REMEDY,
     )
-    libtpu = _version_of("libtpu")
+    libtpu = versions.installed().get("libtpu")
     yield Check(
         name="libtpu",
         state="ok" if libtpu else "failed",
@@ -100,16 +101,7 @@ def _without_jax(problem: str) -> Iterator[Check]:
     yield Check(name="dumps", state="ok", detail="can be read and browsed without jax")
 
 
-def _version_of(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _jax() -> Iterator[Check]:
-    from pallas_debug.bridge import versions
-
     installed = versions.installed()
     yield Check(
         name="jax",
@@ -127,7 +119,7 @@ def _complete(name: str, lacks: Sequence[str], what: str, fine: str, then: str) 
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives, versions
+    from pallas_debug.bridge import jaxcompat, meaning, patches, primitives
 
     used = sum(len(internal.names) for internal in jaxcompat.internals())
     yield _complete(
@@ -167,8 +159,6 @@ def _hooks() -> Iterator[Check]:
 
 
 def _libtpu() -> Iterator[Check]:
-    from pallas_debug.bridge import versions
-
     installed = versions.installed().get("libtpu")
     wanted = _pinned_libtpu()
     if installed is None:

@@ -220,15 +220,6 @@ class Session:
         self.stored.wait()
         return self.dumps if self.store is None else self.store.kept(self.dumps)
 
-    @property
-    def lost(self) -> Mapping[tuple[str, str], PallasDebugError]:
-        """Errors that prevented compilations, by digest and target."""
-        return self.queue.lost
-
-    def request(self, captures: Iterable[capture.Capture], wanted: Iterable[Target]) -> None:
-        """Compile kernels in the background, each once per target."""
-        self.queue.request(captures, wanted)
-
     def start_compiler(self) -> None:
         """Start a compiler process in the background, ahead of the first kernel.
 

@@ -130,7 +130,7 @@ def ran(
 
 def session_problems(session: Session) -> list[str]:
     """Errors of a session, but for those of plugins, and reasons why kernels are not judged."""
-    lost = set(map(str, session.lost.values()))
+    lost = set(map(str, session.queue.lost.values()))
     ours = (p for p in session.problems if not isinstance(p, PluginError | KernelNotJudged))
     return [text for text in map(str, ours) if text not in lost]
 

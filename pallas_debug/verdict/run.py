@@ -493,7 +493,7 @@ class Verifier:
             if (fitting := self._fitting(captured, self._found.targets[digest]))
         ]
         for captured, targets in wanted if "compile" in asked else ():
-            session.request([captured], targets)
+            session.queue.request([captured], targets)
         if "static" in asked:
             self._doing = "static"
             tables, notes = ask.prefetched(call, wanted)
