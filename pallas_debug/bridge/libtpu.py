@@ -184,11 +184,8 @@ def _library() -> str:
         )
     # Importing libtpu reads its package metadata, which takes longer than finding the file.
     package = importlib.util.find_spec("libtpu")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError(
-            "libtpu is not installed, so nothing can be compiled for a TPU. "
-            "Install it with: pip install 'pallas-debug[tpu]'"
-        )
+    assert package is not None  # as the pool has checked
+    assert package.origin is not None
     library = str(Path(package.origin).with_name("libtpu.so"))
     if not chosen:
         os.environ["TPU_LIBRARY_PATH"] = library  # as importing libtpu does

@@ -138,14 +138,3 @@ def test_a_library_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     message = f"TPU_LIBRARY_PATH names no file: {library}. The installed libtpu is used instead."
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         assert libtpu._library().endswith("libtpu/libtpu.so")
-
-
-def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError) as error:
-        libtpu._library()
-    assert str(error.value) == (
-        "libtpu is not installed, so nothing can be compiled for a TPU. "
-        "Install it with: pip install 'pallas-debug[tpu]'"
-    )
