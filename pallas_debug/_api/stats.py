@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug import defaults
+from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.sighting import with_text
 from pallas_debug.guards import check_arguments, check_function
@@ -61,7 +62,7 @@ def stats(
         check_function("pallas_debug.stats", function)
         own = inspect.signature(stats).parameters
         check_arguments("pallas_debug.stats", function, args, kwargs, own)
-        if is_for_gpu(target or ""):
+        if is_for_gpu(",".join(targets_by_name(target, defaults.TARGET))):
             return _for_gpu(function, args, kwargs, target=target, kernel=kernel, timeout=timeout)
         found = profile_of(
             function, args, kwargs, target=target, kernel=kernel, estimate=estimate, timeout=timeout
