@@ -146,8 +146,8 @@ def _annotated(
         f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{unit})"
     )
     for file, number in file_of.items():
-        path = PurePath(file)
-        yield f'!{number} = !DIFile(filename: "{path.name}", directory: "{path.parent}")'
+        name, folder = map(_quoted, (PurePath(file).name, str(PurePath(file).parent)))
+        yield f'!{number} = !DIFile(filename: "{name}", directory: "{folder}")'
         yield (
             f"!{scope_of[file]} = !DILexicalBlockFile(scope: !{function}, file: !{number}, "
             "discriminator: 0)"
@@ -155,3 +155,11 @@ def _annotated(
     for place in found:
         yield f"!{number_of[place]} = !DILocation(line: {place[1]}, scope: !{scope_of[place[0]]})"
     yield f"!{number_of[None]} = !DILocation(line: 0, scope: !{function})"
+
+
+def _quoted(text: str) -> str:
+    """Escape a string for LLVM IR."""
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}"
+        for byte in text.encode(errors="surrogateescape")
+    )
