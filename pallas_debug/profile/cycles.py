@@ -108,6 +108,7 @@ def estimate_cycles(
     blocks: BlockMap | None = None,
     mosaic: Module | None = None,
     assume: Mapping[str, object] | None = None,
+    walked: Walk | None = None,
 ) -> CycleEstimate:
     """Estimate a kernel's cycles.
 
@@ -116,6 +117,7 @@ def estimate_cycles(
       blocks: block map, for the values of scalar operands in the first call.
       mosaic: module before any pass, which shows whether copies go to other devices.
       assume: values of counts that are known only at run time, such as `{"n1": 12}`.
+      walked: a walk with the values of the first call, if there was one.
 
     Raises:
       UsageError: a name in `assume` is no such count, or its value is impossible.
@@ -140,18 +142,18 @@ def estimate_cycles(
         )
     model, is_stand_in = copy_model(schedule.chip)
     given = given_scalars(schedule, scalars)
-    walked = partial(walk, schedule)
-    ours = walked(model, given=given)
+    walk_again = partial(walk, schedule)
+    ours = walked or walk_again(model, given=given)
     first, assumed = ours, AssumedCounts()
     axes = unknown_axes(schedule, kernel, scalars)
     if assume:
         assumed = assumed_counts(assume, (*unknown_loops(schedule, first), *axes))
         given = given_scalars(schedule, (*scalars, *assumed.scalars))
-        ours = walked(model, given=given, trips=assumed.trips)
+        ours = walk_again(model, given=given, trips=assumed.trips)
         assumed.check(ours)
         steps = grid_steps(kernel, blocks, assumed.sizes)
         core_steps = _core_steps(schedule, kernel, blocks, steps, assumed.sizes)
-    walked = partial(walked, given=given, trips=assumed.trips)
+    walk_again = partial(walk_again, given=given, trips=assumed.trips)
     read = ours.used.difference(assumed.named)
     assumptions = (*assumed, *_assumptions(schedule, ours, is_stand_in, read))
     if mosaic is not None and any(copy.is_remote for copy in operations(mosaic, COPY)):
@@ -167,7 +169,7 @@ def estimate_cycles(
     counts = (*loops, *(axis for axis in axes if axis not in assumed.values))
     total = least = _total(schedule, ours, counts, origin)
     if ours.unknown_branches or ours.unknown_copies or ours.unknown_loops:
-        skipping = walked(model, unknown="skip")
+        skipping = walk_again(model, unknown="skip")
         least = _least(total, skipping)
     return CycleEstimate(
         total=total,
@@ -175,7 +177,7 @@ def estimate_cycles(
         compute=_known(ours.cycles - ours.waiting, origin, "bundles and their delays", is_open),
         waiting=_known(ours.waiting, origin, "waits for copies", is_open),
         compiler=compiler,
-        time=_time(schedule, walked, is_open=is_open),
+        time=_time(schedule, walk_again, is_open=is_open),
         steps=steps,
         core_steps=core_steps,
         trips=tuple(

@@ -12,6 +12,10 @@ from pallas_debug.profile import units
 from pallas_debug.profile.advice import Advice, advise
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.bottleneck import CycleShare, HotLine, bottleneck, hottest
+from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.core.events import Event
+from pallas_debug.profile.core.given import given_scalars
+from pallas_debug.profile.core.walk import Walk, walk
 from pallas_debug.profile.cost_estimate import CountedCost, counted_cost
 from pallas_debug.profile.costs import Costs, costs_of
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
@@ -214,6 +218,14 @@ class Profile:
         return tuple(o.name for i, o in enumerate(operands) if "vmem" in placed.get(i, ""))
 
     @cached_property
+    def walk(self) -> tuple[Walk, list[Event]]:
+        """A walk through the schedule with the values of the first call, and what happens in it."""
+        events: list[Event] = []
+        given = given_scalars(self.schedule, self.blocks.scalars if self.blocks else ())
+        model, _ = copy_model(self.schedule.chip)
+        return walk(self.schedule, model, given=given, listen=events.append), events
+
+    @cached_property
     def cycles(self) -> CycleEstimate:
         return estimate_cycles(
             self.schedule,
@@ -222,6 +234,7 @@ class Profile:
             blocks=self.blocks,
             mosaic=self.mosaic,
             assume=self.assume,
+            walked=self.walk[0],
         )
 
     @cached_property

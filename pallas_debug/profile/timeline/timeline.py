@@ -122,6 +122,7 @@ def timeline_of(
         profile.origins,
         _core_steps(blocks, bounds, placed),
         given_scalars(schedule, blocks.scalars),
+        seen=profile.walk if model is None else None,
     )
     if run is None or not run.seen:
         raise CannotRunError(

@@ -78,14 +78,19 @@ def walked(
     origins: Mapping[int, CopyOrigin],
     steps: CoreSteps,
     given: GivenScalars | None = None,
+    seen: tuple[Walk, list[Event]] | None = None,
 ) -> WalkedRun | None:
     """Walk through a schedule; None if its iterations are not recognised as grid steps.
 
     Args:
       given: values of scalar operands.
+      seen: a walk that may do, and its events.
     """
-    events: list[Event] = []
-    found = walk(schedule, model, listen=events.append, given=given, budget=_BUDGET)
+    if seen is not None and seen[0].is_complete and not seen[0].extrapolated:
+        found, events = seen
+    else:
+        events = []
+        found = walk(schedule, model, listen=events.append, given=given, budget=_BUDGET)
     loop = _step_loop(schedule, found, steps.count)
     if not found.is_complete or (loop is None and steps.count > 1):
         return None
