@@ -1,6 +1,6 @@
 """Our cycle estimates against libtpu's own, and bundles traced to lines, for the bundled kernels.
 
-    PYTHONPATH=tests python benchmarks/cycles.py [--targets v5e,v6e] [--operations matmul,softmax]
+    python benchmarks/cycles.py [--targets v5e,v6e] [--operations matmul,softmax]
         [--tags small] [--gradients] [--table] [--advice] [--to dumps] [--page page.md]
 
 Prints, per target, the median ratio of our estimate to libtpu's and their rank correlation, over

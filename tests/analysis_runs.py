@@ -41,7 +41,3 @@ def look(
 
 def kinds(analysis: Analysis) -> list[str]:
     return [finding.kind for finding in analysis.findings]
-
-
-def copy_into(x_ref: Any, tile_ref: Any, sem: Any) -> Any:
-    return pltpu.make_async_copy(x_ref, tile_ref, sem)

@@ -23,7 +23,6 @@ COLUMN = pl.BlockSpec((8, 1), lambda i: (i, 0))
 SQUARE = pl.BlockSpec((128, 128), lambda i: (0, 0))
 
 VALID = 100
-SCALE = 0.125
 
 
 class Case(NamedTuple):
@@ -105,15 +104,6 @@ def residual(slip: bool) -> Case:
     return elementwise(jnp.sin, backward, jnp.sin, keeps="out" if slip else "x")
 
 
-def scale(slip: bool) -> Case:
-    """The scale of the forward kernel is forgotten."""
-
-    def backward(x_ref: Any, g_ref: Any, dx_ref: Any) -> None:
-        dx_ref[...] = g_ref[...] * 2 * x_ref[...] * (1 if slip else SCALE)  # slip
-
-    return elementwise(lambda x: SCALE * x * x, backward, lambda x: SCALE * x * x)
-
-
 def weighted(backward: Kernel, **more: Any) -> Case:
     """Rows times a weight, whose gradient is a sum over all rows."""
 
@@ -141,23 +131,6 @@ def accumulation(slip: bool) -> Case:
         dx_ref[...] = g * w_ref[...]
         before = jnp.where(pl.program_id(0) == 0, 0.0, 0.0 if slip else dw_ref[...])
         dw_ref[...] = before + jnp.sum(g * x_ref[...], axis=0, keepdims=True)  # slip
-
-    return weighted(backward)
-
-
-def operand(slip: bool) -> Case:
-    """The wrong operand is summed."""
-
-    def backward(x_ref: Any, w_ref: Any, g_ref: Any, dx_ref: Any, dw_ref: Any) -> None:
-        g = g_ref[...]
-        dx_ref[...] = g * w_ref[...]
-
-        @pl.when(pl.program_id(0) == 0)
-        def _() -> None:
-            dw_ref[...] = jnp.zeros_like(dw_ref)
-
-        other = w_ref if slip else x_ref
-        dw_ref[...] += jnp.sum(g * other[...], axis=0, keepdims=True)  # slip
 
     return weighted(backward)
 
@@ -289,9 +262,7 @@ CASES: dict[str, Callable[[bool], Case]] = {
     for make in (
         factor,
         residual,
-        scale,
         accumulation,
-        operand,
         uninitialized,
         transposed,
         mask,

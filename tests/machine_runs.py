@@ -45,7 +45,7 @@ def arrays_of(call: Launch, args: Sequence[Any]) -> Arrays:
     return [[np.split(np.asarray(x), devices)[i] for x in args] for i in range(devices)]
 
 
-def called(function: Callable[..., Any], args: Sequence[Any]) -> list[tuple[Launch, Arrays]]:
+def calls_of(function: Callable[..., Any], args: Sequence[Any]) -> list[tuple[Launch, Arrays]]:
     """All kernels that a function calls on one device, with what it first passes to them."""
     session = Session(Options(interpret="machine", targets=(), chip="v5e", keeps_call=1))
     with session, contextlib.suppress(RuntimeError):  # if it is stopped
@@ -67,7 +67,7 @@ def passed(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Launch, A
     given = [operand for operand in call.operands if operand.kind in ("prefetch", "input")]
     if [operand.array for operand in given] == [np.shape(x) for x in args]:
         return call, arrays_of(call, args)
-    ((call, arrays),) = called(function, args)
+    ((call, arrays),) = calls_of(function, args)
     return call, arrays
 
 

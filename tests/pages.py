@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import os
 import shutil
@@ -107,10 +106,6 @@ class Browser:
     def errors(self) -> list[str]:
         """Messages of the console since the page was opened."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
-
-    def screenshot(self, path: Path) -> None:
-        taken = self.command("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(taken["data"]))
 
 
 class Elements(HTMLParser):

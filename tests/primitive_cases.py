@@ -373,12 +373,6 @@ def signals_to_a_core(x_ref: Any, o_ref: Any, sem: Any) -> None:
     o_ref[...] = x_ref[...]
 
 
-@case()
-def stops_for_the_debugger(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[...]
-    pallas_debug.breakpoint()
-
-
 @case(in_specs=[ANY], out_specs=ANY)
 def pipelines(x_hbm: Any, o_hbm: Any) -> None:
     def body(x_ref: Any, o_ref: Any) -> None:
@@ -389,28 +383,20 @@ def pipelines(x_hbm: Any, o_hbm: Any) -> None:
 
 
 @case()
-def prints(x_ref: Any, o_ref: Any) -> None:
+def effects(x_ref: Any, o_ref: Any) -> None:
     pl.debug_print("printed")
     pl.debug_check(x_ref[0, 0] < 5, "checked")
+    pl.delay(3)
+    jax.debug.callback(lambda: None)
     o_ref[...] = x_ref[...]
+    pallas_debug.breakpoint()
 
 
 @case()
 def touches(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[...]
-    pltpu.touch(o_ref)
-
-
-@case()
-def delays(x_ref: Any, o_ref: Any) -> None:
-    pl.delay(3)
-    o_ref[...] = x_ref[...]
-
-
-@case()
-def trace_values(x_ref: Any, o_ref: Any) -> None:
     pltpu.trace_value("number", jnp.int32(3))
     o_ref[...] = x_ref[...]
+    pltpu.touch(o_ref)
 
 
 @case()
@@ -471,12 +457,6 @@ def keys(k_ref: Any, x_ref: Any, o_ref: Any) -> None:
     high, low = RULES["iota_2x32_shape"].bind(shape=(8, 128))
     first, second = RULES["threefry2x32"].bind(k_ref[0], k_ref[1], high, low)
     o_ref[...] = (bits ^ first ^ second).astype(I32).astype(F32)
-
-
-@case()
-def callbacks(x_ref: Any, o_ref: Any) -> None:
-    jax.debug.callback(lambda: None)
-    o_ref[...] = x_ref[...]
 
 
 if "top_k" in RULES:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -64,6 +65,7 @@ def row_sum(slip: bool) -> Case:
 def kv_length(slip: bool) -> Case:
     """The last block of keys counts only if it is whole."""
 
+    @called(jax.ShapeDtypeStruct((1, 128), F32), in_specs=[SMEM, pl.BlockSpec((512, 128))])
     def kernel(length_ref: Any, x_ref: Any, o_ref: Any) -> None:
         length = length_ref[0]
 
@@ -75,23 +77,17 @@ def kv_length(slip: bool) -> Case:
         blocks = jnp.maximum(length // 64, 1) if slip else pl.cdiv(length, 64)
         o_ref[...] = lax.fori_loop(0, blocks, add, jnp.zeros((1, 128), F32))
 
-    def function(length: Any, x: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((1, 128), F32),
-            in_specs=[SMEM, pl.BlockSpec((512, 128))],
-        )(length, x)
-
     def reference(length: Any, x: Any) -> Any:
         return jnp.sum(jnp.where(jnp.arange(512)[:, None] < length[0], x, 0), 0, keepdims=True)
 
     texts = ("i32[1] in 1..512", "f32[512,128]")
-    return Case(function, reference, texts, {}, ("i32[1]=[65]",))
+    return Case(kernel, reference, texts, {}, ("i32[1]=[65]",))
 
 
 def page_table(slip: bool) -> Case:
     """Pages are read two at a time, past the end of a table of an odd width (vllm#14597)."""
 
+    @called(jax.ShapeDtypeStruct((8, 128), F32), in_specs=[SMEM, pl.BlockSpec((8, 8, 128))])
     def kernel(table_ref: Any, pages_ref: Any, o_ref: Any) -> None:
         width = table_ref.shape[0]
         o_ref[...] = jnp.zeros_like(o_ref)
@@ -108,23 +104,20 @@ def page_table(slip: bool) -> Case:
 
         lax.fori_loop(0, pl.cdiv(width, 2), step, 0)
 
-    def function(table: Any, pages: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-            in_specs=[SMEM, pl.BlockSpec((8, 8, 128))],
-        )(table, pages)
-
     def reference(table: Any, pages: Any) -> Any:
         return pages[table].sum(0)
 
     texts = ("i32[w] in 0..7", "f32[8,8,128]")
-    return Case(function, reference, texts, {"w": "2..16"}, ("w=3",))
+    return Case(kernel, reference, texts, {"w": "2..16"}, ("w=3",))
 
 
 def padded_slots(slip: bool) -> Case:
     """A padding entry of -1 is taken for slot 0, and overwrites it (vllm#22394)."""
 
+    @called(
+        jax.ShapeDtypeStruct((8, 128), F32),
+        in_specs=[SMEM, pl.BlockSpec((4, 128)), pl.BlockSpec((8, 128))],
+    )
     def kernel(slots_ref: Any, new_ref: Any, cache_ref: Any, o_ref: Any) -> None:
         o_ref[...] = cache_ref[...]
         for i in range(4):
@@ -137,13 +130,6 @@ def padded_slots(slip: bool) -> Case:
                 def _(slot: Any = slot, i: int = i) -> None:
                     o_ref[pl.ds(slot, 1), :] = new_ref[i : i + 1, :]
 
-    def function(slots: Any, new: Any, cache: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((8, 128), F32),
-            in_specs=[SMEM, pl.BlockSpec((4, 128)), pl.BlockSpec((8, 128))],
-        )(slots, new, cache)
-
     def reference(slots: Any, new: Any, cache: Any) -> Any:
         found = np.array(cache)
         for slot, row in zip(np.asarray(slots), np.asarray(new), strict=True):
@@ -152,7 +138,7 @@ def padded_slots(slip: bool) -> Case:
         return found
 
     texts = ("i32[4] in -1..7", "f32[4,128]", "f32[8,128]")
-    return Case(function, reference, texts, {}, ())
+    return Case(kernel, reference, texts, {}, ())
 
 
 def causal_blocks(slip: bool) -> Case:
@@ -192,6 +178,7 @@ def causal_blocks(slip: bool) -> Case:
 def histogram(slip: bool) -> Case:
     """Each value is counted once, however often it occurs."""
 
+    @called(jax.ShapeDtypeStruct((8, 128), jnp.int32), in_specs=[SMEM])
     def kernel(x_ref: Any, o_ref: Any) -> None:
         bins = lax.broadcasted_iota(jnp.int32, (8, 128), 0)
 
@@ -201,20 +188,16 @@ def histogram(slip: bool) -> Case:
 
         o_ref[...] = lax.fori_loop(0, x_ref.shape[0], count, jnp.zeros((8, 128), jnp.int32))
 
-    def function(x: Any) -> Any:
-        return pl.pallas_call(
-            kernel, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.int32), in_specs=[SMEM]
-        )(x)
-
     def reference(x: Any) -> Any:
         return jnp.broadcast_to(jnp.bincount(x, length=8)[:, None], (8, 128)).astype(jnp.int32)
 
-    return Case(function, reference, ("i32[n] in 0..7",), {"n": "1..16"}, ("n=2", "i32[2]=[0,0]"))
+    return Case(kernel, reference, ("i32[n] in 0..7",), {"n": "1..16"}, ("n=2", "i32[2]=[0,0]"))
 
 
 def groups(slip: bool) -> Case:
     """A group of rows begins where the one before it ends, unless that one is empty."""
 
+    @called(jax.ShapeDtypeStruct((4, 128), F32), in_specs=[SMEM, pl.BlockSpec((16, 128))])
     def kernel(sizes_ref: Any, x_ref: Any, o_ref: Any) -> None:
         start = jnp.int32(0)
         row = lax.broadcasted_iota(jnp.int32, (16, 128), 0)
@@ -225,20 +208,13 @@ def groups(slip: bool) -> Case:
             o_ref[group : group + 1, :] = total
             start += jnp.maximum(size, 1) if slip else size
 
-    def function(sizes: Any, x: Any) -> Any:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((4, 128), F32),
-            in_specs=[SMEM, pl.BlockSpec((16, 128))],
-        )(sizes, x)
-
     def reference(sizes: Any, x: Any) -> Any:
         ends = np.cumsum(sizes)
         parts = [x[end - size : end].sum(0) for size, end in zip(sizes, ends, strict=True)]
         return jnp.stack(parts)
 
     texts = ("i32[4] in 0..16 sum 16", "f32[16,128]")
-    return Case(function, reference, texts, {}, ())
+    return Case(kernel, reference, texts, {}, ())
 
 
 def ragged_mean(slip: bool) -> Case:
@@ -266,40 +242,6 @@ def ragged_mean(slip: bool) -> Case:
 
     texts = ("i32[b] in 0..8", "f32[b,8,128]")
     return Case(function, reference, texts, {"b": "1..4"}, ("b=1", "i32[1]=[0]"))
-
-
-def running_sum(slip: bool) -> Case:
-    """The sum of a batch goes on from that of the batch before."""
-
-    def kernel(x_ref: Any, o_ref: Any, sum_ref: Any) -> None:
-        begins = pl.program_id(1) == 0
-        if slip:
-            begins &= pl.program_id(0) == 0
-
-        @pl.when(begins)
-        def _() -> None:
-            sum_ref[...] = jnp.zeros_like(sum_ref)
-
-        sum_ref[...] += jnp.sum(x_ref[0], axis=0, keepdims=True)
-        o_ref[0, 0] = sum_ref[...]
-
-    def function(x: Any) -> Any:
-        b, n = x.shape[0], x.shape[1] // 8
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((b, n, 1, 128), F32),
-            grid=(b, n),
-            in_specs=[pl.BlockSpec((1, 8, 128), lambda i, j: (i, j, 0))],
-            out_specs=pl.BlockSpec((1, 1, 1, 128), lambda i, j: (i, j, 0, 0)),
-            scratch_shapes=[pltpu.VMEM((1, 128), F32)],
-        )(x)
-
-    def reference(x: Any) -> Any:
-        blocks = x.reshape(x.shape[0], -1, 8, 128).sum(2, keepdims=True)
-        return jnp.cumsum(blocks, axis=1)
-
-    let = {"b": "1..8", "n": "1..8"}
-    return Case(function, reference, ("f32[b,n*8,128]",), let, ("b=2, n=1",))
 
 
 def grouped_heads(slip: bool) -> Case:
@@ -344,7 +286,6 @@ CASES: dict[str, Callable[[bool], Case]] = {
         histogram,
         groups,
         ragged_mean,
-        running_sum,
         grouped_heads,
     )
 }

@@ -6,10 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+
+F32 = jnp.float32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
 
 @jax.jit
@@ -23,6 +27,13 @@ def scaled(x: Any) -> Any:
     return inner + 1
 
 
+@called(
+    jax.ShapeDtypeStruct((2, 128), F32),
+    grid=(2, 3),
+    in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
+    out_specs=pl.BlockSpec((1, 128), lambda i, k: (i, 0)),
+    scratch_shapes=[pltpu.VMEM((1, 128), F32)],
+)
 def sums_kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
     @pl.when(pl.program_id(1) == 0)
     def _() -> None:
@@ -39,17 +50,11 @@ def sums_kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
     o_ref[...] = result[None]  # out
 
 
-def sums(x: Any) -> Any:
-    return pl.pallas_call(
-        sums_kernel,
-        grid=(2, 3),
-        in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
-        out_specs=pl.BlockSpec((1, 128), lambda i, k: (i, 0)),
-        out_shape=jax.ShapeDtypeStruct((2, 128), x.dtype),
-        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)],
-    )(x)
-
-
+@called(
+    jax.ShapeDtypeStruct((1, 128), F32),
+    in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+    scratch_shapes=[pltpu.VMEM((1, 128), F32), pltpu.SemaphoreType.DMA],
+)
 def copies_kernel(x_ref: Any, o_ref: Any, buffer: Any, done: Any) -> None:
     copy = pltpu.make_async_copy(x_ref.at[pl.ds(1, 1)], buffer, done)
     copy.start()  # start
@@ -58,35 +63,19 @@ def copies_kernel(x_ref: Any, o_ref: Any, buffer: Any, done: Any) -> None:
     o_ref[...] = buffer[...] + value  # out of the buffer
 
 
-def copies(x: Any) -> Any:
-    return pl.pallas_call(
-        copies_kernel,
-        out_shape=jax.ShapeDtypeStruct((1, 128), x.dtype),
-        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
-        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype), pltpu.SemaphoreType.DMA],
-    )(x)
-
-
+@called(scratch_shapes=[pltpu.SemaphoreType.REGULAR])
 def waits_kernel(x_ref: Any, o_ref: Any, never: Any) -> None:
     o_ref[...] = x_ref[...]
     pl.semaphore_wait(never, 2)  # deadlock
 
 
-def waits(x: Any) -> Any:
-    never = pltpu.SemaphoreType.REGULAR
-    return pl.pallas_call(waits_kernel, out_shape=x, scratch_shapes=[never])(x)
-
-
+@called()
 def endless_kernel(x_ref: Any, o_ref: Any) -> None:
     def body(n: Any) -> Any:
         return n + 1
 
     n = jax.lax.while_loop(lambda n: n < 200, body, jnp.int32(0))  # endless
     o_ref[...] = x_ref[...] + n
-
-
-def endless(x: Any) -> Any:
-    return pl.pallas_call(endless_kernel, out_shape=x)(x)
 
 
 def marked_kernel(x_ref: Any, o_ref: Any) -> None:
@@ -104,12 +93,18 @@ def marked_kernel(x_ref: Any, o_ref: Any) -> None:
 
 def marked(x: Any) -> Any:
     pallas_debug.breakpoint()
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    call = pl.pallas_call(marked_kernel, x, grid=(3,), in_specs=[block], out_specs=block)
-    return call(x)
+    return called(grid=(3,), block=ROWS)(marked_kernel)(x)
 
 
-def stale_kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
+@called(
+    jax.ShapeDtypeStruct((1, 256), F32),
+    grid=(2, 3),
+    in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
+    out_specs=pl.BlockSpec((1, 128), lambda i, k: (0, i)),
+    scratch_shapes=[pltpu.VMEM((1, 128), F32)],
+    compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+)
+def stale(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
     @pl.when(pl.program_id(0) + pl.program_id(1) == 0)
     def _() -> None:
         acc_ref[...] = jnp.zeros_like(acc_ref)
@@ -118,26 +113,10 @@ def stale_kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
     o_ref[...] = acc_ref[...]
 
 
-def stale(x: Any) -> Any:
-    return pl.pallas_call(
-        stale_kernel,
-        grid=(2, 3),
-        in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
-        out_specs=pl.BlockSpec((1, 128), lambda i, k: (0, i)),
-        out_shape=jax.ShapeDtypeStruct((1, 256), x.dtype),
-        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        name="stale",
-    )(x)
-
-
+@called(jax.ShapeDtypeStruct((24, 128), jnp.int32))
 def divided_kernel(x_ref: Any, o_ref: Any) -> None:
     x = x_ref[...].astype(jnp.int32)
     o_ref[...] = jax.lax.div(x, x - x)  # divided
-
-
-def divided(x: Any) -> Any:
-    return pl.pallas_call(divided_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.int32))(x)
 
 
 def helper(x_ref: Any, o_ref: Any) -> None:
@@ -150,16 +129,11 @@ def helper(x_ref: Any, o_ref: Any) -> None:
         jax.lax.fori_loop(0, 8, row, None)
 
 
+@called(grid=(3,), block=ROWS)
 def helped_kernel(*refs: Any) -> None:
     helper(*refs)  # call of the helper
 
 
-def helped(x: Any) -> Any:
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    call = pl.pallas_call(helped_kernel, x, grid=(3,), in_specs=[block], out_specs=block)
-    return call(x)
-
-
 def both(x: Any) -> Any:
-    y = sums(x)
-    return copies(y + 1), sums(x * 2)
+    y = sums_kernel(x)
+    return copies_kernel(y + 1), sums_kernel(x * 2)

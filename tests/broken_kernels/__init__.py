@@ -8,47 +8,30 @@ from pallas_debug_kernels.broken import BrokenKernel as BrokenKernel
 from pallas_debug_kernels.broken import Refusal as Refusal
 from pallas_debug_kernels.broken import find
 
-from . import (
-    alignment,
-    arithmetic,
-    attention,
-    bounds,
-    dma,
-    gpu,
-    grid,
-    hints,
-    initialization,
-    lowering,
-    memory,
-    misuse,
-    numerics,
-    order,
-    outputs,
-    remote,
-    semaphores,
-    stale,
-)
+from . import alignment as alignment
+from . import arithmetic as arithmetic
+from . import attention as attention
+from . import bounds as bounds
+from . import dma as dma
+from . import gpu as gpu
+from . import grid as grid
+from . import hints as hints
+from . import initialization as initialization
+from . import lowering as lowering
+from . import memory as memory
+from . import misuse as misuse
+from . import numerics as numerics
+from . import order as order
+from . import outputs as outputs
+from . import remote as remote
+from . import semaphores as semaphores
+from . import stale as stale
+from .record import KERNELS
 
-TOPICS = (
-    *(bounds, initialization, grid, dma, semaphores, hints),
-    *(numerics, arithmetic, alignment, memory, lowering, misuse),
-    *(stale, attention, outputs),
-)
-BROKEN: tuple[BrokenKernel, ...] = tuple(
-    kernel
-    for topic in TOPICS
-    for kernel in (
-        *(k for k in BUNDLED if k.topic == topic.__name__.rpartition(".")[2]),
-        *topic.KERNELS,
-    )
-)
+ALL: tuple[BrokenKernel, ...] = (*BUNDLED, *KERNELS)
 
-FOR_MACHINE: tuple[BrokenKernel, ...] = tuple(
-    kernel for topic in (order, remote) for kernel in topic.KERNELS
-)
-"""Those that the kernel machine alone is asked about, and not the static analysis."""
-
-ALL = BROKEN + FOR_MACHINE
+BROKEN = tuple(kernel for kernel in ALL if kernel.topic not in ("order", "remote"))
+"""Those that the static analysis is asked about, and not only the kernel machine."""
 
 FOR_GPU = gpu.KERNELS
 """Kernels that no TPU runs."""

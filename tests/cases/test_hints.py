@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 
@@ -47,28 +48,22 @@ def column_sums(x: jax.Array) -> jax.Array:
     return pl.pallas_call(add_rows, out_shape=jax.ShapeDtypeStruct((1, 128), x.dtype))(x)
 
 
-def masked_softmax(x: jax.Array) -> jax.Array:
+@called()
+def masked_softmax(x_ref, out_ref):
     """From jax-ml/jax#19237: a mask is computed and not used."""
-
-    def weigh(x_ref, out_ref):
-        scores = x_ref[...]
-        row = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-        column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-        masked = jnp.where(row >= column, scores, -1e30)  # noqa: F841 - the fault
-        weights = jnp.exp(scores - scores.max(1, keepdims=True))
-        out_ref[...] = weights / weights.sum(1, keepdims=True)
-
-    return pl.pallas_call(weigh, out_shape=x)(x)
+    scores = x_ref[...]
+    row = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+    column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    masked = jnp.where(row >= column, scores, -1e30)  # noqa: F841 - the fault
+    weights = jnp.exp(scores - scores.max(1, keepdims=True))
+    out_ref[...] = weights / weights.sum(1, keepdims=True)
 
 
-def fours(x: jax.Array) -> jax.Array:
+@called(grid=(4,))
+def fours(x_ref, out_ref):
     """From pallas-tpu-tutorial: starts are multiples of 4, and not of 128."""
-
-    def add_one(x_ref, out_ref):
-        start = pl.program_id(0) * 4
-        out_ref[pl.ds(start, 4)] = x_ref[pl.ds(start, 4)] + 1
-
-    return pl.pallas_call(add_one, out_shape=x, grid=(4,))(x)
+    start = pl.program_id(0) * 4
+    out_ref[pl.ds(start, 4)] = x_ref[pl.ds(start, 4)] + 1
 
 
 @pytest.mark.parametrize("x", [np.ones((8, 128), np.float32)], ids=["f32"])

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plt
@@ -58,12 +59,10 @@ def newer_name(x):
     return pl.kernel(copy, out_type=x, mesh=pltpu.TensorCoreMesh(axis_name="core", num_cores=1))(x)
 
 
-def masked_load(x):
-    def kernel(x_ref, out_ref):
-        index = jnp.arange(16)
-        out_ref[...] = pl.load(x_ref, (index,), mask=index < 10, other=0.0)
-
-    return pl.pallas_call(kernel, out_shape=x, compiler_params=plt.CompilerParams(num_warps=4))(x)
+@called(compiler_params=plt.CompilerParams(num_warps=4))
+def masked_load(x_ref, out_ref):
+    index = jnp.arange(16)
+    out_ref[...] = pl.load(x_ref, (index,), mask=index < 10, other=0.0)
 
 
 @pytest.mark.parametrize(

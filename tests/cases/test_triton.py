@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
@@ -53,17 +54,13 @@ def test_masks_of_triton_hold_without_compiler_parameters(function, params) -> N
     assert verdict.ok, str(verdict)
 
 
-def update_in_place(x: jax.Array) -> jax.Array:
-    def scale_tail(x_ref, _):
-        start = 32 + pl.program_id(0) * 64
-        columns = pl.ds(start, 64)
-        mask = (start + jnp.arange(64) < 64)[None, :]
-        tail = plt.load(x_ref.at[:, columns], mask=mask, other=0.0)
-        plt.store(x_ref.at[:, columns], tail * 2, mask=mask)
-
-    return pl.pallas_call(
-        scale_tail, grid=(1,), out_shape=x, input_output_aliases={0: 0}, compiler_params=PARAMS
-    )(x)
+@called(grid=(1,), input_output_aliases={0: 0}, compiler_params=PARAMS)
+def update_in_place(x_ref, _):
+    start = 32 + pl.program_id(0) * 64
+    columns = pl.ds(start, 64)
+    mask = (start + jnp.arange(64) < 64)[None, :]
+    tail = plt.load(x_ref.at[:, columns], mask=mask, other=0.0)
+    plt.store(x_ref.at[:, columns], tail * 2, mask=mask)
 
 
 def test_a_masked_store_through_the_input_of_an_aliased_pair() -> None:
@@ -104,12 +101,10 @@ def test_a_clean_kernel_for_triton_passes(command, tmp_path) -> None:
     assert "not asked" in done.stdout
 
 
-def product(x: jax.Array, y: jax.Array) -> jax.Array:
-    def multiply(x_ref, y_ref, out_ref):
-        preset = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-        out_ref[...] = jax.lax.dot(x_ref[...], y_ref[...], precision=preset)
-
-    return pl.pallas_call(multiply, out_shape=x, compiler_params=PARAMS)(x, y)
+@called(like=0, compiler_params=PARAMS)
+def product(x_ref, y_ref, out_ref):
+    preset = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+    out_ref[...] = jax.lax.dot(x_ref[...], y_ref[...], precision=preset)
 
 
 def test_a_product_by_an_algorithm_that_a_cpu_does_not_have() -> None:

@@ -6,7 +6,7 @@ Where no real libtpu dies, a script in the place of Python does, if it is given 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from pallas_debug.compiler.stages import (
     child_flags,
     parse,
 )
-from pallas_debug.model import Compilation, MissingFile
+from pallas_debug.model import Compilation
 from pallas_debug.store import layout
 
 V5E = "v5e:2x2"
@@ -84,23 +84,37 @@ def test_a_flag_that_libtpu_does_not_know(
     assert len(started.read_text().splitlines()) == 2  # with it, and once without
 
 
+NO_MODEL = "Static LLO profiling of copy.1 failed: no latency model"
+"""libtpu's last words on v4, where it dies at the copies that XLA puts before the kernel."""
+
+
 @pytest.mark.slow
-def test_an_estimate_that_takes_too_long(
-    pool: Pool, module: Module, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "stages, flag, then, files, cause, message",
+    [
+        ("estimate", ESTIMATE_TO, "sleep 60", [layout.ESTIMATE], "timeout",
+         "the estimate, for which libtpu simulates the whole grid, was not finished after 0.2 s"),
+        ("bundles,estimate", ESTIMATE_TO,
+         f"echo 'F0101 00:00:00.0 7 a.cc:1] {NO_MODEL}' >&2; kill -ABRT $$", [layout.ESTIMATE],
+         "aborted", NO_MODEL),
+        ("bundles", LLO_DUMP_TO, "kill -SEGV $$", layout.EXPECTED_FILES, "aborted", None),
+    ],
+    ids=["too slow", "another operation", "the dump as a whole"],
+)  # fmt: skip
+def test_what_a_flag_writes_is_missing_where_the_compiler_ends_because_of_it(
+    pool: Pool, module: Module, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch,
+    stages: str, flag: str, then: str, files: Collection[str], cause: str, message: str | None,
+) -> None:  # fmt: skip
     monkeypatch.setattr(defaults, "ESTIMATE_TIMEOUT", 0.2)
-    stand_in(given(ESTIMATE_TO, "sleep 60"))
-    attempt, files = attempt_at(pool, module("add"))
-    assert files == set(layout.EXPECTED_FILES)
-    assert attempt.missing(parse("estimate"), files, OK) == (
-        MissingFile(
-            file=layout.ESTIMATE,
-            cause="timeout",
-            flag=f"--{ESTIMATE_TO}",
-            message="the estimate, for which libtpu simulates the whole grid, was not finished "
-            "after 0.2 s",
-        ),
-    )
+    stand_in(given(flag, then))
+    attempt, written = attempt_at(pool, module("add"), stages)
+    assert attempt.outcome.reply is not None
+    assert attempt.outcome.dumps
+    assert written == set(layout.EXPECTED_FILES) - set(files)
+    missing = attempt.missing(parse(stages), written, OK)
+    assert {m.file for m in missing} == set(files)
+    assert {(m.cause, m.flag) for m in missing} == {(cause, f"--{flag}")}
+    assert message is None or [m.message for m in missing] == [message]
 
 
 def test_a_kernel_that_the_compiler_never_survives(pool: Pool, stand_in: StandIn) -> None:
@@ -113,31 +127,6 @@ def test_a_kernel_that_the_compiler_never_survives(pool: Pool, stand_in: StandIn
     assert set(left_out.flags) == set(child_flags(parse("estimate,llo:post-ra")).names)
     assert (left_out.cause, left_out.message) == ("aborted", "Check failed: x")
     assert attempt.missing(parse("estimate,llo:post-ra"), files, FAILED) == ()
-
-
-@pytest.mark.slow
-def test_an_estimate_of_another_operation(pool: Pool, module: Module, stand_in: StandIn) -> None:
-    """libtpu dies before it compiles the kernel: on v4 at the copies that XLA puts before it."""
-    words = "F0101 00:00:00.0 7 a.cc:1] Static LLO profiling of copy.1 failed: no latency model"
-    stand_in(given(ESTIMATE_TO, f"echo '{words}' >&2; kill -ABRT $$"))
-    attempt, files = attempt_at(pool, module("add"), "bundles,estimate")
-    assert files == set(layout.EXPECTED_FILES)
-    (missing,) = attempt.missing(parse("bundles,estimate"), files, OK)
-    assert (missing.file, missing.flag) == (layout.ESTIMATE, f"--{ESTIMATE_TO}")
-    assert missing.message == "Static LLO profiling of copy.1 failed: no latency model"
-
-
-@pytest.mark.slow
-def test_a_compiler_that_dies_of_the_dump_as_a_whole(
-    pool: Pool, module: Module, stand_in: StandIn
-) -> None:
-    stand_in(given(LLO_DUMP_TO, "kill -SEGV $$"))
-    attempt, files = attempt_at(pool, module("add"), "bundles")
-    assert attempt.outcome.reply is not None
-    assert attempt.outcome.dumps
-    missing = attempt.missing(parse("bundles"), files, OK)
-    assert {m.file for m in missing} == set(layout.EXPECTED_FILES)
-    assert {(m.cause, m.flag) for m in missing} == {("aborted", f"--{LLO_DUMP_TO}")}
 
 
 @pytest.mark.parametrize("ended", ["KILL", "TERM"])

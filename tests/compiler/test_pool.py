@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -26,17 +25,6 @@ Wait = Callable[[Callable[[], bool]], None]
 IsRunning = Callable[[int], bool]
 
 V5E = "v5e:2x2"
-
-PARENT = """
-import sys, time
-from pathlib import Path
-from pallas_debug.compiler.pool import Pool, PoolSettings
-pool = Pool(PoolSettings(jobs=1))
-with pool.compile(Path(sys.argv[1]).read_bytes(), topology="v5e:2x2") as outcome:
-    assert outcome.reply.error is None, outcome
-print(*pool.pids(), flush=True)
-time.sleep(600)
-"""
 
 
 @pytest.mark.parametrize("topology", ["v4:2x2x1", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
@@ -280,31 +268,6 @@ def test_an_exception_stops_it(
     assert [f.cancelled() for f in futures] == [False, False, True]
     assert not is_running(pid)
     assert list(temporary.iterdir()) == []
-
-
-def test_the_parent_is_killed(
-    module: Module, tmp_path: Path, wait_until: Wait, is_running: IsRunning
-) -> None:
-    """The child ends by itself, and takes its folder with it."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    (tmp_path / "module").write_bytes(module("add"))
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path / "module")],
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        assert is_running(pid)
-        assert len(list(folder.iterdir())) == 1
-    finally:
-        parent.kill()
-        parent.communicate()
-    wait_until(lambda: not is_running(pid))
-    assert list(folder.iterdir()) == []
 
 
 # Flags.

@@ -105,13 +105,6 @@ def test_the_estimate_is_asked_for_only_by_name() -> None:
     assert without.key != flags.key
 
 
-def test_flags_have_no_white_space() -> None:
-    """libtpu splits them there."""
-    flags = child_flags(parse("estimate,llo:*a*,llo:b.c-d_e"))
-    assert not any(" " in argument for argument in flags.arguments)
-    assert all(argument.startswith("--xla_") for argument in flags.arguments)
-
-
 def test_stages_of_a_later_version_are_left_out() -> None:
     made = Compilation(
         kernel="k", target="v5e", status="ok", key="0", stages=("bundles", "heap", "llo:a b")

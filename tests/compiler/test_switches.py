@@ -23,15 +23,6 @@ ALL = (
 )  # fmt: skip
 
 
-def test_the_switches_there_are() -> None:
-    assert tuple(switches.SWITCHES) == ALL
-    for name, switch in switches.SWITCHES.items():
-        assert name == switch.name
-        assert switch.summary
-        assert switch.cost
-        assert switch.since.split()[0] == {"compile": "libtpu", "lowering": "jax"}[switch.where]
-
-
 @pytest.mark.parametrize(
     "text,names",
     [

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -18,42 +19,26 @@ def _scaled_rows(x):
 
 
 @equals(_scaled_rows, normal(32, 128))
-def scale_some_rows(x):
+@called(
+    block=ANY,
+    scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
+    input_output_aliases={0: 0},
+)
+def scale_some_rows(x_ref, out_ref, rows_ref, sem):
     """Only rows 8 to 15 are touched; the others keep what the input holds."""
-
-    def kernel(x_ref, out_ref, rows_ref, sem):
-        pltpu.sync_copy(x_ref.at[pl.ds(8, 8)], rows_ref)
-        rows_ref[...] *= 2
-        copy = pltpu.make_async_copy(rows_ref, out_ref.at[pl.ds(8, 8)], sem)
-        copy.start()
-        copy.wait()
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        in_specs=[ANY],
-        out_specs=ANY,
-        scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA],
-        input_output_aliases={0: 0},
-    )(x)
+    pltpu.sync_copy(x_ref.at[pl.ds(8, 8)], rows_ref)
+    rows_ref[...] *= 2
+    copy = pltpu.make_async_copy(rows_ref, out_ref.at[pl.ds(8, 8)], sem)
+    copy.start()
+    copy.wait()
 
 
 @equals(lambda x: _scaled_rows(x), normal(32, 128))
-def scale_one_block(x):
+@called(grid=(1,), block=pl.BlockSpec((8, 128), lambda i: (i + 1, 0)), input_output_aliases={0: 0})
+def scale_one_block(x_ref, out_ref):
     """The grid has only the block that changes."""
 
-    def kernel(x_ref, out_ref):
-        out_ref[...] = x_ref[...] * 2
-
-    block = pl.BlockSpec((8, 128), lambda i: (i + 1, 0))
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        grid=(1,),
-        in_specs=[block],
-        out_specs=block,
-        input_output_aliases={0: 0},
-    )(x)
+    out_ref[...] = x_ref[...] * 2
 
 
 @equals(lambda x, p: x + p.reshape(16, 3, 128).sum(1), normal(16, 128), normal(16, 384))
@@ -83,25 +68,20 @@ def _cache_with_rows(slots, rows, cache):
 
 
 @equals(_cache_with_rows, table(5, 0, 11), normal(3, 8, 128), normal(16, 8, 128))
-def write_rows_of_a_cache(slots, rows, cache):
+@called(
+    prefetch=1,
+    grid=(3,),
+    in_specs=[pl.BlockSpec((1, 8, 128), lambda i, slots: (i, 0, 0)), ANY],
+    out_specs=ANY,
+    scratch_shapes=[pltpu.SemaphoreType.DMA],
+    input_output_aliases={2: 0},
+)
+def write_rows_of_a_cache(slots_ref, row_ref, _, cache_ref, sem):
     """New keys of three sequences go to their slots of a cache in HBM."""
-
-    def kernel(slots_ref, row_ref, _, cache_ref, sem):
-        slot = slots_ref[pl.program_id(0)]
-        copy = pltpu.make_async_copy(row_ref, cache_ref.at[pl.ds(slot, 1)], sem)
-        copy.start()
-        copy.wait()
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(3,),
-        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, slots: (i, 0, 0)), ANY],
-        out_specs=ANY,
-        scratch_shapes=[pltpu.SemaphoreType.DMA],
-    )
-    return pl.pallas_call(
-        kernel, out_shape=cache, grid_spec=grid_spec, input_output_aliases={2: 0}
-    )(slots, rows, cache)
+    slot = slots_ref[pl.program_id(0)]
+    copy = pltpu.make_async_copy(row_ref, cache_ref.at[pl.ds(slot, 1)], sem)
+    copy.start()
+    copy.wait()
 
 
 @equals(lambda x: np.concatenate([x[8:], x[:8]]), normal(16, 128))
@@ -155,32 +135,27 @@ def step_with_momentum(gradient, weight, momentum):
 
 
 @equals(lambda x: np.sort(x), integers(0, 100, 24))
-def insertion_sort(x):
+@called(block=pl.BlockSpec(memory_space=pltpu.SMEM), input_output_aliases={0: 0})
+def insertion_sort(x_ref, out_ref):
     """The output, in SMEM, begins as a copy of the input."""
 
-    def kernel(x_ref, out_ref):
-        def take(i, _):
-            out_ref[i] = x_ref[i]
+    def take(i, _):
+        out_ref[i] = x_ref[i]
 
-        def insert(i, _):
-            key = out_ref[i]
+    def insert(i, _):
+        key = out_ref[i]
 
-            def is_larger(j):
-                return (j > 0) & (out_ref[jnp.maximum(j - 1, 0)] > key)
+        def is_larger(j):
+            return (j > 0) & (out_ref[jnp.maximum(j - 1, 0)] > key)
 
-            def shift(j):
-                out_ref[j] = out_ref[j - 1]
-                return j - 1
+        def shift(j):
+            out_ref[j] = out_ref[j - 1]
+            return j - 1
 
-            out_ref[lax.while_loop(is_larger, shift, i)] = key
+        out_ref[lax.while_loop(is_larger, shift, i)] = key
 
-        lax.fori_loop(0, 24, take, None)
-        lax.fori_loop(1, 24, insert, None)
-
-    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
-    return pl.pallas_call(
-        kernel, out_shape=x, in_specs=[smem], out_specs=smem, input_output_aliases={0: 0}
-    )(x)
+    lax.fori_loop(0, 24, take, None)
+    lax.fori_loop(1, 24, insert, None)
 
 
 @equals(lambda x: x * 2 + 1, normal(16, 128))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -23,37 +24,29 @@ def _scattered(index, rows):
 
 
 @equals(_scattered, table(3, 1, 3, 6, 1, 0), normal(6, 128))
-def scatter_of_which_the_last_write_wins(index, rows):
-    def kernel(index_ref, rows_ref, out_ref):
-        out_ref[...] = jnp.zeros_like(out_ref)
+@called(jax.ShapeDtypeStruct((8, 128), F32), in_specs=[SMEM, VMEM])
+def scatter_of_which_the_last_write_wins(index_ref, rows_ref, out_ref):
+    out_ref[...] = jnp.zeros_like(out_ref)
 
-        def put(i, _):
-            out_ref[pl.ds(index_ref[i], 1), :] = rows_ref[pl.ds(i, 1), :]
+    def put(i, _):
+        out_ref[pl.ds(index_ref[i], 1), :] = rows_ref[pl.ds(i, 1), :]
 
-        lax.fori_loop(0, 6, put, None)
-
-    out = jax.ShapeDtypeStruct((8, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, in_specs=[SMEM, VMEM])(index, rows)
+    lax.fori_loop(0, 6, put, None)
 
 
 @equals(lambda i, r, t: _onto(t, i, r), table(3, 1, 3, 1), normal(4, 8, 128), normal(5, 8, 128))
-def scatter_of_copies(index, rows, target):
+@called(
+    in_specs=[SMEM, ANY, ANY],
+    out_specs=ANY,
+    scratch_shapes=[pltpu.SemaphoreType.DMA],
+    input_output_aliases={2: 0},
+)
+def scatter_of_copies(index_ref, rows_ref, _, out_ref, sem):
     """Copies to a table in HBM, one after the other: of two to one place the later wins."""
-
-    def kernel(index_ref, rows_ref, _, out_ref, sem):
-        for i in range(4):
-            copy = pltpu.make_async_copy(rows_ref.at[i], out_ref.at[index_ref[i]], sem)
-            copy.start()
-            copy.wait()
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=target,
-        in_specs=[SMEM, ANY, ANY],
-        out_specs=ANY,
-        scratch_shapes=[pltpu.SemaphoreType.DMA],
-        input_output_aliases={2: 0},
-    )(index, rows, target)
+    for i in range(4):
+        copy = pltpu.make_async_copy(rows_ref.at[i], out_ref.at[index_ref[i]], sem)
+        copy.start()
+        copy.wait()
 
 
 def _onto(target, index, rows):
@@ -63,37 +56,12 @@ def _onto(target, index, rows):
     return target
 
 
-@equals(lambda index, x: x[index], table(7, 2, 2, 5), normal(9, 8, 128))
-def gather_by_copies(index, x):
-    """All copies are under way at once."""
-
-    def kernel(index_ref, x_ref, out_ref, sems):
-        def copy(i):
-            return pltpu.make_async_copy(x_ref.at[index_ref[i]], out_ref.at[i], sems.at[i])
-
-        for i in range(4):
-            copy(i).start()
-        for i in range(4):
-            copy(i).wait()
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((4, 8, 128), F32),
-        in_specs=[SMEM, ANY],
-        out_specs=VMEM,
-        scratch_shapes=[pltpu.SemaphoreType.DMA((4,))],
-    )(index, x)
-
-
 @equals(lambda index, x: x[index[:, 0]], integers(0, 16, 8, 1), normal(16, 128))
-def gather_by_one_hot_product(index, x):
-    def kernel(index_ref, x_ref, out_ref):
-        column = lax.broadcasted_iota(I32, (8, 16), 1)
-        one_hot = (column == index_ref[...]).astype(F32)
-        out_ref[...] = jnp.dot(one_hot, x_ref[...], precision="highest")
-
-    out = jax.ShapeDtypeStruct((8, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out)(index, x)
+@called(jax.ShapeDtypeStruct((8, 128), F32))
+def gather_by_one_hot_product(index_ref, x_ref, out_ref):
+    column = lax.broadcasted_iota(I32, (8, 16), 1)
+    one_hot = (column == index_ref[...]).astype(F32)
+    out_ref[...] = jnp.dot(one_hot, x_ref[...], precision="highest")
 
 
 def _compacted(x):
@@ -102,25 +70,23 @@ def _compacted(x):
 
 
 @equals(_compacted, integers(-9, 9, 40))
-def compact_positive_numbers(x):
+@called(block=SMEM)
+def compact_positive_numbers(x_ref, out_ref):
     """A slot is overwritten until a number stays in it."""
 
-    def kernel(x_ref, out_ref):
-        def clear(i, _):
-            out_ref[i] = 0
+    def clear(i, _):
+        out_ref[i] = 0
 
-        def keep(i, count):
-            out_ref[count] = x_ref[i]
-            return count + (x_ref[i] > 0).astype(I32)
+    def keep(i, count):
+        out_ref[count] = x_ref[i]
+        return count + (x_ref[i] > 0).astype(I32)
 
-        lax.fori_loop(0, 40, clear, None)
-        count = lax.fori_loop(0, 40, keep, 0)
+    lax.fori_loop(0, 40, clear, None)
+    count = lax.fori_loop(0, 40, keep, 0)
 
-        @pl.when(count < 40)
-        def _():
-            out_ref[count] = 0
-
-    return pl.pallas_call(kernel, out_shape=x, in_specs=[SMEM], out_specs=SMEM)(x)
+    @pl.when(count < 40)
+    def _():
+        out_ref[count] = 0
 
 
 @equals(
@@ -128,17 +94,13 @@ def compact_positive_numbers(x):
     table(3, 1, 0, 2, 1, 3),
     normal(6, 8, 128),
 )
-def scatter_by_an_index_map(index, rows):
+@called(
+    jax.ShapeDtypeStruct((4, 8, 128), F32),
+    prefetch=1,
+    grid=(6,),
+    in_specs=[pl.BlockSpec((1, 8, 128), lambda i, index: (i, 0, 0))],
+    out_specs=pl.BlockSpec((1, 8, 128), lambda i, index: (index[i], 0, 0)),
+)
+def scatter_by_an_index_map(_, rows_ref, out_ref):
     """Whole blocks of the output, some of them twice."""
-
-    def kernel(_, rows_ref, out_ref):
-        out_ref[...] = rows_ref[...]
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(6,),
-        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, index: (i, 0, 0))],
-        out_specs=pl.BlockSpec((1, 8, 128), lambda i, index: (index[i], 0, 0)),
-    )
-    out = jax.ShapeDtypeStruct((4, 8, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(index, rows)
+    out_ref[...] = rows_ref[...]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -15,45 +16,35 @@ TILE = pltpu.VMEM((8, 128), F32)
 
 
 @equals(lambda x: np.maximum.accumulate(x.reshape(4, 8, 128), 0).reshape(32, 128), normal(32, 128))
-def peak_hold(x):
-    def kernel(x_ref, out_ref, peak_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            peak_ref[...] = x_ref[...]
+@called(grid=(4,), block=ROWS, scratch_shapes=[TILE])
+def peak_hold(x_ref, out_ref, peak_ref):
+    @pl.when(pl.program_id(0) == 0)
+    def _():
+        peak_ref[...] = x_ref[...]
 
-        peak_ref[...] = jnp.maximum(peak_ref[...], x_ref[...])
-        out_ref[...] = peak_ref[...]
-
-    return pl.pallas_call(
-        kernel, out_shape=x, grid=(4,), in_specs=[ROWS], out_specs=ROWS, scratch_shapes=[TILE]
-    )(x)
+    peak_ref[...] = jnp.maximum(peak_ref[...], x_ref[...])
+    out_ref[...] = peak_ref[...]
 
 
 @equals(lambda x: np.cumsum(x, 0), normal(64, 128))
-def cumulative_sum_of_rows(x):
+@called(
+    grid=(4,),
+    block=pl.BlockSpec((16, 128), lambda i: (i, 0)),
+    scratch_shapes=[pltpu.VMEM((1, 128), F32)],
+)
+def cumulative_sum_of_rows(x_ref, out_ref, carry_ref):
     """Within a block by a product with a triangle of ones."""
 
-    def kernel(x_ref, out_ref, carry_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            carry_ref[...] = jnp.zeros_like(carry_ref)
+    @pl.when(pl.program_id(0) == 0)
+    def _():
+        carry_ref[...] = jnp.zeros_like(carry_ref)
 
-        row = lax.broadcasted_iota(I32, (16, 16), 0)
-        column = lax.broadcasted_iota(I32, (16, 16), 1)
-        triangle = (column <= row).astype(F32)
-        sums = jnp.dot(triangle, x_ref[...], precision="highest") + carry_ref[...]
-        out_ref[...] = sums
-        carry_ref[...] = sums[15:16]
-
-    rows = pl.BlockSpec((16, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        grid=(4,),
-        in_specs=[rows],
-        out_specs=rows,
-        scratch_shapes=[pltpu.VMEM((1, 128), F32)],
-    )(x)
+    row = lax.broadcasted_iota(I32, (16, 16), 0)
+    column = lax.broadcasted_iota(I32, (16, 16), 1)
+    triangle = (column <= row).astype(F32)
+    sums = jnp.dot(triangle, x_ref[...], precision="highest") + carry_ref[...]
+    out_ref[...] = sums
+    carry_ref[...] = sums[15:16]
 
 
 def _positives_before(x):
@@ -62,42 +53,23 @@ def _positives_before(x):
 
 
 @equals(_positives_before, normal(32, 128))
-def offsets_of_a_compaction(x):
+@called(
+    jax.ShapeDtypeStruct((4,), I32),
+    grid=(4,),
+    in_specs=[ROWS],
+    out_specs=pl.BlockSpec(memory_space=pltpu.SMEM),
+    scratch_shapes=[pltpu.SMEM((1,), I32)],
+)
+def offsets_of_a_compaction(x_ref, out_ref, count_ref):
     """How many positive numbers come before each block: a counter in SMEM."""
+    i = pl.program_id(0)
 
-    def kernel(x_ref, out_ref, count_ref):
-        i = pl.program_id(0)
+    @pl.when(i == 0)
+    def _():
+        count_ref[0] = 0
 
-        @pl.when(i == 0)
-        def _():
-            count_ref[0] = 0
-
-        out_ref[i] = count_ref[0]
-        count_ref[0] += jnp.sum((x_ref[...] > 0).astype(F32)).astype(I32)
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((4,), I32),
-        grid=(4,),
-        in_specs=[ROWS],
-        out_specs=pl.BlockSpec(memory_space=pltpu.SMEM),
-        scratch_shapes=[pltpu.SMEM((1,), I32)],
-    )(x)
-
-
-@equals(lambda x: np.concatenate([np.zeros((8, 128), np.float32), x[:-8]]), normal(40, 128))
-def delay_of_one_block(x):
-    def kernel(x_ref, out_ref, kept_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            kept_ref[...] = jnp.zeros_like(kept_ref)
-
-        out_ref[...] = kept_ref[...]
-        kept_ref[...] = x_ref[...]
-
-    return pl.pallas_call(
-        kernel, out_shape=x, grid=(5,), in_specs=[ROWS], out_specs=ROWS, scratch_shapes=[TILE]
-    )(x)
+    out_ref[i] = count_ref[0]
+    count_ref[0] += jnp.sum((x_ref[...] > 0).astype(F32)).astype(I32)
 
 
 def _scan(a, x):
@@ -109,65 +81,51 @@ def _scan(a, x):
 
 
 @equals(_scan, np.abs(normal(24, 128)) % 1, normal(24, 128))
-def gated_linear_recurrence(a, x):
-    def kernel(a_ref, x_ref, out_ref, state_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            state_ref[...] = jnp.zeros_like(state_ref)
+@called(
+    grid=(3,), in_specs=[ROWS, ROWS], out_specs=ROWS, scratch_shapes=[pltpu.VMEM((1, 128), F32)]
+)
+def gated_linear_recurrence(a_ref, x_ref, out_ref, state_ref):
+    @pl.when(pl.program_id(0) == 0)
+    def _():
+        state_ref[...] = jnp.zeros_like(state_ref)
 
-        state = state_ref[...]
-        for i in range(8):
-            state = a_ref[i : i + 1, :] * state + x_ref[i : i + 1, :]
-            out_ref[i : i + 1, :] = state
-        state_ref[...] = state
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        grid=(3,),
-        in_specs=[ROWS, ROWS],
-        out_specs=ROWS,
-        scratch_shapes=[pltpu.VMEM((1, 128), F32)],
-    )(a, x)
+    state = state_ref[...]
+    for i in range(8):
+        state = a_ref[i : i + 1, :] * state + x_ref[i : i + 1, :]
+        out_ref[i : i + 1, :] = state
+    state_ref[...] = state
 
 
 @equals(lambda x: np.bincount(x.ravel(), minlength=16).astype(np.int32), integers(0, 16, 32))
-def histogram(x):
-    def kernel(x_ref, out_ref):
-        def clear(i, _):
-            out_ref[i] = 0
+@called(jax.ShapeDtypeStruct((16,), I32), block=pl.BlockSpec(memory_space=pltpu.SMEM))
+def histogram(x_ref, out_ref):
+    def clear(i, _):
+        out_ref[i] = 0
 
-        def count(i, _):
-            out_ref[x_ref[i]] += 1
+    def count(i, _):
+        out_ref[x_ref[i]] += 1
 
-        lax.fori_loop(0, 16, clear, None)
-        lax.fori_loop(0, 32, count, None)
-
-    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
-    out = jax.ShapeDtypeStruct((16,), I32)
-    return pl.pallas_call(kernel, out_shape=out, in_specs=[smem], out_specs=smem)(x)
+    lax.fori_loop(0, 16, clear, None)
+    lax.fori_loop(0, 32, count, None)
 
 
 @equals(lambda x: np.cumsum(x.reshape(4, 2, 8, 128).sum(1), 0).reshape(32, 128), normal(64, 128))
-def running_total_over_row_blocks(x):
+@called(
+    jax.ShapeDtypeStruct((32, 128), F32),
+    grid=(4, 2),
+    in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
+    out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+    scratch_shapes=[TILE],
+)
+def running_total_over_row_blocks(x_ref, out_ref, total_ref):
     """Total of all rows so far, in eight lanes of rows; each block comes in two chunks."""
 
-    def kernel(x_ref, out_ref, total_ref):
-        @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
-        def _():
-            total_ref[...] = jnp.zeros_like(total_ref)
+    @pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0))
+    def _():
+        total_ref[...] = jnp.zeros_like(total_ref)
 
-        total_ref[...] += x_ref[...]
+    total_ref[...] += x_ref[...]
 
-        @pl.when(pl.program_id(1) == 1)
-        def _():
-            out_ref[...] = total_ref[...]
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
-        grid=(4, 2),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (2 * i + k, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
-        scratch_shapes=[TILE],
-    )(x)
+    @pl.when(pl.program_id(1) == 1)
+    def _():
+        out_ref[...] = total_ref[...]

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -14,18 +15,15 @@ F32 = jnp.float32
 
 
 @equals(lambda pages, x: x[pages].reshape(32, 128), table(5, 1, 7, 2), normal(8, 8, 128))
-def paged_gather(pages, pool):
-    def kernel(_, page_ref, out_ref):
-        out_ref[...] = page_ref[...]
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(4,),
-        in_specs=[pl.BlockSpec((None, 8, 128), lambda i, pages: (pages[i], 0, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, pages: (i, 0)),
-    )
-    out = jax.ShapeDtypeStruct((32, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(pages, pool)
+@called(
+    jax.ShapeDtypeStruct((32, 128), F32),
+    prefetch=1,
+    grid=(4,),
+    in_specs=[pl.BlockSpec((None, 8, 128), lambda i, pages: (pages[i], 0, 0))],
+    out_specs=pl.BlockSpec((8, 128), lambda i, pages: (i, 0)),
+)
+def paged_gather(_, page_ref, out_ref):
+    out_ref[...] = page_ref[...]
 
 
 def _sums_of_pages(lengths, pages, pool):
@@ -57,30 +55,6 @@ def sums_of_paged_sequences(lengths, pages, pool):
     return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(lengths, pages, pool)[:, 0]
 
 
-def _grouped(groups, x, w):
-    tiles = x.reshape(4, 8, 128)
-    return np.concatenate([t @ w[g] for g, t in zip(groups, tiles, strict=True)])
-
-
-@equals(_grouped, table(0, 0, 2, 3), normal(32, 128), normal(4, 128, 128))
-def grouped_matmul(groups, x, weights):
-    """A group of rows for each matrix; group 1 has none."""
-
-    def kernel(_, x_ref, w_ref, out_ref):
-        out_ref[...] = jnp.dot(x_ref[...], w_ref[...], precision="highest")
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(4,),
-        in_specs=[
-            pl.BlockSpec((8, 128), lambda i, groups: (i, 0)),
-            pl.BlockSpec((None, 128, 128), lambda i, groups: (groups[i], 0, 0)),
-        ],
-        out_specs=pl.BlockSpec((8, 128), lambda i, groups: (i, 0)),
-    )
-    return pl.pallas_call(kernel, out_shape=x, grid_spec=grid_spec)(groups, x, weights)
-
-
 def _block_sparse(rows, columns, blocks, y):
     out = np.zeros((16, 128), np.float32)
     for i, j, block in zip(rows, columns, blocks, strict=True):
@@ -89,30 +63,26 @@ def _block_sparse(rows, columns, blocks, y):
 
 
 @equals(_block_sparse, table(0, 0, 1), table(0, 2, 1), normal(3, 8, 128), normal(384, 128))
-def block_sparse_product(rows, columns, blocks, y):
+@called(
+    jax.ShapeDtypeStruct((16, 128), F32),
+    prefetch=2,
+    grid=(3,),
+    in_specs=[
+        pl.BlockSpec((None, 8, 128), lambda i, rows, columns: (i, 0, 0)),
+        pl.BlockSpec((128, 128), lambda i, rows, columns: (columns[i], 0)),
+    ],
+    out_specs=pl.BlockSpec((8, 128), lambda i, rows, columns: (rows[i], 0)),
+)
+def block_sparse_product(rows_ref, _, block_ref, y_ref, out_ref):
     """Nonzero blocks, sorted by their row; a sum begins where the row changes."""
+    i = pl.program_id(0)
+    before = rows_ref[jnp.maximum(i - 1, 0)]
 
-    def kernel(rows_ref, _, block_ref, y_ref, out_ref):
-        i = pl.program_id(0)
-        before = rows_ref[jnp.maximum(i - 1, 0)]
+    @pl.when((i == 0) | (rows_ref[i] != before))
+    def _():
+        out_ref[...] = jnp.zeros_like(out_ref)
 
-        @pl.when((i == 0) | (rows_ref[i] != before))
-        def _():
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        out_ref[...] += jnp.dot(block_ref[...], y_ref[...], precision="highest")
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=2,
-        grid=(3,),
-        in_specs=[
-            pl.BlockSpec((None, 8, 128), lambda i, rows, columns: (i, 0, 0)),
-            pl.BlockSpec((128, 128), lambda i, rows, columns: (columns[i], 0)),
-        ],
-        out_specs=pl.BlockSpec((8, 128), lambda i, rows, columns: (rows[i], 0)),
-    )
-    out = jax.ShapeDtypeStruct((16, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(rows, columns, blocks, y)
+    out_ref[...] += jnp.dot(block_ref[...], y_ref[...], precision="highest")
 
 
 def _segment_sums(starts, x):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
@@ -12,15 +13,13 @@ PARAMS = plt.CompilerParams(num_warps=4)
 
 
 @equals(lambda x, y: x + y, normal(100), normal(100) * 2)
-def masked_sum(x, y):
-    def kernel(x_ref, y_ref, out_ref):
-        index = pl.program_id(0) * 32 + jnp.arange(32)
-        mask = index < 100
-        x = plt.load(x_ref.at[index], mask=mask, other=0.0)
-        y = plt.load(y_ref.at[index], mask=mask, other=0.0)
-        plt.store(out_ref.at[index], x + y, mask=mask)
-
-    return pl.pallas_call(kernel, out_shape=x, grid=(4,), compiler_params=PARAMS)(x, y)
+@called(like=0, grid=(4,), compiler_params=PARAMS)
+def masked_sum(x_ref, y_ref, out_ref):
+    index = pl.program_id(0) * 32 + jnp.arange(32)
+    mask = index < 100
+    x = plt.load(x_ref.at[index], mask=mask, other=0.0)
+    y = plt.load(y_ref.at[index], mask=mask, other=0.0)
+    plt.store(out_ref.at[index], x + y, mask=mask)
 
 
 def _softmax(x):
@@ -29,15 +28,13 @@ def _softmax(x):
 
 
 @equals(_softmax, normal(4, 100))
-def masked_softmax(x):
-    def kernel(x_ref, out_ref):
-        row, column = pl.program_id(0), jnp.arange(128)
-        mask = column < 100
-        x = plt.load(x_ref.at[row, column], mask=mask, other=-jnp.inf)
-        e = jnp.exp(x - x.max())
-        plt.store(out_ref.at[row, column], e / e.sum(), mask=mask)
-
-    return pl.pallas_call(kernel, out_shape=x, grid=(4,), compiler_params=PARAMS)(x)
+@called(grid=(4,), compiler_params=PARAMS)
+def masked_softmax(x_ref, out_ref):
+    row, column = pl.program_id(0), jnp.arange(128)
+    mask = column < 100
+    x = plt.load(x_ref.at[row, column], mask=mask, other=-jnp.inf)
+    e = jnp.exp(x - x.max())
+    plt.store(out_ref.at[row, column], e / e.sum(), mask=mask)
 
 
 @equals(lambda x: np.bincount(x, minlength=8).astype(np.int32), integers(0, 8, 64))
@@ -53,22 +50,19 @@ def histogram_by_atomics(x):
 
 
 @equals(lambda x, y: jnp.dot(x, y, precision="highest"), normal(32, 64), normal(64, 32))
-def product_in_a_loop(x, y):
-    def kernel(x_ref, y_ref, out_ref):
-        def add(k, acc):
-            part = pl.ds(k * 16, 16)
-            return acc + jnp.dot(x_ref[:, part], y_ref[part, :], precision="highest")
+@called(
+    jax.ShapeDtypeStruct((32, 32), jnp.float32),
+    grid=(2, 2),
+    in_specs=[
+        pl.BlockSpec((16, 64), lambda i, j: (i, 0)),
+        pl.BlockSpec((64, 16), lambda i, j: (0, j)),
+    ],
+    out_specs=pl.BlockSpec((16, 16), lambda i, j: (i, j)),
+    compiler_params=PARAMS,
+)
+def product_in_a_loop(x_ref, y_ref, out_ref):
+    def add(k, acc):
+        part = pl.ds(k * 16, 16)
+        return acc + jnp.dot(x_ref[:, part], y_ref[part, :], precision="highest")
 
-        out_ref[...] = jax.lax.fori_loop(0, 4, add, jnp.zeros((16, 16), jnp.float32))
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((32, 32), jnp.float32),
-        grid=(2, 2),
-        in_specs=[
-            pl.BlockSpec((16, 64), lambda i, j: (i, 0)),
-            pl.BlockSpec((64, 16), lambda i, j: (0, j)),
-        ],
-        out_specs=pl.BlockSpec((16, 16), lambda i, j: (i, j)),
-        compiler_params=PARAMS,
-    )(x, y)
+    out_ref[...] = jax.lax.fori_loop(0, 4, add, jnp.zeros((16, 16), jnp.float32))

@@ -84,11 +84,6 @@ def test_every_message_is_recognised_by_its_entry_alone(part: Callable[[str], st
     assert_each((row(message), recognised(message)) for message in ALL)
 
 
-def test_a_mark_stands_in_every_message() -> None:
-    marks = {entry.id: entry.marks for entry in CATALOGUE}
-    assert_each((row(m), any(mark in m.text for mark in marks[m.entry])) for m in ALL)
-
-
 def test_every_entry_has_a_message_and_is_written_whole() -> None:
     assert_each((entry.id, entry.id in {m.entry for m in ALL}) for entry in CATALOGUE)
     for entry in CATALOGUE:

@@ -40,14 +40,6 @@ def test_locations_spelled_out() -> None:
     ]
 
 
-def test_names_of_a_jaxpr() -> None:
-    a = ["{ lambda ; a:f32[8] b:f32[8]. let", "    c:f32[8] = mul a b", "  in (c,) }"]
-    b = ["{ lambda ; x:f32[8] y:f32[8]. let", "    bz:f32[8] = mul x y", "  in (bz,) }"]
-    other = ["{ lambda ; x:f32[8] y:f32[8]. let", "    bz:f32[8] = add x y", "  in (bz,) }"]
-    forms = [normal_lines(lines, "jaxpr", ("ssa",)) for lines in (a, b, other)]
-    assert forms[0] == forms[1] != forms[2]
-
-
 @pytest.mark.parametrize(
     "one,other,same",
     [

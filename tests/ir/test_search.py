@@ -103,18 +103,6 @@ def test_a_huge_line_is_shown_in_part(tmp_path: Path) -> None:
     assert (second.line, second.text) == (2, "next needle")
 
 
-def test_chunks_at_random(tmp_path: Path) -> None:
-    rng = random.Random(4)
-    path = tmp_path / "text"
-    for _ in range(60):
-        lines = [rng.choice(["ab", "", "xaby", "b" * rng.randrange(90)]) for _ in range(30)]
-        path.write_text("\n".join(lines) + rng.choice(["", "\n"]))
-        expected = [(n, line) for n, line in enumerate(lines, 1) if "ab" in line]
-        for text in ("ab", "a[b]", "(ab)"):
-            found = hits(path, Query(text=text), rng.randrange(1, 200))
-            assert [(hit.line, hit.text) for hit in found] == expected
-
-
 def test_what_is_not_utf8_and_has_no_end(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"\xff\xfe\x00 one\n\x1b[31m\xc3one")

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-import references
 from jax.experimental.pallas import tpu as pltpu
 from marks import mark_all_but_first
 from pallas_debug_kernels import BundledOperation, Spec, operations
@@ -104,19 +103,6 @@ def test_gradient_equals_the_references(op: BundledOperation, spec: Spec, mode: 
         of_kernel = gradient(op.function, spec, op.differentiable)
         actual = jax.block_until_ready(of_kernel(weights(op, spec), *args))
     assert_close(actual, op, spec, is_gradient=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "op, spec, is_gradient",
-    [
-        pytest.param(op, spec, is_gradient, id=references.case_name(op, spec, is_gradient))
-        for op, spec, is_gradient in references.cases()
-    ],
-)
-def test_stored_references_are_current(op: BundledOperation, spec: Spec, is_gradient: bool) -> None:
-    expected = references.referred(op.name, spec.name, 0, is_gradient)
-    references.assert_summarized(expected, op, spec, is_gradient=is_gradient)
 
 
 def lowered(op: BundledOperation, spec: Spec) -> str:

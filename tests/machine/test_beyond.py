@@ -146,22 +146,6 @@ def test_references_chosen_at_run_time() -> None:
         np.testing.assert_array_equal(got, np.concatenate([given[3:7], 2 * given[3:7]]))
 
 
-def test_access_to_what_is_reshaped_bitcast_and_masked() -> None:
-    def kernel(x_ref: Any, o_ref: Any, tile: Any) -> None:
-        tile[...] = x_ref[...]
-        o_ref[...] = jnp.zeros_like(o_ref)
-        words = tile.bitcast(jnp.int16)  # 16 rows, the low halves first
-        o_ref[0:1] = words[5:6].astype(F32)
-        tile.reshape(4, 2, 128)[1:2, 0] = jnp.full((1, 128), 7.0)
-        rows = lax.broadcasted_iota(I32, (8, 128), 0)
-        o_ref[1:] = pltpu.load(tile, mask=rows < 3)[1:]
-
-    (got,) = run(kernel, X, scratch_shapes=[TILE])
-    np.testing.assert_array_equal(got[0], X.view(np.int16).reshape(8, 128, 2)[2, :, 1])
-    np.testing.assert_array_equal(got[1:3], [X[1], np.full(128, 7.0)])
-    assert (got[3:] == 0).all()
-
-
 def test_a_primitive_without_a_row_is_refused_with_its_line() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = lax.fori_loop(0, 2, lambda _, x: invented_p.bind(x), x_ref[...])  # loop

@@ -10,34 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pallas_debug.machine.clocks import NEVER, SemaphoreClock, Task, Tasks
-
-
-def test_a_signal_orders_what_was_before_it() -> None:
-    tasks, semaphore = Tasks(), SemaphoreClock()
-    one, two = tasks.new(), tasks.new()
-    before = one.epoch
-    semaphore.release(one, 1)
-    after = one.epoch
-    assert not two.follows(before)
-    assert semaphore.take(two, 1) == ()
-    assert two.follows(before)
-    assert not two.follows(after)
-    assert two.follows(two.epoch)
-    assert two.follows(NEVER)
-
-
-def test_grid_points_that_run_in_parallel_do_not_follow_each_other() -> None:
-    tasks = Tasks()
-    core = tasks.new()
-    start = core.epoch
-    points = [tasks.fork(core) for _ in range(3)]
-    assert all(point.follows(start) for point in points)
-    for one, other in itertools.permutations(points, 2):
-        assert not one.follows(other.epoch)
-    for point in points:
-        core.join(point.release())
-    assert core.follows(start)
+from pallas_debug.machine.clocks import SemaphoreClock, Task, Tasks
 
 
 def dma(tasks: Tasks, core: Task, semaphore: SemaphoreClock, amount: int) -> int:
@@ -47,18 +20,6 @@ def dma(tasks: Tasks, core: Task, semaphore: SemaphoreClock, amount: int) -> int
     semaphore.release(copy_, amount)
     tasks.finish(copy_)
     return epoch
-
-
-def test_a_wait_for_one_of_two_equal_dmas_is_over_neither() -> None:
-    tasks, semaphore = Tasks(), SemaphoreClock()
-    core, other = tasks.new(), tasks.new()
-    before = other.epoch
-    epochs = [dma(tasks, other, semaphore, 8) for _ in range(2)]
-    assert len(semaphore.take(core, 8)) == 2
-    assert not any(map(core.follows, epochs))
-    assert core.follows(before)
-    assert semaphore.take(core, 8) == ()
-    assert all(map(core.follows, epochs))
 
 
 def test_a_remote_dma_has_read_its_source_before_it_writes() -> None:

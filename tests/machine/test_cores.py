@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
-from meshes import tensorcore_mesh
+from meshes import sharded, tensorcore_mesh
 
 from pallas_debug.session import Options, Session
 
@@ -39,49 +38,6 @@ def test_each_core_runs_the_body_and_closes_over_a_scalar(mode: str, number: int
     np.testing.assert_array_equal(out, x[1 : 1 + number])
     assert not session.observer.findings
     assert not session.unchecked
-
-
-def exchanging(*, awaits: bool, signals: bool = True) -> Any:
-    """Each core adds 1 to its half, and then the other core's half to its own."""
-
-    @jax.jit
-    def call(x: jax.Array) -> jax.Array:
-        half = pltpu.VMEM((8, 128), jnp.float32)
-
-        @pl.kernel(
-            out_type=[jax.ShapeDtypeStruct((2, 8, 128), jnp.float32)] * 2,
-            mesh=tensorcore_mesh(2),
-            scratch_types=[half, half, pltpu.SemaphoreType.REGULAR],
-        )
-        def exchange(
-            x_ref: Any, out_ref: Any, sum_ref: Any, own: Any, other: Any, sem: Any
-        ) -> None:
-            core = jax.lax.axis_index("core")
-            pltpu.sync_copy(x_ref.at[core], own)
-            own[...] = own[...] + 1
-            pltpu.sync_copy(own, out_ref.at[core])
-            if signals:
-                pl.semaphore_signal(sem, 1, core_index=1 - core)
-            if awaits:
-                pl.semaphore_wait(sem, 1)
-            pltpu.sync_copy(out_ref.at[1 - core], other)
-            own[...] = own[...] + other[...]
-            pltpu.sync_copy(own, sum_ref.at[core])
-            if not awaits:
-                pl.semaphore_wait(sem, 1)
-
-        return exchange(x)[1]
-
-    return call
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_cores_signal_each_other(mode: str) -> None:
-    x = jnp.arange(2 * 8 * 128.0).reshape(2, 8, 128)
-    with Session(Options(interpret=mode)) as session:
-        out = jax.block_until_ready(exchanging(awaits=True)(x))
-    np.testing.assert_array_equal(out, (x + 1) + (x[::-1] + 1))
-    assert not session.observer.findings
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -118,11 +74,8 @@ def test_cores_meet_at_a_barrier_and_copy_into_scopes_of_each_other(
         return swaps(x)
 
     x = np.arange(devices * 8 * 128, dtype=np.float32).reshape(devices * 8, 128)
-    mesh = jax.make_mesh((devices,), ("x",), axis_types=(AxisType.Auto,))
-    spec = PartitionSpec("x")
-    f = jax.shard_map(swap, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     with Session(Options(interpret=mode)) as session:
-        out = jax.block_until_ready(jax.jit(f)(x))
+        out = jax.block_until_ready(jax.jit(sharded(swap, x=devices))(x))
     expected = x.reshape(devices, 2, 4, 128)[:, ::-1].reshape(x.shape)
     np.testing.assert_array_equal(out, expected)
     assert not session.observer.findings

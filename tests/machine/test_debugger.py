@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import stepped
+from called import called
 from jax.experimental import pallas as pl
 
 import pallas_debug
@@ -35,7 +36,7 @@ X = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128) % 7
 
 @pytest.fixture
 def session() -> StepSession:
-    return stepper.capture(lambda: stepped.sums(X)).session
+    return stepper.capture(lambda: stepped.sums_kernel(X)).session
 
 
 def at(session: StepSession) -> tuple[Any, ...]:
@@ -59,17 +60,15 @@ def run_of(session: StepSession) -> live.LiveRun:
 def test_a_place_out_of_bounds_is_shown_as_in_a_finding(
     start: int, blocks: int, message: str
 ) -> None:
+    @called(
+        grid=(blocks,),
+        in_specs=[pl.BlockSpec((16, 128), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+    )
     def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
         o_ref[...] = x_ref[pl.ds(start + 0 * pl.program_id(0), 8), :]
 
-    def call(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel, out_shape=x, grid=(blocks,),
-            in_specs=[pl.BlockSpec((16, 128), lambda i: (0, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-        )(x)  # fmt: skip
-
-    session = stepper.capture(lambda: call(jnp.ones((16, 128)))).session
+    session = stepper.capture(lambda: kernel(jnp.ones((16, 128)))).session
     assert session.run() == f"the run stops here: {message}"
 
 
@@ -291,7 +290,7 @@ def test_dmas_in_flight_and_calls_by_number() -> None:
 
 
 def test_a_fault_stops_the_run_and_can_be_left_backwards() -> None:
-    session = stepper.capture(lambda: stepped.waits(X)).session
+    session = stepper.capture(lambda: stepped.waits_kernel(X)).session
     message = session.run()
     assert message == (
         "the run stops here: deadlock: nothing can run. the kernel waits until `never` is 2, but "
@@ -307,7 +306,7 @@ def test_a_fault_stops_the_run_and_can_be_left_backwards() -> None:
 
 def test_a_loop_stops_at_the_limit_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "MAX_SIMULATED_STEPS", 50)  # it counts to a bound
-    session = stepper.capture(lambda: stepped.endless(X)).session
+    session = stepper.capture(lambda: stepped.endless_kernel(X)).session
     message = session.run()
     assert message == (
         f"the run stops here: endless loop: the `while_loop` at line {line('endless')} has not "
@@ -354,7 +353,7 @@ q
 never read
 """
     given, out = io.StringIO(commands.lstrip()), io.StringIO()
-    plain.interact(stepper.capture(lambda: stepped.sums(X)).session, given, out)
+    plain.interact(stepper.capture(lambda: stepped.sums_kernel(X)).session, given, out)
     text = out.getvalue()
     assert f"breakpoint 1, stepped.py:{line('keep')} if j == 1" in text
     assert f"sums_kernel · grid point (0, 1) of (2, 3) · stepped.py:{line('keep')}" in text
@@ -371,7 +370,7 @@ never read
 
 
 def test_a_line_of_another_file_is_named_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = stepper.capture(lambda: stepped.sums(X)).session
+    session = stepper.capture(lambda: stepped.sums_kernel(X)).session
     prompt, keep = CommandPrompt(session), line("keep")
     assert prompt.execute(f"b stepped.py:{keep}") == [f"breakpoint 1: stepped.py:{keep}"]
     assert prompt.execute(f"until stepped.py:{keep}")[-1].endswith("# keep")
@@ -387,12 +386,12 @@ def test_a_line_of_another_file_is_named_with_the_file(monkeypatch: pytest.Monke
 
 def test_step_as_a_function(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\nq\n"))
-    result = pallas_debug.step(stepped.sums, plain=True)(X)
+    result = pallas_debug.step(stepped.sums_kernel, plain=True)(X)
     np.testing.assert_array_equal(result, kernels_result(X))
     out = capsys.readouterr().out
     assert out.startswith("sums_kernel · grid point (0, 0) of (2, 3)")
     monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
-    pallas_debug.step(stepped.waits, plain=True, post_mortem=True)(X)
+    pallas_debug.step(stepped.waits_kernel, plain=True, post_mortem=True)(X)
     shown = capsys.readouterr()
     assert shown.err.startswith("note: Deadlock in kernel `waits_kernel`")
     assert "# deadlock" in shown.out
@@ -403,16 +402,16 @@ def test_post_mortem_opens_at_the_first_finding() -> None:
     captured = stepper.capture(lambda: stepped.stale(X), post_mortem=True)
     assert captured.notes[0].startswith("UninitializedRead in kernel `stale`, grid point (1, 0)")
     assert at(captured.session) == ((1, 0), (), line("stale"))
-    without_grid = stepper.capture(lambda: stepped.divided(X), post_mortem=True)
+    without_grid = stepper.capture(lambda: stepped.divided_kernel(X), post_mortem=True)
     assert without_grid.notes[0] == "DivisionByZero in kernel `divided_kernel`"
     assert at(without_grid.session) == ((), (), line("divided"))
-    whole = stepper.capture(lambda: stepped.sums(X), post_mortem=True)
+    whole = stepper.capture(lambda: stepped.sums_kernel(X), post_mortem=True)
     assert whole.notes == ("the run ends without a finding: opened at its end",)
     assert whole.session.place.ended
 
 
 def test_lines_in_branches_and_loops_of_a_helper() -> None:
-    session = stepper.capture(lambda: stepped.helped(X)).session
+    session = stepper.capture(lambda: stepped.helped_kernel(X)).session
     session.add_breakpoint(line("in a helper's loop"), "max(refs[0]) > 1 and iteration == 3")
     assert str(session.run()).startswith("breakpoint 1, stepped.py:")
     assert at(session) == ((1,), (3,), line("in a helper's loop"))

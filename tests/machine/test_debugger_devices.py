@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import meshes
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 from pallas_debug import stepper
 from pallas_debug.errors import UsageError
@@ -25,13 +24,9 @@ DEVICES = 3
 X = np.arange(DEVICES * 8 * 128, dtype=np.float32).reshape(-1, 128)
 
 
-def sharded(kernel: Any, x: Any, **options: Any) -> Any:
-    mesh = jax.make_mesh(
-        (DEVICES,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:DEVICES]
-    )
+def on_devices(kernel: Any, x: Any, **options: Any) -> Any:
     call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32), **options)
-    mapped = jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
-    return jax.jit(mapped)(x)
+    return jax.jit(meshes.sharded(call, x=DEVICES))(x)
 
 
 def shift_kernel(x_ref: Any, out_ref: Any, sent: Any, received: Any) -> None:
@@ -48,7 +43,7 @@ def shift_kernel(x_ref: Any, out_ref: Any, sent: Any, received: Any) -> None:
 def shift(x: Any) -> Any:
     """Each device sends its rows to the next one."""
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
-    return sharded(
+    return on_devices(
         shift_kernel, x, in_specs=[anywhere], out_specs=anywhere,
         scratch_shapes=[pltpu.SemaphoreType.DMA] * 2,
         compiler_params=pltpu.CompilerParams(collective_id=0),
@@ -60,7 +55,7 @@ def doubled_kernel(x_ref: Any, out_ref: Any) -> None:
 
 
 def doubled(x: Any) -> Any:
-    return sharded(doubled_kernel, x)
+    return on_devices(doubled_kernel, x)
 
 
 def opened(function: Callable[[Any], Any], **options: Any) -> stepper.CapturedCall:

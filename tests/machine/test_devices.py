@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
 from machine_runs import ran
+from meshes import device_mesh, sharded
 from pallas_debug_kernels import all_gather, operation
 
 import pallas_debug
@@ -24,16 +26,12 @@ from pallas_debug.errors import MachineError
 VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
 
 
-def mesh(**axes: int) -> jax.sharding.Mesh:
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
-
-
 @pytest.mark.parametrize(
     "axes", [{"x": 4}, {"x": 3}, {"x": 1}, {"data": 2, "x": 2}, {"x": 2, "data": 2}], ids=str
 )
 def test_the_bundled_collective(axes: dict[str, int]) -> None:
     x = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128)
-    devices = mesh(**axes)
+    devices = device_mesh(**axes)
     out = ran(lambda x: all_gather(x, mesh=devices), x)
     expected = operation("all_gather").reference(x, mesh=devices)
     np.testing.assert_array_equal(out, expected)
@@ -42,8 +40,6 @@ def test_the_bundled_collective(axes: dict[str, int]) -> None:
 
 
 def test_devices_that_do_not_communicate_need_not_meet() -> None:
-    devices = mesh(x=4)
-
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] + jax.lax.axis_index("x").astype(jnp.float32)
 
@@ -51,8 +47,7 @@ def test_devices_that_do_not_communicate_need_not_meet() -> None:
         add = pl.pallas_call(body, out_shape=x)
         return jax.lax.cond(jax.lax.axis_index("x") == 2, add, lambda x: x, x)
 
-    spec = PartitionSpec("x")
-    f = jax.jit(jax.shard_map(shard, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
+    f = jax.jit(sharded(shard, x=4))
     out = np.asarray(ran(f, jnp.zeros((32, 128))))
     np.testing.assert_array_equal(out[:, 0], np.repeat([0, 0, 2, 0], 8))
 
@@ -60,9 +55,9 @@ def test_devices_that_do_not_communicate_need_not_meet() -> None:
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_devices_that_have_not_come_to_a_scope_yet(sanitize: bool) -> None:
     """Their semaphores count what others signal, and their blocks keep what others copy there."""
-    devices = mesh(x=2, y=2)
     regular = pltpu.SemaphoreType.REGULAR
 
+    @called(block=VMEM)
     def body(x_ref: Any, o_ref: Any) -> None:
         def scope(ready: Any, sent: Any, received: Any) -> None:
             me = jax.lax.axis_index(("x", "y"))
@@ -75,33 +70,26 @@ def test_devices_that_have_not_come_to_a_scope_yet(sanitize: bool) -> None:
 
         pl.run_scoped(scope, regular, regular, regular)
 
-    def shard(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(body, out_shape=x, in_specs=[VMEM], out_specs=VMEM)(x)
-
-    spec = PartitionSpec(("x", "y"))
-    f = jax.jit(jax.shard_map(shard, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
+    f = jax.jit(sharded(body, x=2, y=2))
     x = jnp.arange(32 * 128.0).reshape(32, 128)
     with pallas_debug.interpret("machine", sanitize=sanitize):
         np.testing.assert_array_equal(f(x), jnp.roll(x, 8, axis=0))
 
 
 def test_a_copy_to_a_device_that_has_not_begun() -> None:
+    @called(scratch_shapes=[pltpu.SemaphoreType.DMA] * 2)
     def body(x_ref: Any, o_ref: Any, sent: Any, received: Any) -> None:
         right = jax.lax.rem(jax.lax.axis_index("x") + 1, 4)
         pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, (right,)).start()
         pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, (right,)).wait()
 
-    def shard(x: jax.Array) -> jax.Array:
-        scratch = [pltpu.SemaphoreType.DMA] * 2
-        return pl.pallas_call(body, out_shape=x, scratch_shapes=scratch)(x)
-
-    spec = PartitionSpec("x")
-    f = jax.shard_map(shard, mesh=mesh(x=4), in_specs=spec, out_specs=spec, check_vma=False)
+    f = jax.jit(sharded(body, x=4))
     x = jnp.arange(32 * 128.0).reshape(32, 128)
-    np.testing.assert_array_equal(ran(jax.jit(f), x), jnp.roll(x, 8, axis=0))
+    np.testing.assert_array_equal(ran(f, x), jnp.roll(x, 8, axis=0))
 
 
 def test_a_scope_that_another_device_never_enters() -> None:
+    @called()
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]
 
@@ -112,15 +100,11 @@ def test_a_scope_that_another_device_never_enters() -> None:
 
             pl.run_scoped(scope, pltpu.SemaphoreType.REGULAR)
 
-    def shard(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(body, out_shape=x)(x)
-
-    spec = PartitionSpec("x")
-    f = jax.shard_map(shard, mesh=mesh(x=2), in_specs=spec, out_specs=spec, check_vma=False)
+    f = jax.jit(sharded(body, x=2))
     with pytest.raises(
         Exception, match="`ready` is used from another core or device, but core 0 of"
     ):
-        ran(jax.jit(f), jnp.zeros((16, 128)))
+        ran(f, jnp.zeros((16, 128)))
 
 
 def test_runs_that_overlap_do_not_mix() -> None:
@@ -158,37 +142,22 @@ def test_a_device_whose_neighbours_never_call_the_kernel_is_refused() -> None:
             meeting.join(device, [], lambda of_all: [[], [], []], patience=0.2)
         errors.append(str(error.value))
 
-    threads = [threading.Thread(target=join, args=(device,)) for device in (0, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert (
-        errors
-        == [
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(join, (0, 2)))
+        refused = (
             "kernel `ring` communicates between 3 devices, but within 0.2 s only devices 0, 2 "
             "called it, not device 1. Is it in a branch that only some devices take?"
-        ]
-        * 2
-    )
-    results: list[Any] = []
-    again = [
-        threading.Thread(
-            target=lambda i=i: results.append(
-                meeting.join(i, [i], lambda of_all: [[sum(a)] for a in of_all], patience=60)
-            )
         )
-        for i in range(3)
-    ]
-    for thread in again:
-        thread.start()
-    for thread in again:
-        thread.join(60)
-    assert sorted(map(tuple, results)) == [(0,), (1,), (2,)]
+        assert errors == [refused] * 2
+
+        def again(i: int) -> Any:
+            return meeting.join(i, [i], lambda of_all: [[sum(a)] for a in of_all], patience=60)
+
+        assert list(threads.map(again, range(3))) == [[0], [1], [2]]
 
 
 def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pallas_debug.bridge.hosted.lowering.MAX_DEVICES", 3)
     x = jnp.ones((8, 128))
     with pytest.raises(MachineError, match="runs on 4 devices, but the kernel machine simulates"):
-        ran(lambda x: all_gather(x, mesh=mesh(x=4)), x)
+        ran(lambda x: all_gather(x, mesh=device_mesh(x=4)), x)

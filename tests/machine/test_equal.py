@@ -26,9 +26,9 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import (
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-from jax.sharding import AxisType
 from machine_runs import UNITS, require_close
 from marks import mark_all_but_first
+from meshes import device_mesh
 from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge.interpret import interpret
@@ -154,8 +154,7 @@ def splash_of_many_blocks(q: Any, k: Any, v: Any) -> Any:
 
 
 def gathered(x: Any) -> Any:
-    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
-    return all_gather(x, mesh=mesh, axis_name="x")
+    return all_gather(x, mesh=device_mesh(x=4), axis_name="x")
 
 
 @pytest.mark.slow

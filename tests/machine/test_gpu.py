@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from machine_runs import passed, ran
@@ -28,13 +30,10 @@ NUMBERS = np.array([3, 1, 3, 0, 2, 2, 2, 3] * 2, np.int32)
 SUM = jax.ShapeDtypeStruct((1,), jnp.float32)
 
 
-def call(kernel: Kernel, *args: Any, out: Any = None, steps: int = 4, **options: Any) -> Any:
-    """Call a kernel that takes all arrays whole."""
-    out = jax.ShapeDtypeStruct(args[0].shape, args[0].dtype) if out is None else out
+def on_gpu(out: Any = None, steps: int = 4, **options: Any) -> Callable[[Kernel], Kernel]:
+    """Decorate a kernel that takes all arrays whole."""
     params = plt.CompilerParams(num_warps=1)
-    return pl.pallas_call(
-        kernel, out_shape=out, grid=(steps,), compiler_params=params, **options
-    )(*args)  # fmt: skip
+    return called(out, like=0, grid=(steps,), compiler_params=params, **options)
 
 
 def sanitized(function: Kernel, *args: Any) -> tuple[Finding, ...]:
@@ -60,15 +59,13 @@ def inside(size: int) -> jax.Array:
 
 
 def doubled(mask: Callable[[int], jax.Array] | None, steps: int = 3, **load: Any) -> Kernel:
-    def function(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-            chosen = {} if mask is None else {"mask": mask(x.size)}
-            value = plt.load(x_ref.at[part()], **chosen, **load)
-            plt.store(o_ref.at[part()], 2 * value, **chosen)
+    @on_gpu(steps=steps)
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        chosen = {} if mask is None else {"mask": mask(x_ref.size)}
+        value = plt.load(x_ref.at[part()], **chosen, **load)
+        plt.store(o_ref.at[part()], 2 * value, **chosen)
 
-        return call(kernel, x, steps=steps)
-
-    return function
+    return kernel
 
 
 @pytest.mark.parametrize(
@@ -91,8 +88,7 @@ def doubled(mask: Callable[[int], jax.Array] | None, steps: int = 3, **load: Any
 def test_a_mask_that_lets_elements_outside_the_array_through(
     mask: Any, index: str, cause: str
 ) -> None:
-    function = doubled(mask)
-    finding = one(function, RAGGED)
+    finding = one(doubled(mask), RAGGED)
     assert (finding.kind, finding.index) == ("OutOfBoundsRead", index)
     assert "past the end of dimension 0 of float32[20] in GMEM" in finding.message
     assert str(finding.cause).startswith(cause)
@@ -109,28 +105,24 @@ def test_a_grid_that_is_too_short_for_a_masked_store() -> None:
 
 @pytest.mark.slow
 def test_a_mask_of_elements_that_are_no_slice() -> None:
+    @on_gpu()
     def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
         is_even = jnp.arange(BLOCK) % 2 == 0
         rest = plt.load(x_ref.at[part()], mask=~is_even, other=-1.0)
         plt.store(o_ref.at[part()], rest)
         plt.store(o_ref.at[part()], -rest, mask=is_even)
 
-    function = lambda x: call(kernel, x)  # noqa: E731
-    expected = np.where(np.arange(32) % 2, X, 1)
-    np.testing.assert_array_equal(ran(function, X), expected)
-    assert not sanitized(function, X)
+    np.testing.assert_array_equal(ran(kernel, X), np.where(np.arange(32) % 2, X, 1))
+    assert not sanitized(kernel, X)
 
 
 def summed(other: float | None) -> Kernel:
-    def function(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-            o_ref[pl.program_id(0)] = jnp.sum(
-                plt.load(x_ref.at[part()], mask=inside(x.size), other=other)
-            )
+    @on_gpu(jax.ShapeDtypeStruct((3,), jnp.float32), steps=3)
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        values = plt.load(x_ref.at[part()], mask=inside(x_ref.size), other=other)
+        o_ref[pl.program_id(0)] = jnp.sum(values)
 
-        return call(kernel, x, out=jax.ShapeDtypeStruct((3,), x.dtype), steps=3)
-
-    return function
+    return kernel
 
 
 def test_undefined_elements_of_a_load_that_reach_a_result() -> None:
@@ -148,32 +140,23 @@ def test_undefined_elements_of_a_load_that_reach_a_result() -> None:
     )
 
 
-def test_undefined_elements_that_no_result_depends_on() -> None:
-    assert sanitized(doubled(inside), RAGGED) == ()
-
-
 # Blocks
 
 
-def blocked(index_map: Any = None, masked: bool = False) -> Kernel:
-    def function(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-            if masked:
-                value = plt.load(x_ref, mask=inside(x.size), other=0.0)
-                plt.store(o_ref, 2 * value, mask=inside(x.size))
-            else:
-                o_ref[...] = 2 * x_ref[...]
+def blocked(masked: bool = False) -> Kernel:
+    @on_gpu(steps=3, block=pl.BlockSpec((BLOCK,), lambda i: (i,)))
+    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        if masked:
+            value = plt.load(x_ref, mask=inside(RAGGED.size), other=0.0)
+            plt.store(o_ref, 2 * value, mask=inside(RAGGED.size))
+        else:
+            o_ref[...] = 2 * x_ref[...]
 
-        own = pl.BlockSpec((BLOCK,), lambda i: (i,))
-        spec = own if index_map is None else pl.BlockSpec((BLOCK,), index_map)
-        steps = pl.cdiv(x.size, BLOCK)
-        return call(kernel, x, steps=steps, in_specs=[spec], out_specs=own)
-
-    return function
+    return kernel
 
 
 def test_a_last_block_that_reaches_past_its_array() -> None:
-    assert sanitized(blocked(), X) == ()
+    assert sanitized(blocked(), X[:24]) == ()
     assert sanitized(blocked(masked=True), RAGGED) == ()
     if triton_rules.masks_blocks():
         np.testing.assert_array_equal(ran(blocked(), RAGGED), 2 * RAGGED)
@@ -189,50 +172,46 @@ def test_a_last_block_that_reaches_past_its_array() -> None:
     )
 
 
-def test_an_index_map_that_returns_offsets() -> None:
-    finding = one(blocked(lambda i: (i * BLOCK,)), X)
-    assert finding.kind == "BlockOutOfBounds"
-    assert finding.advice == "return a value between 0 and 3: it counts blocks"
-
-
 # Races
 
 
-def total(kernel: Kernel, x: jax.Array = X, out: Any = SUM) -> Any:
-    """Call a kernel with an output that starts as zeros."""
-    zeros = jnp.zeros(out.shape, out.dtype)
-    return call(kernel, x, zeros, out=out, steps=x.size // BLOCK, input_output_aliases={1: 0})
+add = on_gpu(SUM, input_output_aliases={1: 0})
+"""A kernel that adds to an array of one element, its second argument."""
+
+ZERO = np.zeros(1, np.float32)
 
 
+@add
 def adds(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
     plt.atomic_add(o_ref, (pl.ds(0, 1),), jnp.sum(x_ref[part()])[None])
 
 
+atomically = inspect.unwrap(adds)
+
+
+@add
 def adds_plainly(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
     o_ref[...] += jnp.sum(x_ref[part()])[None]
 
 
+@add
 def adds_and_reads(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
-    adds(x_ref, z_ref, o_ref)
+    atomically(x_ref, z_ref, o_ref)
     x_ref[part()] = x_ref[part()] / o_ref[0]
 
 
+@add
 def resets_and_adds(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
     @pl.when(pl.program_id(0) == 0)
     def _reset() -> None:
         o_ref[...] = jnp.zeros(1)
 
-    adds(x_ref, z_ref, o_ref)
-
-
-def test_atomic_updates_do_not_race() -> None:
-    assert sanitized(lambda x: total(adds, x), X) == ()
-    assert ran(lambda x: total(adds, x), X).tolist() == [X.sum()]
+    atomically(x_ref, z_ref, o_ref)
 
 
 @pytest.mark.parametrize("kernel", [adds_plainly, adds_and_reads, resets_and_adds])
 def test_plain_accesses_of_shared_elements_race(kernel: Kernel) -> None:
-    finding = one(lambda x: total(kernel, x), X)
+    finding = one(kernel, X, ZERO)
     assert (finding.kind, finding.operand) == ("DataRace", "o_ref")
     assert finding.witness.shape == "float32[1] in GMEM"
     assert finding.cause == (
@@ -244,92 +223,76 @@ def test_plain_accesses_of_shared_elements_race(kernel: Kernel) -> None:
 
 
 def test_an_atomic_sum_without_an_initial_value() -> None:
+    @on_gpu(SUM)
     def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-        adds(x_ref, x_ref, o_ref)
+        atomically(x_ref, x_ref, o_ref)
 
-    finding = one(lambda x: call(kernel, x, out=SUM), X)
+    finding = one(kernel, X)
     assert (finding.kind, finding.operand) == ("UninitializedRead", "o_ref")
 
 
-def test_an_output_that_ignores_a_dimension_of_the_grid() -> None:
-    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-        o_ref[...] = x_ref[part()]
-
-    assert one(lambda x: call(kernel, x, out=jax.ShapeDtypeStruct((8,), x.dtype)), X).kind == (
-        "DataRace"
-    )
-
-
 def test_a_lock_orders_accesses() -> None:
-    def kernel(x_ref: jax.Ref, l_ref: jax.Ref, z_ref: jax.Ref, lock_ref: jax.Ref,
-               o_ref: jax.Ref) -> None:  # fmt: skip
+    lock, total = np.zeros((), np.int32), np.zeros(BLOCK, np.float32)
+
+    @on_gpu((lock, total), input_output_aliases={1: 0, 2: 1})
+    def kernel(x_ref: Any, l_ref: Any, z_ref: Any, lock_ref: Any, o_ref: Any) -> None:
         jax.lax.while_loop(lambda _: plt.atomic_cas(lock_ref, 0, 1) == 1, lambda a: a, 0)
         o_ref[...] += x_ref[part()]
         plt.atomic_xchg(lock_ref, (), 0)
 
-    def function(x: jax.Array) -> Any:
-        outs = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((BLOCK,), x.dtype)
-        start = jnp.int32(0), jnp.zeros(BLOCK, x.dtype)
-        return call(kernel, x, *start, out=outs, input_output_aliases={1: 0, 2: 1})
-
-    assert sanitized(function, X) == ()
-    np.testing.assert_array_equal(ran(function, X)[1], X.reshape(4, 8).sum(0))
+    assert sanitized(kernel, X, lock, total) == ()
+    np.testing.assert_array_equal(ran(kernel, X, lock, total)[1], X.reshape(4, 8).sum(0))
 
 
 @pytest.mark.slow
 def test_the_last_grid_point_may_read_what_the_others_wrote() -> None:
-    def kernel(x_ref: jax.Ref, c_ref: jax.Ref, count_ref: jax.Ref, part_ref: jax.Ref,
-               o_ref: jax.Ref) -> None:  # fmt: skip
+    count = np.zeros(1, np.int32)
+    parts = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+    @on_gpu((count, parts, SUM), input_output_aliases={1: 0})
+    def kernel(x_ref: Any, c_ref: Any, count_ref: Any, part_ref: Any, o_ref: Any) -> None:
         part_ref[pl.program_id(0)] = jnp.sum(x_ref[part()])
 
         @pl.when(plt.atomic_add(count_ref, (0,), 1) == 3)
         def _last() -> None:
             o_ref[0] = jnp.sum(part_ref[...])
 
-    def function(x: jax.Array) -> Any:
-        shapes = ((1,), jnp.int32), ((4,), x.dtype), ((1,), x.dtype)
-        outs = tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
-        return call(kernel, x, jnp.zeros(1, jnp.int32), out=outs, input_output_aliases={1: 0})
-
-    assert sanitized(function, X) == ()
-    assert ran(function, X)[2].tolist() == [X.sum()]
+    assert sanitized(kernel, X, count) == ()
+    assert ran(kernel, X, count)[2].tolist() == [X.sum()]
 
 
 # Operations
 
 
 @pytest.mark.parametrize(
-    "update,expected",
+    "update, start, expected",
     [
-        (plt.atomic_max, 3),
-        (plt.atomic_min, -1),
-        (plt.atomic_or, -1),
-        (plt.atomic_and, 0),
-        (plt.atomic_xor, ~3),
-        (plt.atomic_xchg, 3),
+        (plt.atomic_max, -1, 3),
+        (plt.atomic_min, -1, -1),
+        (plt.atomic_or, -1, -1),
+        (plt.atomic_and, 0, 0),
+        (plt.atomic_xor, -1, ~3),
+        (plt.atomic_xchg, -1, 3),
     ],
 )
-def test_atomic_updates(update: Any, expected: int) -> None:
+def test_atomic_updates(update: Any, start: int, expected: int) -> None:
+    @on_gpu(jax.ShapeDtypeStruct((1,), jnp.int32), steps=2, input_output_aliases={1: 0})
     def kernel(x_ref: jax.Ref, z_ref: jax.Ref, o_ref: jax.Ref) -> None:
         number = jnp.max(x_ref[part()])
         update(o_ref, (0,), number, mask=pl.program_id(0) == 1)
 
-    def function(x: jax.Array) -> Any:
-        start = jnp.array([expected if update is plt.atomic_min else -1], jnp.int32)
-        start = jnp.zeros_like(start) if update is plt.atomic_and else start
-        out = jax.ShapeDtypeStruct((1,), jnp.int32)
-        return call(kernel, x, start, out=out, steps=2, input_output_aliases={1: 0})
-
-    assert ran(function, NUMBERS).tolist() == [expected]
+    assert ran(kernel, NUMBERS, np.array([start], np.int32)).tolist() == [expected]
 
 
 def test_an_approximate_hyperbolic_tangent_and_other_assembly() -> None:
+    @on_gpu()
     def tanh(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
         plt.debug_barrier()
         o_ref[part()] = plt.max_contiguous(plt.approx_tanh(x_ref[part()]), [8])
 
-    np.testing.assert_allclose(ran(lambda x: call(tanh, x), X), np.tanh(X), rtol=1e-6)
+    np.testing.assert_allclose(ran(tanh, X), np.tanh(X), rtol=1e-6)
 
+    @on_gpu()
     def assembly(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
         (o_ref[part()],) = plt.elementwise_inline_asm(
             "ex2.approx.f32 $0, $1;", args=[x_ref[part()]], constraints="=f,f", pack=1,
@@ -337,15 +300,11 @@ def test_an_approximate_hyperbolic_tangent_and_other_assembly() -> None:
         )  # fmt: skip
 
     with pytest.raises(MachineError, match=r"inline assembly, `ex2\.approx\.f32 \$0, \$1;`"):
-        passed(lambda x: call(assembly, x), (X,))
+        passed(assembly, (X,))
 
 
 def test_a_kernel_without_parameters_is_for_a_gpu_if_it_is_atomic() -> None:
-    def function(x: jax.Array) -> Any:
-        return pl.pallas_call(
-            adds, out_shape=SUM, grid=(4,), input_output_aliases={1: 0}
-        )(x, jnp.zeros(1))  # fmt: skip
-
-    decoded, _ = passed(function, (X,))
+    kernel = called(SUM, grid=(4,), input_output_aliases={1: 0})(atomically)
+    decoded, _ = passed(kernel, (X, ZERO))
     assert decoded.is_gpu
-    assert sanitized(function, X) == ()
+    assert sanitized(kernel, X, ZERO) == ()

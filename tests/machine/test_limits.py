@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import pallas as pl
+from called import called
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
@@ -33,14 +33,12 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     limit.limit.cache_clear()
 
 
-def unrolled(x: jax.Array) -> jax.Array:
-    def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-        value = x_ref[...]
-        for i in range(400):
-            value = jnp.where(value > i, value - 1, value + 1)
-        o_ref[...] = value
-
-    return pl.pallas_call(kernel, out_shape=x)(x)
+@called()
+def unrolled(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+    value = x_ref[...]
+    for i in range(400):
+        value = jnp.where(value > i, value - 1, value + 1)
+    o_ref[...] = value
 
 
 @pytest.mark.slow
@@ -57,12 +55,10 @@ def test_straight_line_code_is_compiled_in_units_of_bounded_size() -> None:
 
 @pytest.mark.slow
 def test_large_values_are_dropped_after_their_last_use() -> None:
-    def function(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
-            for i in range(16):
-                o_ref[i, :] = jnp.sum(x_ref[...] * i, axis=0)
-
-        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32))(x)
+    @called(jax.ShapeDtypeStruct((16, 128), jnp.float32))
+    def function(x_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        for i in range(16):
+            o_ref[i, :] = jnp.sum(x_ref[...] * i, axis=0)
 
     class Held(MachineObserver):
         most = 0
@@ -85,14 +81,11 @@ def test_a_limit_on_memory_refuses_the_kernel_by_name_and_line(limited: None) ->
 
 
 def test_the_line_is_named_if_a_step_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def function(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: jax.Ref, o_ref: jax.Ref, s_ref: jax.Ref) -> None:
-            for i in range(40):
-                s_ref[...] = x_ref[...] + i
-                o_ref[...] = s_ref[...]
-
-        scratch = [pltpu.VMEM((8, 128), jnp.float32)]
-        return pl.pallas_call(kernel, out_shape=x, scratch_shapes=scratch)(x)
+    @called(scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)])
+    def function(x_ref: jax.Ref, o_ref: jax.Ref, s_ref: jax.Ref) -> None:
+        for i in range(40):
+            s_ref[...] = x_ref[...] + i
+            o_ref[...] = s_ref[...]
 
     launch = decoded(function, [TILE])
     machine = Machine(launch, [[TILE]])

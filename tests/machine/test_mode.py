@@ -9,17 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded, ran
 
 import pallas_debug
 from pallas_debug.errors import MachineError, UsageError
-from pallas_debug.findings.collector import merged
 from pallas_debug.machine.machine import Machine
 from pallas_debug.session import Options, Session
-
-SANITIZED = Options(interpret="machine,sanitize")
 
 VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
 
@@ -59,16 +57,14 @@ def test_dtypes_and_several_kernels_in_one_program(dtype: str) -> None:
 def test_large_arrays_between_kernels_do_not_wait_for_each_other() -> None:
     """Both the program and the kernels use all threads that XLA has."""
 
+    @called(block=VMEM)
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.dot(x_ref[...], x_ref[...].T)[:, :1024]
-
-    def product(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(body, out_shape=x, in_specs=[VMEM], out_specs=VMEM)(x)
 
     @jax.jit
     def f(x: jax.Array) -> jax.Array:
         for _ in range(3):
-            x = product(x) @ jnp.eye(1024)
+            x = body(x) @ jnp.eye(1024)
         return x
 
     out = ran(f, jnp.eye(1024))
@@ -79,15 +75,11 @@ def test_large_arrays_between_kernels_do_not_wait_for_each_other() -> None:
 def test_it_runs_what_was_jitted_before_and_code_that_says_interpret() -> None:
     x = jnp.ones((8, 128))
 
+    @called(jax.ShapeDtypeStruct((8, 128), "int32"), interpret=True)
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = pltpu.prng_random_bits((8, 128))
 
-    def f(x: jax.Array) -> jax.Array:  # HLO interpret mode has no random bits
-        return pl.pallas_call(
-            body, out_shape=jax.ShapeDtypeStruct((8, 128), "int32"), interpret=True
-        )(x)
-
-    assert len(np.unique(ran(f, x))) > 1000
+    assert len(np.unique(ran(body, x))) > 1000
     g = jax.jit(affine)
     with pallas_debug.interpret("hlo"):
         g(x)
@@ -109,23 +101,15 @@ def stopped(function: Callable[..., Any], *args: Any) -> tuple[pallas_debug.Find
     return finding, str(error.value)
 
 
-def table_call(body: Any, index_map: Any, block: tuple[int, int]) -> Any:
+def table_call(body: Any, index_map: Any = lambda i, t: (i, 0)) -> Any:
     """A kernel of a table and float32[16, 128], whose output has blocks of 8 rows."""
-
-    def call(table: jax.Array) -> jax.Array:
-        x = jnp.ones((16, 128))
-        return pl.pallas_call(
-            body,
-            out_shape=x,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=(2,),
-                in_specs=[pl.BlockSpec(block, index_map)],
-                out_specs=pl.BlockSpec((8, 128), lambda i, t: (i, 0)),
-            ),
-        )(table, x)
-
-    return call
+    kernel = called(
+        prefetch=1,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((8, 128), index_map)],
+        out_specs=pl.BlockSpec((8, 128), lambda i, t: (i, 0)),
+    )(body)
+    return lambda table: kernel(table, jnp.ones((16, 128)))
 
 
 @pytest.mark.slow
@@ -137,7 +121,7 @@ def test_a_read_outside_a_table_whose_value_is_discarded() -> None:
         before = jnp.where(i > 0, t_ref[i - 1], 0)
         o_ref[...] = x_ref[...] + before.astype(jnp.float32)
 
-    call, table = table_call(body, lambda i, t: (i, 0), (8, 128)), jnp.array([4, 7])
+    call, table = table_call(body), jnp.array([4, 7])
     out = ran(jax.jit(call), table)
     np.testing.assert_array_equal(out[::8, 0], [1, 5])
     report, out = pallas_debug.check(call, sanitize=True)(table)
@@ -158,65 +142,23 @@ def test_a_flag_outside_a_table_is_used_although_another_set_one_does_the_same()
         def _() -> None:
             o_ref[...] += 1
 
-    finding, _ = stopped(table_call(body, lambda i, t: (i, 0), (8, 128)), jnp.array([0, 1]))
+    finding, _ = stopped(table_call(body), jnp.array([0, 1]))
     assert (str(finding.kind), finding.grid_point) == ("OutOfBoundsRead", (1,))
     assert "depends" not in finding.message
 
 
-def test_a_number_outside_a_table_that_makes_a_slice_empty_is_used() -> None:
-    """The nearest entries copy a row once more, zeros nothing, and a negative size nothing."""
-
-    def body(t_ref: Any, x_ref: Any, o_ref: Any, sem: Any) -> None:
-        i = pl.program_id(0)
-        source = x_ref.at[pl.ds(t_ref[0, i], t_ref[2, i])]
-        copy = pltpu.make_async_copy(source, o_ref.at[pl.ds(t_ref[1, i], t_ref[2, i])], sem)
-        copy.start()
-        copy.wait()
-
-    def call(table: jax.Array) -> jax.Array:
-        x, hbm = jnp.arange(24.0 * 128).reshape(24, 128), pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(
-            body,
-            out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32),
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=(3,),
-                in_specs=[hbm],
-                out_specs=hbm,
-                scratch_shapes=[pltpu.SemaphoreType.DMA],
-            ),
-        )(table, x)
-
-    table = jnp.array([[8, 16], [0, 8], [8, 8]])
-    with pytest.raises(Exception, match="reaches 1 past"), Session(SANITIZED) as session:
-        jax.block_until_ready(call(table))
-    assert {str(one.kind) for one in session.observer.findings} == {"OutOfBoundsRead"}
-    assert all("depends" not in one.message for one in session.observer.findings)
-    found = merged(session.observer.findings)
-    assert {one.grid_point for one in found} == {(2,)}
-    assert {one.operand for one in found} == {"t_ref"}
-
-
 @pytest.mark.parametrize("sizes, kind", [((8, 7), "OutOfBoundsWrite"), ((0, 8), "OutOfBoundsRead")])
 def test_a_copy_between_slices_of_different_sizes(sizes: tuple[int, int], kind: str) -> None:
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+
+    @called(prefetch=1, block=hbm, scratch_shapes=[pltpu.SemaphoreType.DMA])
     def body(t_ref: Any, x_ref: Any, o_ref: Any, sem: Any) -> None:
         slices = x_ref.at[pl.ds(0, t_ref[0])], o_ref.at[pl.ds(0, t_ref[1])]
         copy = pltpu.make_async_copy(*slices, sem)
         copy.start()
         copy.wait()
 
-    def call(table: jax.Array) -> jax.Array:
-        hbm = pl.BlockSpec(memory_space=pl.ANY)
-        return pl.pallas_call(
-            body,
-            out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1, in_specs=[hbm], out_specs=hbm,
-                scratch_shapes=[pltpu.SemaphoreType.DMA],
-            ),
-        )(table, jnp.ones((8, 128)))  # fmt: skip
-
-    finding, _ = stopped(call, jnp.array(sizes))
+    finding, _ = stopped(body, jnp.array(sizes), jnp.ones((8, 128)))
     assert str(finding.kind) == kind
     assert finding.message == (
         f"the copy of x_ref[0:{sizes[0]}, 0:128] to o_ref[0:{sizes[1]}, 0:128] copies {sizes[0]} "
@@ -232,7 +174,7 @@ def test_an_index_map_that_reads_past_the_end_of_its_table() -> None:
     def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]
 
-    finding, _ = stopped(table_call(body, lambda i, t: (t[i], 0), (8, 128)), jnp.array([0]))
+    finding, _ = stopped(table_call(body, lambda i, t: (t[i], 0)), jnp.array([0]))
     assert str(finding.kind) == "OutOfBoundsRead"
     assert finding.message == (
         "the index map of x_ref reads t_ref at index 1 of dimension 0, which has size 1"
@@ -240,18 +182,14 @@ def test_an_index_map_that_reads_past_the_end_of_its_table() -> None:
 
 
 def test_a_copy_that_writes_out_of_bounds() -> None:
+    scratch = [pltpu.VMEM((16, 128), "float32"), pltpu.SemaphoreType.DMA]
+
+    @called(block=VMEM, scratch_shapes=scratch)
     def copying(x_ref: Any, o_ref: Any, scratch: Any, sem: Any) -> None:
         start = jnp.max(x_ref[...]).astype(jnp.int32) * 12
         pltpu.make_async_copy(x_ref, scratch.at[pl.ds(start, 8)], sem).start()
 
-    call = pl.pallas_call(
-        copying,
-        out_shape=jax.ShapeDtypeStruct((8, 128), "float32"),
-        in_specs=[VMEM],
-        out_specs=VMEM,
-        scratch_shapes=[pltpu.VMEM((16, 128), "float32"), pltpu.SemaphoreType.DMA],
-    )
-    finding, _ = stopped(call, jnp.ones((8, 128)))
+    finding, _ = stopped(copying, jnp.ones((8, 128)))
     assert str(finding.kind) == "OutOfBoundsWrite"
     assert finding.message == (
         "scratch[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM, "
@@ -278,19 +216,19 @@ def test_a_kernel_that_it_cannot_run_is_refused_with_a_way_out() -> None:
 
 @pytest.mark.slow
 def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    @called(
+        grid=(2,),
+        in_specs=[pl.BlockSpec((16, 128), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+    )
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8)]
 
-    def f(x: jax.Array) -> jax.Array:
-        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        whole = pl.BlockSpec((16, 128), lambda i: (0, 0))
-        return pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[whole], out_specs=rows)(x)
-
     x = jnp.ones((16, 128))
     for wrapped in (
-        pallas_debug.check(f, sanitize=True),
-        pallas_debug.interpret("machine", sanitize=True)(f),
-        pallas_debug.interpret("machine,sanitize")(f),
+        pallas_debug.check(body, sanitize=True),
+        pallas_debug.interpret("machine", sanitize=True)(body),
+        pallas_debug.interpret("machine,sanitize")(body),
     ):
         with pytest.raises(Exception, match=r"x_ref\[12:20, 0:128\] reaches 4 past the end"):
             jax.block_until_ready(wrapped(x))
@@ -298,7 +236,7 @@ def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]
     assert report.ok, str(report)
     np.testing.assert_array_equal(out, x * 2 + 1)
     with pytest.raises(UsageError) as error:
-        pallas_debug.check(f, sanitize=True, interpret="hlo")
+        pallas_debug.check(body, sanitize=True, interpret="hlo")
     assert str(error.value) == (
         "sanitize=True runs kernels on the kernel machine, and interpret='hlo' in another mode: "
         "pass one of them"

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from correct_kernels import CORRECT, CorrectKernel
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import called, passed, require_close
-from marks import mark_all_but_first
-from pallas_debug_kernels import BundledOperation, operations
+from machine_runs import calls_of, passed, require_close
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.findings.faults import Fault
@@ -76,20 +75,12 @@ def carried_in_scratch() -> Program:
 
 
 def written_inputs() -> Program:
+    @called(grid=(5, 3), block=pl.BlockSpec((16, 256), block))
     def kernel(x_ref: Any, o_ref: Any) -> None:
         x_ref[...] = x_ref[...] * 2
         o_ref[...] = x_ref[...]
 
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel,
-            out_shape=x,
-            grid=(5, 3),
-            in_specs=[pl.BlockSpec((16, 256), block)],
-            out_specs=pl.BlockSpec((16, 256), block),
-        )(x)
-
-    return function, (ROWS,)
+    return kernel, (ROWS,)
 
 
 def by_table(table: np.ndarray, kernel: Callable[..., None] | None = None) -> Program:
@@ -112,23 +103,19 @@ def by_table(table: np.ndarray, kernel: Callable[..., None] | None = None) -> Pr
 
 
 def elements() -> Program:
+    @called(
+        grid=(10,),
+        in_specs=[
+            pl.BlockSpec(
+                (pl.Element(10, (1, 3)), pl.Element(256)), lambda i: (jnp.maximum(i, 1) * 8, 0)
+            )
+        ],
+        out_specs=pl.BlockSpec((8, 256), block),
+    )
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[0:8, :] + x_ref[2:10, :]
 
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel,
-            out_shape=x,
-            grid=(10,),
-            in_specs=[
-                pl.BlockSpec(
-                    (pl.Element(10, (1, 3)), pl.Element(256)), lambda i: (jnp.maximum(i, 1) * 8, 0)
-                )
-            ],
-            out_specs=pl.BlockSpec((8, 256), block),
-        )(x)
-
-    return function, (ROWS,)
+    return kernel, (ROWS,)
 
 
 PROGRAMS = [
@@ -218,37 +205,10 @@ def test_the_limit_on_time_ends_a_compiled_grid(monkeypatch: pytest.MonkeyPatch)
     assert (done.stopped.kind, done.stopped.grid_point) == (Fault.INTERPRET_ERROR, (3,))
 
 
-def compared(function: Callable[..., Any], args: Any, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Compare the runs of all kernels of a function; return how many ran compiled."""
-    num_compiled = 0
-    for launch, arrays in called(function, args):
-        one, other, stops = both(launch, arrays, monkeypatch)
-        require_equal(one, other)
-        num_compiled += bool(stops)
-    return num_compiled
-
-
 @pytest.mark.parametrize("kernel", CORRECT, ids=lambda kernel: kernel.name)
 def test_correct_kernels_compute_the_same(
     kernel: CorrectKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared(kernel.function, kernel.args, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "op, spec",
-    mark_all_but_first(
-        (
-            pytest.param(op, spec, id=f"{op.name}-{spec.name}")
-            for op in operations()
-            for spec in op.tagged("small", "edge")
-            if op.name != "all_gather"
-        ),
-        lambda op, _: op.name,
-    ),
-)
-def test_bundled_kernels_compute_the_same(
-    op: BundledOperation, spec: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared(lambda *given: op.function(*given, **spec.kwargs), spec.make_args(), monkeypatch)
+    for launch, arrays in calls_of(kernel.function, kernel.args):
+        one, other, _ = both(launch, arrays, monkeypatch)
+        require_equal(one, other)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
+from meshes import sharded
 
 from pallas_debug.session import Options, Session
 
@@ -95,11 +95,7 @@ def test_a_copy_to_another_device_is_awaited_by_the_next_kernel() -> None:
             input_output_aliases={1: 0},
         )(x, y, *sems)  # fmt: skip
 
-    rows = PartitionSpec("x")
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    got, session = sanitized(
-        jax.shard_map(swap, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False), X
-    )
+    got, session = sanitized(sharded(swap, x=2), X)
     np.testing.assert_array_equal(got, np.roll(X, 8, axis=0))
     assert session.observer.findings == ()
 

@@ -63,25 +63,6 @@ def test_cells_sum_up_to_the_estimate(operation: BundledOperation, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_grid_of_unknown_size_has_shares_per_iteration(tmp_path: Path) -> None:
-    from jax.experimental import pallas as pl
-
-    def added(n: jax.Array, x: jax.Array) -> jax.Array:
-        def kernel(x_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = x_ref[...] + 1.0
-
-        block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(kernel, grid=(n,), in_specs=[block], out_specs=block, out_shape=x)(x)
-
-    args = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((64, 128), jnp.float32)
-    for profile in profiles(added, args, tmp_path):
-        assert profile.cycles.total.formula
-        assert not any("CostEstimate" in line for line in lines_of(profile.stats))
-        assert "waiting for copies" in {part.reason for part in profile.bottleneck}
-        assert next(lines_of(profile.stats)).startswith("kernel on ")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("declared", [False, True])
 def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Path) -> None:
     from jax.experimental import pallas as pl

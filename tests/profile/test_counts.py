@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -20,20 +20,12 @@ from pallas_debug.errors import UsageError
 from pallas_debug.profile.counts import parse_counts
 from pallas_debug.profile.stats import Profile
 from pallas_debug.profile.text import lines_of
-from pallas_debug.store import open_dumps
-from pallas_debug.store.profiles import read_profile
 
+Compiled = Callable[..., Profile]
 SIZE = jax.ShapeDtypeStruct((), jnp.int32)
 COUNTS = jax.ShapeDtypeStruct((3,), jnp.int32)
 ROWS = jax.ShapeDtypeStruct((64, 512), jnp.float32)
 SMEM = pl.BlockSpec(memory_space=pltpu.SMEM)
-
-
-def compiled(function: Any, *args: Any, to: Path) -> Profile:
-    (dump,) = pallas_debug.dump(function, *args, targets="v6e", to=to, stages="estimate")
-    found = read_profile(stored := open_dumps(to).find(dump.name), stored.target("v6e"))
-    assert found is not None
-    return found.profile
 
 
 def nested(counts: jax.Array, x: jax.Array) -> jax.Array:
@@ -74,13 +66,13 @@ def dynamic(n: jax.Array, m: jax.Array, counts: jax.Array, x: jax.Array) -> jax.
 
 
 @pytest.fixture(scope="module")
-def of_loops(tmp_path_factory: pytest.TempPathFactory) -> Profile:
-    return compiled(nested, COUNTS, ROWS, to=tmp_path_factory.mktemp("loops"))
+def of_loops(compiled: Compiled) -> Profile:
+    return compiled(nested, COUNTS, ROWS, stages="estimate")
 
 
 @pytest.fixture(scope="module")
-def of_grid(tmp_path_factory: pytest.TempPathFactory) -> Profile:
-    return compiled(dynamic, SIZE, SIZE, COUNTS, ROWS, to=tmp_path_factory.mktemp("grid"))
+def of_grid(compiled: Compiled) -> Profile:
+    return compiled(dynamic, SIZE, SIZE, COUNTS, ROWS, stages="estimate")
 
 
 def total(profile: Profile, assume: Mapping[str, object]) -> int:
@@ -177,11 +169,9 @@ def test_values_that_cannot_be(
 
 
 def test_a_kernel_without_unknown_counts_takes_none() -> None:
-    def doubled(x: jax.Array) -> jax.Array:
-        def kernel(x_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = x_ref[...] * 2.0
-
-        return pl.pallas_call(kernel, out_shape=x)(x)
+    @called()
+    def doubled(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2.0
 
     with pytest.raises(UsageError, match=r"'n'\. Nothing is left to assume\."):
         pallas_debug.stats(doubled, ROWS, target="v6e", estimate=False, assume={"n": 1})

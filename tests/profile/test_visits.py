@@ -126,12 +126,6 @@ def test_a_long_table_is_not_recorded() -> None:
     assert blocks.block(x, blocks.point(5)) is None
 
 
-def test_a_block_of_a_huge_grid() -> None:
-    x = operand((BlockIndex(kind="blocked", size=8, bound=8, strides=(1, 1 << 12)),))
-    blocks = BlockMap(grid=(1 << 12, 1 << 50), parallel=(False, False), operands=(x,))
-    assert blocks.block(x, (5, 7)) == (5 + 7 * 4096,)
-
-
 def test_huge_grids_are_not_counted() -> None:
     plain = BlockIndex(kind="blocked", size=8, bound=8)
     index = np.broadcast_to(np.zeros((1, 1), int), (1 << 11, 1 << 10))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from as_libtpu import walk_as_libtpu
 
 from pallas_debug.errors import UsageError
 from pallas_debug.ir.operations import Module
@@ -78,24 +77,6 @@ def test_a_condition_on_the_iteration_is_followed() -> None:
     assert not result.unknown_branches
 
 
-@pytest.mark.parametrize("kind", ["hbm", "<no memory space>"])
-def test_a_number_passed_by_value_is_loaded_before_and_is_not_zero(kind: str) -> None:
-    """As libtpu estimates: it skips what reads zero from memory, but knows nothing of operands."""
-    read = "{ %s2_s2 = sld [smem:[#allocation2 + $0x4]] }"
-    text = bundles(
-        f"{{ %s1_s1 = inlined_call_operand.{kind} [shape: s32[1], index: 0, kind: input] }}",
-        read if kind == "hbm" else "{ %s2_s2 = smov %s1_s1 }",
-        "{ %p2_p1 = scmp.eq.s32.totalorder %s2_s2, 0 }",
-        "{ %10 = sbr.rel (%p2_p1) target = $region7 }",
-        "{ %v2 = vmul %v1 }",
-        "{ %v3 = vmul %v1 }",
-        "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
-    )
-    result = walk_as_libtpu(schedule_of(text, target="v4"), MODEL)
-    assert result.executions == [1, 1, 1, 1, 1, int(kind != "hbm"), 1]
-    assert result.cycles == (6 if kind == "hbm" else 7 + 100)
-
-
 def test_a_condition_on_data_is_entered_or_zero() -> None:
     text = bundles(
         "{ %s1_s0 = sld [smem:[#allocation2 + $0x4]] }",
@@ -108,7 +89,6 @@ def test_a_condition_on_data_is_entered_or_zero() -> None:
     schedule = schedule_of(text, target="v4")
     entered = walk(schedule, MODEL, unknown="enter")
     assert (entered.executions[4], entered.unknown_branches) == (1, {2})
-    assert walk_as_libtpu(schedule, MODEL).executions[4] == 0
     skipped = walk(schedule, MODEL, unknown="skip")
     assert (skipped.executions[4], skipped.is_complete) == (0, True)
     estimate = estimate_cycles(schedule_of(text, target="v5e"))
@@ -298,45 +278,6 @@ def test_predicated_copies_and_waits() -> None:
     assert (walk(schedule_of(skipped), MODEL).cycles, skipped != taken) == (5, True)
     assert walk(schedule_of(text), MODEL).unknown_copies == 1
     assert walk(schedule_of(text), MODEL, unknown="skip").cycles == 5
-
-
-def test_libtpus_estimate_takes_a_size_in_a_register_for_42() -> None:
-    """As of a dynamic grid, whose cycles are a formula otherwise."""
-    kind = "[shape: s32[], index: 0, kind: input]"
-    text = counted(7).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
-    text = text.replace(
-        "{ %s1_s0 = smov 0 }",
-        f"{{ %s1_s0 = smov 0  ;;  %s9_s9 = inlined_call_operand.<no memory space> {kind} }}",
-    )
-    schedule = schedule_of(text, target="v4")
-    assert estimate_cycles(schedule).total.formula == "2 + 4 n"
-    found = walk_as_libtpu(schedule, MODEL)
-    # The operand is loaded before, and the empty bundle costs nothing.
-    assert (found.trips, found.cycles) == ({0: 42}, 100 + 1 + 42 * 4)
-
-
-def test_libtpus_estimate_takes_the_slots_of_a_remainder_for_one() -> None:
-    """Its wait for a block is one for the next block as well, whose copy was just started."""
-    operand, start, *_ = (row.partition("{")[2] for row in COPY.splitlines())
-    text = bundles(
-        f"{{{operand}",
-        *(
-            row
-            for slot in (1, 2)
-            for row in (
-                f"{{ %s3_s3 = smin.u32 {slot}, 7 }}",
-                "{ %s2_s1 = scalar_lea.sflag [#allocation3], %s3_s3 }",
-                f"{{{start}",
-            )
-        ),
-        "{ %s3_s3 = smin.u32 1, 7 }",
-        "{ %s2_s1 = scalar_lea.sflag [#allocation3], %s3_s3 }",
-        "{ %6 = dma.done.wait %s2_s1, 64 }",
-    )
-    schedule = schedule_of(text)
-    # The copies start in cycles 3 and 6, and take 164; together, they take 64 more.
-    assert walk(schedule, MODEL).cycles == 3 + 164 + 1
-    assert walk_as_libtpu(schedule, MODEL).cycles == 6 + 164 + 64 + 1
 
 
 @pytest.mark.parametrize("budget", [100, 400])

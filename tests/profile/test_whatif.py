@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu import flash_attention, matmul
 
-import pallas_debug
 from pallas_debug.errors import UsageError
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Kernel, Operand, OperandKind
@@ -21,8 +19,8 @@ from pallas_debug.profile import changed
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
 from pallas_debug.profile.growth import Axes, Growth, _reshaped
 from pallas_debug.profile.stats import Profile
-from pallas_debug.store import open_dumps
-from pallas_debug.store.profiles import read_profile
+
+Compiled = Callable[..., Profile]
 
 SQUARE = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)
 HEADS = jax.ShapeDtypeStruct((1, 4, 2048, 128), jnp.bfloat16)
@@ -48,14 +46,6 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, block: int) -> Any:
     return flash_attention.flash_attention(q, k, v, block_sizes=sizes)
 
 
-def compiled(function: Any, args: Any, target: str, to: Path) -> Profile:
-    (dump,) = pallas_debug.dump(function, *args, targets=target, to=to)
-    stored = open_dumps(to).find(dump.name)
-    found = read_profile(stored, stored.target(target))
-    assert found is not None
-    return found.profile
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "function, args, small, large, least, most",
@@ -74,10 +64,10 @@ def test_compiled_kernels_take_what_is_promised(
     least: float,
     most: float,
     target: str,
-    tmp_path: Path,
+    compiled: Compiled,
 ) -> None:
     before, after = (
-        compiled(functools.partial(function, block=block), args, target, tmp_path / str(block))
+        compiled(functools.partial(function, block=block), *args, target=target)
         for block in (small, large)
     )
     assert before.blocks is not None
@@ -95,52 +85,6 @@ def test_compiled_kernels_take_what_is_promised(
     assert promised.steps == after.blocks.points
     # With the blocks of the other kernel, the simulation is the same.
     assert before.simulator.simulated(after.blocks, "x").cycles == promised.cycles
-
-
-def decoded(lengths: jax.Array, q: jax.Array, k: jax.Array, *, block: int) -> jax.Array:
-    """Attention of a few rows to keys whose number is in a table, as MaxText's `ragged_mqa`."""
-
-    def kernel(lengths_ref: Any, q_ref: Any, k_ref: Any, o_ref: Any) -> None:
-        b, i = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(i == 0)
-        def _start() -> None:
-            o_ref[...] = jnp.zeros_like(o_ref)
-
-        @pl.when(i * block < lengths_ref[b])
-        def _add() -> None:
-            scores = jnp.dot(q_ref[0], k_ref[0].T, preferred_element_type=jnp.float32)
-            p = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True)).astype(k_ref.dtype)
-            o_ref[0] += jnp.dot(p, k_ref[0], preferred_element_type=jnp.float32)
-
-    def index(b: Any, i: Any, lengths_ref: Any) -> Any:
-        return b, jnp.minimum(i, (lengths_ref[b] - 1) // block), 0
-
-    rows = pl.BlockSpec((1, 8, 128), lambda b, i, _: (b, 0, 0))
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(k.shape[0], k.shape[1] // block),
-        in_specs=[rows, pl.BlockSpec((1, block, 128), index)],
-        out_specs=rows,
-    )
-    shape = jax.ShapeDtypeStruct(q.shape, jnp.float32)
-    return pl.pallas_call(kernel, grid_spec=spec, out_shape=shape)(lengths, q, k)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["v5e", "v6e"])
-def test_larger_blocks_are_advised_where_a_table_selects_them(target: str, tmp_path: Path) -> None:
-    shapes = ((8,), jnp.int32), ((8, 8, 128), jnp.bfloat16), ((8, 2048, 128), jnp.bfloat16)
-    args = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
-    before = compiled(functools.partial(decoded, block=128), args, target, tmp_path / "small")
-    (advice,) = before.advice
-    assert (advice.kind, advice.operand) == ("small-blocks", "k_ref")
-    assert "if the block of k_ref changes at every step" in advice.remedy
-    block = int(advice.what_if.change.partition("k_ref[1]=")[2])
-    after = compiled(functools.partial(decoded, block=block), args, target, tmp_path / "large")
-    assert advice.what_if.cycles.value == pytest.approx(after.cycles.total.value, rel=0.25)
-    more = [a.what_if.saved for a in after.advice if a.kind == "small-blocks"]
-    assert sum(more) < advice.what_if.saved / 2
 
 
 def transposed_grid(x: jax.Array, y: jax.Array, *, order: str) -> jax.Array:
@@ -169,10 +113,10 @@ def transposed_grid(x: jax.Array, y: jax.Array, *, order: str) -> jax.Array:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "v6e"])
-def test_another_order_of_the_grid_takes_what_is_promised(target: str, tmp_path: Path) -> None:
+def test_another_order_of_the_grid_takes_what_is_promised(target: str, compiled: Compiled) -> None:
     args = (jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16),) * 2
     slow, fast = (
-        compiled(functools.partial(transposed_grid, order=order), args, target, tmp_path / order)
+        compiled(functools.partial(transposed_grid, order=order), *args, target=target)
         for order in ("mn", "nm")
     )
     for one, other in ((slow, fast), (fast, slow)):
@@ -192,17 +136,14 @@ def once(x: jax.Array, *, buffers: int) -> jax.Array:
     )(x)  # fmt: skip
 
 
-def test_a_second_buffer_takes_what_is_promised(tmp_path: Path) -> None:
-    one, two = (
-        compiled(functools.partial(once, buffers=n), (ROWS,), "v5e", tmp_path / str(n))
-        for n in (1, 2)
-    )
+def test_a_second_buffer_takes_what_is_promised(compiled: Compiled) -> None:
+    one, two = (compiled(functools.partial(once, buffers=n), ROWS, target="v5e") for n in (1, 2))
     promised = one.simulator.what_if(["x_ref.buffers=2"]).cycles.value
     assert promised == pytest.approx(two.cycles.total.value, rel=0.1)
 
 
-def test_less_to_copy_takes_no_longer(tmp_path: Path) -> None:
-    profile = compiled(functools.partial(doubled, block=128), (ROWS,), "v5e", tmp_path)
+def test_less_to_copy_takes_no_longer(compiled: Compiled) -> None:
+    profile = compiled(functools.partial(doubled, block=128), ROWS, target="v5e")
     now = profile.cycles.total.value
     assert now is not None
     halved = profile.simulator.what_if(["x_ref.bits=16"]).cycles.value
@@ -214,8 +155,8 @@ def test_less_to_copy_takes_no_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bounds_are_below_the_estimate_and_add_up(tmp_path: Path) -> None:
-    profile = compiled(attention_of_128, (HEADS,) * 3, "v5e", tmp_path)
+def test_bounds_are_below_the_estimate_and_add_up(compiled: Compiled) -> None:
+    profile = compiled(functools.partial(attention, block=128), *[HEADS] * 3, target="v5e")
     now = profile.cycles.total.value
     assert now is not None
     for change in ("without=spill@0x10", "without=matmul@0x10", "overlap=0x10:4"):
@@ -226,10 +167,6 @@ def test_bounds_are_below_the_estimate_and_add_up(tmp_path: Path) -> None:
     once, fourfold = (profile.simulator.what_if([f"overlap=0x10:{n}"]).cycles for n in (1, 4))
     assert once.value == now
     assert (fourfold.value or now) < now
-
-
-def attention_of_128(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
-    return attention(q, k, v, block=128)
 
 
 @pytest.mark.parametrize(
@@ -261,9 +198,8 @@ def test_a_bound_is_not_combined(once_compiled: Profile) -> None:
 
 
 @pytest.fixture(scope="module")
-def once_compiled(tmp_path_factory: pytest.TempPathFactory) -> Profile:
-    to = tmp_path_factory.mktemp("dumps")
-    return compiled(functools.partial(doubled, block=8), (ROWS,), "v5e", to)
+def once_compiled(compiled: Compiled) -> Profile:
+    return compiled(functools.partial(doubled, block=8), ROWS, target="v5e")
 
 
 # Block maps

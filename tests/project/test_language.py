@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).relative_to(ROOT)
 
 PLAIN = {
     "anew": "again",

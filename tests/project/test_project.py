@@ -34,18 +34,13 @@ def test_the_wheel_installs_three_packages_and_nothing_beside(wheel: zipfile.Zip
     assert {name for name in top if not name.endswith(".dist-info")} == PACKAGES
 
 
-@pytest.mark.parametrize("package", sorted(PACKAGES))
-def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile, package: str) -> None:
-    assert f"{package}/py.typed" in wheel.namelist()
-
-
 def test_the_wheel_holds_all_of_the_source(wheel: zipfile.ZipFile) -> None:
     expected = {
         str(path.relative_to(root))
         for root in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin")
         for package in PACKAGES
         for path in (root / package).rglob("*")
-        if path.suffix in (".py", ".js", ".css")
+        if path.suffix in (".py", ".js", ".css") or path.name == "py.typed"
     }
     assert expected <= set(wheel.namelist())
     assert "pallas_debug/report/static/app.js" in expected
@@ -128,15 +123,6 @@ except AttributeError as error:
 """
     done = run_python("-c", code)
     assert done.stdout == "module 'pallas_debug' has no attribute 'nothing'\n", done.stderr
-
-
-def test_only_the_bridge_names_jaxs_internals() -> None:
-    sources = [p for p in (ROOT / "pallas_debug").rglob("*.py") if "bridge" not in p.parts]
-    sources += (ROOT / "pytest_plugin").rglob("*.py")
-    sources += (ROOT / "kernels").rglob("*.py")
-    assert len(sources) > 30
-    for path in sources:
-        assert "jax._src" not in path.read_text(), path
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ class BrokenKernel:
     @property
     def file(self) -> str:
         """Path of the file that contains the faulty line."""
-        return inspect.getsourcefile(self.function) or ""
+        return inspect.getsourcefile(inspect.unwrap(self.function)) or ""
 
     @property
     def line(self) -> int:

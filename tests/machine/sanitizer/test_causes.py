@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -88,28 +89,24 @@ def test_scratch_may_hold_the_number_that_a_flag_is_compared_with(first: int) ->
     assert (unwritten.kind, unwritten.operand) == (Fault.UNINITIALIZED_READ, "flag_ref")
 
 
-def sums_of_lanes(x: jax.Array, *, slots: int) -> jax.Array:
+@called(
+    jax.ShapeDtypeStruct((32, 128), F32),
+    grid=(2, 2),
+    in_specs=[pl.BlockSpec((8, 128), lambda k, i: (2 * i + k, 0))],
+    out_specs=pl.BlockSpec((8, 128), lambda k, i: (2 * i + k, 0)),
+    scratch_shapes=[pltpu.VMEM((2, 8, 128), F32)],
+    compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "parallel")),
+)
+def sums_of_lanes(x_ref, out_ref, acc_ref, *, slots):
     """Sums over the first axis of the grid, which several cores may share along the second."""
+    slot = lax.rem(pl.program_id(1), slots)
 
-    def kernel(x_ref, out_ref, acc_ref):
-        slot = lax.rem(pl.program_id(1), slots)
+    @pl.when((pl.program_id(0) == 0) & (slot == pl.program_id(1)))
+    def _start() -> None:
+        acc_ref[slot] = jnp.zeros((8, 128), F32)
 
-        @pl.when((pl.program_id(0) == 0) & (slot == pl.program_id(1)))
-        def _start() -> None:
-            acc_ref[slot] = jnp.zeros((8, 128), F32)
-
-        acc_ref[slot] += x_ref[...]
-        out_ref[...] = acc_ref[slot]
-
-    return pl.pallas_call(
-        kernel,
-        grid=(2, 2),
-        in_specs=[pl.BlockSpec((8, 128), lambda k, i: (2 * i + k, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda k, i: (2 * i + k, 0)),
-        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
-        scratch_shapes=[pltpu.VMEM((2, 8, 128), F32)],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "parallel")),
-    )(x)
+    acc_ref[slot] += x_ref[...]
+    out_ref[...] = acc_ref[slot]
 
 
 def test_a_slot_for_each_step_of_a_parallel_axis_within_a_sequential_one() -> None:

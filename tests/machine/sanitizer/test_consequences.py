@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -82,6 +83,7 @@ def test_faults_of_other_elements_are_faults_of_their_own(is_clean: bool) -> Non
 def test_the_further_run_ends_as_the_first_one_does() -> None:
     """The time limit of the kernel also ends the run that follows its faults."""
 
+    @called(X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA])
     def kernel(x_ref: Any, o_ref: Any, tile: Any, sem: Any) -> None:
         pltpu.make_async_copy(x_ref, tile, sem).start()
         o_ref[...] = tile[...]
@@ -92,11 +94,7 @@ def test_the_further_run_ends_as_the_first_one_does() -> None:
 
         jax.lax.fori_loop(0, 2_000_000_000, copied, None)
 
-    def call(x: jax.Array) -> Any:
-        scratch = [pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA]
-        return pl.pallas_call(kernel, out_shape=X, in_specs=[HBM], scratch_shapes=scratch)(x)
-
     options = Options(interpret="machine,sanitize", targets=(), stop_after=0.5)
     with Session(options) as session, pytest.raises(Exception, match="InterpretError"):
-        jax.block_until_ready(jax.jit(call)(X))
+        jax.block_until_ready(jax.jit(kernel)(X))
     assert kinds(session.observer.findings) == ["DataRace", "InterpretError"]

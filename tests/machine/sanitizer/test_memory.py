@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -42,17 +43,15 @@ def test_functions_of_the_host_are_called_once() -> None:
     """A read of padding makes the sanitizer run the kernel again."""
     seen: list[float] = []
 
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+    @called(grid=(2,), in_specs=[rows], out_specs=rows)
     def kernel(x_ref, out_ref):
         jax.debug.callback(lambda x: seen.append(float(x)), x_ref[0, 0])
         out_ref[...] = x_ref[...]
 
-    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
-
     x = np.arange(12 * 128, dtype=np.float32).reshape(12, 128)
-    call = decoded(function, [x])
+    call = decoded(kernel, [x])
     findings, sanitizer = sanitized(call, [[x]])
     assert not findings
     assert {suspect.kind for suspect in sanitizer.suspects.values()} == {"padding"}
@@ -91,21 +90,15 @@ def test_an_output_that_declares_visits_in_any_order_is_read_back() -> None:
 def test_unwritten_rows_of_a_reshaped_reference_count_where_they_are_used(masks: bool) -> None:
     """The written rows that the same load reads keep their values in the run that decides."""
 
+    @called(jax.ShapeDtypeStruct((16, 128), F32), scratch_shapes=[pltpu.VMEM((2, 8, 128), F32)])
     def kernel(x_ref, out_ref, tile_ref):
         tile_ref[0] = x_ref[...]
         rows = tile_ref.reshape(16, 128)[...]
         inside = lax.broadcasted_iota(jnp.int32, rows.shape, 0) < (8 if masks else 9)
         out_ref[...] = jnp.where(inside, rows, 0.0)
 
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel,
-            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), F32)],
-        )(x)
-
     x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
-    findings, _ = sanitized(decoded(function, [x]), [[x]])
+    findings, _ = sanitized(decoded(kernel, [x]), [[x]])
     assert [finding.kind for finding in findings] == ([] if masks else ["UninitializedRead"])
 
 
@@ -138,3 +131,30 @@ def test_a_block_of_an_aliased_output_that_is_not_stored_is_overwritten() -> Non
         "elements); it does not keep the input that shares it"
     )
     assert finding.advice == "copy the input's block to out_ref wherever nothing else is stored"
+
+
+def copies_in_a_pipeline(x: jax.Array, *, rows: int) -> jax.Array:
+    """A pipeline that stores so many rows of each of its blocks of 8."""
+
+    def kernel(x_hbm, out_hbm):
+        def copy(x_ref, out_ref):
+            out_ref[:rows] = x_ref[:rows]
+
+        blocks = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        pltpu.emit_pipeline(copy, grid=(2,), in_specs=[blocks], out_specs=[blocks])(x_hbm, out_hbm)
+
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(kernel, in_specs=[hbm], out_specs=hbm, out_shape=x)(x)
+
+
+def test_a_block_that_a_pipeline_copies_out_unwritten() -> None:
+    x = np.ones((16, 128), np.float32)
+    assert not found(lambda x: copies_in_a_pipeline(x, rows=8), x)
+    (gap,) = found(lambda x: copies_in_a_pipeline(x, rows=4), x)
+    assert (gap.kind, gap.operand, gap.loop) == ("OutputNotWritten", "out_hbm", (0,))
+    assert gap.message == (
+        "nothing writes 512 of 1,024 elements of a block that the pipeline copies to out_hbm"
+    )
+    assert gap.advice == (
+        "store to all of a block of out_hbm before the pipeline moves on to the next one"
+    )

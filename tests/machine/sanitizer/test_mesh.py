@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import Mesh, PartitionSpec
+from meshes import sharded
 
 import pallas_debug
 from pallas_debug.findings.faults import Fault
@@ -20,6 +20,7 @@ from pallas_debug.model import Finding
 
 N = 4
 DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
+pytestmark = pytest.mark.slow
 HAS_NUMBERS = jax.__version_info__ < (0, 12)
 """Whether devices may be named by number; later, an integer is a place on the axis of the mesh."""
 
@@ -36,7 +37,7 @@ def left_of(i: jax.Array) -> jax.Array:
 
 def ring(
     *, target: Place = right_of, source: Place = left_of, by_number: bool = False,
-    fills: bool = True, ready: int = 2, arrives: bool = True,
+    fills: bool = True, ready: int = 2,
 ) -> Callable[[jax.Array], jax.Array]:  # fmt: skip
     """The sum over all devices: each passes on to the next one what it got last.
 
@@ -45,7 +46,6 @@ def ring(
       by_number: whether devices are named by their numbers, not along the axis.
       fills: whether a device puts its own part into the slot that it sends first.
       ready: how many neighbours a device waits for at the start.
-      arrives: whether it waits for what its neighbour sends, not only for what it sends itself.
     """
 
     def at(place: jax.Array) -> dict[str, Any]:
@@ -77,8 +77,7 @@ def ring(
             )  # fmt: skip
             copy.start()
             copy.wait_send()
-            if arrives:
-                copy.wait_recv()
+            copy.wait_recv()
             o_ref[...] += slots[other]
 
             @pl.when(i < N - 2)
@@ -97,9 +96,7 @@ def ring(
             compiler_params=pltpu.CompilerParams(collective_id=0),
         )(x)  # fmt: skip
 
-    mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
-    spec = PartitionSpec("x")
-    return jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return sharded(on_each, x=N)
 
 
 def sanitized(function: Callable[..., Any]) -> tuple[Finding, ...]:
@@ -109,12 +106,10 @@ def sanitized(function: Callable[..., Any]) -> tuple[Finding, ...]:
     return tuple(verdict.findings)
 
 
-@pytest.mark.slow
 def test_nothing_is_found_in_the_ring() -> None:
     assert sanitized(ring()) == ()
 
 
-@pytest.mark.slow
 def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     """A copy into it from another device follows, but only after the read: no race explains it."""
     (finding,) = sanitized(ring(fills=False))
@@ -124,7 +119,6 @@ def test_a_slot_is_sent_before_anything_is_in_it() -> None:
     assert finding.source.text == "copy.start()"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ready", [0, 1])
 def test_a_barrier_whose_signals_are_not_all_awaited(ready: int) -> None:
     """What is left on it is reported once for all devices."""
@@ -134,7 +128,6 @@ def test_a_barrier_whose_signals_are_not_all_awaited(ready: int) -> None:
     assert (left.kind, left.operand) == (Fault.SEMAPHORE_LEFT_OVER, "the barrier semaphore")
 
 
-@pytest.mark.slow
 def test_what_a_device_leaves_unwritten_names_the_device() -> None:
     """Another part is left on each, so it is no part of what is true of all of them."""
 
@@ -154,15 +147,11 @@ def test_what_a_device_leaves_unwritten_names_the_device() -> None:
             compiler_params=pltpu.CompilerParams(collective_id=0),
         )(x)  # fmt: skip
 
-    mesh, spec = Mesh(np.array(jax.devices()[:N]), ("x",)), PartitionSpec("x")
-    (finding,) = sanitized(
-        jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    )
+    (finding,) = sanitized(sharded(on_each, x=N))
     assert finding.kind is Fault.OUTPUT_NOT_WRITTEN
     assert finding.message.startswith("nothing writes o_ref[1:4, 0:8, 0:128] on device 0")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant, message",
     [
@@ -171,18 +160,14 @@ def test_what_a_device_leaves_unwritten_names_the_device() -> None:
             "the copy of slots to slots goes to device 4 along mesh axis 'x'; there are devices 0 "
             "to 3",
         ),
-        pytest.param(
+        (
             {"source": lambda i: lax.rem(i - 1, N)},
             "the signal of room goes to device -1 along mesh axis 'x'; there are devices 0 to 3",
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"target": lambda i: i + 1, "by_number": True},
             "the copy of slots to slots goes to device 4; there are devices 0 to 3",
-            marks=[
-                pytest.mark.slow,
-                pytest.mark.skipif(not HAS_NUMBERS, reason="jax has no numbers of devices"),
-            ],
+            marks=pytest.mark.skipif(not HAS_NUMBERS, reason="jax has no numbers of devices"),
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,12 +33,6 @@ ORDERS: dict[str, dict[str, Any]] = {
     "eager": {"eager": True},
     "backwards": {"backwards": True},
 }
-
-
-def sanitized(
-    function: Callable[..., Any], args: Sequence[Any], **order: Any
-) -> tuple[list[Finding], Stopped | None]:
-    return sanitized_in(decoded(function, args), args, **order)
 
 
 @functools.cache

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
 from machine_runs import decoded
+from meshes import sharded
 
-from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.order.findings import OrderSanitizer
@@ -36,15 +36,6 @@ def sanitize(kernel: Callable[..., None], *args: np.ndarray, **call: Any) -> Seq
         call["compiler_params"] = pltpu.CompilerParams(dimension_semantics=tuple(axes))
     launch = decoded(pl.pallas_call(kernel, **call), args)
     return machine_run.run(launch, [args], observers=[OrderSanitizer(launch)]).findings
-
-
-def on_two_devices(function: Callable[[jax.Array], jax.Array]) -> Launch:
-    """The kernel of a function that each of two devices runs on half of `X`."""
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    spec = PartitionSpec("x")
-    return decoded(
-        jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False), [X]
-    )
 
 
 def kinds(findings: Sequence[Finding]) -> list[str]:
@@ -357,6 +348,7 @@ def test_a_loop_that_reads_a_semaphore_until_the_copy_is_over_ends() -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_device_reads_a_semaphore_until_another_device_signals(backwards: bool) -> None:
+    @called(scratch_shapes=[pltpu.SemaphoreType.REGULAR])
     def kernel(x_ref: Any, o_ref: Any, ready: Any) -> None:
         me = jax.lax.axis_index("x")
         first = 1 - int(backwards)  # the one that runs last
@@ -372,12 +364,7 @@ def test_a_device_reads_a_semaphore_until_another_device_signals(backwards: bool
 
         o_ref[...] = x_ref[...] * 2
 
-    def on_each(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR]
-        )(x)  # fmt: skip
-
-    launch = on_two_devices(on_each)
+    launch = decoded(sharded(kernel, x=2), [X])
     sanitizer = OrderSanitizer(launch)
     halves = [[X[:16]], [X[16:]]]
     results = Machine(launch, halves, observer=sanitizer, backwards=backwards).run()
@@ -403,3 +390,32 @@ def test_all_races_with_one_copy_lack_the_same_wait() -> None:
     assert (finding.kind, finding.operand) == ("DataRace", "tile_ref")
     assert finding.message.startswith("tile_ref[0:8, 0:128] is read")
     assert finding.count == 3
+
+
+def test_a_race_and_a_missing_wait_are_one_where_a_scope_has_ended() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        def body(tile_ref: Any, sem: Any) -> None:
+            pltpu.make_async_copy(x_ref, tile_ref, sem).start()
+            o_ref[...] = tile_ref[...] * 2
+
+        pl.run_scoped(body, pltpu.VMEM((32, 128), F32), DMA)
+
+    assert kinds(sanitize(kernel, X, in_specs=[HBM])) == ["DataRace"]
+
+
+def test_a_wait_is_for_the_copy_of_its_own_slices() -> None:
+    """Copies of one size share a semaphore and a destination: the unawaited ones are the first."""
+
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        def row(i: int) -> Any:
+            part = pl.ds(i * 8, 8)
+            return pltpu.make_async_copy(x_ref.at[part], o_ref.at[part], sem)
+
+        row(0).start()  # FAULT
+        for i in range(1, 4):
+            row(i).start()
+            row(i).wait()
+
+    (finding,) = sanitize(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
+    assert finding.kind == "DmaNotAwaited"
+    assert finding.source.text == "row(0).start()  # FAULT"

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import called, sanitized
+from machine_runs import calls_of, sanitized
 
 from pallas_debug.machine.shadow import shadow, tracking
 
@@ -37,6 +38,9 @@ def test_who_wrote_an_element_by_a_dma_in_a_loop(
 ) -> None:
     monkeypatch.setattr(tracking, "MAX_RECORDS", limit)
 
+    @called(
+        out_specs=pl.BlockSpec(memory_space=pl.ANY), scratch_shapes=[TILE, pltpu.SemaphoreType.DMA]
+    )
     def kernel(x_ref, out_ref, tile_ref, sem):
         def row(i: jax.Array, _: None) -> None:
             tile_ref[pl.ds(i, 1), :] = x_ref[pl.ds(i, 1), :]
@@ -47,13 +51,7 @@ def test_who_wrote_an_element_by_a_dma_in_a_loop(
         copy.start()
         copy.wait()
 
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel, out_shape=x, out_specs=pl.BlockSpec(memory_space=pl.ANY),
-            scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
-        )(x)  # fmt: skip
-
-    ((call, arrays),) = called(function, [np.zeros((8, 128), np.float32)])
+    ((call, arrays),) = calls_of(kernel, [np.zeros((8, 128), np.float32)])
     findings, sanitizer = sanitized(call, arrays)
     assert not findings
     (written,) = _writers(sanitizer, 0, (3, 5))
