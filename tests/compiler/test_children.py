@@ -14,6 +14,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -275,41 +277,17 @@ def module_file(module: Module, tmp_path: Path) -> Path:
     return path
 
 
-class BrokenChild:
-    """A child that has ended, or lost its files, by the time it is asked for anything."""
+def broken_children(*, alive: bool) -> tuple[list[Any], Children[Any], Lease[Any]]:
+    """Of children that have ended, or lost their files, by the time they are asked for anything."""
+    started: list[Any] = []
 
-    key = None
-    taken = idle_since = 0.0
-    served = 0
-    pid = 0
+    def start() -> Any:
+        child = Mock(key=None, taken=0.0, idle_since=0.0, served=0, pid=0)
+        child.configure_mock(**{"alive.return_value": alive, "usable.return_value": False})
+        started.append(child)
+        return child
 
-    def __init__(self, *, alive: bool) -> None:
-        self._alive = alive
-
-    def alive(self) -> bool:
-        return self._alive
-
-    def usable(self) -> bool:
-        return False
-
-    def stop(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def disown(self) -> None: ...
-
-
-def broken_children(
-    *, alive: bool
-) -> tuple[list[BrokenChild], Children[BrokenChild], Lease[BrokenChild]]:
-    started: list[BrokenChild] = []
-
-    def start() -> BrokenChild:
-        started.append(BrokenChild(alive=alive))
-        return started[-1]
-
-    children: Children[BrokenChild] = Children(keeps_idle=False)
-    return started, children, Lease(jobs=1, key=lambda: None, start=start)
+    return started, Children(keeps_idle=False), Lease(jobs=1, key=lambda: None, start=start)
 
 
 def test_a_child_that_ends_at_once_is_asked_how() -> None:

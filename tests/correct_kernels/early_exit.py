@@ -71,9 +71,7 @@ def first_row_over_a_limit(x_ref, out_ref, found_ref):
 
 
 @equals(lambda op, x: (x + 1, x * 2, -x)[op[0]], table(2), normal(8, 128))
-def one_of_three_branches(op, x):
-    def kernel(op_ref, x_ref, out_ref):
-        branches = [lambda x: x + 1, lambda x: x * 2, lambda x: -x]
-        out_ref[...] = lax.switch(op_ref[0], branches, x_ref[...])
-
-    return pl.pallas_call(kernel, out_shape=x, in_specs=[SMEM, pl.BlockSpec()])(op, x)
+@called(in_specs=[SMEM, pl.BlockSpec()])
+def one_of_three_branches(op_ref, x_ref, out_ref):
+    branches = [lambda x: x + 1, lambda x: x * 2, lambda x: -x]
+    out_ref[...] = lax.switch(op_ref[0], branches, x_ref[...])

@@ -1,5 +1,6 @@
 """Arrays that are updated in place, through `input_output_aliases`."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from called import called
@@ -42,23 +43,22 @@ def scale_one_block(x_ref, out_ref):
 
 
 @equals(lambda x, p: x + p.reshape(16, 3, 128).sum(1), normal(16, 128), normal(16, 384))
-def add_parts_to_a_table(x, parts):
-    def kernel(x_ref, part_ref, out_ref):
-        @pl.when(pl.program_id(1) == 0)
-        def _():
-            out_ref[...] = x_ref[...]
+@called(
+    like=0,
+    grid=(2, 3),
+    in_specs=[
+        pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
+        pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+    ],
+    out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
+    input_output_aliases={0: 0},
+)
+def add_parts_to_a_table(x_ref, part_ref, out_ref):
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        out_ref[...] = x_ref[...]
 
-        out_ref[...] += part_ref[...]
-
-    block = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        grid=(2, 3),
-        in_specs=[block, pl.BlockSpec((8, 128), lambda i, j: (i, j))],
-        out_specs=block,
-        input_output_aliases={0: 0},
-    )(x, parts)
+    out_ref[...] += part_ref[...]
 
 
 def _cache_with_rows(slots, rows, cache):
@@ -85,53 +85,43 @@ def write_rows_of_a_cache(slots_ref, row_ref, _, cache_ref, sem):
 
 
 @equals(lambda x: np.concatenate([x[8:], x[:8]]), normal(16, 128))
-def swap_halves(x):
+@called(
+    block=ANY,
+    scratch_shapes=[*[pltpu.VMEM((8, 128), F32)] * 2, pltpu.SemaphoreType.DMA((2,))],
+    input_output_aliases={0: 0},
+)
+def swap_halves(x_ref, out_ref, upper_ref, lower_ref, sems):
     """Both halves are read before either is written."""
-
-    def kernel(x_ref, out_ref, upper_ref, lower_ref, sems):
-        reads = [
-            pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], upper_ref, sems.at[0]),
-            pltpu.make_async_copy(x_ref.at[pl.ds(8, 8)], lower_ref, sems.at[1]),
-        ]
-        writes = [
-            pltpu.make_async_copy(upper_ref, out_ref.at[pl.ds(8, 8)], sems.at[0]),
-            pltpu.make_async_copy(lower_ref, out_ref.at[pl.ds(0, 8)], sems.at[1]),
-        ]
-        for copies in (reads, writes):
-            for copy in copies:
-                copy.start()
-            for copy in copies:
-                copy.wait()
-
-    half = pltpu.VMEM((8, 128), F32)
-    return pl.pallas_call(
-        kernel,
-        out_shape=x,
-        in_specs=[ANY],
-        out_specs=ANY,
-        scratch_shapes=[half, half, pltpu.SemaphoreType.DMA((2,))],
-        input_output_aliases={0: 0},
-    )(x)
+    reads = [
+        pltpu.make_async_copy(x_ref.at[pl.ds(0, 8)], upper_ref, sems.at[0]),
+        pltpu.make_async_copy(x_ref.at[pl.ds(8, 8)], lower_ref, sems.at[1]),
+    ]
+    writes = [
+        pltpu.make_async_copy(upper_ref, out_ref.at[pl.ds(8, 8)], sems.at[0]),
+        pltpu.make_async_copy(lower_ref, out_ref.at[pl.ds(0, 8)], sems.at[1]),
+    ]
+    for copies in (reads, writes):
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
 
 
 @equals(
     lambda g, w, m: (w - np.float32(0.1) * (np.float32(0.9) * m + g), np.float32(0.9) * m + g),
     *(normal(16, 128) + i for i in range(3)),
 )
-def step_with_momentum(gradient, weight, momentum):
-    def kernel(gradient_ref, weight_ref, momentum_ref, new_weight_ref, new_momentum_ref):
-        momentum = 0.9 * momentum_ref[...] + gradient_ref[...]
-        new_momentum_ref[...] = momentum
-        new_weight_ref[...] = weight_ref[...] - 0.1 * momentum
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=(weight, momentum),
-        grid=(2,),
-        in_specs=[ROWS] * 3,
-        out_specs=(ROWS, ROWS),
-        input_output_aliases={1: 0, 2: 1},
-    )(gradient, weight, momentum)
+@called(
+    [jax.ShapeDtypeStruct((16, 128), F32)] * 2,
+    grid=(2,),
+    in_specs=[ROWS] * 3,
+    out_specs=[ROWS] * 2,
+    input_output_aliases={1: 0, 2: 1},
+)
+def step_with_momentum(gradient_ref, weight_ref, momentum_ref, new_weight_ref, new_momentum_ref):
+    momentum = 0.9 * momentum_ref[...] + gradient_ref[...]
+    new_momentum_ref[...] = momentum
+    new_weight_ref[...] = weight_ref[...] - 0.1 * momentum
 
 
 @equals(lambda x: np.sort(x), integers(0, 100, 24))

@@ -14,10 +14,6 @@ ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 WORDS = integers(0, 2**32, 16, 128, dtype=np.uint32)
 
 
-def _elementwise(kernel, x):
-    return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[ROWS], out_specs=ROWS)(x)
-
-
 def _xorshift_signed(x):
     x = x ^ (x << np.int32(13))
     x = x ^ (x.view(np.uint32) >> np.uint32(17)).view(np.int32)
@@ -25,15 +21,13 @@ def _xorshift_signed(x):
 
 
 @equals(_xorshift_signed, WORDS.view(np.int32))
-def xorshift_of_signed_integers(x):
-    def kernel(x_ref, out_ref):
-        state = x_ref[...]
-        state ^= state << 13
-        state ^= lax.shift_right_logical(state, 17)
-        state ^= state << 5
-        out_ref[...] = state
-
-    return _elementwise(kernel, x)
+@called(grid=(2,), block=ROWS)
+def xorshift_of_signed_integers(x_ref, out_ref):
+    state = x_ref[...]
+    state ^= state << 13
+    state ^= lax.shift_right_logical(state, 17)
+    state ^= state << 5
+    out_ref[...] = state
 
 
 @equals(

@@ -11,6 +11,8 @@ from jax.experimental.pallas import tpu as pltpu
 from .record import equals, normal, table
 
 F32, I32 = jnp.float32, jnp.int32
+QUERY = pl.BlockSpec((128, 128), lambda i, j: (i, 0))
+KEY = pl.BlockSpec((128, 128), lambda i, j: (j, 0))
 
 
 def _softmax(x):
@@ -24,46 +26,39 @@ def _attention(q, k, v):
 
 
 @equals(_attention, *(normal(256, 128) / (i + 1) for i in range(3)))
-def causal_flash_attention(q, k, v):
+@called(
+    grid=(2, 2),
+    in_specs=[QUERY, KEY, KEY],
+    out_specs=QUERY,
+    scratch_shapes=[pltpu.VMEM((128, 1), F32)] * 2 + [pltpu.VMEM((128, 128), F32)],
+)
+def causal_flash_attention(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref):
     """Blocks above the diagonal are skipped; the running maximum begins at -inf."""
+    i, j = pl.program_id(0), pl.program_id(1)
 
-    def kernel(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref):
-        i, j = pl.program_id(0), pl.program_id(1)
+    @pl.when(j == 0)
+    def _():
+        max_ref[...] = jnp.full_like(max_ref, -jnp.inf)
+        sum_ref[...] = jnp.zeros_like(sum_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
 
-        @pl.when(j == 0)
-        def _():
-            max_ref[...] = jnp.full_like(max_ref, -jnp.inf)
-            sum_ref[...] = jnp.zeros_like(sum_ref)
-            acc_ref[...] = jnp.zeros_like(acc_ref)
+    @pl.when(j <= i)
+    def _():
+        scores = jnp.dot(q_ref[...], k_ref[...].T, precision="highest") / np.sqrt(128)
+        row = lax.broadcasted_iota(I32, (128, 128), 0) + i * 128
+        column = lax.broadcasted_iota(I32, (128, 128), 1) + j * 128
+        scores = jnp.where(row >= column, scores, -jnp.inf)
+        largest = jnp.maximum(max_ref[...], scores.max(1, keepdims=True))
+        correction = jnp.exp(max_ref[...] - largest)
+        weights = jnp.exp(scores - largest)
+        sum_ref[...] = sum_ref[...] * correction + weights.sum(1, keepdims=True)
+        update = jnp.dot(weights, v_ref[...], precision="highest")
+        acc_ref[...] = acc_ref[...] * correction + update
+        max_ref[...] = largest
 
-        @pl.when(j <= i)
-        def _():
-            scores = jnp.dot(q_ref[...], k_ref[...].T, precision="highest") / np.sqrt(128)
-            row = lax.broadcasted_iota(I32, (128, 128), 0) + i * 128
-            column = lax.broadcasted_iota(I32, (128, 128), 1) + j * 128
-            scores = jnp.where(row >= column, scores, -jnp.inf)
-            largest = jnp.maximum(max_ref[...], scores.max(1, keepdims=True))
-            correction = jnp.exp(max_ref[...] - largest)
-            weights = jnp.exp(scores - largest)
-            sum_ref[...] = sum_ref[...] * correction + weights.sum(1, keepdims=True)
-            update = jnp.dot(weights, v_ref[...], precision="highest")
-            acc_ref[...] = acc_ref[...] * correction + update
-            max_ref[...] = largest
-
-        @pl.when(j == pl.num_programs(1) - 1)
-        def _():
-            out_ref[...] = acc_ref[...] / sum_ref[...]
-
-    query = pl.BlockSpec((128, 128), lambda i, j: (i, 0))
-    key = pl.BlockSpec((128, 128), lambda i, j: (j, 0))
-    return pl.pallas_call(
-        kernel,
-        out_shape=q,
-        grid=(2, 2),
-        in_specs=[query, key, key],
-        out_specs=query,
-        scratch_shapes=[pltpu.VMEM((128, 1), F32)] * 2 + [pltpu.VMEM((128, 128), F32)],
-    )(q, k, v)
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        out_ref[...] = acc_ref[...] / sum_ref[...]
 
 
 def _log_sum_exp(lengths, x):

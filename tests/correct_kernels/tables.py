@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from called import called
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from .record import equals, normal, table
 
@@ -27,32 +26,29 @@ def paged_gather(_, page_ref, out_ref):
 
 
 def _sums_of_pages(lengths, pages, pool):
-    return np.stack([pool[p[:n]].sum((0, 1)) for n, p in zip(lengths, pages, strict=True)])
+    sums = [pool[p[:n]].sum((0, 1)) for n, p in zip(lengths, pages, strict=True)]
+    return np.stack(sums)[:, None]
 
 
 @equals(_sums_of_pages, table(3, 1), np.array([[4, 0, 2], [1, 0, 0]], np.int32), normal(6, 8, 128))
-def sums_of_paged_sequences(lengths, pages, pool):
+@called(
+    jax.ShapeDtypeStruct((2, 1, 128), F32),
+    prefetch=2,
+    grid=(2, 3),
+    in_specs=[pl.BlockSpec((None, 8, 128), lambda i, j, lengths, pages: (pages[i, j], 0, 0))],
+    out_specs=pl.BlockSpec((None, 1, 128), lambda i, j, lengths, pages: (i, 0, 0)),
+)
+def sums_of_paged_sequences(lengths_ref, _, page_ref, out_ref):
     """Entries past the number of pages are zeros, and what they name is not added."""
+    i, j = pl.program_id(0), pl.program_id(1)
 
-    def kernel(lengths_ref, _, page_ref, out_ref):
-        i, j = pl.program_id(0), pl.program_id(1)
+    @pl.when(j == 0)
+    def _():
+        out_ref[...] = jnp.zeros_like(out_ref)
 
-        @pl.when(j == 0)
-        def _():
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        @pl.when(j < lengths_ref[i])
-        def _():
-            out_ref[...] += page_ref[...].sum(0, keepdims=True)
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=2,
-        grid=(2, 3),
-        in_specs=[pl.BlockSpec((None, 8, 128), lambda i, j, lengths, pages: (pages[i, j], 0, 0))],
-        out_specs=pl.BlockSpec((None, 1, 128), lambda i, j, lengths, pages: (i, 0, 0)),
-    )
-    out = jax.ShapeDtypeStruct((2, 1, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(lengths, pages, pool)[:, 0]
+    @pl.when(j < lengths_ref[i])
+    def _():
+        out_ref[...] += page_ref[...].sum(0, keepdims=True)
 
 
 def _block_sparse(rows, columns, blocks, y):
@@ -86,27 +82,23 @@ def block_sparse_product(rows_ref, _, block_ref, y_ref, out_ref):
 
 
 def _segment_sums(starts, x):
-    return np.stack([x[a:b].sum(0) for a, b in itertools.pairwise(starts)])
+    return np.stack([x[a:b].sum(0, keepdims=True) for a, b in itertools.pairwise(starts)])
 
 
 @equals(_segment_sums, table(0, 3, 10, 10, 24), normal(24, 128))
-def sums_of_segments(starts, x):
+@called(
+    jax.ShapeDtypeStruct((4, 1, 128), F32),
+    prefetch=1,
+    grid=(4,),
+    in_specs=[pl.BlockSpec((24, 128), lambda i, starts: (0, 0))],
+    out_specs=pl.BlockSpec((None, 1, 128), lambda i, starts: (i, 0, 0)),
+)
+def sums_of_segments(starts_ref, x_ref, out_ref):
     """Rows from one entry of a table to the next; the third segment is empty."""
+    i = pl.program_id(0)
 
-    def kernel(starts_ref, x_ref, out_ref):
-        i = pl.program_id(0)
+    def add(row, total):
+        return total + x_ref[pl.ds(row, 1), :]
 
-        def add(row, total):
-            return total + x_ref[pl.ds(row, 1), :]
-
-        zero = jnp.zeros((1, 128), F32)
-        out_ref[...] = jax.lax.fori_loop(starts_ref[i], starts_ref[i + 1], add, zero)
-
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(4,),
-        in_specs=[pl.BlockSpec((24, 128), lambda i, starts: (0, 0))],
-        out_specs=pl.BlockSpec((None, 1, 128), lambda i, starts: (i, 0, 0)),
-    )
-    out = jax.ShapeDtypeStruct((4, 1, 128), F32)
-    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid_spec)(starts, x)[:, 0]
+    zero = jnp.zeros((1, 128), F32)
+    out_ref[...] = jax.lax.fori_loop(starts_ref[i], starts_ref[i + 1], add, zero)

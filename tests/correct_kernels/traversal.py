@@ -97,15 +97,12 @@ def statistics_then_normalisation(x_ref, out_ref, sums_ref):
         out_ref[...] = (x_ref[...] - mean) * lax.rsqrt(variance)
 
 
+def snake(i, j):
+    return i, jnp.where(i % 2 == 0, j, 3 - j)
+
+
 @equals(lambda x: x * 2, normal(16, 512))
-def back_and_forth(x):
+@called(grid=(2, 4), block=pl.BlockSpec((8, 128), snake))
+def back_and_forth(x_ref, out_ref):
     """Each second row of blocks from the right to the left."""
-
-    def kernel(x_ref, out_ref):
-        out_ref[...] = x_ref[...] * 2
-
-    def snake(i, j):
-        return i, jnp.where(i % 2 == 0, j, 3 - j)
-
-    block = pl.BlockSpec((8, 128), snake)
-    return pl.pallas_call(kernel, out_shape=x, grid=(2, 4), in_specs=[block], out_specs=block)(x)
+    out_ref[...] = x_ref[...] * 2
