@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import on_machine
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -50,19 +51,13 @@ def element(first: int, padding: tuple[int, int] = (0, 0)) -> pl.BlockSpec:
     return pl.BlockSpec(sizes, lambda i: (i * 8 + first, 0))
 
 
-def revisited(x: Any) -> Any:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _() -> None:
-            o_ref[...] = x_ref[...]
+@called(grid=(4, 3), block=pl.BlockSpec((8, 128), lambda i, _: (i, 0)), input_output_aliases={0: 0})
+def revisited(x_ref: Any, o_ref: Any) -> None:
+    @pl.when(pl.program_id(1) == 0)
+    def _() -> None:
+        o_ref[...] = x_ref[...]
 
-        o_ref[...] = o_ref[...] + 1
-
-    spec = pl.BlockSpec((8, 128), lambda i, _: (i, 0))
-    return pl.pallas_call(
-        kernel, out_shape=S(x.shape, x.dtype), grid=(4, 3), in_specs=[spec], out_specs=spec,
-        input_output_aliases={0: 0},
-    )(x)  # fmt: skip
+    o_ref[...] = o_ref[...] + 1
 
 
 IN_PLACE: Any = {"input_output_aliases": {0: 0}}

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -116,11 +117,7 @@ def ran(
     compiled: bool,
     sanitized: bool = False,
 ) -> MachineRun:
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel, out_shape=x, scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)]
-        )(x)
-
+    function = called(scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)])(kernel)
     chunks = []
     launch = decoded(function, [ROWS])
     with monkeypatch.context() as patch:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,128 +23,82 @@ F32 = jnp.float32
 ROWS = np.arange(80 * 256, dtype=np.float32).reshape(80, 256) % 251
 TABLE = np.array([4, 0, 2, 2, 1, 1, 3, 0], np.int32)
 
-Program = tuple[Callable[..., Any], tuple[Any, ...]]
+BLOCK = pl.BlockSpec((8, 256), lambda i: (i, 0))
+by_rows = functools.partial(called, grid=(10,), block=BLOCK)
 
 
-def block(i: Any, *_: Any) -> Any:
-    return i, 0
+@by_rows()
+def sum_of_padding(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = jnp.broadcast_to(x_ref[...].sum(0, keepdims=True), o_ref.shape)
 
 
-def of_rows(kernel: Callable[..., None], *scratch: Any, rows: int = 80) -> Program:
-    spec = pl.BlockSpec((8, 256), block)
-
-    def function(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel, out_shape=x, grid=(-(-rows // 8),), in_specs=[spec], out_specs=spec,
-            scratch_shapes=scratch,
-        )(x)  # fmt: skip
-
-    return function, (ROWS[:rows],)
+@by_rows()
+def partly_written(x_ref: Any, o_ref: Any) -> None:
+    @pl.when(pl.program_id(0) % 3 != 1)
+    def _() -> None:
+        o_ref[pl.ds(pl.program_id(0) % 8, 1), :] = x_ref[0:1, :]
 
 
-def sum_of_padding() -> Program:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.broadcast_to(x_ref[...].sum(0, keepdims=True), o_ref.shape)
+@by_rows(scratch_shapes=[pltpu.VMEM((8, 256), jnp.bfloat16), pltpu.SMEM((1,), jnp.int32)])
+def carried_in_scratch(x_ref: Any, o_ref: Any, state_ref: Any, count_ref: Any) -> None:
+    @pl.when(pl.program_id(0) == 0)
+    def _() -> None:
+        state_ref[...] = jnp.zeros_like(state_ref)
+        count_ref[0] = 0
 
-    return of_rows(kernel, rows=77)
-
-
-def partly_written() -> Program:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        @pl.when(pl.program_id(0) % 3 != 1)
-        def _() -> None:
-            o_ref[pl.ds(pl.program_id(0) % 8, 1), :] = x_ref[0:1, :]
-
-    return of_rows(kernel)
+    count_ref[0] += 1
+    state_ref[...] = (state_ref[...].astype(F32) * 0.7 + x_ref[...]).astype(jnp.bfloat16)
+    o_ref[...] = state_ref[...].astype(F32) + count_ref[0] + pl.num_programs(0)
 
 
-def carried_in_scratch() -> Program:
-    def kernel(x_ref: Any, o_ref: Any, state_ref: Any, count_ref: Any) -> None:
-        i = pl.program_id(0)
-
-        @pl.when(i == 0)
-        def _() -> None:
-            state_ref[...] = jnp.zeros_like(state_ref)
-            count_ref[0] = 0
-
-        count_ref[0] += 1
-        state_ref[...] = (state_ref[...].astype(F32) * 0.7 + x_ref[...]).astype(jnp.bfloat16)
-        o_ref[...] = state_ref[...].astype(F32) + count_ref[0] + pl.num_programs(0)
-
-    return of_rows(kernel, pltpu.VMEM((8, 256), jnp.bfloat16), pltpu.SMEM((1,), jnp.int32))
+@called(grid=(5, 3), block=pl.BlockSpec((16, 256), lambda i, j: (i, 0)))
+def written_inputs(x_ref: Any, o_ref: Any) -> None:
+    x_ref[...] = x_ref[...] * 2
+    o_ref[...] = x_ref[...]
 
 
-def written_inputs() -> Program:
-    @called(grid=(5, 3), block=pl.BlockSpec((16, 256), block))
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        x_ref[...] = x_ref[...] * 2
-        o_ref[...] = x_ref[...]
-
-    return kernel, (ROWS,)
+OVERLAPPING = pl.Element(10, (1, 3)), pl.Element(256)
 
 
-def by_table(table: np.ndarray, kernel: Callable[..., None] | None = None) -> Program:
-    def copy(table_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + table_ref[pl.program_id(0)].astype(F32)
-
-    def function(table: jax.Array, x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel or copy,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=(len(table),),
-                in_specs=[pl.BlockSpec((8, 256), lambda i, table_ref: (table_ref[i], 0))],
-                out_specs=pl.BlockSpec((8, 256), lambda i, table_ref: (table_ref[7 - i] * 2, 0)),
-            ),
-            out_shape=jax.ShapeDtypeStruct((80, 256), F32),
-        )(table, x)
-
-    return function, (table, ROWS)
+@called(
+    grid=(10,),
+    in_specs=[pl.BlockSpec(OVERLAPPING, lambda i: (jnp.maximum(i, 1) * 8, 0))],
+    out_specs=BLOCK,
+)
+def elements(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[0:8, :] + x_ref[2:10, :]
 
 
-def elements() -> Program:
-    @called(
-        grid=(10,),
-        in_specs=[
-            pl.BlockSpec(
-                (pl.Element(10, (1, 3)), pl.Element(256)), lambda i: (jnp.maximum(i, 1) * 8, 0)
-            )
-        ],
-        out_specs=pl.BlockSpec((8, 256), block),
-    )
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[0:8, :] + x_ref[2:10, :]
+@called(
+    prefetch=1,
+    grid=(8,),
+    in_specs=[pl.BlockSpec((8, 256), lambda i, table_ref: (table_ref[i], 0))],
+    out_specs=pl.BlockSpec((8, 256), lambda i, table_ref: (table_ref[7 - i] * 2, 0)),
+)
+def by_table(table_ref: Any, x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] + table_ref[pl.program_id(0)].astype(F32)
 
-    return kernel, (ROWS,)
+
+@by_rows()
+def index_past_the_end(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+    o_ref[pl.ds(pl.program_id(0), 1), :] = x_ref[0:1, :]
+
+
+@by_rows()
+def false_hint(x_ref: Any, o_ref: Any) -> None:
+    row = pl.multiple_of(pl.program_id(0) % 5, 4)
+    o_ref[...] = x_ref[...] + row
 
 
 PROGRAMS = [
-    *(sum_of_padding, partly_written, carried_in_scratch, written_inputs, elements),
-    lambda: by_table(TABLE),
+    *((sum_of_padding, [ROWS[:77]]), (partly_written, [ROWS]), (carried_in_scratch, [ROWS])),
+    *((written_inputs, [ROWS]), (elements, [ROWS]), (by_table, [TABLE, ROWS])),
 ]
-
-
-def index_past_the_end() -> Program:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        i = pl.program_id(0)
-        o_ref[...] = x_ref[...]
-        o_ref[pl.ds(i, 1), :] = x_ref[0:1, :]
-
-    return of_rows(kernel)
-
-
-def false_hint() -> Program:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        row = pl.multiple_of(pl.program_id(0) % 5, 4)
-        o_ref[...] = x_ref[...] + row
-
-    return of_rows(kernel)
-
-
 FAULTS = [
-    (index_past_the_end, 8),
-    (lambda: by_table(np.array([4, 0, 2, 12, 1, 1, 3, 0], np.int32)), 3),
-    (false_hint, 10),
+    (index_past_the_end, [ROWS], 8),
+    (by_table, [np.where(np.arange(8) == 3, 12, TABLE), ROWS], 3),
+    (false_hint, [ROWS], 10),
 ]
 
 
@@ -178,21 +132,21 @@ def require_equal(one: run.MachineRun, other: run.MachineRun) -> None:
         require_close(one.results, other.results)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("kernel, args", PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
 def test_results_are_those_of_a_run_step_by_step(
-    program: Callable[[], Program], fill: str, monkeypatch: pytest.MonkeyPatch
+    kernel: Callable[..., Any], args: Any, fill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch, arrays = passed(*program())
+    launch, arrays = passed(kernel, args)
     one, other, stops = both(launch, arrays, monkeypatch, fill)
     require_equal(one, other)
     assert stops[-1] == np.prod(launch.grid)
 
 
-@pytest.mark.parametrize("program, stop", FAULTS, ids=["access", "block", "hint"])
+@pytest.mark.parametrize("kernel, args, stop", FAULTS, ids=["access", "block", "hint"])
 def test_faults_are_those_of_a_run_step_by_step(
-    program: Callable[[], Program], stop: int, monkeypatch: pytest.MonkeyPatch
+    kernel: Callable[..., Any], args: Any, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch, arrays = passed(*program())
+    launch, arrays = passed(kernel, args)
     one, other, stops = both(launch, arrays, monkeypatch)
     require_equal(one, other)
     assert stops[-1] <= stop
@@ -201,7 +155,7 @@ def test_faults_are_those_of_a_run_step_by_step(
 def test_the_limit_on_time_ends_a_compiled_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "MIN_POINTS", 2)
     monkeypatch.setattr(points, "FIRST_CHUNK", 4)
-    done = run.run(*passed(*carried_in_scratch()), stop_after=0.0)
+    done = run.run(*passed(carried_in_scratch, [ROWS]), stop_after=0.0)
     assert (done.stopped.kind, done.stopped.grid_point) == (Fault.INTERPRET_ERROR, (3,))
 
 

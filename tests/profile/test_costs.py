@@ -9,12 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from called import called
+from jax.experimental import pallas as pl
 from pallas_debug_kernels import operations
 from pallas_debug_kernels.registry import BundledOperation
 
 import pallas_debug
 from pallas_debug.compiler import targets
-from pallas_debug.profile.stats import Profile
+from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.profile.text import lines_of
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
@@ -65,24 +67,14 @@ def test_cells_sum_up_to_the_estimate(operation: BundledOperation, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("declared", [False, True])
 def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Path) -> None:
-    from jax.experimental import pallas as pl
-
     estimate = pl.CostEstimate(flops=1, transcendentals=2, bytes_accessed=3) if declared else None
 
-    def product(x: jax.Array, y: jax.Array) -> jax.Array:
-        def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = jnp.exp(jnp.dot(x_ref[...], y_ref[...]))
+    block = pl.BlockSpec((128, 128), lambda i: (i, 0))
+    whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
 
-        block = pl.BlockSpec((128, 128), lambda i: (i, 0))
-        whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
-        return pl.pallas_call(
-            kernel,
-            grid=(8,),
-            in_specs=[block, whole],
-            out_specs=block,
-            out_shape=x,
-            cost_estimate=estimate,
-        )(x, y)
+    @called(like=0, grid=(8,), in_specs=[block, whole], out_specs=block, cost_estimate=estimate)
+    def product(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.exp(jnp.dot(x_ref[...], y_ref[...]))
 
     args = [jax.ShapeDtypeStruct((rows, 128), jnp.float32) for rows in (1024, 128)]
     for profile in profiles(product, args, tmp_path):
@@ -105,7 +97,5 @@ def test_work_is_counted_where_no_cost_is_declared(declared: bool, tmp_path: Pat
 
 
 def test_a_damaged_listing_has_no_costs() -> None:
-    from pallas_debug.profile.stats import ScheduleTexts
-
     empty = Profile(texts=ScheduleTexts(bundles=""), kernel=None, compilation=None)
     assert (empty.costs.cells, empty.bottleneck, empty.hottest) == ((), (), ())

@@ -28,29 +28,27 @@ ROWS = jax.ShapeDtypeStruct((64, 512), jnp.float32)
 SMEM = pl.BlockSpec(memory_space=pltpu.SMEM)
 
 
-def nested(counts: jax.Array, x: jax.Array) -> jax.Array:
-    def kernel(counts_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        def inner(_: Any, carry: Any) -> Any:
-            o_ref[...] += jnp.exp(x_ref[...])
-            return carry
+BLOCK = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
-        def outer(_: Any, carry: Any) -> Any:
-            jax.lax.fori_loop(0, counts_ref[1], inner, 0)
-            o_ref[...] += 1.0
-            return carry
 
-        def last(_: Any, carry: Any) -> Any:
-            o_ref[...] *= x_ref[...]
-            return carry
+@called(grid=(4,), in_specs=[SMEM, BLOCK], out_specs=BLOCK)
+def nested(counts_ref: Any, x_ref: Any, o_ref: Any) -> None:
+    def inner(_: Any, carry: Any) -> Any:
+        o_ref[...] += jnp.exp(x_ref[...])
+        return carry
 
-        o_ref[...] = jnp.zeros_like(o_ref)
-        jax.lax.fori_loop(0, counts_ref[0], outer, 0)
-        jax.lax.fori_loop(0, counts_ref[2], last, 0)
+    def outer(_: Any, carry: Any) -> Any:
+        jax.lax.fori_loop(0, counts_ref[1], inner, 0)
+        o_ref[...] += 1.0
+        return carry
 
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(kernel, grid=(4,), in_specs=[SMEM, block], out_specs=block, out_shape=x)(
-        counts, x
-    )
+    def last(_: Any, carry: Any) -> Any:
+        o_ref[...] *= x_ref[...]
+        return carry
+
+    o_ref[...] = jnp.zeros_like(o_ref)
+    jax.lax.fori_loop(0, counts_ref[0], outer, 0)
+    jax.lax.fori_loop(0, counts_ref[2], last, 0)
 
 
 def dynamic(n: jax.Array, m: jax.Array, counts: jax.Array, x: jax.Array) -> jax.Array:

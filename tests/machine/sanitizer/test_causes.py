@@ -21,28 +21,24 @@ BINS = 128
 X = np.random.default_rng(0).standard_normal((56, 128)).astype(np.float32)
 
 
-def histogram(x: jax.Array, *, limit: int) -> jax.Array:
+@called(
+    jax.ShapeDtypeStruct((1, BINS), I32),
+    grid=(2,),
+    in_specs=[pl.BlockSpec((32, 1), lambda i: (i, 0))],
+    out_specs=pl.BlockSpec((1, BINS), lambda i: (0, 0)),
+)
+def histogram(x_ref, out_ref, *, limit):
     """How often each number occurs, in blocks of 32 of which the last is ragged."""
+    i = pl.program_id(0)
 
-    def kernel(x_ref, out_ref):
-        i = pl.program_id(0)
+    @pl.when(i == 0)
+    def _start() -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
 
-        @pl.when(i == 0)
-        def _start() -> None:
-            out_ref[...] = jnp.zeros_like(out_ref)
-
-        bins = lax.broadcasted_iota(I32, (32, BINS), 1)
-        rows = i * 32 + lax.broadcasted_iota(I32, (32, BINS), 0)
-        hits = (x_ref[...] == bins) & (rows < limit)
-        out_ref[...] += jnp.sum(hits.astype(I32), axis=0, keepdims=True)
-
-    return pl.pallas_call(
-        kernel,
-        grid=(pl.cdiv(x.shape[0], 32),),
-        in_specs=[pl.BlockSpec((32, 1), lambda i: (i, 0))],
-        out_specs=pl.BlockSpec((1, BINS), lambda i: (0, 0)),
-        out_shape=jax.ShapeDtypeStruct((1, BINS), I32),
-    )(x)
+    bins = lax.broadcasted_iota(I32, (32, BINS), 1)
+    rows = i * 32 + lax.broadcasted_iota(I32, (32, BINS), 0)
+    hits = (x_ref[...] == bins) & (rows < limit)
+    out_ref[...] += jnp.sum(hits.astype(I32), axis=0, keepdims=True)
 
 
 NUMBERS = np.random.default_rng(0).integers(0, BINS, (50, 1)).astype(np.int32)
@@ -58,28 +54,25 @@ def test_padding_is_counted_if_it_holds_a_number_that_occurs() -> None:
     )
 
 
-def flagged(x: jax.Array, *, sets: bool, first: int = 0) -> jax.Array:
+@called(
+    grid=(7,),
+    block=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+    scratch_shapes=[pltpu.SMEM((1,), I32)],
+)
+def flagged(x_ref, out_ref, flag_ref, *, sets, first):
     """Copies rows; the first time, as a flag in scratch says, it adds one."""
+    if sets:
 
-    def kernel(x_ref, out_ref, flag_ref):
-        if sets:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            flag_ref[0] = first
 
-            @pl.when(pl.program_id(0) == 0)
-            def _start() -> None:
-                flag_ref[0] = first
+    out_ref[...] = x_ref[...]
 
-        out_ref[...] = x_ref[...]
-
-        @pl.when(flag_ref[0] == first)
-        def _first() -> None:
-            out_ref[...] += 1
-            flag_ref[0] = first + 1
-
-    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel, grid=(7,), in_specs=[rows], out_specs=rows, out_shape=x,
-        scratch_shapes=[pltpu.SMEM((1,), I32)],
-    )(x)  # fmt: skip
+    @pl.when(flag_ref[0] == first)
+    def _first() -> None:
+        out_ref[...] += 1
+        flag_ref[0] = first + 1
 
 
 @pytest.mark.parametrize("first", [0, 1, 12345])

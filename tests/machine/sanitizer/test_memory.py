@@ -102,23 +102,17 @@ def test_unwritten_rows_of_a_reshaped_reference_count_where_they_are_used(masks:
     assert [finding.kind for finding in findings] == ([] if masks else ["UninitializedRead"])
 
 
-def updated_in_place(x: jax.Array, *, copies: bool) -> jax.Array:
+@called(grid=(5,), block=pl.BlockSpec((8, 256), lambda i: (i, 0)), input_output_aliases={0: 0})
+def updated_in_place(x_ref, out_ref, *, copies):
     """Double the even blocks in place; the others are copied, or left out by mistake."""
 
-    def kernel(x_ref, out_ref):
-        @pl.when(pl.program_id(0) % 2 == 0)
-        def _double() -> None:
-            out_ref[...] = x_ref[...] * 2
+    @pl.when(pl.program_id(0) % 2 == 0)
+    def _double() -> None:
+        out_ref[...] = x_ref[...] * 2
 
-        @pl.when((pl.program_id(0) % 2 == 1) & copies)
-        def _copy() -> None:
-            out_ref[...] = x_ref[...]
-
-    spec = pl.BlockSpec((8, 256), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel, out_shape=x, grid=(5,), in_specs=[spec], out_specs=spec,
-        input_output_aliases={0: 0},
-    )(x)  # fmt: skip
+    @pl.when((pl.program_id(0) % 2 == 1) & copies)
+    def _copy() -> None:
+        out_ref[...] = x_ref[...]
 
 
 def test_a_block_of_an_aliased_output_that_is_not_stored_is_overwritten() -> None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -66,27 +67,16 @@ def hints(function: Callable[..., Any]) -> list[Hint]:
     return list(ran.hints)
 
 
+def call(kernel: Callable[..., None], *, parallel: bool = False) -> Callable[..., Any]:
+    semantics = ("parallel" if parallel else "arbitrary",)
+    params = pltpu.CompilerParams(dimension_semantics=semantics)
+    return called(grid=(4,), block=ROWS, compiler_params=params)(kernel)
+
+
 def findings(kernel: Callable[..., None], *, parallel: bool = False) -> list[Finding]:
-    return sanitized(lambda x: call(kernel, x, parallel=parallel))
-
-
-def sanitized(function: Callable[..., Any]) -> list[Finding]:
-    report, _ = pallas_debug.check(function, sanitize=True)(X)
+    report, _ = pallas_debug.check(call(kernel, parallel=parallel), sanitize=True)(X)
     assert report.not_checked == ()
     return list(report.findings)
-
-
-def call(kernel: Callable[..., None], x: Any, *, parallel: bool = False) -> jax.Array:
-    return pl.pallas_call(
-        kernel,
-        grid=(x.shape[0] // 8,),
-        in_specs=[ROWS],
-        out_specs=ROWS,
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel" if parallel else "arbitrary",)
-        ),
-    )(x)
 
 
 def test_bits_that_nothing_has_seeded() -> None:
@@ -124,25 +114,20 @@ def test_a_seed_at_the_first_point_of_a_parallel_axis() -> None:
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_seed_for_all_points(parallel: bool) -> None:
-    assert hints(lambda x: call(seeded_by_point, x, parallel=parallel)) == []
-    (hint,) = hints(lambda x: call(seeded_alike, x, parallel=parallel))
+    assert hints(call(seeded_by_point, parallel=parallel)) == []
+    (hint,) = hints(call(seeded_alike, parallel=parallel))
     assert (hint.kind, hint.grid_point) == ("same random bits", (0,))
     assert hint.message == ("all 4 draws return the same bits: the seed is 7 each time")
     assert "# DRAWN" in (hint.source.text or "")
 
 
 def test_the_axes_of_vmap_share_a_seed() -> None:
-    one = pl.BlockSpec((8, 128), lambda: (0, 0))
-
-    def alike(x: Any) -> jax.Array:
-        return pl.pallas_call(seeded_alike, in_specs=[one], out_specs=one, out_shape=jax.typeof(x))(
-            x
-        )
-
+    alike = called(block=pl.BlockSpec((8, 128), lambda: (0, 0)))(seeded_alike)
     assert hints(lambda x: jax.vmap(alike)(x.reshape(4, 8, 128))) == []
 
 
 def test_a_seed_for_all_iterations() -> None:
+    @called()
     def kernel(x_ref: Any, out_ref: Any) -> None:
         def body(i: Any, _: None) -> None:
             pltpu.prng_seed(7)
@@ -151,5 +136,5 @@ def test_a_seed_for_all_iterations() -> None:
 
         lax.fori_loop(0, 4, body, None)
 
-    (hint,) = hints(lambda x: pl.pallas_call(kernel, out_shape=jax.typeof(x))(x))
+    (hint,) = hints(kernel)
     assert hint.message.endswith("the seed is 7 each time")
