@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from called import called
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -42,11 +43,7 @@ class Refused:
 
 
 def calling(kernel, out=None, **kwargs):
-    def call(*arrays):
-        shape = arrays[0] if out is None else out
-        return pl.pallas_call(kernel, out_shape=shape, **kwargs)(*arrays)
-
-    return call
+    return called(out, like=0, **kwargs)(kernel)
 
 
 def elementwise(function, out=None, **kwargs):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from meshes import sharded
@@ -21,30 +22,19 @@ SEMAPHORE = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
 X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
 
 
+@called((jax.typeof(X), pltpu.SemaphoreType.DMA(())), in_specs=[ANY], out_specs=(ANY, SEMAPHORE))
 def start(x_hbm: Any, o_hbm: Any, sem: Any) -> None:
     pltpu.make_async_copy(x_hbm, o_hbm, sem).start()
 
 
+@called(like=0, in_specs=[ANY, ANY, SEMAPHORE], out_specs=ANY, input_output_aliases={1: 0})
 def done(x_hbm: Any, y_hbm: Any, sem: Any, o_hbm: Any) -> None:
     pltpu.make_async_copy(x_hbm, y_hbm, sem).wait()
 
 
 def hand_on(x: jax.Array) -> Any:
     """Copies x, in two kernels that share a semaphore."""
-    aval = jax.typeof(x)
-    y, sem = pl.pallas_call(
-        start,
-        in_specs=[ANY],
-        out_specs=(ANY, SEMAPHORE),
-        out_shape=(aval, pltpu.SemaphoreType.DMA(())),
-    )(x)
-    return pl.pallas_call(
-        done,
-        in_specs=[ANY, ANY, SEMAPHORE],
-        out_specs=ANY,
-        out_shape=aval,
-        input_output_aliases={1: 0},
-    )(x, y, sem)
+    return done(x, *start(x))
 
 
 def noise(x_ref: Any, o_ref: Any) -> None:
@@ -76,12 +66,13 @@ def test_semaphores_that_kernels_hand_on() -> None:
 
 @pytest.mark.slow
 def test_transformations() -> None:
+    @called()
     def double(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2
 
     @jax.custom_vjp
     def f(x: jax.Array) -> jax.Array:
-        return hand_on(pl.pallas_call(double, out_shape=jax.typeof(x))(x))
+        return hand_on(double(x))
 
     f.defvjp(lambda x: (f(x), None), lambda _, g: (hand_on(g * 3),))
     (value, grad), _ = ran(jax.jit(jax.value_and_grad(lambda x: f(x).sum())), X)
@@ -109,16 +100,14 @@ def test_shards() -> None:
 
 
 def test_what_was_traced_before_a_session() -> None:
+    block = pl.BlockSpec((4, 128), lambda i, *_: (i, 0))
+
+    @called(prefetch=1, grid=(2,), block=block)
     def counts(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * n_ref[0].astype(jnp.float32)
         n_ref[0] = n_ref[0] + 1
 
-    block = pl.BlockSpec((4, 128), lambda i, *_: (i, 0))
-    grid = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1, grid=(2,), in_specs=[block], out_specs=block
-    )
-    call = pl.pallas_call(counts, grid_spec=grid, out_shape=jax.typeof(X))
-    traced = jax.jit(call).trace(jnp.array([3]), X)
+    traced = jax.jit(counts).trace(jnp.array([3]), X)
     with Session(Options(interpret="auto", chip="v5e")):
         result = traced.lower().compile()(jnp.array([3]), X)
     np.testing.assert_array_equal(result, np.concatenate([X[:4] * 3, X[4:] * 4]))
@@ -126,12 +115,13 @@ def test_what_was_traced_before_a_session() -> None:
 
 @pytest.mark.slow
 def test_check_finds_faults_there() -> None:
+    @called()
     def kernel(x_ref: Any, o_ref: Any) -> None:
         pltpu.prng_seed(1)
         bits = pltpu.prng_random_bits((8, 128)).astype(jnp.float32)
         o_ref[...] = jnp.sqrt(x_ref[...] - 1) + bits  # of -1
 
-    report, _ = pallas_debug.check(pl.pallas_call(kernel, out_shape=jax.typeof(X)))(X)
+    report, _ = pallas_debug.check(kernel)(X)
     (finding,) = report.findings
     assert str(finding.kind) == "NanProduced"
     assert finding.source.text.endswith("# of -1")

@@ -20,18 +20,17 @@ from pallas_debug.machine.machine import Machine
 from pallas_debug.session import Options, Session
 
 VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
+ROWS = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
 
 
 def affine(x: jax.Array) -> jax.Array:
     """Twice x, plus 1, by rows of 8."""
 
+    @called(block=ROWS, grid=(x.shape[0] // 8,))
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2 + 1
 
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        body, out_shape=x, grid=(x.shape[0] // 8,), in_specs=[block], out_specs=block
-    )(x)
+    return body(x)
 
 
 @pytest.mark.parametrize("given", [0, 2])
@@ -107,7 +106,7 @@ def table_call(body: Any, index_map: Any = lambda i, t: (i, 0)) -> Any:
         prefetch=1,
         grid=(2,),
         in_specs=[pl.BlockSpec((8, 128), index_map)],
-        out_specs=pl.BlockSpec((8, 128), lambda i, t: (i, 0)),
+        out_specs=ROWS,
     )(body)
     return lambda table: kernel(table, jnp.ones((16, 128)))
 
@@ -198,13 +197,14 @@ def test_a_copy_that_writes_out_of_bounds() -> None:
 
 
 def test_a_kernel_that_it_cannot_run_is_refused_with_a_way_out() -> None:
+    rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(i * 8, 8), 0))
+
+    @called(grid=(2,), block=rows)
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]
 
-    rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(i * 8, 8), 0))
-    x = jnp.ones((16, 128))
     with pytest.raises(MachineError) as error:
-        ran(pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows), x)
+        ran(body, jnp.ones((16, 128)))
     assert str(error.value) == (
         "operand `x_ref` has a block dimension of kind BoundedSlice. One of jax's interpreters "
         'may run it: --pallas-interpret=hlo|tpu, pallas_debug.interpret("hlo")'
@@ -219,7 +219,7 @@ def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]
     @called(
         grid=(2,),
         in_specs=[pl.BlockSpec((16, 128), lambda i: (0, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+        out_specs=ROWS,
     )
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8)]
@@ -269,31 +269,28 @@ def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_prints_callbacks_and_checks_are_those_of_other_modes() -> None:
-    called: list[float] = []
+    values: list[float] = []
 
+    @called(grid=(2,), block=ROWS)
     def body(x_ref: Any, o_ref: Any) -> None:
         def step(j: Any, carry: Any) -> Any:
             pl.debug_print("j = {}", j)
             return carry
 
         jax.lax.fori_loop(0, 2, step, 0)
-        jax.debug.callback(lambda value: called.append(float(value)), x_ref[0, 0])
+        jax.debug.callback(lambda value: values.append(float(value)), x_ref[0, 0])
         pl.debug_check(x_ref[0, 0] < 1, "small")
         o_ref[...] = jnp.log(x_ref[...])
 
-    def f(x: jax.Array) -> jax.Array:
-        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
-
     x = jnp.arange(16 * 128.0).reshape(16, 128) - 5
     with Session(Options(interpret="machine", prints=True)) as session:
-        jax.block_until_ready(f(x))
+        jax.block_until_ready(body(x))
     assert [(r.text, r.grid_point, r.loop) for r in session.observer.records][2:] == [
         ("j = 0", (1,), (0,)),
         ("j = 1", (1,), (1,)),
     ]
-    assert called == [-5.0, 1019.0]
-    report, _ = pallas_debug.check(f)(x)
+    assert values == [-5.0, 1019.0]
+    report, _ = pallas_debug.check(body)(x)
     found = {(str(finding.kind), finding.grid_point) for finding in report.findings}
     assert found == {("CheckFailed", (1,)), ("NanProduced", (0,))}
     assert {finding.engines for finding in report.findings} == {("machine",)}

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -32,11 +33,11 @@ def affine(x_ref: Any, out_ref: Any) -> None:
 
 
 def emitted(x: Any, given: Any, made: Any, grid: tuple[int, ...] = (STEPS,)) -> Any:
+    @called(block=ANY)
     def kernel(x_hbm: Any, out_hbm: Any) -> None:
         pltpu.emit_pipeline(affine, grid=grid, in_specs=[given], out_specs=[made])(x_hbm, out_hbm)
 
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return pl.pallas_call(kernel, out_shape=shape, in_specs=[ANY], out_specs=ANY)(x)
+    return kernel(x)
 
 
 def deep(inputs: int, outputs: int, **more: Any) -> Any:
@@ -61,11 +62,9 @@ def test_emitted_pipelines(inputs: int, outputs: int, more: dict[str, Any], revi
 @pytest.mark.parametrize("mode", [pl.Buffered(3), pl.Buffered(3, use_lookahead=True)])
 def test_the_pipeline_around_a_kernel_is_run_with_two_buffers(mode: Any) -> None:
     """jax lowers no deeper one for a TPU; `verify` says so."""
-    rows = pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=mode)
-    call = pl.pallas_call(
-        affine, out_shape=jax.ShapeDtypeStruct(X.shape, F32), grid=(STEPS,), in_specs=[rows],
-        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-    )  # fmt: skip
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    deeper = pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=mode)
+    call = called(grid=(STEPS,), in_specs=[deeper], out_specs=rows)(affine)
     report, out = pallas_debug.check(call, sanitize=True)(X)
     assert report.ok, report
     np.testing.assert_array_equal(out, X * 2 + 1)
@@ -73,11 +72,7 @@ def test_the_pipeline_around_a_kernel_is_run_with_two_buffers(mode: Any) -> None
 
 @pytest.mark.skipif(not PAIRS, reason="jax has no pairs of buffer counts")
 def test_a_pair_of_buffer_counts() -> None:
-    rows = block((3, 2))
-    call = pl.pallas_call(
-        affine, out_shape=jax.ShapeDtypeStruct(X.shape, F32), grid=(STEPS,), in_specs=[rows],
-        out_specs=rows,
-    )  # fmt: skip
+    call = called(grid=(STEPS,), block=block((3, 2)))(affine)
     verdict = pallas_debug.verify(call, X, targets="v5e")
     found = {o.engine: o.status for o in verdict.outcomes}
     assert (found["static"], found["compile"], found["machine"]) == ("ok", "found", "ok")
@@ -89,6 +84,11 @@ def test_a_pair_of_buffer_counts() -> None:
 def test_a_ring_filled_as_far_ahead_as_it_has_slots() -> None:
     slots = 3
 
+    @called(
+        jax.ShapeDtypeStruct((8, 128), F32),
+        in_specs=[ANY],
+        scratch_shapes=[pltpu.VMEM((slots, 8, 128), F32), pltpu.SemaphoreType.DMA((slots,))],
+    )
     def kernel(x_hbm: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
         def copy(i: Any) -> Any:
             slot = jax.lax.rem(i, slots)
@@ -105,11 +105,7 @@ def test_a_ring_filled_as_far_ahead_as_it_has_slots() -> None:
             pl.when(i + slots < STEPS)(lambda: copy(i + slots).start())
             out_ref[...] += tiles[jax.lax.rem(i, slots)]
 
-    call = pl.pallas_call(
-        kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32), in_specs=[ANY],
-        scratch_shapes=[pltpu.VMEM((slots, 8, 128), F32), pltpu.SemaphoreType.DMA((slots,))],
-    )  # fmt: skip
-    report, _ = pallas_debug.check(call, sanitize=True)(X)
+    report, _ = pallas_debug.check(kernel, sanitize=True)(X)
     finding, *_ = report.findings
     assert str(finding.kind) == "DataRace"
     assert finding.operand == "tiles"

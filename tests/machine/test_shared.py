@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from meshes import sharded
@@ -32,28 +33,25 @@ def sanitized(function: Callable[..., Any], *args: Any) -> tuple[Any, Session]:
 def start(x: Any, out: Any, spec: Any) -> Any:
     """Start to copy rows of x, each with a semaphore of its own."""
 
+    @called((out, DMA((2,))), in_specs=[ANY], out_specs=(spec, SEMAPHORE))
     def starting(x_hbm: Any, o_ref: Any, sems: Any) -> None:
         for i in range(2):
             rows = pl.ds(i * 8, 8)
             pltpu.make_async_copy(x_hbm.at[rows], o_ref.at[rows], sems.at[i]).start()
 
-    return pl.pallas_call(
-        starting, out_shape=(out, DMA((2,))), in_specs=[ANY], out_specs=(spec, SEMAPHORE)
-    )(x)
+    return starting(x)
 
 
 def wait(x: Any, y: Any, sems: Any, out: Any, spec: Any, rows: int = 8) -> Any:
     """Wait for the copies."""
 
+    @called(out, in_specs=[ANY, spec, SEMAPHORE], out_specs=spec, input_output_aliases={1: 0})
     def waiting(x_hbm: Any, i_ref: Any, sems: Any, o_ref: Any) -> None:
         for i in range(2):
             part = pl.ds(i * (16 - rows), rows)
             pltpu.make_async_copy(x_hbm.at[part], o_ref.at[part], sems.at[i]).wait()
 
-    return pl.pallas_call(
-        waiting, out_shape=out, in_specs=[ANY, spec, SEMAPHORE], out_specs=spec,
-        input_output_aliases={1: 0},
-    )(x, y, sems)  # fmt: skip
+    return waiting(x, y, sems)
 
 
 @pytest.mark.parametrize("space", ["hbm", "vmem"])
@@ -70,32 +68,34 @@ def test_a_copy_is_awaited_by_the_next_kernel(space: str) -> None:
 
 
 def test_a_copy_to_another_device_is_awaited_by_the_next_kernel() -> None:
+    out = S((8, 128), F32)
+
     def copy(x_hbm: Any, o_hbm: Any, sent: Any, received: Any) -> Any:
         other = {"x": 1 - jax.lax.axis_index("x")}
         return pltpu.make_async_remote_copy(x_hbm, o_hbm, sent, received, device_id=other)
 
+    @called(
+        (out, DMA(()), DMA(())),
+        in_specs=[ANY],
+        out_specs=(ANY, SEMAPHORE, SEMAPHORE),
+        compiler_params=pltpu.CompilerParams(collective_id=0),
+    )
     def starting(x_hbm: Any, o_hbm: Any, sent: Any, received: Any) -> None:
         barrier = pltpu.get_barrier_semaphore()
         pl.semaphore_signal(barrier, 1, device_id={"x": 1 - jax.lax.axis_index("x")})
         pl.semaphore_wait(barrier, 1)
         copy(x_hbm, o_hbm, sent, received).start()
 
+    @called(
+        out,
+        in_specs=[ANY, ANY, SEMAPHORE, SEMAPHORE],
+        out_specs=ANY,
+        input_output_aliases={1: 0},
+    )
     def waiting(x_hbm: Any, i_hbm: Any, sent: Any, received: Any, o_hbm: Any) -> None:
         copy(x_hbm, o_hbm, sent, received).wait()
 
-    def swap(x: Any) -> Any:
-        out = S(x.shape, F32)
-        y, *sems = pl.pallas_call(
-            starting, out_shape=(out, DMA(()), DMA(())), in_specs=[ANY],
-            out_specs=(ANY, SEMAPHORE, SEMAPHORE),
-            compiler_params=pltpu.CompilerParams(collective_id=0),
-        )(x)  # fmt: skip
-        return pl.pallas_call(
-            waiting, out_shape=out, in_specs=[ANY, ANY, SEMAPHORE, SEMAPHORE], out_specs=ANY,
-            input_output_aliases={1: 0},
-        )(x, y, *sems)  # fmt: skip
-
-    got, session = sanitized(sharded(swap, x=2), X)
+    got, session = sanitized(sharded(lambda x: waiting(x, *starting(x)), x=2), X)
     np.testing.assert_array_equal(got, np.roll(X, 8, axis=0))
     assert session.observer.findings == ()
 
@@ -118,16 +118,16 @@ def test_a_wait_for_more_than_the_kernels_before_have_copied(mode: str) -> None:
 def counted(waits: int) -> Any:
     """What is left of a count of 3, of which another kernel takes a part."""
 
+    @called(REGULAR(()), out_specs=SEMAPHORE)
     def signalling(sem: Any) -> None:
         pl.semaphore_signal(sem, 3)
 
+    @called(S((1,), jnp.int32), in_specs=[SEMAPHORE], out_specs=SMEM)
     def counting(sem: Any, o_ref: Any) -> None:
         pl.semaphore_wait(sem, waits)
         o_ref[0] = pl.semaphore_read(sem)
 
-    sem = pl.pallas_call(signalling, out_shape=REGULAR(()), out_specs=SEMAPHORE)()
-    out = S((1,), jnp.int32)
-    return pl.pallas_call(counting, out_shape=out, in_specs=[SEMAPHORE], out_specs=SMEM)(sem)
+    return counting(signalling())
 
 
 def test_counts_go_from_kernel_to_kernel() -> None:

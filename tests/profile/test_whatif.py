@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas.ops.tpu import flash_attention, matmul
 
@@ -27,14 +28,13 @@ HEADS = jax.ShapeDtypeStruct((1, 4, 2048, 128), jnp.bfloat16)
 ROWS = jax.ShapeDtypeStruct((4096, 512), jnp.float32)
 
 
-def doubled(x: jax.Array, *, block: int) -> jax.Array:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * 2.0
+def double(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * 2.0
 
+
+def doubled(x: jax.Array, *, block: int) -> jax.Array:
     spec = pl.BlockSpec((block, 512), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel, out_shape=x, grid=(x.shape[0] // block,), in_specs=[spec], out_specs=spec
-    )(x)
+    return called(grid=(x.shape[0] // block,), block=spec)(double)(x)
 
 
 def product(x: jax.Array, y: jax.Array, *, block: int) -> Any:
@@ -125,15 +125,9 @@ def test_another_order_of_the_grid_takes_what_is_promised(target: str, compiled:
 
 
 def once(x: jax.Array, *, buffers: int) -> jax.Array:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * 2.0
-
     spec = pl.BlockSpec((256, 512), lambda i: (i, 0))
-    mode = pl.Buffered(buffers)
-    return pl.pallas_call(
-        kernel, out_shape=x, grid=(x.shape[0] // 256,),
-        in_specs=[pl.BlockSpec((256, 512), lambda i: (i, 0), pipeline_mode=mode)], out_specs=spec,
-    )(x)  # fmt: skip
+    buffered = pl.BlockSpec((256, 512), lambda i: (i, 0), pipeline_mode=pl.Buffered(buffers))
+    return called(grid=(x.shape[0] // 256,), in_specs=[buffered], out_specs=spec)(double)(x)
 
 
 def test_a_second_buffer_takes_what_is_promised(compiled: Compiled) -> None:
