@@ -178,7 +178,6 @@ def test_a_device_that_the_mesh_does_not_have(variant: dict[str, Any], message: 
     assert finding.operand == ("room" if "source" in variant else "slots")
     assert finding.cause == "nothing keeps `device_id` within the mesh"
     assert finding.advice == (
-        "wrap the position around, as in `lax.rem(i + 4, 4)`: `lax.rem` of a negative number is "
-        "negative; if the mesh is not a ring, skip the device at its end with `pl.when`"
+        "wrap it around, as in `lax.rem(i + 4, 4)`, or skip the last device with `pl.when`"
     )
     assert finding.engines == ("machine",)
