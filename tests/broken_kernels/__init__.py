@@ -28,13 +28,13 @@ from . import semaphores as semaphores
 from . import stale as stale
 from .record import KERNELS
 
-ALL: tuple[BrokenKernel, ...] = (*BUNDLED, *KERNELS)
+FOR_GPU = tuple(kernel for kernel in KERNELS if kernel.topic == "gpu")
+"""Kernels that no TPU runs."""
+
+ALL: tuple[BrokenKernel, ...] = (*BUNDLED, *(k for k in KERNELS if k not in FOR_GPU))
 
 BROKEN = tuple(kernel for kernel in ALL if kernel.topic not in ("order", "remote"))
 """Those that the static analysis is asked about, and not only the kernel machine."""
-
-FOR_GPU = gpu.KERNELS
-"""Kernels that no TPU runs."""
 
 
 def broken(name: str) -> BrokenKernel:
