@@ -33,7 +33,7 @@ def softmax_over_the_padding(x_ref: jax.Ref, out_ref: jax.Ref, repaired: bool = 
 
 
 @fault(
-    "LoweringError",
+    "GpuBlockOverflow",
     "A tile takes more shared memory than a block has.",
     lambda x: x * 2,
     S((512, 128), F32),
