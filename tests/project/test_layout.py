@@ -56,7 +56,7 @@ NOT_PATCHES = {
     "dispatch.runtime_tokens.clear()": "a method of jax's, which changes its state as jax does",
     "ad.primitive_jvps[breakpoint_p]": "a rule of a primitive of ours",
     "batching.primitive_batchers[breakpoint_p]": "a rule of a primitive of ours",
-    "jax.config.update(option, value)": "a setting that the program itself makes",
+    "jax.config.update(": "settings, by the function that is for it",
 }
 
 
