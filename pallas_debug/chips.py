@@ -252,7 +252,7 @@ class Gpu:
     def architecture(self) -> str:
         """ptxas's name; from Hopper on with the instructions that only this chip has."""
         major, minor = self.capability
-        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+        return f"sm_{major}{minor}{'a' if major in (9, 10) else ''}"
 
     @property
     def shared_limit(self) -> int:
@@ -339,6 +339,32 @@ GPUS: Mapping[str, Gpu] = {
             memory=191514411008,
             l2=132644864,
             clock=1.965e9,
+            ptxas="12.8",
+        ),
+        Gpu(
+            name="b300",
+            device_kind="NVIDIA B300",
+            capability=(10, 3),
+            multiprocessors=158,
+            shared=228 << 10,
+            bandwidth=7936e9,
+            memory=297021865984,
+            l2=135528448,
+            clock=1.965e9,
+            ptxas="12.9",
+        ),
+        Gpu(
+            name="rtxpro6000",
+            device_kind="NVIDIA RTX PRO 6000 Blackwell",
+            capability=(12, 0),
+            multiprocessors=188,
+            shared=100 << 10,
+            threads=1536,
+            blocks=24,
+            bandwidth=1792e9,
+            memory=103079215104,
+            l2=128 << 20,
+            clock=2.6e9,
             ptxas="12.8",
         ),
     )

@@ -16,7 +16,7 @@ from pallas_debug.errors import UnknownTargetError
 from pallas_debug.model import Target
 
 BUILTIN = ["v4", "v5e", "v5p", "v6e", "tpu7x"]
-GPUS = ["a100", "a10", "l4", "h100", "h200", "b200"]
+GPUS = ["a100", "a10", "l4", "h100", "h200", "b200", "b300", "rtxpro6000"]
 MINE = Target(name="mine", topology="v5e:4x4", device_kind="TPU v5 lite")
 
 
@@ -58,7 +58,7 @@ def test_unknown(name: str) -> None:
     message = re.sub(r" \(did you mean [^)]*\?\)", "", str(error.value))
     assert message == (
         f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, mine, tpu, a100, a10, l4, "
-        "h100, h200, b200, or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
+        "h100, h200, b200, b300, rtxpro6000, or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
     )
     assert error.value.name == name
 
