@@ -22,6 +22,8 @@ _FATAL = re.compile(
 )
 """Line that says why a compiler gave up: by its prefix, of level and date, or by its words."""
 
+_PRINTED = re.compile(r"^(?P<location>loc\(.*\)): error: (?P<reason>.*)", re.MULTILINE)
+
 Files = dict[str, bytes | Path]
 
 
@@ -133,8 +135,8 @@ def _failure(
         )
     message = reply.error
     if message.endswith("Pass pipeline failed"):  # jax 0.10 prints the reason, for Mosaic GPU
-        log = outcome.log.decode(errors="replace")
-        message = "\n".join((message, *(line for line in log.splitlines() if ": error: " in line)))
+        for found in _PRINTED.finditer(outcome.log.decode(errors="replace")):
+            message += f": {found['reason']}\n{found['location']}"
     source = first_source_line(message) or _failed_operation(passes, files)
     return Failure(
         stage="compile",
