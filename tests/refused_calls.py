@@ -23,7 +23,7 @@ def refused(
         words = f"{error}\n(in jax/_src/pallas)"
         return Failure(stage="lowering", type=type(error).__name__, message=words), None
     (captured,) = captures
-    session.request(captures, targets)
+    session.queue.request(captures, targets)
     session.wait()
     (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)
     return dump.compilation(target).failure, dump.kernel

@@ -27,7 +27,7 @@ def compiled(kernel: BrokenKernel, *, repaired: bool = False) -> dict[str, Failu
     with Session(options) as session:
         with jax.enable_x64(kernel.x64), session.collecting() as captures:
             trace.lower_for_kernels(function, kernel.args, {}, session.targets[0])
-        session.request(captures, session.targets)
+        session.queue.request(captures, session.targets)
     assert session.problems == []
     (captured,) = captures
     (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)

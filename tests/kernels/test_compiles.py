@@ -41,7 +41,7 @@ def compiled(
     for target in wanted:
         with session.collecting() as captures:
             asked = trace.lower_for_kernels(function, spec.args, {}, target)
-        session.request(captures, (target,) if asked else wanted)
+        session.queue.request(captures, (target,) if asked else wanted)
         digests |= {captured.kernel.digest for captured in captures}
         if not asked:
             break
