@@ -36,7 +36,6 @@ WITHOUT_A_KERNEL = {
     Fault.UNSUPPORTED_LAYOUT: "tests/explain",
     Fault.TRACE_ERROR: "what has no kind of its own",
     Fault.MISPLACED_OPERAND: "tests/verdict/test_placement.py",
-    Fault.GPU_BLOCK_OVERFLOW: "tests/compiler/test_gpu.py",
     Fault.LOWERING_ERROR: "what has no kind of its own",
     Fault.COMPILE_ERROR: "what has no kind of its own",
     Fault.INTERPRET_ERROR: "what has no kind of its own",
