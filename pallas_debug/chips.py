@@ -264,6 +264,28 @@ class Gpu:
         """Columns of tensor memory, of 128 lanes of 32 bits each; of the tcgen05 chips alone."""
         return 512 if self.capability[0] in (10, 11) else 0
 
+    @property
+    def target_config(self) -> str:
+        """The GPU as XLA's `GpuTargetConfigProto` in text form."""
+        major, minor = self.capability
+        cores = 64 if self.capability == (8, 0) else 128
+        return f"""gpu_device_info {{
+          threads_per_block_limit: 1024 threads_per_warp: 32
+          shared_memory_per_block: {48 << 10} shared_memory_per_block_optin: {self.shared_limit}
+          shared_memory_per_core: {self.shared} threads_per_core_limit: {self.threads}
+          registers_per_core_limit: 65536 registers_per_block_limit: 65536
+          core_count: {self.multiprocessors} fpus_per_core: {cores}
+          block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+          memory_bandwidth: {self.bandwidth:.0f} l2_cache_size: {self.l2}
+          clock_rate_ghz: {self.clock / 1e9} device_memory_size: {self.memory}
+          cuda_compute_capability {{ major: {major} minor: {minor} }}
+        }}
+        platform_name: "CUDA"
+        dnn_version_info {{ major: 9 minor: 7 }}
+        runtime_version {{ major: 12 minor: 9 }}
+        device_description_str: "{self.device_kind}"
+        """
+
 
 GPUS: Mapping[str, Gpu] = {
     gpu.name: gpu

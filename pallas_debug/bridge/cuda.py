@@ -15,7 +15,7 @@ from typing import Any
 
 from pallas_debug.bridge import libtpu
 from pallas_debug.bridge.jaxcompat import mlir_ir, xla_client
-from pallas_debug.chips import Gpu, gpu_of
+from pallas_debug.chips import gpu_of
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 """Packages with the plugin's extensions, in jax's order."""
@@ -58,7 +58,7 @@ def _devices(target: str, count: int) -> tuple[Any, ...]:
     if gpu is None:
         raise libtpu.TopologyError(f"{target} is not in the table of GPUs")
     topology = xla_client.make_c_api_device_topology(
-        load(), topology=f"1x1x{count}", target_config=target_config(gpu)
+        load(), topology=f"1x1x{count}", target_config=gpu.target_config
     )
     return tuple(topology._make_compile_only_devices())
 
@@ -90,24 +90,3 @@ def load() -> Any:
     for call, value in extension.ffi_handlers().items():
         xla_client.register_custom_call_target(call, value, platform="CUDA", api_version=1)
     return plugin
-
-
-def target_config(gpu: Gpu) -> str:
-    """Describe a GPU as XLA's `GpuTargetConfigProto` in text form."""
-    major, minor = gpu.capability
-    return f"""gpu_device_info {{
-      threads_per_block_limit: 1024 threads_per_warp: 32
-      shared_memory_per_block: {48 << 10} shared_memory_per_block_optin: {gpu.shared_limit}
-      shared_memory_per_core: {gpu.shared} threads_per_core_limit: {gpu.threads}
-      registers_per_core_limit: 65536 registers_per_block_limit: 65536
-      core_count: {gpu.multiprocessors} fpus_per_core: {64 if gpu.capability == (8, 0) else 128}
-      block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-      memory_bandwidth: {gpu.bandwidth:.0f} l2_cache_size: {gpu.l2}
-      clock_rate_ghz: {gpu.clock / 1e9} device_memory_size: {gpu.memory}
-      cuda_compute_capability {{ major: {major} minor: {minor} }}
-    }}
-    platform_name: "CUDA"
-    dnn_version_info {{ major: 9 minor: 7 }}
-    runtime_version {{ major: 12 minor: 9 }}
-    device_description_str: "{gpu.device_kind}"
-    """

@@ -6,7 +6,6 @@ import base64
 import textwrap
 import zlib
 
-from pallas_debug.bridge.cuda import target_config
 from pallas_debug.chips import gpu_of
 from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
@@ -41,7 +40,7 @@ def script_of(recorded: Recorded, *, program: str | None = None, note: str = "")
     settings = _settings(recorded)
     if config is not None:
         kind = for_gpu(kind)
-        settings += f'TARGET_CONFIG = """{target_config(config)}"""\n'
+        settings += f'TARGET_CONFIG = """{config.target_config}"""\n'
     body = program if program is not None else _module(recorded)
     head = _head(recorded, program is None, note)
     return "\n".join([FIRST_LINE, head, body.rstrip(), "", settings, kind])
