@@ -56,6 +56,8 @@ def join(children: Iterable[Child]) -> Markup:
 def _child(child: Child) -> str:
     if child is None:
         return ""
+    if isinstance(child, Markup):  # not in the cache: a hash of all that was made takes long
+        return child
     if isinstance(child, str):
         return escape(child)
     if isinstance(child, int):
