@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 _CHECK_NUMBER = re.compile(r"(= select_n False:bool\[\] )\d+(:i32\[\] -1:i32\[\])")
 """Number of a check, which jax counts over the whole process."""
 
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b|(?<=\bVar\(id=)\d+")
 _DEFINITION = re.compile(r"^\s*def (\w+)", re.MULTILINE)
 _DECORATORS = 10
 _ALIGNED_COMMENT = re.compile(r" {2,}# (?=\S+:\d+)")

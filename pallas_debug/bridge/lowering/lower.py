@@ -176,15 +176,19 @@ def _traced(captured: Capture, target: Target) -> Any:
     # A kernel that communicates with its neighbours needs its mesh. Its operands are one device's
     # shards; here each array stacks one shard per device along the first dimension.
     old = captured.mesh
+    device: Any = AbstractDevice(
+        device_kind=target.device_kind,
+        num_cores=target.num_cores,
+        platform="tpu" if target.platform == "tpu" else "gpu",
+    )
+    if gpu_backend(captured.params) == "Mosaic GPU":
+        # It traces parts of the kernel again, whose values have the mesh of the first trace.
+        device = getattr(old, "abstract_mesh", old).abstract_device
     mesh = AbstractMesh(
         tuple(old.shape.values()),
         tuple(old.shape.keys()),
         axis_types=old.axis_types,
-        abstract_device=AbstractDevice(
-            device_kind=target.device_kind,
-            num_cores=target.num_cores,
-            platform="tpu" if target.platform == "tpu" else "gpu",
-        ),
+        abstract_device=device,
     )
     whole = PartitionSpec(tuple(mesh.axis_names))
     devices = math.prod(old.shape.values())
