@@ -122,7 +122,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     return Capture(
         kernel=replace(kernel, digest=_digest(kernel, first, _LINE_COMMENT.sub("", jaxpr) + cores)),
         jaxpr=jaxpr,
-        source=None if source is None else "".join(linecache.getlines(source.file)) or None,
+        source=part("reading the source", lambda: _file_text(source), None),
         params=params,
         avals=tuple(context.avals_in),
         mesh=mesh,
@@ -157,6 +157,10 @@ def _text(jaxprs: Sequence[Any]) -> str:
         return ""
     numbers = itertools.count()
     return _CHECK_NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[2]}", text)
+
+
+def _file_text(source: SourceLine | None) -> str | None:
+    return "".join(linecache.getlines(source.file)) or None if source else None
 
 
 def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:
