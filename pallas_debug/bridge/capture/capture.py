@@ -26,6 +26,7 @@ from pallas_debug.bridge.jaxprs import lines, nested, unprinted, windows
 from pallas_debug.bridge.jaxprs.params import (
     block_entry,
     dimension_semantics,
+    equations_of,
     index_map_line,
     jaxprs_of,
     memory_space,
@@ -93,7 +94,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     name = params.get("name") or jaxprs[0].debug_info.func_name
     mesh = meshes.mesh_of(context)
     first = part("finding the first line", lambda: _first_line(jaxprs[0].debug_info), None)
-    source = part("finding the first line", lambda: _source(first), first)
+    source = part("finding the first line", lambda: _source(first, params), first)
     jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "")
     if not jaxpr:  # a placeholder, unique to each kernel
         numbers = ", ".join(str(id(j)) for j in jaxprs)
@@ -181,11 +182,11 @@ def _digest(kernel: Kernel, first: SourceLine | None, jaxpr: str) -> str:
     return hashlib.sha256(content.encode(errors="replace")).hexdigest()
 
 
-def _source(first: SourceLine | None) -> SourceLine | None:
+def _source(first: SourceLine | None, params: Mapping[str, Any]) -> SourceLine | None:
     """Line of a kernel, or of its call if the function is jax's, as in `emit_pipeline`."""
     if first is None or not lines.is_internal(first):
         return first
-    return lines.of_caller() or first
+    return lines.of_caller() or lines.around(equations_of(params)) or first
 
 
 def _first_line(debug_info: Any) -> SourceLine | None:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,24 @@ def stack_of(eqn: Any) -> tuple[SourceLine, ...]:
     """
     frames = source_info_util.user_frames(eqn.source_info.traceback)
     return tuple(line_of(f.file_name, f.start_line, f.function_name) for f in frames)[::-1]
+
+
+def around(equations: Iterable[Any]) -> SourceLine | None:
+    """First line of the function outside jax that the first of these equations comes from.
+
+    For a kernel that jax wraps in a function of its own, as `plgpu.kernel` does.
+    """
+    body = next((stack[0] for stack in map(stack_of, equations) if stack), None)
+    if body is None:
+        return None
+    starts = [
+        min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        for node in ast.walk(tree(body.file))
+        if isinstance(node, ast.FunctionDef)
+        and node.name == body.function
+        and node.lineno <= body.line <= (node.end_lineno or 0)
+    ]
+    return line_of(body.file, max(starts), body.function) if starts else body
 
 
 @functools.lru_cache(maxsize=64)
