@@ -95,7 +95,7 @@ def patches_in(tree: ast.Module) -> list[ast.AST]:
         elif isinstance(node, ast.Call):
             function = ast.unparse(node.func).rpartition(".")[2]
             if function in ("setattr", "delattr"):
-                changed = [ast.Subscript(node.args[0])]
+                changed = [ast.Attribute(node.args[0], "_")]
             elif function in CHANGES:
                 changed = [node.func]
         found += [node for one in changed if not isinstance(one, ast.Name) and root(one) in of_jax]
