@@ -190,7 +190,8 @@ def next_command(verdict: Verdict, options: VerifyOptions) -> str:
     if any(outcome.points is not None for outcome in verdict.outcomes) and options.budget:
         verified += ["--budget", f"{4 * options.budget:g}"]
     elif verdict.ok and not options.engines and options.targets == (defaults.TARGET,):
-        verified += ["-t", "all"]
+        is_for_gpu = any(o.engine == "static" and o.status == "skipped" for o in verdict.outcomes)
+        verified += ["-t", "h100" if is_for_gpu else "all"]
     else:
         verified = []
     return followup.after_verdict(

@@ -16,7 +16,7 @@ from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import attempts, gpu, gpu_files, switches, targets
 from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
-from pallas_debug.compiler.stages import NONE, ChildFlags, Stages
+from pallas_debug.compiler.stages import BUNDLES, NONE, ChildFlags, Stages
 from pallas_debug.errors import CannotRunError
 from pallas_debug.explain import explained
 from pallas_debug.model import Compilation, Failure, SourceLine, Target
@@ -148,7 +148,8 @@ class Jobs:
             flags=gpu.flags(target),
         )
         with contextlib.ExitStack() as stack:
-            outcome, notes = stack.enter_context(compiling()), gpu.notes()
+            outcome = stack.enter_context(compiling())
+            notes = (*gpu.notes(), *self._without_effect(stages))
             if outcome.reply is None and gpu.died_of_lines(outcome.dumps):
                 outcome = stack.enter_context(compiling(options=gpu.WITHOUT_LINES))
                 notes = (*notes, gpu.NO_LINES)
@@ -169,6 +170,11 @@ class Jobs:
             )
             files[layout.STABLEHLO] = lowered.stablehlo.encode(errors="replace")
             yield replace(compilation, stages=stages.names), files
+
+    def _without_effect(self, stages: Stages) -> tuple[str, ...]:
+        """Note on what was asked for and is for TPUs alone."""
+        names = [*self._switches, *(name for name in stages.names if name != BUNDLES)]
+        return (f"{', '.join(names)} had no effect: for TPUs alone",) if names else ()
 
     def _notes(self, captured: Capture) -> tuple[str, ...]:
         """Notes on the prints of a kernel that compiled."""

@@ -44,6 +44,8 @@ class Placements:
     def request(self, call: Call, session: Session, found: Traced) -> None:
         """Start compiling the function, while its kernels are judged."""
         for target in session.targets:
+            if target.platform != "tpu":
+                continue
             captures = [c for d, c in found.captures.items() if target in found.targets[d]]
             if any(map(_declared, (c.kernel for c in captures))):
                 meshes = any(c.mesh is not None for c in captures)

@@ -46,7 +46,7 @@ def compiled(session: Session, function: Callable[..., Any], spec: Spec) -> list
     """The kernels of a function with checks in them, compiled for each target."""
     with session.collecting() as captures:
         trace.lower_for_kernels(checkify.checkify(function), spec.args, {}, session.targets[0])
-    session.request(captures, session.targets)
+    session.queue.request(captures, session.targets)
     session.wait()
     assert not session.problems
     digests = {captured.kernel.digest for captured in captures}

@@ -292,12 +292,14 @@ def test_a_ptxas_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/nowhere --xla_gpu_enable_fast_min_max=true")
     monkeypatch.setenv("MOSAIC_GPU_DUMP_TO", "/nowhere")
-    (kernel,) = pallas_debug.dump(softmax, X, targets="l4", to=tmp_path)
+    how = {"stages": "llo", "switches": "assertions"}
+    (kernel,) = pallas_debug.dump(softmax, X, targets="l4", to=tmp_path, **how)
     compilation = kernel.compilation("l4")
     assert compilation.ok
     assert compilation.flags == ("--xla_gpu_enable_fast_min_max=true",)
     assert compilation.notes == (
         "MOSAIC_GPU_DUMP_TO, --xla_dump_to had no effect: the dump directory has these files",
+        "assertions, llo had no effect: for TPUs alone",
     )
     assert not Path("/nowhere").exists()
 
