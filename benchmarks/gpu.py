@@ -242,7 +242,6 @@ def _outcome(kernel: Any, chip: str) -> str:
 BARE = """
 import os, sys, tempfile
 from pathlib import Path
-from pallas_debug.bridge.cuda import target_config
 from pallas_debug.chips import GPUS
 from pallas_debug.compiler import gpu
 folder = tempfile.mkdtemp()
@@ -252,7 +251,7 @@ import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hm
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
-config = target_config(GPUS["h100"])
+config = GPUS["h100"].target_config
 topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=config)
 mesh = topologies.make_mesh(topology, (1,), ("d",))
 a = jax.ShapeDtypeStruct((4096, 4096), jnp.float16, sharding=NamedSharding(mesh, PartitionSpec()))

@@ -37,7 +37,8 @@ def test_calls_in_a_row_load_libtpu_once(children: Children[pool._Child], tmp_pa
         (dumped,) = pallas_debug.dump(vector_add, x, x, targets="v5e", to=tmp_path, jobs=1)
         assert dumped.ok
         seen.append(children.pids())
-    verdict = pallas_debug.verify(vector_add, VECTOR, VECTOR, targets="v6e", engines="compile")
+    how = {"targets": "v6e", "engines": "compile", "to": tmp_path}  # with the same stages
+    verdict = pallas_debug.verify(vector_add, VECTOR, VECTOR, **how)
     assert verdict.ok
     decorated = pallas_debug.debug(vector_add, to=tmp_path, targets="v5p", jobs=1, quiet=True)
     decorated(jnp.ones(1024), jnp.ones(1024))
