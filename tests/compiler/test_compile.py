@@ -60,7 +60,7 @@ def test_refused_by_mosaic(shared: Pool, module: Module, kernels_file: Path) -> 
     failure = compilation.failure
     assert failure is not None
     assert (failure.stage, failure.type) == ("compile", "JaxRuntimeError")
-    assert "E2003" in failure.headline
+    assert "E2003" in failure.message
     assert failure.last_pass == "infer-vector-layout"
     lines = kernels_file.read_text().splitlines()
     number = next(i for i, line in enumerate(lines, 1) if "pl.ds(i_ref[0], 128)" in line)
