@@ -76,7 +76,7 @@ def test_large_values_are_dropped_after_their_last_use() -> None:
 @pytest.mark.slow
 def test_a_limit_on_memory_refuses_the_kernel_by_name_and_line(limited: None) -> None:
     launch = decoded(unrolled, [TILE])
-    with pytest.raises(MachineError, match=r"kernel `kernel` was stopped: the process needs"):
+    with pytest.raises(MachineError, match=r"kernel `unrolled` was stopped: the process needs"):
         run.run(launch, [[TILE]])
 
 
@@ -100,7 +100,7 @@ def test_an_operand_that_exceeds_the_limit_is_not_copied(monkeypatch: pytest.Mon
     now = limit._resident()
     monkeypatch.setattr(limit, "limit", lambda: now + (64 << 20))
     huge = np.broadcast_to(TILE[0, 0], (1 << 26,)).view()
-    with pytest.raises(MachineError, match=r"kernel `kernel` was stopped: the process needs"):
+    with pytest.raises(MachineError, match=r"kernel `unrolled` was stopped: the process needs"):
         Machine(launch, [[huge]])
 
 
