@@ -96,6 +96,9 @@ def missing() -> list[str]:
             module = internal._module()
         except ModuleNotFoundError:
             continue
+        except (ImportError, AttributeError) as error:  # it lacks what it needs itself
+            found.append(f"{internal.paths[0]} ({error})")
+            continue
         found += [
             f"{internal.paths[0]}.{name}"
             for name in internal.expected()

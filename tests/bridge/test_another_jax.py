@@ -30,6 +30,7 @@ import sys
 import jax, jax.numpy as jnp
 from jax.experimental import pallas as pl
 import jax._src.pallas.mosaic.sc_lowering, jax._src.pallas.triton.lowering  # whole, as jax needs
+import jax._src.pallas.mosaic_gpu.lowering
 {break_}
 import pallas_debug
 
