@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .ops.collectives import all_gather as all_gather
     from .ops.flash_attention import flash_attention as flash_attention
-    from .ops.gpu import hopper_matmul as hopper_matmul
-    from .ops.gpu import triton_softmax as triton_softmax
+    from .ops.gpu.matmul import hopper_matmul as hopper_matmul
+    from .ops.gpu.softmax import triton_softmax as triton_softmax
     from .ops.layer_norm import layer_norm as layer_norm
     from .ops.matmul import matmul as matmul
     from .ops.paged_attention import paged_attention as paged_attention
@@ -38,7 +38,7 @@ _HOMES = {
     "dma_copy": "ops.pipelined",
     "flash_attention": "ops.flash_attention",
     "gpu_operations": "registry",
-    "hopper_matmul": "ops.gpu",
+    "hopper_matmul": "ops.gpu.matmul",
     "layer_norm": "ops.layer_norm",
     "make_splash_attention": "ops.splash_attention",
     "matmul": "ops.matmul",
@@ -47,7 +47,7 @@ _HOMES = {
     "paged_attention": "ops.paged_attention",
     "softmax": "ops.softmax",
     "splash_attention": "ops.splash_attention",
-    "triton_softmax": "ops.gpu",
+    "triton_softmax": "ops.gpu.softmax",
     "vector_add": "ops.vector_add",
 }
 

@@ -1,5 +1,6 @@
 """Registry of the bundled operations, for tests, benchmarks and the demo."""
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -98,14 +99,16 @@ def operations() -> tuple[BundledOperation, ...]:
 
 
 def gpu_operations() -> tuple[BundledOperation, ...]:
-    """Return the operations for GPUs. Mosaic GPU needs absl-py, of the extra `gpu`."""
-    from .ops.gpu import matmul as hopper_matmul
+    """Return the operations for GPUs; that of Mosaic GPU only with absl-py, of the extra `gpu`."""
     from .ops.gpu import softmax as triton_softmax
 
-    return (
-        _bundled(hopper_matmul, "hopper_matmul", "Matrix product for Hopper, with Mosaic GPU."),
-        _bundled(triton_softmax, "triton_softmax", "Softmax over rows, with Triton."),
-    )
+    found = (_bundled(triton_softmax, "triton_softmax", "Softmax over rows, with Triton."),)
+    if importlib.util.find_spec("absl") is None:
+        return found
+    from .ops.gpu import matmul as hopper_matmul
+
+    summary = "Matrix product for Hopper, with Mosaic GPU."
+    return (_bundled(hopper_matmul, "hopper_matmul", summary), *found)
 
 
 def operation(name: str) -> BundledOperation:
