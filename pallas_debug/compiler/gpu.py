@@ -88,7 +88,7 @@ def plugin() -> tuple[str, str] | None:
 
 
 def lacking(architecture: str = "") -> list[str]:
-    """What is missing for compilations for GPUs, or those of an architecture, as clauses."""
+    """Requirements of compiling for GPUs, or for one architecture, that are not met, as clauses."""
     found = []
     if sys.platform != "linux":
         found.append(f"XLA's CUDA plugin runs on Linux only, and this is {sys.platform}")

@@ -128,7 +128,7 @@ class Schedule:
 
     @cached_property
     def decoded(self) -> list[DecodedBundle]:
-        """What a walk evaluates in each bundle."""
+        """Instructions that a walk evaluates, by bundle."""
         from pallas_debug.profile.core.decode import decode  # which takes a schedule
 
         return decode(self)

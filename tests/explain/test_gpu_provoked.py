@@ -57,7 +57,7 @@ def test_a_kernel_that_is_refused(session: Session, case: Any) -> None:
 
 
 def printed(code: str, **environment: str) -> str:
-    """What a Python prints, whether it fails or not."""
+    """Output of a Python process, which may fail."""
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={**os.environ, **environment},
