@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .ops.splash_attention import make_splash_attention as make_splash_attention
     from .ops.splash_attention import splash_attention as splash_attention
     from .ops.vector_add import vector_add as vector_add
-    from .registry import OPERATIONS as OPERATIONS
     from .registry import BundledOperation as BundledOperation
     from .registry import Spec as Spec
     from .registry import gpu_operations as gpu_operations
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from .registry import operations as operations
 
 _HOMES = {
-    "OPERATIONS": "registry",
     "BundledOperation": "registry",
     "Spec": "registry",
     "all_gather": "ops.collectives",

@@ -62,7 +62,7 @@ def _bundled(
     )
 
 
-OPERATIONS: tuple[BundledOperation, ...] = (
+_OPERATIONS: tuple[BundledOperation, ...] = (
     _bundled(vector_add, "vector_add", "Element-wise sum of two vectors."),
     _bundled(softmax, "softmax", "Softmax over the last axis."),
     _bundled(layer_norm, "layer_norm", "Rows scaled to mean 0 and variance 1."),
@@ -95,7 +95,7 @@ OPERATIONS: tuple[BundledOperation, ...] = (
 
 def operations() -> tuple[BundledOperation, ...]:
     """Return all bundled operations, simplest first."""
-    return OPERATIONS
+    return _OPERATIONS
 
 
 def gpu_operations() -> tuple[BundledOperation, ...]:
@@ -113,8 +113,8 @@ def gpu_operations() -> tuple[BundledOperation, ...]:
 
 def operation(name: str) -> BundledOperation:
     """Return the operation called `name`; a ValueError lists the known ones."""
-    for candidate in OPERATIONS:
+    for candidate in _OPERATIONS:
         if candidate.name == name:
             return candidate
-    known = ", ".join(candidate.name for candidate in OPERATIONS)
+    known = ", ".join(candidate.name for candidate in _OPERATIONS)
     raise ValueError(f"There is no operation {name!r}. The operations are: {known}.")

@@ -102,11 +102,11 @@ def _list_targets(as_json: bool) -> Exit:
 
 def _list_kernels() -> Exit:
     """List the bundled kernels with the names of their specs by tag, the broken ones last."""
-    from pallas_debug_kernels import operations
+    from pallas_debug_kernels import gpu_operations, operations
     from pallas_debug_kernels.broken import BROKEN
 
     rows = []
-    for op in operations():
+    for op in (*operations(), *gpu_operations()):
         tags = dict.fromkeys(tag for spec in op.specs for tag in spec.tags)
         named = [f"{tag}: {', '.join(spec.name for spec in op.tagged(tag))}" for tag in tags]
         rows.append([op.name, op.summary, "; ".join(named)])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pallas_debug_kernels import operations
+from pallas_debug_kernels import gpu_operations, operations
 from pallas_debug_kernels.broken import BROKEN
 
 
@@ -15,7 +15,7 @@ def test_every_bundled_kernel_has_a_line(command: Any) -> None:
     done = command("doctor", "--kernels")
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    bundled = (*operations(), *BROKEN)
+    bundled = (*operations(), *gpu_operations(), *BROKEN)
     assert [row[:2] for row in rows] == [[kernel.name, kernel.summary] for kernel in bundled]
     assert [row[2] for row in rows[-len(BROKEN) :]] == [f"fault: {k.fault}" for k in BROKEN]
     assert rows[0][2] == (
