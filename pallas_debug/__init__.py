@@ -14,7 +14,6 @@ from pallas_debug._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pallas_debug import explain as explain
-    from pallas_debug._api.breakpoint import breakpoint as breakpoint
     from pallas_debug._api.check import check as check
     from pallas_debug._api.compare import compare as compare
     from pallas_debug._api.compile import compile as compile
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "arguments": "pallas_debug._api.search",
-    "breakpoint": "pallas_debug._api.breakpoint",
     "check": "pallas_debug._api.check",
     "compare": "pallas_debug._api.compare",
     "compile": "pallas_debug._api.compile",

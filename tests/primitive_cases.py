@@ -21,7 +21,6 @@ from jax._src.state import primitives as state_primitives
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-import pallas_debug
 from pallas_debug.session import Options, Session
 
 F32, I32, BF16, U32 = jnp.float32, jnp.int32, jnp.bfloat16, jnp.uint32
@@ -366,7 +365,6 @@ def effects(x_ref: Any, o_ref: Any) -> None:
     pl.delay(3)
     jax.debug.callback(lambda: None)
     o_ref[...] = x_ref[...]
-    pallas_debug.breakpoint()
 
 
 @case()

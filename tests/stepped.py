@@ -10,8 +10,6 @@ from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-import pallas_debug
-
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
@@ -76,24 +74,6 @@ def endless_kernel(x_ref: Any, o_ref: Any) -> None:
 
     n = jax.lax.while_loop(lambda n: n < 200, body, jnp.int32(0))  # endless
     o_ref[...] = x_ref[...] + n
-
-
-def marked_kernel(x_ref: Any, o_ref: Any) -> None:
-    total = x_ref[...] * 2
-
-    @pl.when(pl.program_id(0) == 1)
-    def _() -> None:
-        pallas_debug.breakpoint()  # marked
-        o_ref[...] = total
-
-    @pl.when(pl.program_id(0) != 1)
-    def _() -> None:
-        o_ref[...] = x_ref[...]
-
-
-def marked(x: Any) -> Any:
-    pallas_debug.breakpoint()
-    return called(grid=(3,), block=ROWS)(marked_kernel)(x)
 
 
 @called(

@@ -136,19 +136,12 @@ debugging: Any = Internal(
 )
 dispatch: Any = Internal("jax._src.dispatch", names="runtime_tokens")
 dtypes: Any = Internal("jax._src.dtypes", names="extended issubdtype itemsize_bits")
-effects: Any = Internal(
-    "jax._src.effects",
-    names="Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
-    "lowerable_effects remat_allowed_effects",
-)
 hardware_utils: Any = Internal(
     "jax._src.hardware_utils", names="num_available_tpu_chips_and_device_id"
 )
-ad: Any = Internal("jax._src.interpreters.ad", names="primitive_jvps")
-batching: Any = Internal("jax._src.interpreters.batching", names="primitive_batchers")
 mlir: Any = Internal(
     "jax._src.interpreters.mlir",
-    names="TokenSet lower_fun module_to_bytecode register_lowering",
+    names="TokenSet lower_fun module_to_bytecode",
 )
 partial_eval: Any = Internal("jax._src.interpreters.partial_eval", names="trace_to_jaxpr_dynamic")
 lax: Any = Internal("jax._src.lax.lax", names="tile tile_p")
@@ -162,7 +155,7 @@ mesh_lib: Any = Internal(
 )
 pallas_core: Any = Internal(
     "jax._src.pallas.core",
-    names="BarrierSemaphore Semaphore kernel_local_effects semaphore_dtype",
+    names="BarrierSemaphore Semaphore semaphore_dtype",
 )
 mpmd: Any = Internal("jax._src.pallas.mpmd", names="mpmd_map_p")
 pallas_call: Any = Internal("jax._src.pallas.pallas_call", names="pallas_call_p")
@@ -175,7 +168,7 @@ tpu_core: Any = Internal("jax._src.pallas.mosaic.core", names="CoreType")
 error_handling: Any = Internal("jax._src.pallas.mosaic.error_handling", names="VerificationError")
 lowering: Any = Internal(
     "jax._src.pallas.mosaic.lowering",
-    names="__file__ _aval_to_log_format_spec[0.12-] lowering_rules register_lowering_rule",
+    names="__file__ lowering_rules",
 )
 tpu_primitives: Any = Internal(
     "jax._src.pallas.mosaic.primitives",

@@ -381,10 +381,6 @@ def callback(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Cal
         step.function(*(frame.registers[reg.number] for reg in step.inputs))
 
 
-def breakpoint_(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Breakpoint) -> None:
-    """No-op: the debugger stops before it."""
-
-
 BY_KIND: dict[type, Any] = {
     ir.Compute: compute,
     ir.LoadStep: load,
@@ -404,6 +400,5 @@ BY_KIND: dict[type, Any] = {
     ir.PrintStep: prints,
     ir.CheckStep: check,
     ir.Callback: callback,
-    ir.Breakpoint: breakpoint_,
     **transfers.BY_KIND,
 }

@@ -226,9 +226,6 @@ class StepSession:
 
     def _stops(self, place: StepPlace) -> bool:
         """Return whether a breakpoint stops at a place."""
-        if getattr(self.track, "at_breakpoint", False):
-            self._reason = "pallas_debug.breakpoint()"
-            return True
         for item in self.breakpoints.values():
             if not _is_at(place.line, item.file, item.line):
                 continue

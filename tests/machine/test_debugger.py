@@ -318,25 +318,6 @@ def test_a_loop_stops_at_the_limit_with_its_line(monkeypatch: pytest.MonkeyPatch
     assert session.run() == message
 
 
-@pytest.mark.slow
-def test_breakpoints_in_a_kernel_stop_the_debugger_alone(tmp_path: Path) -> None:
-    session = stepper.capture(lambda: stepped.marked(X)).session
-    assert session.run() == "pallas_debug.breakpoint()"
-    assert at(session) == ((1,), (), line("marked"))
-    assert session.run() == "the end of the run"
-    assert session.run(back=True) == "pallas_debug.breakpoint()"
-    assert session.track.place.point == (1,)
-    want = np.array(X)
-    want[8:16] *= 2
-    for mode in ("hlo", "tpu", "machine"):
-        with pallas_debug.interpret(mode):
-            np.testing.assert_array_equal(jax.jit(stepped.marked)(X), want)
-            stacked = jax.vmap(stepped.marked)(jnp.stack([X, X]))
-            np.testing.assert_array_equal(stacked[1], want)
-    (dump,) = pallas_debug.dump(stepped.marked, X, to=tmp_path, targets="v5e")
-    assert [compilation.failure for compilation in dump.compilations] == [None]
-
-
 def test_a_breakpoint_in_the_prompt_and_its_errors() -> None:
     commands = f"""
 b {line("keep")} if j == 1

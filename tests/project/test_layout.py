@@ -41,7 +41,6 @@ JAXCOMPAT = "pallas_debug.bridge.jaxcompat"
 USED_WITHIN = {
     "checkify": {"assert_func"},
     "gpu_params": {"InterpretGPUParams"},
-    "lowering": {"_aval_to_log_format_spec"},
     "mlir_ir": {"DialectRegistry"},
     "tpu_info": {"get_tpu_info"},
 }
@@ -54,8 +53,6 @@ CHANGES = {
 
 NOT_PATCHES = {
     "dispatch.runtime_tokens.clear()": "a method of jax's, which changes its state as jax does",
-    "ad.primitive_jvps[breakpoint_p]": "a rule of a primitive of ours",
-    "batching.primitive_batchers[breakpoint_p]": "a rule of a primitive of ours",
     "jax.config.update(": "settings, by the function that is for it",
 }
 

@@ -17,14 +17,8 @@ from pallas_debug.bridge.jaxcompat import (
     source_info_util,
     tpu_primitives,
 )
-from pallas_debug.bridge.jaxprs import marker
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import PLAIN_INSIDE, Decoder, is_tpu_key, rule
-
-
-@rule(marker.breakpoint_p)
-def _breakpoint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-    decoder.emit(ir.Breakpoint(site=site))
 
 
 @rule(debugging.debug_print_p)

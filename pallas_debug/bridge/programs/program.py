@@ -440,11 +440,6 @@ class FetchAdd(MachineStep):
     output: Reg
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakpoint(MachineStep):
-    """A stop for the debugger."""
-
-
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
     """Steps over registers.

@@ -179,7 +179,7 @@ class LiveRun:
         while common < min(len(old), len(stack)) and old[common] == stack[common]:
             common += 1
         last = len(stack) - 1
-        if isinstance(step, ir.Breakpoint) or (common > last and before != here[0]):
+        if common > last and before != here[0]:
             self.stops = (last,)
         elif common <= last:
             self.stops = tuple(range(common, len(stack)))
@@ -345,11 +345,6 @@ class LiveRun:
                 return found
             end = start
         return None
-
-    @property
-    def at_breakpoint(self) -> bool:
-        """Return whether the next step is a `pallas_debug.breakpoint()`, and its line is shown."""
-        return isinstance(self.step, ir.Breakpoint) and self.level == len(self._stack[1]) - 1
 
     # Values
 
