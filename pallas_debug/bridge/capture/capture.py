@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import jax
 
-from pallas_debug.bridge import chip, versions
+from pallas_debug.bridge import chip, primitives, versions
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.calls import CallSite
-from pallas_debug.bridge.jaxcompat import source_info_util
-from pallas_debug.bridge.jaxprs import lines, nested, unprinted, windows
+from pallas_debug.bridge.jaxcompat import jax_core, source_info_util
+from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import (
     block_entry,
     dimension_semantics,
@@ -99,7 +99,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     if not jaxpr:  # a placeholder, unique to each kernel
         numbers = ", ".join(str(id(j)) for j in jaxprs)
         jaxpr = f"# this jaxpr could not be printed ({numbers})\n"
-    cores = part("finding the cores that it signals", lambda: unprinted.cores(jaxprs), "")
+    cores = part("finding the cores that it signals", lambda: _signalled(params), "")
     calls: frozenset[tuple[str, int]] = part("finding the callers", lines.calling, frozenset())
     unknown: tuple[SourceLine | None, ...] = ()
     blocks = part("finding its specs", lambda: _block_sources(params, calls), unknown)
@@ -143,11 +143,9 @@ def of_equation(eqn: Any) -> Capture:
         module_context=SimpleNamespace(axis_context=None),
         avals_in=[atom.aval for atom in eqn.invars],
     )
-    source, params = eqn.source_info, dict(eqn.params)
-    if "grid_mapping" in params:  # while it watches, the hook names windows as jax traces a kernel
-        params["jaxpr"] = windows.with_names(params["jaxpr"])
+    source = eqn.source_info
     with source_info_util.user_context(source.traceback, name_stack=source.name_stack):
-        return capture(eqn.primitive.name, context, params)
+        return capture(eqn.primitive.name, context, dict(eqn.params))
 
 
 def _text(jaxprs: Sequence[Any]) -> str:
@@ -158,6 +156,13 @@ def _text(jaxprs: Sequence[Any]) -> str:
         return ""
     numbers = itertools.count()
     return _CHECK_NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[2]}", text)
+
+
+def _signalled(params: Mapping[str, Any]) -> str:
+    """Cores that semaphores are signalled on, if they are numbers: jax does not print them."""
+    signals = (e for e in equations_of(params) if e.primitive.name == "semaphore_signal")
+    cores = (primitives.form(eqn).core for eqn in signals)
+    return "".join(f"on core {core.val}\n" for core in cores if isinstance(core, jax_core.Literal))
 
 
 def _file_text(source: SourceLine | None) -> str | None:
