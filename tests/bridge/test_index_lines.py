@@ -27,8 +27,12 @@ def _twice(row: Any) -> Any:
     return row * 2  # computed
 
 
-def in_a_loop(x_ref: Any, o_ref: Any) -> None:
-    start = _twice(pl.program_id(0))
+def by_a_helper(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[pl.ds(_twice(pl.program_id(0)), 8), :]  # access
+
+
+def before_a_loop(x_ref: Any, o_ref: Any) -> None:
+    start = pl.program_id(0) * 2
 
     def step(i: Any, total: Any) -> Any:
         return total + x_ref[pl.ds(start, 8), :] * i  # access
@@ -60,7 +64,8 @@ def marked(function: Callable[..., None], comment: str) -> SourceLine | None:
     "kernel, is_computed",
     [
         (beside, True),
-        (in_a_loop, True),
+        (by_a_helper, True),
+        (before_a_loop, False),
         (on_the_line_itself, False),
         (of_two_lines, False),
     ],
