@@ -149,36 +149,36 @@ def _on_subcores(x: Any) -> Any:
     return pl.kernel(copy_row, out_type=x, mesh=mesh, scratch_types=[row])(x)
 
 
-KERNELS: dict[str, Callable[[Any], Any]] = {
-    "load and store": _blocked(_load_and_store),
-    "dma": _blocked(_copy, pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA, space=_HBM),
-    "semaphores": _blocked(_semaphores, pltpu.SemaphoreType.REGULAR),
-    "scan": _blocked(_scan),
-    "while": _blocked(_while),
-    "cond": _blocked(_cond),
-    "run_scoped": _blocked(_scoped),
-    "debug_print": _blocked(_print),
-    "emit_pipeline": _whole(_pipeline),
-    "scalar prefetch": _by_table,
-    "a mesh of TensorCores": _on_cores,
-    "SparseCore": _on_subcores,
+_COPYING = (pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA)
+
+KERNELS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "load and store": (_blocked(_load_and_store), "get swap"),
+    "dma": (_blocked(_copy, *_COPYING, space=_HBM), "dma_start dma_wait"),
+    "semaphores": (
+        _blocked(_semaphores, pltpu.SemaphoreType.REGULAR),
+        "semaphore_signal semaphore_wait",
+    ),
+    "scan": (_blocked(_scan), "scan"),
+    "while": (_blocked(_while), "while"),
+    "cond": (_blocked(_cond), "cond"),
+    "run_scoped": (_blocked(_scoped), "run_scoped"),
+    "debug_print": (_blocked(_print), "debug_print"),
+    "emit_pipeline": (_whole(_pipeline), mechanisms.PIPELINE),
+    "scalar prefetch": (_by_table, mechanisms.PREFETCH),
+    "a mesh of TensorCores": (_on_cores, "TensorCoreMesh"),
+    "SparseCore": (_on_subcores, "VectorSubcoreMesh ScalarSubcoreMesh"),
 }
-"""A kernel for each mechanism, by its name."""
-
-
-def _traced(name: str) -> Any:
-    """Equation of a tiny kernel."""
-    with hook.unwatched(), evaluating(enable_x64=False), chip.answering(_CHIP):
-        jaxpr = jax.make_jaxpr(KERNELS[name])(_X).jaxpr
-    (eqn,) = [e for e in nested.equations(jaxpr) if e.primitive in hook.PRIMITIVES.values()]
-    return eqn
+"""A kernel for each mechanism, by its name, and the features of kernels that use it."""
 
 
 def form(name: str) -> str:
     """Return the normal form of a tiny kernel; the exception if it cannot be decoded."""
     try:
-        with evaluating(enable_x64=False), chip.answering(_CHIP):
-            decoded = launch(capture.of_equation(_traced(name)))
+        with hook.unwatched(), evaluating(enable_x64=False), chip.answering(_CHIP):
+            jaxpr = jax.make_jaxpr(KERNELS[name][0])(_X).jaxpr
+            kernels = hook.PRIMITIVES.values()
+            (eqn,) = [e for e in nested.equations(jaxpr) if e.primitive in kernels]
+            decoded = launch(capture.of_equation(eqn))
     except Exception as error:  # noqa: BLE001 - whatever a change of jax causes
         return f"{type(error).__name__}: {error}"
     operands = ", ".join(f"{operand.kind} {operand.type.space}" for operand in decoded.operands)
@@ -230,33 +230,13 @@ def stored() -> dict[str, list[str]]:
 
 def changed() -> list[mechanisms.Changed]:
     """Mechanisms whose kernels mean something else with this jax than with those tested."""
-    right, features = stored(), {name: _features(name) for name in KERNELS}
-    forms = {name: form(name) for name in KERNELS}
-    others = [name for name, text in forms.items() if text not in right.get(name, ())]
-    plain = frozenset().union(*(features[name] for name in KERNELS if name not in others))
-    base = features["load and store"]
-    found = []
-    for name in others:
-        expected, differs = _difference(right.get(name, ("",))[-1], forms[name])
-        own = features[name] if name == "load and store" else features[name] - base
-        found.append(
-            mechanisms.Changed(
-                name=name,
-                expected=expected,
-                found=differs,
-                features=own - plain or own,
-                needs_all=own <= plain,
-            )
-        )
+    right, found = stored(), []
+    for name, (_, features) in KERNELS.items():
+        text = form(name)
+        if text not in right.get(name, ()):
+            expected, differs = _difference(right.get(name, ("",))[-1], text)
+            found.append(mechanisms.Changed(name, expected, differs, frozenset(features.split())))
     return found
-
-
-def _features(name: str) -> frozenset[str]:
-    """Features of a tiny kernel; none if it cannot be traced, as no one can trace such a kernel."""
-    try:
-        return mechanisms.features(_traced(name).params)
-    except Exception:  # noqa: BLE001 - whatever a change of jax causes
-        return frozenset()
 
 
 def _difference(expected: str, found: str) -> tuple[str, str]:
