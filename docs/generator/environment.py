@@ -12,7 +12,6 @@ VARIABLES = {
     "`--xla_mosaic_dump_to` is dropped, as each compilation has its own directory.",
     "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
     "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
-    "JAX_XLA_PROFILE_VERSION": "As for any jax program: part of XLA's options for every kernel.",
     "XLA_FLAGS": "Passed to compilations for GPUs, except flags about dumps, and part of their "
     "cache key.",
     "PATH": "`ptxas` and `nvdisasm` are taken from it if NVIDIA's packages are not installed.",
@@ -37,12 +36,6 @@ VARIABLES = {
 THEIRS = {
     "JAX_PLATFORMS": "As for any jax program. If it is unset and the machine has no TPU, jax "
     "does not search for one.",
-    "JAX_OPTIMIZATION_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
-    "JAX_MEMORY_FITTING_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "As for any jax program: part of XLA's options for every "
-    "kernel.",
-    "JAX_COMPILER_ENABLE_REMAT_PASS": "As for any jax program: part of XLA's options for every "
-    "kernel.",
 }
 """Variables that jax reads, and that affect pallas-debug."""
 

@@ -318,7 +318,3 @@ def forget_tpu_info() -> None:
     clear = getattr(tpu_info.get_tpu_info, "cache_clear", None)
     if clear is not None:
         clear()
-
-
-EFFORTS = ("exec_time_optimization_effort", "memory_fitting_effort")
-"""Build options of XLA that were removed in jax 0.11."""

@@ -2,9 +2,9 @@
 
 Imports jaxlib but not jax, which costs a second of CPU per worker and is useless to a compiler.
 What jax does before calling libtpu is replicated here: locating the library, the dialects of an
-MLIR context, and the compile options with their environment variables. Environment variables that
-jax sets on a host with a TPU (`cloud_tpu_init`) are inherited from the parent process, which has
-imported jax to lower the kernel.
+MLIR context, and the compile options. Environment variables that jax sets on a host with a TPU
+(`cloud_tpu_init`) are inherited from the parent process, which has imported jax to lower the
+kernel.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from pallas_debug.model import Memory
 
 _BUILD = re.compile(r"Built on (?P<date>.+?)(?: \(|$)")
 
-_EFFORT = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
-"""XLA's numbers for jax's effort levels (`jax_optimization_level`, `jax_memory_fitting_level`)."""
+_MEMORY_FITTING = 29
+"""XLA's number for jax's default of `jax_memory_fitting_level`, O2."""
 
 _DO_NOT_RETRIEVE = -1
 """Profile version that tells XLA not to look for a profile."""
-
-_TRUE = frozenset(("y", "yes", "t", "true", "on", "1"))
 
 
 class TopologyError(Exception):
@@ -104,39 +102,24 @@ def compile_module(
 def compile_options(device_ids: Sequence[int], overrides: Mapping[str, str]) -> Any:
     """XLA's options for a module partitioned for these devices.
 
-    Equal to those of `jax._src.compiler.get_compile_options` as far as a TPU is concerned: the CUDA
-    directory and XLA's GPU caches are omitted. A kernel on one device is not partitioned.
+    Equal to those of `jax._src.compiler.get_compile_options` with jax's default settings, as far as
+    a TPU is concerned: the CUDA directory and XLA's GPU caches are omitted. A kernel on one device
+    is not partitioned.
 
     Args:
       overrides: per-compile options by name.
     """
-    remaining = dict(overrides)
     options = xla_client.CompileOptions()
     options.num_replicas = 1
     options.num_partitions = len(device_ids)
     options.device_assignment = xla_client.DeviceAssignment.create(np.array([device_ids]))
-    options.profile_version = int(os.environ.get("JAX_XLA_PROFILE_VERSION", 0))
-    if options.profile_version <= 0:
-        options.profile_version = _DO_NOT_RETRIEVE
+    options.profile_version = _DO_NOT_RETRIEVE
     build_options = options.executable_build_options
     build_options.use_spmd_partitioning = len(device_ids) > 1
     build_options.use_shardy_partitioner = len(device_ids) > 1
-    for name, default in (("optimization_level", "UNKNOWN"), ("memory_fitting_level", "O2")):
-        level = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", default)
-        setattr(build_options, name, _EFFORT[level])
-    for name in jaxcompat.EFFORTS:
-        if hasattr(build_options, name):
-            effort = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", "0")
-            setattr(build_options, name, float(effort))
-    options.env_option_overrides = list(remaining.items())
-    debug_options = build_options.debug_options
-    debug_options.xla_detailed_logging = True
-    if _is_set("JAX_DISABLE_MOST_OPTIMIZATIONS", default="0"):
-        debug_options.xla_backend_optimization_level = 0
-        debug_options.xla_llvm_disable_expensive_passes = True
-        debug_options.xla_test_all_input_layouts = False
-    if not _is_set("JAX_COMPILER_ENABLE_REMAT_PASS", default="1"):
-        debug_options.xla_disable_hlo_passes = "rematerialization"
+    build_options.memory_fitting_level = _MEMORY_FITTING
+    build_options.debug_options.xla_detailed_logging = True
+    options.env_option_overrides = list(overrides.items())
     return options
 
 
@@ -204,11 +187,6 @@ def mlir_context() -> mlir_ir.Context:
     context = _Context()
     jaxcompat.load_dialects(context)
     return context
-
-
-def _is_set(variable: str, *, default: str) -> bool:
-    """Return whether an environment variable is true, as jax parses it."""
-    return os.environ.get(variable, default).lower() in _TRUE
 
 
 def _calls(executable: Any) -> tuple[PlacedCall, ...]:

@@ -213,13 +213,6 @@ TABLE: tuple[Patch, ...] = (
         )
         for primitive in ("pallas_call:pallas_call_p", "mpmd:mpmd_map_p")
     ),
-    Patch(
-        area=MODES,
-        owner="jax._src.pallas.mosaic.pipeline",
-        name="config",
-        replacement="pallas_debug.bridge.interpret.interpret:inlining_pipelines",
-        why="jax_use_emit_pipeline_primitive makes a primitive that only Mosaic lowers",
-    ),
     *(
         Patch(
             area=CHIP,
@@ -292,18 +285,6 @@ TABLE: tuple[Patch, ...] = (
             ("Device", "device_kind", "kind"),
             ("Client", "platform", "platform"),
         )
-    ),
-    *(
-        Patch(
-            area=PRETEND,
-            owner="jaxlib._jax:Device",
-            name=name,
-            replacement="pallas_debug.bridge.pretend:answering_place",
-            args=(name,),
-            is_optional=True,
-            why="code orders a mesh's devices by coordinates, which only TPUs have",
-        )
-        for name in ("coords", "core_on_chip")
     ),
     Patch(
         area=PRETEND,

@@ -95,20 +95,6 @@ def counting_cores(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def answering_place(original: Any, name: str) -> property:
-    """Replacement for a device's `coords` and `core_on_chip`, which only TPUs have.
-
-    The simulated devices are chips with a core each, in a mesh two chips wide, in order of `id`.
-    """
-
-    def get(device: Any) -> Any:
-        if chip.pretended() is not None and _platform_of().__get__(device) == "cpu":
-            return 0 if name == "core_on_chip" else (device.id % 2, device.id // 2, 0)
-        raise AttributeError(f"{type(device).__name__!r} object has no attribute {name!r}")
-
-    return property(get)
-
-
 def finding_backends(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replacement for jax's search of a backend: `jax.devices("tpu")` are the simulated ones."""
 

@@ -134,17 +134,6 @@ def test_auto_is_the_machine(name: str, ran: list[str]) -> None:
     assert set(ran) == {*backward, kernel}
 
 
-def test_auto_runs_pipelines_without_their_primitive(ran: list[str]) -> None:
-    rows = pl.BlockSpec((4, 128), lambda i: (i, 0))
-
-    def pipelined(x_ref: Any, o_ref: Any) -> None:
-        pltpu.emit_pipeline(double, grid=(2,), in_specs=[rows], out_specs=[rows])(x_ref, o_ref)
-
-    with pallas_debug.interpret(), config.use_emit_pipeline_primitive(True):
-        np.testing.assert_array_equal(call(pipelined, in_specs=[ANY], out_specs=ANY), 2 * X)
-    assert ran == ["pipelined"]
-
-
 def test_auto_leaves_a_call_to_the_interpreter_that_the_code_names(ran: list[str]) -> None:
     visited = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,25 +20,6 @@ from jaxlib import xla_client
 from pallas_debug.bridge import libtpu
 
 Run = Callable[..., CompletedProcess[str]]
-
-ENVIRONMENT = {
-    "JAX_OPTIMIZATION_LEVEL": "O1",
-    "JAX_MEMORY_FITTING_LEVEL": "O3",
-    "JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "0.5",
-    "JAX_MEMORY_FITTING_EFFORT": "-0.25",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "True",
-    "JAX_COMPILER_ENABLE_REMAT_PASS": "off",
-    "JAX_XLA_PROFILE_VERSION": "7",
-}
-"""Variables of jax that change what it asks of the compiler."""
-
-IN_A_CHILD = f"""
-import json, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_libtpu
-both = [test_libtpu.ours([0], {{}}), test_libtpu.theirs([0], {{}})]
-print(json.dumps([options.hex() for options in both]))
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,22 +59,6 @@ def test_compile_options_are_those_of_jax(device_ids: list[int], overrides: dict
     """A jax release that adds an option fails here."""
     assert ours(device_ids, overrides) == theirs(device_ids, overrides)
     assert ours(device_ids, overrides) != xla_client.CompileOptions().SerializeAsString()
-
-
-@pytest.mark.slow
-def test_the_environment_of_jax_is_read(run_python: Run) -> None:
-    done = run_python("-c", IN_A_CHILD, **ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    with_environment, of_jax = json.loads(done.stdout)
-    assert with_environment == of_jax
-    assert with_environment != ours([0], {}).hex()
-
-
-@pytest.mark.parametrize("name", ["optimization_level", "memory_fitting_level"])
-def test_an_effort_may_be_asked_of_one_compilation(name: str) -> None:
-    options = libtpu.compile_options([0], {name: "O1", "xla_a": "1"})
-    assert getattr(options.executable_build_options, name) == 19
-    assert options.env_option_overrides == [("xla_a", "1")]
 
 
 def test_dialects_are_those_of_jax() -> None:

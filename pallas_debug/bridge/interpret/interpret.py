@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -214,20 +213,6 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
             return bind(*args, **params)
 
     return bind_in_mode
-
-
-def inlining_pipelines(settings: Any) -> Any:
-    """Replacement for the settings that `emit_pipeline` reads while it is traced."""
-
-    class Inlining:
-        def __getattr__(self, name: str) -> Any:
-            asked = _current()
-            is_on_machine = asked is not None and asked.mode.kind in ("auto", "machine")
-            if name == "use_emit_pipeline_primitive" and is_on_machine:
-                return types.SimpleNamespace(value=False)
-            return getattr(settings, name)
-
-    return Inlining()
 
 
 def _value(asked: _Asked, params: Mapping[str, Any]) -> Any:
