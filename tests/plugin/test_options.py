@@ -89,7 +89,7 @@ MISTAKES: list[tuple[list[str], dict[str, str], str, str]] = [
     (["--pallas-target=v5e,,v6e"], {}, "", "--pallas-target: 'v5e,,v6e' is not a list of targets"),
     (["--pallas-interpret=fast"], {}, "", f"--pallas-interpret: 'fast' {MODE}"),
     ([], {}, "pallas_interpret = fast", f"the ini option pallas_interpret: 'fast' {MODE}"),
-    (["--pallas-interpret=hlo,detect_races"], {}, "", "the interpret mode 'hlo' takes no parameters"),
+    (["--pallas-interpret=hlo,detect_races"], {}, "", "the interpret mode 'hlo' has no parameter 'detect_races'"),
     (["--pallas-interpret=tpu,detect_race"], {}, "",
      "has no parameter 'detect_race' (did you mean 'detect_races'?)"),
     (["--pallas-check=nan,idnex"], {}, "", CHECK),

@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import operator
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import msgspec
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import jaxcompat, versions
@@ -25,11 +27,6 @@ KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
 _OF_JAX = ("tpu", "gpu")
 """Kinds whose parameters are those of a dataclass of jax."""
-
-_BOOLS = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,18 @@ class Mode:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise UsageError(_unknown_kind(self.kind))
+            hint, known_kinds = meant(self.kind, KINDS), ", ".join(KINDS)
+            raise UsageError(
+                f"{self.kind!r} is not an interpret mode{hint}; there are: {known_kinds}"
+            )
         known = fields(self.kind) if self.kind == "gpu" or self.params else {}
         checked = {}
         for name, value in self.params.items():
             if name not in known:
-                raise UsageError(_unknown_param(self.kind, name, known))
+                raise UsageError(
+                    f"the interpret mode {self.kind!r} has no parameter {name!r}"
+                    f"{meant(name, known)}; it has {', '.join(known) or 'none'}"
+                )
             checked[name] = _converted(name, value, known[name])
         object.__setattr__(self, "params", types.MappingProxyType(checked))
         if checked:
@@ -87,24 +90,13 @@ class Mode:
         if isinstance(text, Mode):
             return text
         kind, *rest = (part.strip() for part in text.split(","))
-        if kind not in KINDS:
-            raise UsageError(_unknown_kind(kind))
         params: dict[str, object] = {}
         for part in rest:
             name, equals, value = (piece.strip() for piece in part.partition("="))
-            if not name:
-                raise UsageError(
-                    f"an empty parameter of the interpret mode {kind!r}: write it as {kind} or "
-                    f"{kind},NAME=VALUE"
-                )
-            if name in KINDS and not equals:
-                raise UsageError(
-                    f"{kind!r} and {name!r} are two interpret modes, but a kernel runs in one"
-                )
             if name in params:
                 raise UsageError(f"{name} is given twice")
             params[name] = value if equals else True
-        return cls(kind, params)
+        return cls(cast(Kind, kind), params)
 
     def value(self) -> Any:
         """Value of `interpret=` for jax; None for a mode that is not one of jax's interpreters."""
@@ -172,76 +164,25 @@ def _class(kind: Kind) -> Any:
 
 def _converted(name: str, value: object, kind: Any) -> object:
     """Return a value, or what its text says, as an instance of a parameter's type."""
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    options: Sequence[Any] = typing.get_args(kind) if is_union else (kind,)
-    for option in options:
-        try:
-            return _read(value, option)
-        except (KeyError, TypeError, ValueError):
-            continue
-    expected = " or ".join(map(_expected, options))
-    raise UsageError(f"{name} must be {expected}, not {value!r}")
-
-
-def _read(value: Any, option: Any) -> object:
-    """Return a value as an instance of a type; raise an exception if it is none."""
-    is_text = isinstance(value, str)
-    if option is types.NoneType:
-        return {"none": None, None: None}[value.lower() if is_text else value]
-    if typing.get_origin(option) is Literal:
-        return {(type(a), a): a for a in typing.get_args(option)}[type(value), value]
-    if option is bool and is_text:
-        return _BOOLS[value.lower()]
-    if option is int and is_text:
-        return int(value, 0)
-    if _is_flag(option) and is_text:
-        members = [option[part.strip().upper()] for part in value.split("|")]
-        return functools.reduce(lambda a, b: a | b, members)
-    is_plain = option in (bool, int) or _is_flag(option)
-    if type(value) is option if is_plain else callable(value):
+    options = typing.get_args(kind) or (kind,)
+    flag = next((o for o in options if isinstance(o, type) and issubclass(o, enum.Flag)), None)
+    is_function = callable(value) and not {bool, int, str} & set(options)
+    if is_function or (flag and isinstance(value, flag)):
         return value
-    raise ValueError
-
-
-def _is_flag(option: Any) -> bool:
-    return isinstance(option, type) and issubclass(option, enum.Flag)
-
-
-def _expected(option: Any) -> str:
-    if typing.get_origin(option) is Literal:
-        return " or ".join(str(a) for a in typing.get_args(option))
-    if _is_flag(option):
-        return "|".join(member.name.lower() for member in option)
-    known = {bool: "true or false", int: "a whole number", types.NoneType: "none"}
-    return known.get(option, "a function, which can be passed only from Python")
+    try:
+        if not isinstance(value, str):
+            return msgspec.convert(value, kind)
+        if value.lower() == "none" and types.NoneType in options:
+            return None
+        if flag:
+            return functools.reduce(operator.or_, (flag[n.upper()] for n in value.split("|")))
+        return msgspec.convert(value, kind, strict=False)
+    except (KeyError, msgspec.ValidationError) as error:
+        expected = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        raise UsageError(f"{name} must be {expected}, not {value!r}") from error
 
 
 def _shown(value: object) -> str:
     if isinstance(value, enum.Flag):
         return "|".join(str(member.name).lower() for member in value)
-    if callable(value):
-        return str(getattr(value, "__name__", value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _unknown_kind(text: str) -> str:
-    name = text.partition("=")[0].strip()
-    known = f"{text!r} is not an interpret mode{meant(name, KINDS)}; there are: {', '.join(KINDS)}"
-    return known + _owner(name)
-
-
-def _unknown_param(kind: Kind, name: str, known: Mapping[str, Any]) -> str:
-    if not known:
-        return f"the interpret mode {kind!r} takes no parameters, such as {name}{_owner(name)}"
-    has = "it has" if kind == "machine" else f"jax {versions.installed().get('jax')} has"
-    return (
-        f"the interpret mode {kind!r} has no parameter {name!r}{meant(name, known)}; {has}: "
-        f"{', '.join(known)}"
-    )
-
-
-def _owner(name: str) -> str:
-    """Hint at the mode that has a parameter; empty if none has."""
-    kinds: tuple[Kind, ...] = ("tpu", "machine")
-    owner = next((kind for kind in kinds if name in fields(kind)), None)
-    return f"; {name} is a parameter of {owner!r}: write {owner},{name}" if owner else ""
+    return getattr(value, "__name__", None) or str(value).lower()
