@@ -71,21 +71,15 @@ class Query:
         options.never_capture = True
         options.log_errors = False
         options.case_sensitive = not self.folds
+        if self.text.isascii() and (self.literal or _SPECIAL.isdisjoint(self.text)):
+            # In UTF-8, `s` and `k` match one character more, which makes RE2 four times slower.
+            options.encoding = re2.Options.Encoding.LATIN1
         source = re2.escape(self._encoded) if self.literal else _translated(self.text)
         try:
             found: Pattern = re2.compile(b"(?m)" + source, options)
         except re2.error as error:
             raise PatternError(self.text, _reason(error)) from error
         return found
-
-    def needle(self) -> bytes | None:
-        """Literal bytes, lower-case if case is folded; None if the query needs a regex."""
-        plain = self.literal or _SPECIAL.isdisjoint(self.text)
-        if not self.text or not plain or "\n" in self.text:
-            return None
-        if self.folds:
-            return self._encoded.lower() if self.text.isascii() else None
-        return self._encoded
 
     @property
     def _encoded(self) -> bytes:

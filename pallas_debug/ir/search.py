@@ -6,6 +6,7 @@ line if that is longer. Patterns run over chunks rather than single lines, for s
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -109,16 +110,22 @@ def search(
     read = hits = 0
     for files, path in enumerate(paths, 1):
         problem = None
+        line, known = 1, 0  # the line that begins at a known offset
         before = 0
         try:
-            for size in _chunks(opened(path), buffer):
-                spans = list(find(buffer, size))
-                if spans:
-                    yield from _hits(path, buffer, size, before, spans)
-                    hits += len(spans)
-                before += buffer.count(b"\n", 0, size)
-                read += size
-                yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
+            with _opened(path, opened) as file:
+                for size in _chunks(file, buffer):
+                    spans = find(buffer, size)
+                    if spans:
+                        line += _newlines(file, known, before)
+                        found = _hits(path, buffer, size, line, spans)
+                        yield from found
+                        hits += len(found)
+                        line = found[-1].line + buffer.count(b"\n", spans[-1][0], size)
+                        known = before + size
+                    before += size
+                    read += size
+                    yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
         except PallasDebugError as error:
@@ -143,8 +150,9 @@ def count(
     for path in paths:
         found, problem = 0, None
         try:
-            for size in _chunks(opened(path), buffer):
-                found += sum(1 for _ in find(buffer, size))
+            with _opened(path, opened) as file:
+                for size in _chunks(file, buffer):
+                    found += len(find(buffer, size))
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
         except PallasDebugError as error:
@@ -152,88 +160,90 @@ def count(
         yield path, found, problem
 
 
-Finder = Callable[[bytes | bytearray, int], Iterator[tuple[int, int]]]
+Finder = Callable[[bytes | bytearray, int], list[tuple[int, int]]]
 """Takes a buffer and the number of valid bytes in it."""
 
 
 def finder(query: Query) -> Finder:
-    """Build a function that yields `(start, stop)` of the first match in each whole line.
+    """Build a function that returns `(start, stop)` of the first match in each whole line.
 
     Raises:
       PatternError: the query is not a valid regular expression.
     """
-    needle = query.needle()
-    if needle is None:
-        return partial(_matches, query.compiled())
-    return partial(_literals, needle, query.folds)
+    return partial(_matches, query.compiled())
 
 
-def _literals(
-    needle: bytes, folds: bool, data: bytes | bytearray, size: int
-) -> Iterator[tuple[int, int]]:
-    seen = data[:size].lower() if folds else data  # of ASCII letters, as the needle is
-    at = seen.find(needle, 0, size)
-    while at >= 0:
-        yield at, at + len(needle)
-        end = seen.find(b"\n", at, size)
-        at = seen.find(needle, end, size) if end >= 0 else -1
-
-
-def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[tuple[int, int]]:
+def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> list[tuple[int, int]]:
     size -= data.endswith(b"\n", 0, size)
     line = 0  # first byte of the first unprocessed line
+    found: list[tuple[int, int]] = []
     with memoryview(data) as whole, whole[:size] as view:
         while line <= size:
             for match in pattern.finditer(view, line):
-                start, stop = match.span()
+                start, stop = span = match.span()
                 if start < line:  # another match in the same line: skip the rest of it
                     break
-                yield start, stop
+                found.append(span)
                 line = data.find(b"\n", stop, size) + 1
                 if not line:
-                    return
+                    return found
             else:
-                return
+                return found
+    return found
+
+
+@contextlib.contextmanager
+def _opened(path: Path, opened: Opened) -> Iterator[int]:
+    file = opened(path)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def _chunks(file: int, buffer: bytearray) -> Iterator[int]:
     """Fill the buffer with whole lines and yield their size, until the end of the file.
 
-    Closes the descriptor at the end. The last line may lack a newline, and lines beyond `LONGEST`
-    are split. One buffer that stays in the cache is faster than new memory for each chunk; it
-    grows for a long line.
+    The last line may lack a newline, and lines beyond `LONGEST` are split. One buffer that stays in
+    the cache is faster than new memory for each chunk; it grows for a long line.
     """
-    try:
-        held = 0
-        while True:
-            if held == len(buffer):
-                buffer.extend(bytes(held))
-            with memoryview(buffer) as view, view[held:] as free:
-                read = os.readv(file, [free])
-            filled = held + read
-            end = buffer.rfind(b"\n", held, filled) + 1
-            if not read or (not end and filled >= LONGEST):
-                end = filled
-            if end:
-                yield end
-                buffer[: filled - end] = buffer[end:filled]
-            held = filled - end
-            if not read:
-                return
-    finally:
-        os.close(file)
+    held = 0
+    while True:
+        if held == len(buffer):
+            buffer.extend(bytes(held))
+        with memoryview(buffer) as view, view[held:] as free:
+            read = os.readv(file, [free])
+        filled = held + read
+        end = buffer.rfind(b"\n", held, filled) + 1
+        if not read or (not end and filled >= LONGEST):
+            end = filled
+        if end:
+            yield end
+            buffer[: filled - end] = buffer[end:filled]
+        held = filled - end
+        if not read:
+            return
+
+
+def _newlines(file: int, start: int, stop: int) -> int:
+    """Count newlines in a part of a file that was searched before, and had no hits."""
+    found = 0
+    while start < stop and (data := os.pread(file, min(CHUNK, stop - start), start)):
+        found += data.count(b"\n")
+        start += len(data)
+    return found
 
 
 def _hits(
     path: Path,
     data: bytearray,
     size: int,
-    before: int,
+    line: int,
     spans: list[tuple[int, int]],
 ) -> list[Hit]:
-    """Build the hits of a chunk that is preceded by `before` lines."""
+    """Build the hits of a chunk that begins with the given line."""
     hits: list[Hit] = []
-    line, position = before + 1, 0
+    position = 0
     for start, stop in spans:
         line += data.count(b"\n", position, start)
         position = start

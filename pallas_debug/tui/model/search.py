@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 Scope = Literal["kernel", "all"]
 
-_NOISE = re.compile(rb" ?\bloc\(.*|/\*.*?\*/|%[\w.$-]+")
-"""Parts of a line that differ between texts with the same operations."""
+_NOISE = re.compile(rb" loc\(.*"), re.compile(rb"/\*.*?\*/"), re.compile(rb"%[\w.$-]+")
+"""Parts of a line that differ between texts with the same operations.
+
+Several patterns, because `re` skips to the literal text that one begins with.
+"""
 
 Job = Callable[[Callable[[], bool]], None]
 """Work for a thread; it stops once the function that it is passed returns True."""
@@ -100,7 +103,7 @@ class DumpSearch:
         self._token: object = None
         self.hits: list[TextHit] = []
         self.groups: list[HitGroup] = []
-        self._known: dict[tuple[Entry, tuple[bytes, ...]], HitGroup] = {}
+        self._known: dict[tuple[Entry, bytes], HitGroup] = {}
         self.count = self.texts = self.searched = self.problems = 0
         self.at = -1
         self.text = ""
@@ -206,7 +209,10 @@ class DumpSearch:
     def _take(self, hits: list[Hit], count: int, entry: Entry, text: StoredText) -> None:
         """Add the hits of a text, to the group of another text of the kernel with the same."""
         self.texts += 1
-        key = entry, tuple(_NOISE.sub(b"", hit.data) for hit in hits)
+        found = b"\n".join([hit.data for hit in hits])
+        for noise in _NOISE:
+            found = noise.sub(b"", found)
+        key = entry, found
         group = self._known.get(key)
         if group is None:
             kept = hits[: max(MAX_LISTED - len(self.hits), 0)]
