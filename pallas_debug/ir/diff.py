@@ -12,7 +12,6 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -130,11 +129,13 @@ class Diff:
                 yield f"+++ {new}"
             yield self.place(hunk)
             for change in hunk:
+                old_lines = self.old.lines[change.old.start : change.old.stop]
+                new_lines = self.new.lines[change.new.start : change.new.stop]
                 if change.tag == "equal":
-                    yield from (f" {self.new.lines[n]}" for n in change.new)
+                    yield from map(" ".__add__, new_lines)
                     continue
-                yield from (f"-{self.old.lines[n]}" for n in change.old)
-                yield from (f"+{self.new.lines[n]}" for n in change.new)
+                yield from map("-".__add__, old_lines)
+                yield from map("+".__add__, new_lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,9 +281,7 @@ def _without_noise(
     from pallas_debug.ir.normal import normal_form, stripped
     from pallas_debug.ir.values import Values, same_values
 
-    with ThreadPoolExecutor(1) as executor:  # numpy releases the GIL
-        other = executor.submit(stripped, new, kind, ignore)
-        texts = [stripped(old, kind, ignore), other.result()]
+    texts = [stripped(lines, kind, ignore) for lines in (old, new)]
     tick()
     # Equal lines are normalised once.
     numbers: dict[str, int] = {}

@@ -179,7 +179,7 @@ def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-@functools.lru_cache(maxsize=512)  # successive comparisons share most lines
+@functools.lru_cache(maxsize=4096)  # successive comparisons share most lines
 def sorted_attributes(line: str) -> str:
     """Sort the `name = value` pairs in each `{…}` and `<{…}>` of a line."""
     within = line[line.find("{") : line.rfind("}")]

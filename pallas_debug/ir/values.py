@@ -68,10 +68,8 @@ class Values:
     def value(self) -> NDArray[Any]:
         """For each mention, the one that defines its value; the first mention if none does."""
         # Group mentions by name, a line's operands before its results: they refer to lines above.
-        order = np.lexsort((self.defines, self.line))
-        numbers = np.unique(self.names[order], return_inverse=True)[1]
-        numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # faster than `argsort`
-        order = order[numbers & (1 << _PLACES) - 1]
+        order = np.argsort(self.line << 1 | self.defines, kind="stable")
+        order = order[np.argsort(self.names[order], kind="stable")]
         names, defines = self.names[order], self.defines[order]
         defines[:1] = True
         defines[1:] |= names[1:] != names[:-1]
@@ -108,9 +106,6 @@ class Values:
             found[-1] = 0
         return found[:-1]
 
-
-_PLACES = 32
-"""Number of bits for the index of a mention in a text."""
 
 _OPERAND = 1 << 32
 """Offset that keeps operand indices apart from line numbers in hashes."""
