@@ -19,10 +19,10 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import IO
+from typing import IO, NamedTuple
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import FileRecord
@@ -209,16 +209,31 @@ def check_listable(root: Path) -> None:
     os.close(_listable(root, root))
 
 
-def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
-    """Return the names in a folder below `root`, each with whether it is a folder.
+class Listing(NamedTuple):
+    """Sorted names of the folders in a folder, and of its other entries."""
+
+    folders: Sequence[str] = ()
+    files: Sequence[str] = ()
+
+
+def listed(folder: Path, root: Path) -> Listing:
+    """List a folder below `root`, which may have 100,000s of entries.
 
     Raises:
       DumpDirectoryError: it does not exist, is not a directory, is refused, or cannot be listed.
     """
+    folders: list[str] = []
+    names: list[str] = []
     fd = _listable(folder, root)
     try:
         with os.scandir(fd) as entries:
-            return [(entry.name, _is_folder(entry)) for entry in entries]
+            for entry in entries:
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:  # a link that points to itself
+                    is_folder = False
+                (folders if is_folder else names).append(entry.name)
+        return Listing(sorted(folders), sorted(names))
     except OSError as error:
         raise DumpDirectoryError(
             f"{one_line(folder)} cannot be listed: {error.strerror}."
@@ -260,13 +275,6 @@ def check_name(name: str, manifest: Path) -> None:
             "its own folder: the manifest was edited, or was made to read other files. "
             "It is not opened; dump the kernel again."
         )
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that points to itself
-        return False
 
 
 def _opened(path: Path, root: Path | None, limit: int) -> int:

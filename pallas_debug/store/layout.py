@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 from pallas_debug.model import Kernel, Stage
 
@@ -119,6 +120,11 @@ def is_url(where: object) -> bool:
 def kernel_folder(kernel: Kernel) -> str:
     """`<kernel name>-<8 hex of content>`."""
     return f"{clean(kernel.name)}-{kernel.digest[:DIGITS]}"
+
+
+def kernel_folders(names: Iterable[str]) -> list[str]:
+    """Return those of a dump directory's folders that are kernels'."""
+    return [name for name in names if name != RUNS and not name.startswith(".")]
 
 
 def target_folder(target: str) -> str:

@@ -9,13 +9,14 @@ is then in the text. The name of a failed pass ends in `-failed`; that of a file
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class RawCompile:
     Attributes:
       written: the kernel's name as it appears in the file names.
       folder: folder that contains the files.
-      files: names of the files.
+      files: names of the files, and of others that begin like them.
       early: pass of this compile that libtpu wrote beforehand.
     """
 
@@ -62,7 +63,7 @@ class RawCompile:
     stamp: int
     written: str
     folder: Path
-    files: tuple[str, ...]
+    files: Sequence[str]
     early: RawPass | None = None
 
     @functools.cached_property
@@ -93,15 +94,12 @@ def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
     """
     found: list[RawCompile] = []
     early: dict[str, RawCompile] = {}
-    for stamp, group in sorted(_by_stamp(names).items()):
-        group.sort()  # in pass order
+    for stamp, group in sorted(_by_stamp(names)):
         written = _kernel(group)
         if written is None:
             continue
         kernel = _name(written, folder, group[0])
-        this = RawCompile(
-            kernel=kernel, stamp=stamp, written=written, folder=folder, files=tuple(group)
-        )
+        this = RawCompile(kernel=kernel, stamp=stamp, written=written, folder=folder, files=group)
         if len(group) == 1 and this.passes[0].number == 0 and not this.passes[0].failed:
             early[kernel] = this  # the compile that it belongs to comes next, or never
             continue
@@ -202,13 +200,17 @@ def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
     )
 
 
-def _by_stamp(names: Iterable[str]) -> dict[int, list[str]]:
-    groups: dict[int, list[str]] = {}
-    for name in names:
-        stamp, _, rest = name.partition("-")
-        if stamp.isdecimal() and "-mosaic-dump-" in rest and rest.endswith(".txt"):
-            groups.setdefault(int(stamp), []).append(name)
-    return groups
+def _by_stamp(names: Iterable[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the files that begin with the same nanoseconds, in pass order."""
+    listed = sorted(names)
+    start = 0
+    while start < len(listed):
+        stamp = listed[start].partition("-")[0]
+        # The character after `-` ends the group. Most names are never looked at.
+        stop = max(bisect.bisect_left(listed, f"{stamp}.", start), start + 1)
+        if stamp.isdecimal():
+            yield int(stamp), listed[start:stop]
+        start = stop
 
 
 def _kernel(names: Sequence[str]) -> str | None:
@@ -217,13 +219,14 @@ def _kernel(names: Sequence[str]) -> str | None:
     A kernel's name may contain `-post-`, and so may that of a pass. The first two passes have
     suffixes that no other pass has, and thereby give the kernel's name.
     """
-    matches = [match for match in map(_FILE.fullmatch, names[:2]) if match]
-    matches = matches or [match for match in map(_FILE.fullmatch, names) if match]
-    for words in (match["words"] for match in matches):
+    found = None
+    for match in itertools.islice(filter(None, map(_FILE.fullmatch, names)), 2):
+        words = str(match["words"])
         for end in ("-original", "-post-deserialization"):
             if words.endswith(end):
-                return str(words.removesuffix(end))
-    return matches[0]["words"].partition("-post-")[0] if matches else None
+                return words.removesuffix(end)
+        found = found or words.partition("-post-")[0]
+    return found
 
 
 def _name(kernel: str, folder: Path, file: str) -> str:

@@ -22,7 +22,7 @@ from pallas_debug.store.layout import (
     RUNS,
     by_generation,
 )
-from pallas_debug.store.stored import StoredCompilation, StoredKernel, names_in, read_compilation
+from pallas_debug.store.stored import StoredCompilation, StoredKernel, entries_of, read_compilation
 from pallas_debug.store.texts import StoredText
 from pallas_debug.tracebacks import WithoutOurFrames
 
@@ -47,9 +47,10 @@ class DumpReader:
         """
         if self._is_kernel:
             return [_read_kernel(self.root, self.root)]
-        folders, names = _scanned(self.root)
+        entries = files.listed(self.root, self.root)
+        folders = layout.kernel_folders(entries.folders)
         kernels = [_read_kernel(self.root / name, self.root) for name in folders]
-        for name, compile_ in raw.named_compiles(self.root, names).items():
+        for name, compile_ in raw.named_compiles(self.root, entries.files).items():
             kernels.append(_raw_kernel(self.root, name, compile_))
         return kernels
 
@@ -69,13 +70,13 @@ class DumpReader:
         """
         if self._is_kernel:
             return [_name_of(self.root)]
-        folders, names = _scanned(self.root)
-        found = raw.named_compiles(self.root, names)
+        entries = files.listed(self.root, self.root)
+        found = raw.named_compiles(self.root, entries.files)
         # Update in place: other threads may be reading, and must not miss entries that remain.
         self._raw.update(found)
         for name in self._raw.keys() - found.keys():
             del self._raw[name]
-        return [*folders, *found]
+        return [*layout.kernel_folders(entries.folders), *found]
 
     def read(self, name: str) -> StoredKernel:
         """Read one kernel of `names`; if its folder cannot be read, its `problem` says why.
@@ -143,8 +144,8 @@ class DumpReader:
 
     def iter_runs(self) -> Iterator[RunRecord]:
         """Like `runs`, but lazily."""
-        for run in names_in(self.root / RUNS, self.root, of_folders=True):
-            for file in names_in(self.root / RUNS / run, self.root, of_folders=False):
+        for run in entries_of(self.root / RUNS, self.root).folders:
+            for file in entries_of(self.root / RUNS / run, self.root).files:
                 path = self.root / RUNS / run / file
                 if path.suffix == DOCUMENT:
                     with contextlib.suppress(OSError, DumpFormatError):
@@ -176,21 +177,6 @@ def open_dumps(root: str | Path) -> DumpReader:
         return DumpReader(root=root)
 
 
-def _scanned(root: Path) -> tuple[list[str], list[str]]:
-    """Return the folders of kernels, sorted, and the names of files.
-
-    Raises:
-      DumpDirectoryError: the directory cannot be listed.
-    """
-    folders, names = [], []
-    for name, is_folder in files.listed(root, root):
-        if not is_folder:
-            names.append(name)
-        elif name != RUNS and not name.startswith("."):
-            folders.append(name)
-    return sorted(folders), names
-
-
 def _name_of(folder: Path) -> str:
     """Return the name of a folder, even one given as `.`; tolerates circular links."""
     return PurePath(os.path.realpath(folder)).name
@@ -209,8 +195,7 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         problem = str(error)
     targets: list[str] = []
     try:
-        folders = (name for name, is_folder in files.listed(folder, root) if is_folder)
-        targets = sorted(folders, key=by_generation)
+        targets = sorted(files.listed(folder, root).folders, key=by_generation)
     except DumpDirectoryError as error:
         problem = problem or str(error)
     made = (read_compilation(folder / name, root) for name in targets)

@@ -115,7 +115,7 @@ class StoredCompilation:
         if self.target == RAW_TARGET:
             return []
         inner = self.folder / LLO
-        names = names_in(inner, self._root, of_folders=False)
+        names = entries_of(inner, self._root).files
         return [inner / name for name in sorted(names, key=lambda n: (len(n.partition("-")[0]), n))]
 
     def damaged(self) -> list[str]:
@@ -267,13 +267,12 @@ class StoredKernel:
         return DumpFile(path=self.folder / name, root=root)
 
 
-def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
-    """Return the sorted names of the files or folders in a folder; none if it cannot be listed."""
+def entries_of(folder: Path, root: Path) -> files.Listing:
+    """List a folder; nothing if it cannot be listed."""
     try:
-        found = files.listed(folder, root)
+        return files.listed(folder, root)
     except DumpDirectoryError:
-        return []
-    return sorted(name for name, is_folder in found if is_folder == of_folders)
+        return files.Listing()
 
 
 def read_compilation(folder: Path, root: Path) -> StoredCompilation | None:

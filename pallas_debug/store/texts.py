@@ -326,14 +326,12 @@ def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]
     if is_there(root / layout.KERNEL):
         yield from texts_of_folder(root, root, root.resolve().name, wanted, warn)
         return
-    entries = sorted(files.listed(root, root))
-    for name, is_folder in entries:
-        is_kernel = is_folder and name != layout.RUNS and not name.startswith(".")
-        if is_kernel and wanted.takes_kernel(name):
+    entries = files.listed(root, root)
+    for name in layout.kernel_folders(entries.folders):
+        if wanted.takes_kernel(name):
             yield from texts_of_folder(root / name, root, name, wanted, warn)
     if wanted.takes_target(layout.RAW_TARGET):
-        names = [name for name, is_folder in entries if not is_folder]
-        for name, compile_ in raw.named_compiles(root, names).items():
+        for name, compile_ in raw.named_compiles(root, entries.files).items():
             if wanted.takes_kernel(name):
                 yield from _changed_raw_texts(name, compile_, wanted)
 
@@ -343,9 +341,8 @@ def texts_of_folder(
 ) -> Iterator[StoredText]:
     """Yield the texts in a kernel's folder, which lies in `root`."""
     yield from _there(folder, root, kernel, None, _OF_KERNEL, wanted)
-    for name, is_folder in _listed(folder, root, warn):
-        if is_folder:
-            yield from _of_target(folder / name, root, kernel, wanted, warn)
+    for name in _listed(folder, root, warn).folders:
+        yield from _of_target(folder / name, root, kernel, wanted, warn)
 
 
 def raw_texts(kernel: str, compile_: raw.RawCompile) -> Iterator[StoredText]:
@@ -366,10 +363,10 @@ def _of_target(
         return
     yield from _there(folder, root, kernel, folder.name, _OF_TARGET, wanted)
     for inner in (folder / layout.PASSES, folder / layout.LLO):
-        for name, is_folder in _listed(inner, root, warn):
+        for name in _listed(inner, root, warn).files:
             stem = Path(name.removesuffix(layout.COMPRESSED)).stem
             stage = llo_stage(name) if inner.name == layout.LLO else stem
-            if not is_folder and wanted.takes_stage(stage):
+            if wanted.takes_stage(stage):
                 file = DumpFile(path=inner / name, root=root)
                 yield StoredText(kernel=kernel, target=folder.name, stage=stage, file=file)
 
@@ -388,15 +385,14 @@ def _there(
             yield StoredText(kernel=kernel, target=target, stage=stage, file=file)
 
 
-def _listed(folder: Path, root: Path, warn: Warn) -> list[tuple[str, bool]]:
-    """Return the sorted entries of a folder; none if it does not exist or cannot be listed."""
-    if not files.is_folder(folder):
-        return []
-    try:
-        return sorted(files.listed(folder, root))
-    except DumpDirectoryError as error:
-        warn(str(error))
-        return []
+def _listed(folder: Path, root: Path, warn: Warn) -> files.Listing:
+    """List a folder; nothing if it does not exist or cannot be listed."""
+    if files.is_folder(folder):
+        try:
+            return files.listed(folder, root)
+        except DumpDirectoryError as error:
+            warn(str(error))
+    return files.Listing()
 
 
 def _changed_raw_texts(

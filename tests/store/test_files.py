@@ -45,7 +45,7 @@ def test_a_file_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "link").symlink_to(root)  # the directory that was named may be a link
     link = root / "link"
     assert files.read(link / "k" / "passes" / "00", link) == b"text"
-    assert ("k", True) in files.listed(link, link)
+    assert "k" in files.listed(link, link).folders
 
 
 def test_links_within_the_directory_are_followed(root: Path) -> None:
@@ -54,7 +54,7 @@ def test_links_within_the_directory_are_followed(root: Path) -> None:
     (root / "k" / "passes" / "02").symlink_to(root / "k" / "passes" / "01")
     for name in ("again/passes/00", "k/passes/01", "again/passes/02"):
         assert files.read(root / name, root) == b"text"
-    names = [name for name, _ in files.listed(root / "again" / "passes", root)]
+    names = files.listed(root / "again" / "passes", root).files
     assert sorted(names) == ["00", "01", "02"]
 
 
