@@ -47,7 +47,6 @@ BUILT: dict[str, Callable[[], str]] = {
     "cli.md": commands.cli,
     "exit-codes.md": commands.exit_codes,
     "python.md": interfaces.python,
-    "hooks.md": interfaces.hooks,
     "targets.md": compiling.targets,
     "switches.md": compiling.switches,
     "environment.md": environment.environment,

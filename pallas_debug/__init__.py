@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pallas_debug._api.stats import stats as stats
     from pallas_debug._api.sweep import sweep as sweep
     from pallas_debug._api.verify import verify as verify
-    from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.stepper import step as step
     from pallas_debug.store import open_dumps as open_dumps
 
@@ -37,7 +36,6 @@ _HOMES = {
     "debug": "pallas_debug._api.debug",
     "dump": "pallas_debug._api.dump",
     "interpret": "pallas_debug._api.interpret",
-    "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
     "search": "pallas_debug._api.search",
     "stats": "pallas_debug._api.stats",

@@ -11,7 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.bridge.walk.block_map import block_map
-from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
+from pallas_debug.errors import InternalError, PallasDebugError, UsageError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump
 from pallas_debug.profile.blocks import BlockMap
@@ -31,7 +31,7 @@ class Dumped:
     Attributes:
       dumps: in the order of their first lowering.
       captures: the kernels as they were lowered.
-      spared: bugs, ours or a plugin's, that affected no kernel's files.
+      spared: bugs of ours that affected no kernel's files.
     """
 
     dumps: tuple[Dump, ...]
@@ -44,16 +44,14 @@ def dump_function(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Options,
-    *plugins: object,
     tick: Callable[[Session], None] | None = None,
 ) -> Dumped:
     """Trace a function with abstract arguments and compile its kernels; see `pallas_debug.dump`.
 
     Args:
-      plugins: subscribers to the session's events.
       tick: called about ten times a second while compilations run.
     """
-    with WithoutOurFrames(), Session(options, *plugins) as session:
+    with WithoutOurFrames(), Session(options) as session:
         session.start_compiler()
         every: list[Capture] = []
         for target in session.targets:
@@ -116,11 +114,11 @@ def explanation_of(error: BaseException) -> str | None:
 
 
 def _is_spared(session: Session, problem: PallasDebugError) -> bool:
-    """Return whether a problem is a bug, ours or a plugin's, that affected no kernel's files."""
+    """Return whether a problem is a bug of ours that affected no kernel's files."""
     if isinstance(problem, InternalError):
         lost = {str(known) for known in session.queue.lost.values()}
         return problem.boundary != "store" and str(problem) not in lost
-    return isinstance(problem, PluginError)
+    return False
 
 
 def _map_prefetched(

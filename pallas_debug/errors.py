@@ -183,16 +183,8 @@ class InternalError(PallasDebugError):
         super().__init__(text)
 
 
-class PluginError(PallasDebugError):
-    """Exception in another distribution's plugin; pallas-debug continued without the plugin."""
-
-
 class PallasDebugWarning(UserWarning):
     """Base class of all warnings of pallas-debug; `filterwarnings` can name it."""
-
-
-class PluginWarning(PallasDebugWarning):
-    """Another distribution's plugin is broken; its explanations are missing."""
 
 
 class FaultsFound(PallasDebugError):

@@ -174,7 +174,7 @@ class Explanation:
       kinds: kinds of findings that this entry explains.
       pattern: regular expression for the message; empty for entries that only findings refer to.
       marks: literal texts; every matching line contains at least one. A log is searched for these
-        first; an entry without marks is tried on every line.
+        first.
       ambiguous: whether other programs print it too; then a TPU must be mentioned nearby.
       general: whether the entry applies only if no other does.
     """
@@ -223,7 +223,7 @@ class Failure:
       type: the exception's class, or what ended the process (`SIGABRT`).
       message: the compiler's full message, verbatim.
       last_pass: name of the last pass that left a file.
-      explanation: cause and advice; None if neither the catalogue nor a plugin knows the failure.
+      explanation: cause and advice; None if the catalogue does not know the failure.
     """
 
     stage: Literal["lowering", "compile", "crash", "timeout", "setup"]

@@ -1,18 +1,18 @@
-"""Pages on what programs call: the public Python API, and the hooks for plugins."""
+"""Pages on what programs call: the public Python API."""
 
 from __future__ import annotations
 
 import importlib
 
-from generator.markdown import docstring, first_line, page, table
-from generator.objects import described_class, described_function, signature
+from generator.markdown import first_line, page, table
+from generator.objects import described_class, described_function
 
 
 def public_functions() -> list[str]:
-    """Names of the functions of `import pallas_debug`, without the marker of plugins."""
+    """Names of the functions of `import pallas_debug`."""
     import pallas_debug
 
-    return sorted(pallas_debug._HOMES.keys() - {"hookimpl"})
+    return sorted(pallas_debug._HOMES)
 
 
 def python() -> str:
@@ -51,26 +51,3 @@ def python() -> str:
     ]
     parts.append(table(["exception", "is a", "raised for"], rows))
     return page("Python", "pallas_debug/__init__.py and what it exports", parts)
-
-
-def hooks() -> str:
-    from pallas_debug import hooks as module
-
-    parts = [
-        f"Hooks use [pluggy](https://pluggy.readthedocs.io) with the project name "
-        f"`{module.GROUP}`; a distribution registers a plugin under the entry-point group of the "
-        "same name. They are called in the thread of the event. An implementation may take fewer "
-        "arguments than the hook has. See a [complete plugin](extending.md)."
-    ]
-    for name, function in vars(module.Specs).items():
-        if name.startswith("_"):
-            continue
-        opts = getattr(function, f"{module.GROUP}_spec")
-        first = "The first result that is not `None` counts." if opts["firstresult"] else None
-        parts += [
-            f"## {name}",
-            f"```python\n{signature(function)}\n```",
-            *docstring(function),
-            *filter(None, [first]),
-        ]
-    return page("Hooks", "pallas_debug/hooks.py", parts)

@@ -22,7 +22,6 @@ from pallas_debug.errors import UsageError, ValuesDiffer
 from pallas_debug.findings import stops
 from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.hooks import plugin_manager
 from pallas_debug.inputs.made_up import Filled, filled
 from pallas_debug.model import Finding, Gap
 from pallas_debug.session import Interpret, Options, Session, resolve_targets
@@ -238,7 +237,7 @@ class Prepared:
         Raises:
           UsageError, InvalidReference: as for `compare`.
         """
-        (target,) = resolve_targets((chip or defaults.TARGET,), plugin_manager())
+        (target,) = resolve_targets((chip or defaults.TARGET,))
         compared = ComparedCall(
             function=self.function,
             args=self.given.args,

@@ -21,9 +21,8 @@ from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.guards import check_function, guarded, problem_of
-from pallas_debug.hooks import hookimpl
-from pallas_debug.model import PrintRecord
-from pallas_debug.session import Interpret, Options, Session, sanitizing
+from pallas_debug.model import Kernel, PrintRecord
+from pallas_debug.session import Interpret, Options, Session, Subscriber, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
@@ -131,20 +130,18 @@ def debug(
     return made if function is None else made(function)
 
 
-class Notice:
-    """Plugin that prints once, when the first kernel is captured, that kernels are interpreted."""
+class Notice(Subscriber):
+    """Prints once, when the first kernel is captured, that kernels are interpreted."""
 
-    @hookimpl
-    def pallas_debug_kernel_captured(self) -> None:
+    def kernel_captured(self, kernel: Kernel) -> None:
         if platform.default_backend() == "cpu":
             print_once(INTERPRETED)
 
 
-class Prints:
+class Prints(Subscriber):
     """Writes kernels' prints to standard output, as jax does, prefixed with their location."""
 
-    @hookimpl
-    def pallas_debug_print(self, record: PrintRecord) -> None:
+    def printed(self, record: PrintRecord) -> None:
         sys.stdout.write(render.print_text(record) + "\n")
 
 

@@ -86,9 +86,8 @@ def _print(state: str, text: str) -> None:
 
 def _list_targets(as_json: bool) -> Exit:
     from pallas_debug.compiler import targets
-    from pallas_debug.hooks import extra_targets, plugin_manager
 
-    known = targets.known(extra_targets(plugin_manager()))
+    known = targets.known()
     if as_json:
         output.print_json("doctor-targets", {"targets": known})
     else:

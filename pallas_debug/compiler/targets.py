@@ -61,19 +61,19 @@ _SIDE = r"[1-9][0-9]{0,2}"  # libtpu crashes on a zero
 _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
 
 
-def known(extra: Iterable[Target] = ()) -> tuple[Target, ...]:
-    """All named targets: TPUs, those of plugins, this host's device, and GPUs."""
-    return (*BUILTIN, *extra, DEVICE, *OF_GPUS)
+def known() -> tuple[Target, ...]:
+    """All named targets: TPUs, this host's device, and GPUs."""
+    return (*BUILTIN, DEVICE, *OF_GPUS)
 
 
-def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
+def resolve(name: str) -> Target:
     """Return the target with that name or full topology name.
 
     Raises:
       UnknownTargetError: unknown; the message lists the known ones.
       UsageError: not text.
     """
-    named = {target.name: target for target in known(extra)}
+    named = {target.name: target for target in known()}
     wanted = _name(name)
     if wanted in named:
         return named[wanted]
@@ -93,7 +93,7 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
     raise UnknownTargetError(wanted, list(named), synonyms.get(wanted.lower()))
 
 
-def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tuple[Target, ...]:
+def resolve_all(names: str | Iterable[str]) -> tuple[Target, ...]:
     """Return the targets in a list such as `v5e,v6e`; `all` is every generation of TPUs.
 
     Raises:
@@ -101,15 +101,14 @@ def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tup
     """
     listed = names.split(",") if isinstance(names, str) else list(names)
     found: dict[str, Target] = {}
-    extra = tuple(extra)
     for name in filter(None, map(_name, listed)):
         if name == "all":
             found |= {t.name: t for t in BUILTIN}
         else:
-            target = resolve(name, extra)
+            target = resolve(name)
             found[target.name] = target
     if not found:
-        raise UnknownTargetError("", [t.name for t in known(extra)])
+        raise UnknownTargetError("", [t.name for t in known()])
     return tuple(found.values())
 
 

@@ -2,9 +2,8 @@
 
 `explained` completes a failure when it is created, and `completed` a finding.
 Floor 1: depends only on text and `model`, and never imports jax. `catalogue/` holds the entries,
-`plugins.py` loads those of other distributions, `recognise.py` finds the entry for a text,
-`details.py` and `memory.py` extract facts from a message, `logs.py` reads whole logs, `known.py`
-lists bugs in releases of libtpu.
+`recognise.py` finds the entry for a text, `details.py` and `memory.py` extract facts from a
+message, `logs.py` reads whole logs, `known.py` lists bugs in releases of libtpu.
 """
 
 from __future__ import annotations
@@ -48,12 +47,10 @@ WHAT_TO_ATTACH = (
 def explained(failure: Failure, kernel: Kernel | None = None) -> Failure:
     """Add an explanation to a failure, unless it has one or none is known.
 
-    Plugins take precedence over the catalogue; the first call loads them.
-
     Args:
       kernel: the failed kernel, if known, for operand names and block sizes.
     """
-    return replace(failure, explanation=failure.explanation or of_failure(failure, kernel))
+    return replace(failure, explanation=of_failure(failure, kernel))
 
 
 def completed(finding: Finding, entry_id: str = "") -> Finding:
@@ -89,21 +86,20 @@ def explain(
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
-    """Explain a failure: by an installed plugin, otherwise as recorded, otherwise by the catalogue.
+    """Explain a failure: as recorded, or else by the catalogue.
 
     Args:
       failure: as raised or as read from a dump.
       kernel: the failed kernel, if known, for operand names and block sizes.
     """
-    from pallas_debug.explain import plugins, recognise
+    from pallas_debug.explain import recognise
 
+    if failure.explanation is not None:
+        return failure.explanation
     # The type of a failure that we raise ourselves is the kind of a finding.
     name = kernel.name if kernel else "?"
     text = f"{failure.type} in kernel `{name}`\n{failure.message}"
-    found = recognise.first(text, plugins.explanations(), in_context=True)
-    if found is None and failure.explanation is not None:
-        return failure.explanation
-    return _applied(found or recognise.first(text, in_context=True), failure.message, kernel)
+    return _applied(recognise.first(text, in_context=True), failure.message, kernel)
 
 
 def of_finding(finding: Finding) -> Explanation | None:
@@ -123,10 +119,10 @@ def of_kind(kind: str) -> tuple[Explanation, ...]:
 
 
 def entries() -> tuple[Explanation, ...]:
-    """All entries, those of plugins first."""
-    from pallas_debug.explain import catalogue, plugins
+    """All entries."""
+    from pallas_debug.explain import catalogue
 
-    return (*plugins.explanations(), *catalogue.CATALOGUE)
+    return catalogue.CATALOGUE
 
 
 def entry(name: str) -> Explanation:

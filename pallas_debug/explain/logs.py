@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pallas_debug.explain import plugins, recognise
+from pallas_debug.explain import recognise
 from pallas_debug.explain.catalogue import CATALOGUE
 from pallas_debug.explain.details import applied, kernel_name
 from pallas_debug.model import Explanation
@@ -86,7 +86,7 @@ def read(lines: Iterable[str]) -> Scan:
     Args:
       lines: lines of the log, with or without newlines.
     """
-    reader, number = _Reader((*plugins.explanations(), *CATALOGUE)), 0
+    reader, number = _Reader(CATALOGUE), 0
     for number, line in enumerate(lines, 1):
         reader.take(number, *_split(line[:MAX_LINE]))
     for process in list(reader.processes):
@@ -114,7 +114,6 @@ class _Reader:
     def __init__(self, catalogue: tuple[Explanation, ...]) -> None:
         self._catalogue = catalogue
         self._marks = {mark for entry in catalogue for mark in entry.marks}.union(_ERROR_MARKS)
-        self._has_marks = all(entry.marks or not entry.pattern for entry in catalogue)
         self.processes: dict[str, _Process] = {}
         self.found: dict[tuple[str, str | None], Occurrence] = {}
         self.others = self.dropped = 0
@@ -125,7 +124,7 @@ class _Reader:
             self.close(name)
         if process.message:
             process.message.append((number, line))
-        elif not self._has_marks or any(mark in line for mark in self._marks):
+        elif any(mark in line for mark in self._marks):
             process.message = [(number, line)]
         else:
             process.before.append(line)
@@ -149,8 +148,6 @@ class _Reader:
         entry = recognise.first(message, self._catalogue)
         if entry is None and any(map(recognise.CONTEXT.search, process.before)):
             entry = recognise.first(message, self._catalogue, in_context=True)
-        if entry is not None and not entry.marks and not re.search(entry.pattern, line):
-            return False  # without marks every line is examined: the matching one comes later
         if entry is None and not (_ERROR.search(line) or "Mosaic failed" in line):
             return False
         if entry is None and not _OURS.search(_frames(process.before) + message):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pallas_debug.explain import plugins
 from pallas_debug.explain.catalogue import CATALOGUE
 from pallas_debug.model import Explanation
 
@@ -38,20 +37,13 @@ def matches(
 
 
 def first(
-    text: str, catalogue: Iterable[Explanation] | None = None, *, in_context: bool = False
+    text: str, catalogue: Iterable[Explanation] = CATALOGUE, *, in_context: bool = False
 ) -> Explanation | None:
     """Entry that recognises a text; of several, the one that matches last.
 
     The last of several chained exceptions is the one that the user sees.
-
-    Args:
-      catalogue: by default entries of plugins, then our own.
     """
-    if catalogue is None:
-        found = matches(text, plugins.explanations(), in_context=in_context)
-        found = found or matches(text, in_context=in_context)
-    else:
-        found = matches(text, catalogue, in_context=in_context)
+    found = matches(text, catalogue, in_context=in_context)
     return max(found, key=lambda entry: _last(entry, text), default=None)
 
 

@@ -8,7 +8,6 @@ from pallas_debug.bridge.unparse import NO_PROGRAM
 from pallas_debug.compiler import targets
 from pallas_debug.compiler.switches import SWITCHES
 from pallas_debug.errors import CannotRunError, DumpFormatError, UnknownTargetError, UsageError
-from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
 from pallas_debug.render import one_line
 from pallas_debug.reproduce.template import MAX_DEVICES
@@ -127,7 +126,7 @@ def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Ta
         if found is not None:
             return replace(found, name=name)
     try:
-        target = targets.resolve(name, extra_targets(plugin_manager()))
+        target = targets.resolve(name)
     except UnknownTargetError as error:
         if is_named:
             raise

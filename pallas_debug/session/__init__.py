@@ -1,8 +1,9 @@
 """A session: captures kernels, compiles them in the background, notifies subscribers.
 
 options    options of a session
-queue      background compilation of captured kernels, and the subscriber that stores the results
+queue      background compilation of captured kernels, and storage of the results
 observer   collection of what running kernels report: findings, hints, prints
+subscriber base class of what a session notifies
 session    the session itself
 """
 
@@ -18,3 +19,4 @@ from pallas_debug.session.options import pretending as pretending
 from pallas_debug.session.options import resolve_targets as resolve_targets
 from pallas_debug.session.options import sanitizing as sanitizing
 from pallas_debug.session.session import Session as Session
+from pallas_debug.session.subscriber import Subscriber as Subscriber

@@ -31,10 +31,9 @@ class RunObserver:
     Args:
       checks: names of the checks; empty for none.
       prints: whether to collect prints.
-      found: called with each finding when it is first seen.
       printed: called with each print that is kept.
       skipped: called once for each kernel that is not checked, or only in part, and each reason.
-      report: called with exceptions raised by `found`, `printed` or `skipped`, which are not
+      report: called with exceptions raised by `printed` or `skipped`, which are not
         propagated.
     """
 
@@ -43,14 +42,12 @@ class RunObserver:
         *,
         checks: tuple[str, ...] = (),
         prints: bool = False,
-        found: Callable[[Finding], None] = lambda finding: None,
         printed: Callable[[PrintRecord], None] = lambda record: None,
         skipped: Callable[[Gap], None] = lambda gap: None,
         report: Callable[[PallasDebugError], None] = lambda problem: None,
     ) -> None:
         self.checks = checks
         self.prints = prints
-        self._on_found = found
         self._on_printed = printed
         self._on_skipped = skipped
         self._report = report
@@ -160,10 +157,7 @@ class RunObserver:
             or "machine" not in finding.engines
             or names.selects(self.checks, finding)
         ]
-        for finding in self._collector.add(*found):
-            kernel = finding.kernel
-            with guarded("report", f"reporting a finding in kernel `{kernel}`", self._report):
-                self._on_found(finding)
+        self._collector.add(*found)
 
     def printed(self, record: PrintRecord) -> None:
         """Keep and report a print, up to `MAX_PRINTS`."""

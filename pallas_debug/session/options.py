@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug.bridge import chip, platform
@@ -18,7 +17,6 @@ from pallas_debug.bridge.platform import leave_out_absent_tpu as leave_out_absen
 from pallas_debug.compiler import targets
 from pallas_debug.compiler.stages import DEFAULT, Stages
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Target
 
@@ -43,7 +41,7 @@ class Options:
       jobs: maximum number of compiler processes.
       epoch: sessions with an equal epoch share jax's caches; by default each has its own.
       checks: names of checks for running kernels (`checks/names.py`); empty for none.
-      prints: whether to record prints of interpreted kernels, and pass them to the plugins.
+      prints: whether to record prints of interpreted kernels, and pass them to the subscribers.
       switches: names of compilation switches (`compiler/switches.py`), such as `log_recorder`.
       stages: stages of compilations to keep besides Mosaic's, if there is a dump directory.
       stops_unfit: whether to stop the program at a kernel that does not fit into memory: of any
@@ -127,7 +125,7 @@ def sanitizing(asked: Interpret) -> Mode:
     return Mode.parse(defaults.SANITIZE_MODE)
 
 
-def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
+def resolve_targets(names: tuple[str, ...]) -> tuple[Target, ...]:
     """Return the targets with these names; `tpu` becomes the target of this host's device.
 
     Raises:
@@ -136,7 +134,7 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
     """
     if not names:
         return ()
-    found = targets.resolve_all(names, extra_targets(plugins))
+    found = targets.resolve_all(names)
     return tuple(_of_this_host() if t.name == targets.DEVICE.name else t for t in found)
 
 
@@ -167,7 +165,7 @@ def pretending(names: tuple[str, ...]) -> Iterator[None]:
     Raises:
       UnknownTargetError: an unknown name.
     """
-    (target, *_) = resolve_targets(names, plugin_manager())
+    (target, *_) = resolve_targets(names)
     platform.leave_out_absent_tpu()
     if platform.has_accelerator():
         yield

@@ -1,7 +1,7 @@
 """Writing and compilation of captured kernels in the background.
 
 Each kernel is compiled once per target, unless the dump directory already contains the result.
-Subscribers (`hooks.py`) are notified of every compilation; one of them, `StorePlugin`, stores it.
+Results go to the dump directory through `Stored`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-import pluggy
-
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.block_map import block_map
@@ -29,7 +27,6 @@ from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
 from pallas_debug.compiler.stages import Stages
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import guarded
-from pallas_debug.hooks import hookimpl, notify
 from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options
@@ -40,7 +37,7 @@ from pallas_debug.store.writer import Store
 Report = Callable[[PallasDebugError], None]
 
 
-class StorePlugin:
+class Stored:
     """Stores the results of a session in a dump directory, if it has one.
 
     Kernels are written in order by a thread, because flushing files takes longer than tracing, and
@@ -100,12 +97,11 @@ class StorePlugin:
         if self._process == os.getpid():
             self._thread.shutdown()
 
-    @hookimpl
-    def pallas_debug_compilation_finished(
+    def put_compilation(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
     ) -> None:
-        if not compilation.cached:
-            assert self._store is not None
+        """Write a compilation, unless it was found in the store."""
+        if self._store is not None and not compilation.cached:
             self.wait(kernel)  # a compilation without its kernel could not be read
             self._store.put_compilation(kernel, compilation, files)
 
@@ -143,14 +139,14 @@ class Queue:
     def __init__(
         self,
         options: Options,
-        plugins: pluggy.PluginManager,
+        stored: Stored,
         report: Report,
         store: Store | None,
     ) -> None:
         self.made: dict[tuple[str, str], Compilation] = {}
         self.lost: dict[tuple[str, str], PallasDebugError] = {}
         self.unfit: set[tuple[str, str]] = set()
-        self._plugins = plugins
+        self._stored = stored
         self._report = report
         self._store = store
         self._lock = threading.Lock()
@@ -356,10 +352,8 @@ class Queue:
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
     ) -> None:
         self.made[kernel.digest, compilation.target] = compilation
-        hook = "pallas_debug_compilation_finished"
-        made = {"kernel": kernel, "compilation": compilation, "files": files}
-        for problem in notify(self._plugins, hook, **made):
-            self._report(problem)
+        with guarded("store", f"writing a compilation of kernel `{kernel.name}`", self._report):
+            self._stored.put_compilation(kernel, compilation, files)
 
 
 def _is_refused(compilation: Compilation) -> bool:

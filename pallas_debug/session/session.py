@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pallas_debug import defaults
 from pallas_debug.bridge import chip, meaning, patches, platform
@@ -30,7 +30,6 @@ from pallas_debug.compiler.room import RoomCheck
 from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
-from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import KeptCalls, MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Hint, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
@@ -43,7 +42,8 @@ from pallas_debug.session.options import (
     require_checkable,
     resolve_targets,
 )
-from pallas_debug.session.queue import Queue, StorePlugin, open_store
+from pallas_debug.session.queue import Queue, Stored, open_store
+from pallas_debug.session.subscriber import Subscriber
 
 
 class Session:
@@ -61,7 +61,7 @@ class Session:
 
     Args:
       options: options of the session.
-      *plugins: plugins to notify of events.
+      *subscribers: objects to notify of events.
       runs: whether to also notify them of every run of a kernel.
       inform: called with messages about the whole run; by default they go to standard error.
 
@@ -72,7 +72,7 @@ class Session:
     def __init__(
         self,
         options: Options,
-        *plugins: object,
+        *subscribers: Subscriber,
         runs: bool = False,
         inform: Callable[[str], None] | None = None,
     ) -> None:
@@ -82,13 +82,13 @@ class Session:
         self.interpret_mode = checking(self._mode, options.checks)
         self._stopping = threading.Event()
         self.store = open_store(options, stop=self._stopping, inform=inform)
-        self.stored = StorePlugin(self.store, self.report)
-        self.plugins = plugin_manager(*([self.stored] if self.store else ()), *plugins)
-        self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
+        self.stored = Stored(self.store, self.report)
+        self._subscribers = subscribers
+        self.targets = self._wanted = resolve_targets(options.targets)
         needs_chip = (self._interprets or options.pretend) and not self.targets
         named = options.pretend if isinstance(options.pretend, str) else options.chip
         chip_name = named or (defaults.TARGET if needs_chip else None)
-        chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
+        chips = resolve_targets((chip_name,)) if chip_name else self.targets
         self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
         self.uncaptured: list[Gap] = []
@@ -100,8 +100,7 @@ class Session:
         self.observer = RunObserver(
             checks=options.checks,
             prints=options.prints,
-            found=lambda finding: self._publish("finding", finding=finding),
-            printed=lambda record: self._publish("print", record=record),
+            printed=lambda record: self._publish("printed", record),
             skipped=self._skipped,
             report=self.report,
         )
@@ -130,7 +129,7 @@ class Session:
             report=self.report,
         )
         self.callers = KernelCallers()
-        self.queue = Queue(options, self.plugins, self.report, self.store)
+        self.queue = Queue(options, self.stored, self.report, self.store)
         self._stack = contextlib.ExitStack()
         patches.require()
 
@@ -351,7 +350,7 @@ class Session:
         Raises:
           UnknownTargetError: an unknown target.
         """
-        before, self._wanted = self._wanted, resolve_targets(tuple(names), self.plugins)
+        before, self._wanted = self._wanted, resolve_targets(tuple(names))
         try:
             yield
         finally:
@@ -383,9 +382,9 @@ class Session:
         Raises:
           UnknownTargetError: an unknown target.
         """
-        target = self.chip or resolve_targets((defaults.TARGET,), self.plugins)[0]
+        target = self.chip or resolve_targets((defaults.TARGET,))[0]
         if isinstance(name, str):
-            (target,) = resolve_targets((name,), self.plugins)
+            (target,) = resolve_targets((name,))
         with self.answering(target, pretend=bool(name)):
             yield
 
@@ -461,12 +460,11 @@ class Session:
         return self.room.refusal(token, self.observer.found)
 
     def _keep(self, captured: capture.Capture) -> None:
-        """Notify the plugins of a new kernel; a part that fails does not affect the others."""
+        """Notify the subscribers of a new kernel, and store it."""
         kernel = captured.kernel
         for problem in captured.problems:
             self.report(problem)
-        jaxpr, source = captured.jaxpr, captured.source
-        self._publish("kernel_captured", kernel=kernel, jaxpr=jaxpr, source=source)
+        self._publish("kernel_captured", kernel)
         self.stored.put_kernel(captured)
 
     def ran(self, tokens: tuple[object, ...]) -> None:
@@ -477,7 +475,7 @@ class Session:
                 if captured is not None:
                     if self._wanted is not self.targets:  # jitted before these targets were set
                         self.queue.request_traced(captured, self._wanted)
-                    self._publish("kernel_used", kernel=captured.kernel)
+                    self._publish("kernel_used", captured.kernel)
 
     def failed(self, error: Exception) -> None:
         if finding := stops.finding_of(error):
@@ -489,9 +487,12 @@ class Session:
             if str(problem) not in {str(known) for known in self.problems}:
                 self.problems.append(problem)
 
-    def _publish(self, event: str, **kwargs: Any) -> None:
-        for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):
-            self.report(problem)
+    def _publish(
+        self, event: Literal["kernel_captured", "kernel_used", "printed"], value: object
+    ) -> None:
+        for subscriber in self._subscribers:
+            with self._guarded("hook", f"notifying {type(subscriber).__name__} of an event"):
+                getattr(subscriber, event)(value)
 
     def _guarded(self, boundary: Boundary, doing: str) -> AbstractContextManager[None]:
         """Record exceptions as problems: our bugs must not fail the program."""

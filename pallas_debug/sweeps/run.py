@@ -18,7 +18,6 @@ from pallas_debug.compiler import targets as target_names
 from pallas_debug.compiler.pool import default_jobs
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, UsageError
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.store.writer import open_store
 from pallas_debug.sweeps import predict as predicting
 from pallas_debug.sweeps import task as tasks
@@ -260,7 +259,7 @@ def _targets(given: str | Sequence[str] | None) -> tuple[str, ...]:
     names = target_names.split(given, defaults.TARGET)
     if not names:
         raise UsageError("a sweep needs a target, such as v5e")
-    return tuple(t.name for t in target_names.resolve_all(names, extra_targets(plugin_manager())))
+    return tuple(t.name for t in target_names.resolve_all(names))
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:

@@ -15,7 +15,6 @@ from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.partial import PartialResult
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import MachineError
-from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import interpreted
@@ -51,7 +50,7 @@ def expect(
       UsageError: the reference returned no arrays.
     """
     args, kwargs = call.values.args, call.values.kwargs
-    target = resolve_targets(tuple(chips), plugin_manager())[0]
+    target = resolve_targets(tuple(chips))[0]
     options = Options(interpret="auto", chip=target.name, epoch=("reference", target.name))
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)

@@ -15,7 +15,7 @@ from pallas_debug.bridge import platform
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.programs import algorithms
-from pallas_debug.errors import CannotRunError, KernelNotJudged, PallasDebugError, PluginError
+from pallas_debug.errors import CannotRunError, KernelNotJudged, PallasDebugError
 from pallas_debug.findings.facts import line_text
 from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Gap, Kernel
@@ -129,9 +129,9 @@ def ran(
 
 
 def session_problems(session: Session) -> list[str]:
-    """Errors of a session, but for those of plugins, and reasons why kernels are not judged."""
+    """Errors of a session, but for reasons why kernels are not judged."""
     lost = set(map(str, session.queue.lost.values()))
-    ours = (p for p in session.problems if not isinstance(p, PluginError | KernelNotJudged))
+    ours = (p for p in session.problems if not isinstance(p, KernelNotJudged))
     return [text for text in map(str, ours) if text not in lost]
 
 

@@ -16,12 +16,11 @@ from pallas_debug.comparison import gradients
 from pallas_debug.comparison.reference import name_of
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.compiler.targets import split as targets_by_name
-from pallas_debug.errors import PluginError, UsageError, meant
+from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.outputs import Dropped
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.hooks import hookimpl
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Finding, Hint, Kernel, Target
@@ -29,6 +28,7 @@ from pallas_debug.render import REAL_INPUTS, plural
 from pallas_debug.session import (
     Options,
     Session,
+    Subscriber,
     another_path,
     only_defines,
     resolve_targets,
@@ -244,7 +244,7 @@ def verify(
         return Verifier().of_function(function, args, kwargs, request, tick)
 
 
-class Verifier:
+class Verifier(Subscriber):
     """A verification: what is asked, the kernels, and the engines' answers as they arrive.
 
     Another thread may ask for the verdict so far at any time, such as the thread that stops a
@@ -417,7 +417,7 @@ class Verifier:
     def _targets(self) -> tuple[Target, ...]:
         """Targets for which the kernels are judged."""
         asked = tuple(self.session.targets)
-        return asked or tuple(resolve_targets(self._request.chips, self.session.plugins))
+        return asked or tuple(resolve_targets(self._request.chips))
 
     def _require_kernels(self, captures: Iterable[Capture], why: str, *, unless: bool) -> None:
         """Reject a function without kernels."""
@@ -426,8 +426,7 @@ class Verifier:
         if not captures and not self.session.uncaptured and not unless:
             raise UsageError(why)
 
-    @hookimpl
-    def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:
+    def kernel_captured(self, kernel: Kernel) -> None:
         captured = self._captured(kernel)
         if captured is not None and "static" in self._asked:
             targets = ask.traced_for(self.session, kernel, self._targets())
@@ -554,7 +553,6 @@ class Verifier:
             judged=judged,
         )
         problems += session_problems(session)
-        plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
         issues = [issue for captured in captures for issue in ask.known_issues(captured)]
         reasons = "\n".join(outcome.reason or "" for outcome in filled)
         return Verdict(
@@ -565,7 +563,7 @@ class Verifier:
             hints=hints,
             suppressed=suppressed,
             problems=tuple(p for p in dict.fromkeys(problems) if p not in reasons),
-            notes=(*dict.fromkeys([*notes, *plugins, *unused, *issues]), *idle),
+            notes=(*dict.fromkeys([*notes, *unused, *issues]), *idle),
             versions=dict(versions.installed()),
             reference=None if request.reference is None else name_of(request.reference),
         )

@@ -26,7 +26,6 @@ from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
 from pallas_debug_pytest import listener, marks
@@ -210,7 +209,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     assert running is not None
     name = getattr(request, "param", None) or marks.target_name(request.node)
     try:
-        (chip,) = resolve_targets((str(name),), plugin_manager())
+        (chip,) = resolve_targets((str(name),))
     except UnknownTargetError as error:
         raise pytest.UsageError(str(error)) from error
     with running.session.answering(chip):

@@ -24,7 +24,6 @@ from pallas_debug import render as text
 from pallas_debug.compiler import targets
 from pallas_debug.errors import MissingJaxError, PallasDebugError, UnknownTargetError
 from pallas_debug.guards import guarded, problem_of
-from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.installed import require_jax
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
@@ -325,7 +324,7 @@ def start(config: pytest.Config) -> None:
         if settings.watches:
             given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
             require_jax(f"pallas-debug ({', '.join(given)})")
-        targets.resolve_all((*settings.targets, settings.chip), extra_targets(plugin_manager()))
+        targets.resolve_all((*settings.targets, settings.chip))
     except (MissingJaxError, UnknownTargetError) as error:
         raise pytest.UsageError(str(error)) from error
     listen(config)

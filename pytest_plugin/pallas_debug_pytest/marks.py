@@ -18,9 +18,7 @@ import pytest
 from pallas_debug import defaults
 from pallas_debug.compiler import targets
 from pallas_debug.errors import MissingJaxError, PallasDebugError, meant
-from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.installed import require_jax
-from pallas_debug.model import Target
 from pallas_debug_pytest import FIXTURES, options
 from pallas_debug_pytest.options import OPTIONS
 
@@ -48,11 +46,10 @@ def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Ite
     Raises:
       pytest.UsageError: an invalid marker; the message includes its location.
     """
-    extra = extra_targets(plugin_manager())
     broken = set()
     for item in items:
         try:
-            item.stash[MARKS] = _read(item, extra)
+            item.stash[MARKS] = _read(item)
             if is_watched(item):
                 require_jax(f"{item.nodeid}, which asks for pallas-debug,")
         except (pytest.UsageError, MissingJaxError) as error:
@@ -80,11 +77,11 @@ def target_name(item: pytest.Item) -> str:
     return str(call.params.get("pallas_target", name) if call else name)
 
 
-def _read(item: pytest.Item, extra: tuple[Target, ...]) -> Marks:
+def _read(item: pytest.Item) -> Marks:
     found = Marks()
     for mark in reversed(list(item.iter_markers("pallas"))):  # the closest marker takes precedence
         try:
-            found = _with(found, mark, extra)
+            found = _with(found, mark)
         except (ValueError, PallasDebugError) as error:
             file, line, _ = item.location
             place = file if line is None else f"{file}:{line + 1}"
@@ -92,7 +89,7 @@ def _read(item: pytest.Item, extra: tuple[Target, ...]) -> Marks:
     return found
 
 
-def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
+def _with(marks: Marks, mark: pytest.Mark) -> Marks:
     signature = f"write {options.MARKER.partition(':')[0]}"
     if mark.args:
         raise ValueError(f"it takes only keyword arguments, not {mark.args[0]!r}; {signature}")
@@ -101,14 +98,14 @@ def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
         if name not in known:
             raise ValueError(f"it has no argument {name!r}{meant(name, known)}; {signature}")
         if value is not None:
-            marks = replace(marks, **{name: _parsed(name, value, extra)})
+            marks = replace(marks, **{name: _parsed(name, value)})
     return marks
 
 
 _EXAMPLES = {"interpret": "hlo", "check": "nan,index", "targets": "v5e,v6e", "pretend": "v6e"}
 
 
-def _parsed(name: str, value: object, extra: tuple[Target, ...]) -> Any:
+def _parsed(name: str, value: object) -> Any:
     """Return an argument's value: parsed by its option, if it is neither True nor False.
 
     Raises:
@@ -123,7 +120,7 @@ def _parsed(name: str, value: object, extra: tuple[Target, ...]) -> Any:
         raise ValueError(f"{name} must be a string, such as {_EXAMPLES[name]!r}, not {value!r}")
     parsed = options.named(name.removesuffix("s")).parse(value)
     if name in ("targets", "pretend") and not isinstance(parsed, bool):
-        targets.resolve_all(parsed, extra)
+        targets.resolve_all(parsed)
     return parsed
 
 

@@ -26,9 +26,8 @@ from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import Boundary, guarded, problem_of
-from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
-from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
+from pallas_debug.session import Options, Session, Subscriber, has_accelerator, resolve_targets
 from pallas_debug.session.options import Mode
 from pallas_debug_pytest import marks
 from pallas_debug_pytest.listener import NAME
@@ -160,7 +159,7 @@ class Running:
         return words
 
 
-class Watcher:
+class Watcher(Subscriber):
     """Session of a process that runs tests, and the currently running test."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
@@ -207,7 +206,7 @@ class Watcher:
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
-            targets = resolve_targets(settings.verify, self.session.plugins)
+            targets = resolve_targets(settings.verify)
             self._verification = Verification(self.session, [t.name for t in targets])
 
     def _opened(self, **options: object) -> Session:
@@ -231,15 +230,13 @@ class Watcher:
             session.run_id = str(worker.get("testrunuid", session.run_id))
         return session.__enter__()
 
-    # Hooks of the session. They are called within jax, so no exception may escape.
+    # Events of the session. They are called within jax, so no exception may escape.
 
-    @hookimpl
-    def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
+    def kernel_used(self, kernel: Kernel) -> None:
         if self.running is not None:
             self.running.used_by_call(kernel)
 
-    @hookimpl
-    def pallas_debug_print(self, record: PrintRecord) -> None:
+    def printed(self, record: PrintRecord) -> None:
         if self.running is not None:
             self.running.printed += 1
         sys.stdout.write(text.print_text(record) + "\n")

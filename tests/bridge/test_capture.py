@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from meshes import tensorcore_mesh
 
 from pallas_debug.model import CostEstimate, Kernel, SourceLine
-from pallas_debug.session import Options, Session
+from pallas_debug.session import Options, Session, Subscriber
 
 X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
 
@@ -96,15 +96,12 @@ def test_core_map_is_seen() -> None:
 def test_every_run_of_a_program_is_told_when_asked_for() -> None:
     used: list[str] = []
 
-    class Plugin:
-        from pallas_debug.hooks import hookimpl
-
-        @hookimpl
-        def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
+    class Listener(Subscriber):
+        def kernel_used(self, kernel: Kernel) -> None:
             used.append(kernel.name)
 
     function, other = jax.jit(double), jax.jit(lambda x: x + 1)
-    with Session(Options(), Plugin(), runs=True):
+    with Session(Options(), Listener(), runs=True):
         for _ in range(3):
             function(X)
             other(X)
@@ -222,7 +219,7 @@ def test_a_kernel_has_the_same_digest_in_every_process(run_python: Any, tmp_path
     code = """
 import jax, jax.numpy as jnp
 from pallas_debug_kernels import flash_attention
-from pallas_debug.session import Options, Session
+from pallas_debug.session import Options, Session, Subscriber
 q = jax.ShapeDtypeStruct((1, 1, 128, 128), jnp.float32)
 with Session(Options()) as session:
     jax.jit(flash_attention).lower(q, q, q)

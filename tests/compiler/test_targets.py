@@ -13,11 +13,9 @@ import pytest
 
 from pallas_debug.compiler import targets
 from pallas_debug.errors import UnknownTargetError
-from pallas_debug.model import Target
 
 BUILTIN = ["v4", "v5e", "v5p", "v6e", "tpu7x"]
 GPUS = ["a100", "a10", "l4", "h100", "h200", "b200", "b300", "rtxpro6000"]
-MINE = Target(name="mine", topology="v5e:4x4", device_kind="TPU v5 lite")
 
 
 @pytest.mark.parametrize(
@@ -54,10 +52,10 @@ def test_topology(name: str) -> None:
 )
 def test_unknown(name: str) -> None:
     with pytest.raises(UnknownTargetError) as error:
-        targets.resolve(name, [MINE])
+        targets.resolve(name)
     message = re.sub(r" \(did you mean [^)]*\?\)", "", str(error.value))
     assert message == (
-        f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, mine, tpu, a100, a10, l4, "
+        f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, tpu, a100, a10, l4, "
         "h100, h200, b200, b300, rtxpro6000, or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
     )
     assert error.value.name == name
@@ -89,12 +87,6 @@ def test_of_device() -> None:
     for kind in ("cpu", "TPU v2", ""):
         assert targets.of_device(kind) is None
     assert targets.resolve("tpu") == targets.DEVICE
-
-
-def test_targets_of_plugins() -> None:
-    assert targets.resolve("mine", [MINE]) == MINE
-    assert targets.resolve_all("mine,v5e", iter([MINE]))[0] == MINE
-    assert [t.name for t in targets.known([MINE])] == [*BUILTIN, "mine", "tpu", *GPUS]
 
 
 @pytest.mark.parametrize(

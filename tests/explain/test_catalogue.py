@@ -14,7 +14,7 @@ import pytest
 from pallas_debug import explain
 from pallas_debug.chips import CHIPS, Chip
 from pallas_debug.errors import UsageError
-from pallas_debug.explain import CATALOGUE, plugins, recognise
+from pallas_debug.explain import CATALOGUE, recognise
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 from pallas_debug.quantities import size_text
@@ -217,31 +217,12 @@ def test_an_unknown_name() -> None:
             explain.entry(name)
 
 
-def test_entries_of_plugins_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Explanation(id="lab", pattern="cumsum", kinds=("DataRace",), cause="a", advice="b")
-    monkeypatch.setattr(plugins, "explanations", lambda: (ours,))
-    text = "Unimplemented primitive in Pallas TPU lowering for tc: cumsum."
-    found = replace(ours, pattern="")
-    assert explain.explain(text) == found
-    failure = Failure(stage="lowering", type="NotImplementedError", message=text)
-    assert explain.of_failure(failure) == explain.explained(failure).explanation == found
-    race = explain.completed(Finding(kind="DataRace", kernel="k", message="two writes"))
-    assert (race.cause, race.advice) == ("a", "b")
-    assert explain.entry("lab") is ours
-
-
-def test_an_explanation_that_was_recorded_gives_way_to_a_plugin_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_explanation_that_was_recorded_is_kept() -> None:
     recorded = Explanation(id="recorded", cause="a", advice="b")
     failure = Failure(
         stage="compile", type="E", message="Cannot store scalars to VMEM", explanation=recorded
     )
     assert explain.of_failure(failure) is recorded
-    ours = Explanation(id="lab", pattern="scalars", cause="a", advice="b")
-    monkeypatch.setattr(plugins, "explanations", lambda: (ours,))
-    found = explain.of_failure(failure)
-    assert found.id == "lab"
     assert explain.explained(failure) == failure
 
 

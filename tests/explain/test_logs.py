@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug import explain
-from pallas_debug.explain import Occurrence, logs, plugins
-from pallas_debug.model import Explanation
+from pallas_debug.explain import Occurrence, logs
 
 STORE = "ValueError: Cannot store scalars to VMEM"
 GATHER = "NotImplementedError: Only take_along_axis-like gathers supported"
@@ -98,14 +97,6 @@ def test_what_others_say_too_needs_a_word_of_pallas_before_it_by_the_same_worker
     assert ids(found(f"{frame}\n{text}")) == [("index-map-arguments", 1, (2,))]
     assert found(f"[gw0] {frame}\n[gw1] {text}") == []
     assert found([frame, *["step"] * logs.BEFORE, text]) == []
-
-
-def test_entries_of_plugins_with_and_without_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for marks in ((), ("flux",)):
-        ours = Explanation(id="lab", pattern="flux cap", cause="?", advice="?", marks=marks)
-        monkeypatch.setattr(plugins, "explanations", lambda ours=ours: (ours,))
-        occurrences = explain.read(["a", "a flux capacitor", STORE]).occurrences
-        assert ids(occurrences) == [("lab", 1, (2,)), ("scalar-to-vmem", 1, (3,))]
 
 
 LARGE = """

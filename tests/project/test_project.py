@@ -95,7 +95,6 @@ def test_the_sdist_can_be_tested_and_has_no_ci_files(tmp_path: Path, run_python:
     [
         ("import pallas_debug", {"jax", "numpy", "click", "rich", "pluggy", "msgspec", "textual"}),
         ("import pallas_debug.store", {"jax", "numpy", "click", "textual"}),
-        ("import pallas_debug.hooks", {"jax", "numpy", "textual"}),
         (
             "import pallas_debug.compiler.pool, pallas_debug.compiler.targets",
             {"jax", "numpy", "textual"},

@@ -107,7 +107,7 @@ def test_the_doctor_says_what_is_missing(jaxless: Path, tmp_path: Path) -> None:
 
 CODE = """
 import pallas_debug
-from pallas_debug import explain, hookimpl, open_dumps
+from pallas_debug import explain, open_dumps
 
 print(open_dumps("dumps").kernels()[0].kernel.name)
 for name in ("check", "compile", "debug", "dump", "interpret", "verify"):

@@ -20,8 +20,8 @@ import pallas_debug
 from pallas_debug.bridge import versions
 from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.model import Compilation, Dump, Kernel, Target
-from pallas_debug.session import Options, Session
+from pallas_debug.model import Compilation, Dump, Kernel
+from pallas_debug.session import Options, Session, Subscriber
 from pallas_debug.store import open_dumps
 
 ALL = tuple(t.name for t in targets.BUILTIN)
@@ -274,51 +274,27 @@ def test_leaving_by_ctrl_c_stops_at_once_and_leaves_nothing_running(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_plugins_hear_of_everything_and_bring_targets(tmp_path: Path) -> None:
+def test_subscribers_hear_of_every_kernel_even_if_another_one_raises(tmp_path: Path) -> None:
     heard: list[tuple[str, str]] = []
 
-    class Plugin:
-        @pallas_debug.hookimpl
-        def pallas_debug_targets(self) -> list[Target]:
-            return [Target(name="mine", topology="v5e:2x2", device_kind="TPU v5 lite")]
-
-        @pallas_debug.hookimpl
-        def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str) -> None:
-            assert "let jaxpr" in jaxpr or "lambda" in jaxpr
-            heard.append(("captured", kernel.name))
-
-        @pallas_debug.hookimpl
-        def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
-            heard.append(("used", kernel.name))
-
-        @pallas_debug.hookimpl
-        def pallas_debug_compilation_finished(
-            self, kernel: Kernel, compilation: Compilation, files: dict[str, Any]
-        ) -> None:
-            assert "mosaic.mlir" in files
-            heard.append((compilation.target, kernel.name))
-
-    with Session(Options(dumps=tmp_path, targets=("mine",)), Plugin()):
-        vector_add(jnp.ones(1024), jnp.ones(1024))
-    assert heard == [("captured", "vector_add"), ("used", "vector_add"), ("mine", "vector_add")]
-
-
-@pytest.mark.slow
-def test_a_plugin_that_raises_costs_no_other_the_news(tmp_path: Path) -> None:
-    class Bad:
-        @pallas_debug.hookimpl
-        def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:
+    class Bad(Subscriber):
+        def kernel_captured(self, kernel: Kernel) -> None:
             raise RuntimeError(f"no {kernel.name} for me")
 
-    with Session(Options(dumps=tmp_path, targets=("v5e",)), Bad()) as session:
+    class Listener(Subscriber):
+        def kernel_captured(self, kernel: Kernel) -> None:
+            heard.append(("captured", kernel.name))
+
+        def kernel_used(self, kernel: Kernel) -> None:
+            heard.append(("used", kernel.name))
+
+    with Session(Options(dumps=tmp_path, targets=("v5e",)), Bad(), Listener()) as session:
         vector_add(jnp.ones(1024), jnp.ones(1024))
+    assert heard == [("captured", "vector_add"), ("used", "vector_add")]
     assert session.dumps[0].compilation("v5e").ok
     assert open_dumps(str(tmp_path)).kernels()[0].kernel is not None
     (problem,) = session.problems
-    assert "raised RuntimeError in pallas_debug_kernel_captured: no vector_add for me." in str(
-        problem
-    )
-    assert "pallas-debug continued without it; report it to the plugin's authors." in str(problem)
+    assert "notifying Bad of an event: RuntimeError: no vector_add for me" in str(problem)
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "a/../b\x1b[2J", "ü" * 300])
