@@ -22,10 +22,7 @@ MAX_SETTINGS = 4096
 """Maximum number of settings of a sweep."""
 
 SETTING_MARGIN = 5.0
-"""Seconds past a setting's time limit before its process is killed, if its compiler was not."""
-
-WORKER_EXIT = 10.0
-"""Seconds to wait for a killed worker process to exit."""
+"""Seconds past a setting's time limit after which workers that finish nothing count as hung."""
 
 COMPILE_TIMEOUT = 120.0
 """Time limit in seconds for one compilation."""

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,14 @@ from pallas_debug.sweeps.grid import Setting, settings
 from pallas_debug.sweeps.predict import Prediction
 from pallas_debug.sweeps.result import SettingFailure, SettingResult, SweepResult, ranked
 from pallas_debug.sweeps.task import SweepTask
-from pallas_debug.sweeps.workers import LocalWorkers, SettingTimeout, WorkerDied
+from pallas_debug.sweeps.workers import START, LocalWorkers
 
 _TICK = 0.1
+
+_BROKEN = (
+    " Its output is above. If the script that starts the sweep does its own work when it is "
+    "imported, put that under `if __name__ == '__main__':`"
+)
 
 _DROPPED = "the executor cancelled settings that it had accepted: it was shut down meanwhile"
 
@@ -125,12 +131,9 @@ def sweep(
             for number, setting in enumerate(wanted)
         ]
         if executor is None:
-            limit = timeout + defaults.SETTING_MARGIN
-            workers = LocalWorkers(min(jobs or default_jobs(), len(todo)), limit)
-            stack.callback(workers.shutdown, cancel_futures=True)
-            run.follow(workers, todo, progress)
-        else:
-            run.follow(executor, todo, progress)
+            executor = workers = LocalWorkers(min(jobs or default_jobs(), len(todo)))
+            stack.callback(workers.kill)
+        run.follow(executor, todo, progress)
     found = replace(run.result(name, time.monotonic() - began), predictions=predictions)
     run.check(found)
     return found
@@ -155,7 +158,7 @@ class _Run:
             for task in todo:
                 futures[executor.submit(tasks.run, task)] = task
             pending = set(futures)
-            latest = time.monotonic()
+            latest = time.monotonic() + START * isinstance(executor, LocalWorkers)
             while pending:
                 done, pending = concurrent.futures.wait(
                     pending, timeout=_TICK, return_when=concurrent.futures.FIRST_COMPLETED
@@ -169,7 +172,7 @@ class _Run:
                 if progress is not None:
                     progress(len(self.results), len(todo))
                 quiet = time.monotonic() - latest
-                if not isinstance(executor, LocalWorkers) and quiet > patience:
+                if quiet > patience:
                     self.problems.append(
                         f"no setting was finished for {quiet:.0f} s, which is longer than one may "
                         "take: workers hang, or none is left"
@@ -190,7 +193,8 @@ class _Run:
         if isinstance(error, DumpDirectoryError):
             raise error
         if isinstance(error, concurrent.futures.BrokenExecutor):
-            self._has_problem(f"the executor broke: {type(error).__name__}: {error}")
+            hint = _BROKEN if isinstance(error, BrokenProcessPool) else ""
+            self._has_problem(f"the executor broke: {type(error).__name__}: {error}{hint}")
             return
         if error is not None:
             self._failed(task, error)
@@ -203,11 +207,10 @@ class _Run:
 
     def _failed(self, task: SweepTask, error: BaseException) -> None:
         message = f"{error}".strip() or "no message"
-        is_ours = isinstance(error, (WorkerDied, SettingTimeout))
         failure = SettingFailure(
-            stage="timeout" if isinstance(error, SettingTimeout) else "worker",
+            stage="worker",
             type=type(error).__name__,
-            message=message if is_ours else f"{type(error).__name__}: {_shortened(message)}",
+            message=f"{type(error).__name__}: {_shortened(message)}",
         )
         self.results[task.number] = tuple(
             SettingResult(setting=task.setting.texts, target=target, failure=failure)
