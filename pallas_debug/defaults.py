@@ -47,10 +47,6 @@ MAX_SIMULATED_STEPS = 2_000_000
 loops that access no memory are not counted. The machine stops a loop that counts to a bound after
 this many iterations."""
 
-MAX_BUSY = 1800.0
-"""Seconds of both time and CPU time after which `verify` considers a program endless, unless
-`--stop-after` sets another limit."""
-
 MEMORY_SHARE = 0.8
 """Share of the computer's memory that a process may use while it runs a kernel on the machine."""
 

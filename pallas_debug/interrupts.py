@@ -5,7 +5,7 @@ If a callback of the program runs there, XLA turns the `KeyboardInterrupt` into 
 the test fails, and pytest continues with the next test. Therefore a separate thread, which Python's
 C handler wakes through `signal.set_wakeup_fd`, counts the signals. Our callbacks abort their
 program when the count has changed, and `is_cause` tells callers whether a `JaxRuntimeError` was
-caused by ctrl+c. The same thread ends a command on SIGTERM (`terminating`), which a Python handler
+caused by ctrl+c. The same thread ends a command on SIGTERM, which a Python handler
 could do only after XLA has returned.
 """
 
@@ -106,7 +106,10 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextlib.contextmanager
 def listening(
-    *, ends: Callable[[], object] | None = None, hint: Callable[[], object] | None = None
+    *,
+    ends: Callable[[], object] | None = None,
+    hint: Callable[[], object] | None = None,
+    terminates: Callable[[], object] | None = None,
 ) -> Iterator[None]:
     """Count each ctrl+c in this block.
 
@@ -116,6 +119,7 @@ def listening(
     Args:
       ends: called in another thread on the second ctrl+c, to end the process.
       hint: called in another thread if the block still runs `HINT_AFTER` seconds after a ctrl+c.
+      terminates: called in another thread on SIGTERM, unless other code handles it.
     """
     global _listener
     if (
@@ -131,38 +135,18 @@ def listening(
         yield
         return
     listener = _listener = _listener or _Listener()
-    listener.ends, listener.hint = ends, hint
+    listener.ends, listener.hint, listener.terminates = ends, hint, terminates
     signal.set_wakeup_fd(listener.write, warn_on_full_buffer=False)
+    if terminates is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _wake)
     try:
         yield
     finally:
-        listener.ends = listener.hint = None
+        listener.ends = listener.hint = listener.terminates = None
         with contextlib.suppress(ValueError):  # the block ends in another thread
             now = signal.set_wakeup_fd(-1)
             if now not in (-1, listener.write):  # set by other code in the meantime
                 signal.set_wakeup_fd(now)
-
-
-@contextlib.contextmanager
-def terminating(ends: Callable[[], object]) -> Iterator[None]:
-    """Call `ends` in another thread on SIGTERM, even while XLA runs in this thread.
-
-    Blocks may be nested; the innermost one counts. A no-op outside `listening`, and if other code
-    handles SIGTERM.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    if _listener is None or handler not in (signal.SIG_DFL, _wake):
-        yield
-        return
-    before = _listener.terminates
-    _listener.terminates = ends
-    signal.signal(signal.SIGTERM, _wake)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        if _listener is not None:  # None in a forked process
-            _listener.terminates = before
 
 
 def _wake(*_: object) -> None:

@@ -75,7 +75,8 @@ def _value(kind: click.ParamType) -> str:
 
 
 def exit_codes() -> str:
-    from pallas_debug.cli.exits import MEANING, OUTCOMES
+    from generator.outcomes import OUTCOMES
+    from pallas_debug.cli.exits import MEANING
 
     rows = [[f"`{code.value}`", f"`{code.name}`", text] for code, text in MEANING.items()]
     outcomes = [[text, f"`{code.value}`"] for text, code in OUTCOMES.items()]

@@ -45,7 +45,8 @@ def llms() -> str:
 
 def _guide() -> str:
     """Instructions for programs and coding assistants that use the commands."""
-    from pallas_debug.cli.exits import MEANING, OUTCOMES
+    from generator.outcomes import OUTCOMES
+    from pallas_debug.cli.exits import MEANING
     from pallas_debug.cli.group import COMMANDS
     from pallas_debug.cli.output import SCHEMAS
 

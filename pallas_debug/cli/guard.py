@@ -50,7 +50,7 @@ def guarded(command: click.Command) -> NoReturn:
         os._exit(Exit.TERMINATED)
 
     try:
-        with interrupts.listening(ends=_end, hint=_hint), interrupts.terminating(terminate):
+        with interrupts.listening(ends=_end, hint=_hint, terminates=terminate):
             code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
         _print_message(str(error))

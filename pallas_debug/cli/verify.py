@@ -12,7 +12,6 @@ import click
 from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
-from pallas_debug.cli.deadline import Cause, deadline
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
@@ -110,15 +109,6 @@ class VerifyOptions(shared.ProgramOptions):
         help="For --search, the seed of the inputs; by default a new one.",
         hidden=True,
     )
-    stop_after: float | None = shared.option(
-        "--stop-after",
-        type=shared.SECONDS,
-        metavar="SECONDS",
-        help="End the command after this time, and name the line where the program was; by default "
-        f"after {defaults.MAX_BUSY:,.0f} s of CPU time. A kernel that does not end is stopped "
-        "earlier.",
-        hidden=True,
-    )
     as_json: bool = shared.as_json()
     sarif: Path | None = shared.option(
         "--sarif",
@@ -159,24 +149,16 @@ def run(options: VerifyOptions) -> int:
             raise UsageError(f"{name} applies to --search: pass that as well")
     verifier = Verifier(options.what)
 
-    def show_stopped(why: str) -> None:
-        _show(verifier.stopped(why, options.reference), options)
-
-    def stop(where: str, cause: Cause) -> Exit:
-        show_stopped(_why(options, where, cause))
-        return Exit.CANNOT_RUN
-
-    with deadline(options.stop_after, stop):
-        try:
-            with programs.pretending(options), output.status(lambda: verifier.progress):
-                verdict = _verdict(options, verifier)
-        except PallasDebugError:
-            raise
-        except KeyboardInterrupt:
-            show_stopped("stopped by ctrl+c")
-            raise
-        except Exception as error:
-            raise problem_of(error, "engine", f"verifying {options.what}") from error
+    try:
+        with programs.pretending(options), output.status(lambda: verifier.progress):
+            verdict = _verdict(options, verifier)
+    except PallasDebugError:
+        raise
+    except KeyboardInterrupt:
+        _show(verifier.stopped("stopped by ctrl+c", options.reference), options)
+        raise
+    except Exception as error:
+        raise problem_of(error, "engine", f"verifying {options.what}") from error
     code = _show(verdict, options)
     output.follow(next_command(verdict, options), as_json=options.as_json)
     return code
@@ -210,21 +192,6 @@ def _show(verdict: Verdict, options: VerifyOptions) -> Exit:
 
         output.write_file(options.sarif, output.json_text(sarif(verdict)))
     return exit_code(verdict)
-
-
-def _why(options: VerifyOptions, where: str, cause: Cause) -> str:
-    """Return what stopped a program, and where it was."""
-    if cause == "SIGTERM":
-        return f"stopped by SIGTERM, at {where}"
-    if options.stop_after is not None:
-        return (
-            f"stopped after {options.stop_after:g} s (--stop-after), at {where}: the program hangs "
-            "there, or needs more time"
-        )
-    return (
-        f"stopped after {defaults.MAX_BUSY:,.0f} s of CPU time, at {where}: the program hangs "
-        "there, or needs more time; --stop-after SECONDS sets another limit"
-    )
 
 
 command = shared.make("verify", VerifyOptions, run, needs_jax=True)

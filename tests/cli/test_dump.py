@@ -219,7 +219,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "--to=", "script.py"], "Invalid value for '-o' / '--to': the path is empty."),
     (["ls", ""], "Invalid value for '[WHERE]': the path is empty."),
     (["explain", ""], "say what to explain: a file, a directory of dumps"),
-    (["verify", "script.py", "--stop-after=nan"], "'--stop-after': nan is not a number."),
+    (["verify", "script.py", "--budget=nan"], "'--budget': nan is not a number."),
     (["stats", "-m", "script"], "pallas-debug dump -m script"),
     (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program "
      "call kernels only on a TPU, or only define them?"),

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from conftest import installed
+from generator.outcomes import OUTCOMES
 
 import pallas_debug
-from pallas_debug.cli.exits import MEANING, OUTCOMES, Exit
+from pallas_debug.cli.exits import MEANING, Exit
 from pallas_debug.cli.group import COMMANDS
 
 ROWS = """
@@ -178,10 +179,9 @@ ELSEWHERE = {
     "jax or libtpu is missing or incompatible",  # project/test_without_jax.py
     "`doctor` found that kernels cannot be dumped",  # project/test_without_jax.py
     "`browse` was ended by a signal, or its terminal went away",  # tui/test_terminal.py
-    "`verify` was ended by SIGTERM, and printed what was judged until then",  # test_interrupts.py
     "an internal error in pallas-debug",  # test_hostile.py
     "ctrl+c",
-    "a command other than `verify`, `browse` and `step` was ended by SIGTERM",  # test_interrupts.py
+    "a command other than `browse` was ended by SIGTERM",  # test_interrupts.py
 }
 """Outcomes with a test of their own, below or where it says."""
 

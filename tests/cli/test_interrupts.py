@@ -140,35 +140,23 @@ def right(x):
     return x
 """
 
-IN_XLA = (
-    "threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start(); "
-    "jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, x: x * 1.5 % 7, 1.0))(2_000_000_000)"
-    ".block_until_ready()"
-)
 IN_PYTHON = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "end, code, why",
-    [
-        pytest.param(IN_XLA, 3, "stopped by SIGTERM, at stopped.py:11, `threading.", id="term"),
-        pytest.param(IN_PYTHON, 130, "stopped by ctrl+c", id="ctrl+c"),
-    ],
-)
 def test_verify_prints_what_was_answered_before_it_was_stopped(
-    command: Any, tmp_path: Path, end: str, code: int, why: str
+    command: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "stopped.py").write_text(STOPPED.replace("END", end))
+    (tmp_path / "stopped.py").write_text(STOPPED.replace("END", IN_PYTHON))
     options = ("--reference=stopped:right", "-e", "static,machine,values")
     done = command("verify", "stopped:add", "--arg=f32[8,128]", *options)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 130, done.stderr
     header, row, *_ = done.stdout.splitlines()
     assert header.split() == ["kernel", "static", "machine", "values"]
     assert row.split() == ["kernel", "FOUND", "?", "?"]
     assert "no reference" not in done.stdout
     assert "BlockOutOfBounds in kernel `kernel`" in done.stdout
-    assert f"not judged: kernel machine, kernel values: {why}" in done.stdout
+    assert "not judged: kernel machine, kernel values: stopped by ctrl+c" in done.stdout
     assert f"note: {NOT_CONCLUDED}" in done.stdout
 
 

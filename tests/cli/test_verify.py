@@ -370,32 +370,6 @@ def test_a_reference_that_cannot_be_compared_with_is_a_usage_error(
         assert "jax/_src" not in done.stderr
 
 
-ENDLESS = """
-import time
-
-def waits(x):
-    while True:
-        time.sleep(0.1)
-"""
-
-
-@pytest.mark.slow
-def test_a_program_that_does_not_return_is_stopped_at_its_line(
-    command: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "endless.py").write_text(ENDLESS)
-    (tmp_path / "script.py").write_text("from endless import waits\nwaits(0)\n")
-    for what, args in (("endless:waits", ["--arg=f32[8]"]), ("script.py", [])):
-        done = command("verify", what, *args, "-e", "static,machine", "--stop-after", "8")
-        assert done.returncode == 3, done.stderr
-        *_, last = done.stdout.splitlines()
-        assert last == (
-            f"{what}: nothing was judged (trace: stopped after 8 s (--stop-after), at "
-            "endless.py:6, `time.sleep(0.1)`: the program hangs there, or needs more "
-            "time); nothing is known about its kernels"
-        )
-
-
 def next_of(verdict: Verdict, *words: str) -> str:
     with verify.command.make_context("verify", list(words)) as context:
         return verify.next_command(verdict, verify.VerifyOptions(**context.params))

@@ -84,7 +84,7 @@ def test_the_sdist_can_be_tested_and_has_no_ci_files(tmp_path: Path, run_python:
     assert not left_out
     tests = [
         tree / "tests" / "project" / "test_layout.py",
-        tree / "tests" / "cli" / "test_deadline.py",
+        tree / "tests" / "cli" / "test_colour.py",
     ]
     done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tree}", *tests)
     assert done.returncode == 0, done.stdout + done.stderr
