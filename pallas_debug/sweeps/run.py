@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,6 @@ from pallas_debug.sweeps.task import SweepTask
 from pallas_debug.sweeps.workers import START, LocalWorkers
 
 _TICK = 0.1
-
-_BROKEN = (
-    " Its output is above. If the script that starts the sweep does its own work when it is "
-    "imported, put that under `if __name__ == '__main__':`"
-)
 
 _DROPPED = "the executor cancelled settings that it had accepted: it was shut down meanwhile"
 
@@ -167,6 +161,8 @@ class _Run:
                     latest = time.monotonic()
                     if future.cancelled():  # not by us: the setting is unfinished
                         self._has_problem(_DROPPED)
+                    elif isinstance(executor, LocalWorkers) and executor.has_died(future):
+                        self._has_problem(self._died(todo, executor.jobs))
                     else:
                         self._take(futures[future], future)
                 if progress is not None:
@@ -193,13 +189,20 @@ class _Run:
         if isinstance(error, DumpDirectoryError):
             raise error
         if isinstance(error, concurrent.futures.BrokenExecutor):
-            hint = _BROKEN if isinstance(error, BrokenProcessPool) else ""
-            self._has_problem(f"the executor broke: {type(error).__name__}: {error}{hint}")
+            self._has_problem(f"the executor broke: {type(error).__name__}: {error}")
             return
         if error is not None:
             self._failed(task, error)
             return
         self.results[task.number] = future.result()
+
+    def _died(self, todo: Sequence[SweepTask], jobs: int) -> str:
+        unfinished = [str(task.setting) for task in todo if task.number not in self.results]
+        return (
+            f"a worker process died, whose output is above. Running were "
+            f"{'; '.join(unfinished[:jobs])}. If the script that starts the sweep does its own "
+            "work when it is imported, put that under `if __name__ == '__main__':`"
+        )
 
     def _has_problem(self, sentence: str) -> None:
         if sentence not in self.problems:

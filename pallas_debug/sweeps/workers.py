@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 START = 120.0
@@ -20,6 +21,7 @@ class LocalWorkers(ProcessPoolExecutor):
     def __init__(self, jobs: int) -> None:
         context = multiprocessing.get_context("spawn")
         super().__init__(jobs, mp_context=context, initializer=_prepare)
+        self.jobs = jobs
         self._others = set(multiprocessing.active_children())
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -30,6 +32,10 @@ class LocalWorkers(ProcessPoolExecutor):
             return super().submit(fn, *args, **kwargs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def has_died(self, future: Future[Any]) -> bool:
+        """Return whether a task that is done has no result because a process died."""
+        return isinstance(future.exception(), BrokenProcessPool)
 
     def kill(self) -> None:
         """End the processes, also in the middle of tasks; their compilers end with them."""

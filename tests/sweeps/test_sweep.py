@@ -325,6 +325,9 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
     rows = [line.split("	") for line in first.stdout.splitlines()]
     assert [row[1:3] for row in rows] == [["'ok'", "64"], ["'ok'", "8"]]
     assert "best for v5e: mode='ok', block=64: " in first.stderr
+    assert "a worker process died, whose output is above. Running were mode='die', block=8. " in (
+        first.stderr
+    )
     assert "put that under `if __name__ == '__main__':`" in first.stderr
     assert "2 of 4 settings have no result; run the same command again" in first.stderr
     words[-3] = "mode='ok'"
