@@ -163,34 +163,13 @@ class OperationCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberedLine:
-    """A line of a text; the first has number 1."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedLines:
-    """Lines of a hunk.
-
-    Attributes:
-      tag: `equal`, `replace`, `delete` or `insert`.
-    """
-
-    tag: str
-    old: tuple[NumberedLine, ...]
-    new: tuple[NumberedLine, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class DiffedTexts:
     """The difference between two texts.
 
     Attributes:
       removed, added: numbers of lines.
       operations: operations whose number changed, by name.
-      hunks: changes with lines of context; empty with `--summary`.
+      lines: a unified diff; empty with `--summary`.
     """
 
     old: TextName
@@ -199,7 +178,7 @@ class DiffedTexts:
     removed: int
     added: int
     operations: dict[str, OperationCounts]
-    hunks: tuple[tuple[ChangedLines, ...], ...]
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,22 +209,10 @@ class GrepMatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrepText:
-    """A text with matching lines; `count` is null with `--files`."""
-
-    kernel: str
-    target: str | None
-    stage: str
-    path: str
-    count: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class GrepDocument:
-    """Output of `grep --json`; `texts` in place of `matches` with `--count`."""
+    """Output of `grep --json`."""
 
     matches: tuple[GrepMatch, ...]
-    texts: tuple[GrepText, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,33 +230,13 @@ class SourceLineCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineOperation:
-    """An operation that comes from the requested line, at `line` of its text."""
-
-    line: int
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineOperations:
-    """Operations in one stage or pass."""
-
-    kernel: str
-    target: str | None
-    stage: str
-    operations: tuple[LineOperation, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class AnnotatedSource:
     """What comes from the lines of a kernel for a target.
 
     Attributes:
-      stage: null with `--line`, unless a pass was given; `bundles` with `--cost`.
+      stage: `bundles` with `--cost`.
       file: the kernel's own file, as the compiler names it.
-      lines: present without `--line` and `--cost`.
-      texts: present with `--line`, without `--cost`.
+      lines: present without `--cost`.
       costs: present with `--cost`, most expensive line first.
     """
 
@@ -298,7 +245,6 @@ class AnnotatedSource:
     stage: str | None
     file: str | None
     lines: tuple[SourceLineCounts, ...]
-    texts: tuple[LineOperations, ...]
     costs: tuple[LineCost, ...]
 
 

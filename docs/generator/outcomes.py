@@ -14,7 +14,6 @@ OUTCOMES: dict[str, Exit] = {
     "the program raised an exception when it was imported, traced or run": Exit.FAILED,
     "the program exited with a status other than 0": Exit.FAILED,
     "`verify` found something, whether or not it could judge the rest": Exit.FAILED,
-    "an interpreter found a fault in a kernel of a script that `dump` ran": Exit.FAILED,
     "`grep` found nothing, `explain` recognised nothing": Exit.FAILED,
     "unknown command or option, a missing argument, a value that does not parse": Exit.USAGE,
     "unknown target, kernel, stage, pass, engine, check, switch or mode": Exit.USAGE,

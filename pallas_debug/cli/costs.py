@@ -160,10 +160,3 @@ def cells(cost: LineCost) -> str:
     spilled = " ".join(f"{count:5,}" if count else f"{'-':>5}" for count in counts)
     copies = f"{cost.copies:4,}" if cost.copies else "   -"
     return f"{cost.share:7.1%} {own:>7} {cost.bundles:7,} {spilled} {copies}"
-
-
-def units(cost: LineCost) -> str:
-    """Units that a line uses, calls included, as a trailing comment."""
-    if not cost.own_share or not cost.units:
-        return ""
-    return "  # " + ", ".join(f"{name} {count:,}" for name, count in cost.units.items())

@@ -330,23 +330,5 @@ def _as_json(
             name: {"before": before, "after": after}
             for name, (before, after) in counts.changed.items()
         },
-        "hunks": [] if options.summary else _hunks(different),
+        "lines": [] if options.summary else list(different.unified(old.label, new.label)),
     }
-
-
-def _hunks(different: Diff) -> list[list[dict[str, Any]]]:
-    return [
-        [
-            {
-                "tag": change.tag,
-                "old": _numbered(different.old, change.old),
-                "new": _numbered(different.new, change.new),
-            }
-            for change in hunk
-        ]
-        for hunk in different.hunks()
-    ]
-
-
-def _numbered(side: Any, numbers: range) -> list[dict[str, Any]]:
-    return [{"line": side.numbers[n] + 1, "text": side.lines[n]} for n in numbers]

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DumpOptions(shared.ProgramOptions, shared.KeepOptions):
-    interpret: str | None = shared.option(
-        "--interpret",
-        metavar="MODE",
-        help="How to run the kernels of a script: auto, hlo, tpu, gpu, machine, off, with "
-        "parameters as in tpu,detect_races; auto by default if there is no accelerator.",
-    )
     as_json: bool = shared.as_json()
 
 
@@ -164,7 +158,6 @@ def _of_program(options: DumpOptions) -> _Dumped:
         Options(
             dumps=options.directory,
             targets=targets.split(",".join(options.targets)) or ("",),
-            interpret=options.interpret,
             timeout=options.timeout,
             jobs=options.jobs,
             prints=True,
@@ -172,7 +165,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
             stages=stages.parse(options.stages),
         ),
         Prints(),
-        *([Notice()] if options.interpret is None else []),
+        Notice(),
     )
     with session:
         error = programs.execute(what, options.rest, module=options.module)
@@ -221,16 +214,8 @@ def _stopped(
 
 def _record(session: Session, name: str) -> None:
     """Record the run of a program, with what its kernels printed and its interpreters found."""
-    judged = {}
-    if session.interpret_mode.sanitizes:
-        from pallas_debug.verdict.interpreted import judged_as_it_ran
-
-        mode = session.interpret_mode
-        judged = {
-            kernel.digest: judged_as_it_ran(kernel, session, mode) for kernel in session.kernels
-        }
     observed = session.observer
-    session.record_run(name, prints=observed.records, findings=observed.findings, judged=judged)
+    session.record_run(name, prints=observed.records, findings=observed.findings)
 
 
 def _report_misplaced_options(options: DumpOptions) -> None:

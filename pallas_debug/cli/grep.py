@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,9 +31,6 @@ class GrepOptions:
     where: Path = shared.argument(type=shared.PLACE, default=defaults.DIRECTORY)
     ignore_case: bool = shared.option("-i", "--ignore-case", help="Ignore upper and lower case.")
     fixed: bool = shared.option("-F", "--fixed", help="PATTERN is plain text.")
-    count: bool = shared.option(
-        "-c", "--count", help="Print the number of matching lines per text."
-    )
     kernel: str | None = shared.option("-k", "--kernel", help="Only this kernel.")
     target: str | None = shared.option(
         "-t", "--target", help="Only these targets, joined by commas."
@@ -70,10 +67,7 @@ def run(options: GrepOptions) -> int:
     wanted = TextFilter(kernel=kernel, targets=targets, stage=options.stage)
     texts = list(texts_in(place.root, wanted, problems.append))
     _check_names(place, targets, options.stage, texts)
-    if options.count:
-        found = _counts(texts, query, problems, as_json=options.as_json)
-    else:
-        found = _hits(texts, query, problems, as_json=options.as_json)
+    found = _hits(texts, query, problems, as_json=options.as_json)
     for problem in problems:
         output.message(problem)
     if found is not None:
@@ -117,35 +111,6 @@ def _check_names(
     )
 
 
-def _counts(
-    texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool
-) -> _First:
-    """Print the numbers of matching lines, and return the first text that has one."""
-    from pallas_debug.ir import search
-
-    first: _First = None
-    found: list[dict[str, Any]] = []
-    paths = (t.path for t in texts)
-    counted = search.count(paths, query, opened=_opener(texts))
-    for text, (path, number, problem) in zip(texts, counted, strict=True):
-        if problem:
-            problems.append(problem)
-        if not number:
-            continue
-        first = first or (text, 1)
-        found.append(_place(text) | {"count": number})
-        if not as_json:
-            output.echo(f"{path}:{number}")
-    if as_json:
-        output.print_json("grep", {"matches": [], "texts": found})
-    return first
-
-
-def _opener(texts: Sequence[StoredText]) -> Callable[[Path], int]:
-    by_path = {text.path: text for text in texts}
-    return lambda path: by_path[path].open()
-
-
 def _hits(
     texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool
 ) -> _First:
@@ -160,7 +125,7 @@ def _hits(
         else:
             _print(hit)
     if as_json:
-        output.print_json("grep", {"matches": rows, "texts": []})
+        output.print_json("grep", {"matches": rows})
     return first
 
 
@@ -170,7 +135,7 @@ def _found(
     from pallas_debug.ir import search
 
     by_path = {text.path: text for text in texts}
-    for event in search.search(by_path, query, opened=_opener(texts)):
+    for event in search.search(by_path, query, opened=lambda path: by_path[path].open()):
         if isinstance(event, search.Hit):
             yield by_path[event.path], event
         elif event.problem:

@@ -245,8 +245,6 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump", "-m", "scirpt"], "there is no module 'scirpt' (did you mean 'script'?)"),
     (["dump", "scirpt.py:f"], "no such file: scirpt.py (did you mean 'script.py'?)"),
     (["dump", "--switch=log_recordr", "script.py"], "'log_recordr' (did you mean 'log_recorder'?)"),
-    (["dump", "--interpret=hol", "script.py"], "'hol' is not an interpret mode (did you mean "
-                                               "'hlo'?)"),
     (["dump", "json:JSONDecodr"], "json has no 'JSONDecodr' (did you mean 'JSONDecoder'?)"),
     (["verify", "--search", "--json", "json:loads"], "--search prints no JSON"),
     (["dump", "json:loads"], "json:loads cannot be called with these arguments: missing a "
@@ -271,62 +269,6 @@ def test_a_function_that_raises_while_it_is_traced(command: Any) -> None:
     assert done.returncode == 1
     assert "pallas_debug_kernels:matmul raised ValueError when it was traced with" in done.stderr
     assert "Are shapes and dtypes what it expects?" in done.stderr
-
-
-FAULTY = """
-import sys
-import jax, jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-
-def early(x_ref, o_ref, buffer_ref, sem):
-    copy = pltpu.make_async_copy(x_ref, buffer_ref, sem)
-    copy.start()
-    if sys.argv[1] == "repaired":
-        copy.wait()
-    o_ref[...] = buffer_ref[...]
-    if sys.argv[1] == "broken":
-        copy.wait()
-
-def beyond(x_ref, o_ref, buffer_ref, sem):
-    start = pl.program_id(0) + (8 if sys.argv[1] == "repaired" else 12)
-    pltpu.sync_copy(x_ref.at[pl.ds(start, 8)], buffer_ref)
-    o_ref[...] = buffer_ref[...]
-
-def call(kernel, x):
-    return pl.pallas_call(
-        kernel,
-        grid=(1,),
-        out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
-        in_specs=[pl.BlockSpec(memory_space=pltpu.HBM)],
-        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA],
-    )(x)
-
-call(early, jnp.ones((8, 128)))
-call(beyond, jnp.ones((16, 128)))  # nothing waits for it
-"""
-
-
-@pytest.mark.slow
-def test_what_the_interpreter_of_a_script_finds_is_printed_and_recorded(
-    command: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "faulty.py").write_text(FAULTY)
-    for which, kinds in (("broken", ["DataRace", "OutOfBoundsRead"]), ("repaired", [])):
-        done = command(
-            *("dump", "--json", "--to", which, "--interpret=machine,sanitize", "faulty.py", which)
-        )
-        assert done.returncode == (1 if kinds else 0), done.stderr
-        printed = json.loads(done.stdout)
-        assert [finding["kind"] for finding in printed["findings"]] == kinds
-        assert len(printed["dumps"]) == 2
-        for kind in kinds:  # once, in the traceback or below it
-            assert done.stderr.count(f"{kind} in kernel `") == 1, done.stderr
-        assert ("faulty.py raised JaxRuntimeError; the kernels" in done.stderr) == bool(kinds)
-        (run,) = (tmp_path / which / "runs").glob("*/*.json")
-        recorded = json.loads(run.read_text())
-        assert [finding["kind"] for finding in recorded["findings"]] == kinds
-        assert list(recorded["judged"].values()) == [["machine"], ["machine"]]
 
 
 KERNEL_ALONE = """

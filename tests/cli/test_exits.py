@@ -75,9 +75,6 @@ LINES: dict[str, str] = {
     "`verify` found something, whether or not it could judge the rest": """
         verify rows:split -a f32[128,128] -t v5e --engine=compile
     """,
-    "an interpreter found a fault in a kernel of a script that `dump` ran": """
-        dump --interpret=machine,sanitize unwritten.py
-    """,
     "`grep` found nothing, `explain` recognised nothing": """
         grep nowhere-in-it dumps
         grep x empty
@@ -97,7 +94,6 @@ LINES: dict[str, str] = {
     "unknown target, kernel, stage, pass, engine, check, switch or mode": """
         dump,verify rows:double -a f32[8,128] -t v5
         dump rows:double -a f32[8,128] --switch=bounds_check
-        dump --interpret=tpi double.py
         dump pallas_debug_kernels:matmul --spec nope
         verify rows:double -a f32[8,128] --engine=race
         ls,show,diff,source,reproduce dumps -k dubble

@@ -35,27 +35,9 @@ def test_as_json_in_any_stage(command: Any) -> None:
     assert by_line[9]["text"] == "    return x * factor"
 
 
-def test_the_operations_of_a_line_in_every_stage(command: Any) -> None:
-    done = command("source", NEW, "--line", "9")
-    assert done.stdout.splitlines()[0] == "return x * factor"
-    assert "/jaxpr: 1 operation\n" in done.stdout
-    assert "llo.vmul.f32" in done.stdout
-    assert "loc(" not in done.stdout
-    same = command("source", NEW, "--line", "rows.py:9").stdout
-    assert same == done.stdout
-    (found,) = json.loads(command("source", NEW, "--line", "9", "--json").stdout)["sources"]
-    assert {op["name"] for op in found["texts"][-1]["operations"]} >= {"llo.vmul.f32"}
-
-
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        ([NEW, "--line", "1"], "no operation comes from line 1; there are some from 9, 13,"),
-        ([NEW, "--line", "tile.py:9"], "no operation comes from tile.py:9; there are some from "),
-        (
-            [NEW, "--line", "x"],
-            "--line 'x' is neither a line such as 12 nor one such as tile.py:12",
-        ),
         ([RAW], "names no Python line: it was dumped without locations"),
     ],
 )

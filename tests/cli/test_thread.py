@@ -50,7 +50,6 @@ THREADS: dict[str, list[str]] = {
     f"verify rows.py:double {ARG}": ["verify -t all"],
     "show good 3": ["diff good/double"],
     "grep vector_load good": ["show good/double"],
-    "grep -c vector_load good": ["show good/double"],
     "explain vmen-overflow": ["explain scoped-vmem-overflow"],
     "explain good": ["report good"],
     "stats good": ["source --cost good/double"],
