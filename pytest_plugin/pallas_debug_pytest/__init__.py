@@ -95,7 +95,7 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
     `.compile(function, *args)` compiles without running; `.compare(function, reference, *args)`
     compares results; `.stats(function, *args)` returns the costs of kernels, for
-    `.assert_no_spills()`, `.assert_fits(target)` and `.assert_cycles_within(baseline, "5%")`;
+    `.assert_no_spills()`, `.assert_fits(target)` and `.assert_cycles_within(baseline, 0.05)`;
     `.interpret(mode)` and `.expect(kind)` are context managers.
     """
     from pallas_debug_pytest import fixtures

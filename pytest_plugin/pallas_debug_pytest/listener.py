@@ -169,7 +169,6 @@ class Listener:
             lambda: list(dict.fromkeys(self._all("notices"))),
             self._verdicts,
             self._findings,
-            self._performance,
             self._not_run,
             self._kernels,
         ]
@@ -240,14 +239,6 @@ class Listener:
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         total = text.plural(kinds.total(), "finding")
         return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
-
-    def _performance(self) -> list[str]:
-        rows = self._all("performance")
-        if not rows:
-            return []
-        from pallas_debug_pytest import performance
-
-        return performance.summary(rows)
 
     def _not_run(self) -> list[str]:
         """Kernels to be checked that ran to their end in no process."""

@@ -9,31 +9,33 @@ import contextlib
 import fcntl
 import functools
 import inspect
+import json
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pallas_debug import render
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.model import Compilation, Dump
-from pallas_debug.profile.changes import baselines
-from pallas_debug.profile.changes.baselines import Baseline, BaselineRow
 from pallas_debug.profile.stats import Stats
+from pallas_debug.quantities import percent
 from pallas_debug.store import open_dumps
 from pallas_debug.store.disk import write_whole
 from pallas_debug.store.profiles import read_profile
 
 FOLDER = "baselines"
-"""Folder beside a test's file for baselines that are given by name."""
+"""Folder of baselines, beside a test's file."""
 
-ROWS = pytest.StashKey[list[BaselineRow]]()
-"""Rows of the run's summary."""
+Baseline = dict[str, dict[str, dict[str, int]]]
+"""Cycles by kernel, target and version of libtpu."""
+
+UPDATE = "`pytest -o pallas_update_baselines=on`"
 
 
 class Performance:
@@ -115,9 +117,7 @@ class Performance:
         if refused:
             pytest.fail("\n".join(_refusal(*one) for one in refused), pytrace=False)
 
-    def assert_cycles_within(
-        self, baseline: str | Path, margin: str | float = "5%", *stats: Stats
-    ) -> None:
+    def assert_cycles_within(self, baseline: str, margin: float = 0.05, *stats: Stats) -> None:
         """Fail the test if a kernel takes more cycles than its baseline allows.
 
         A baseline contains the estimated cycles of each kernel, target and version of libtpu;
@@ -125,36 +125,35 @@ class Performance:
         baselines.
 
         Args:
-          baseline: name of a file in the folder `baselines` beside the test's file, or a path to
-            a `.json` file, relative to the test's file.
-          margin: allowed increase, such as `"5%"` or 0.05.
+          baseline: name of a file in the folder `baselines` beside the test's file.
+          margin: allowed increase, as a share.
           *stats: of `pallas.stats`; by default all that this test has asked for.
 
         Raises:
-          BaselineError: the file cannot be read.
-          UsageError: the margin is invalid.
+          UsageError: the margin is invalid, or the file is.
         """
         __tracebackhide__ = True
         chosen = self._chosen("assert_cycles_within", stats)
-        allowed = baselines.margin(margin)
-        path = Path(baseline)
-        if path.suffix != ".json":
-            path = Path(FOLDER) / path.parent / f"{path.name}.json"
-        file, root = self._request.path.parent / path, self._request.config.rootpath
+        if not isinstance(margin, int | float) or margin < 0:
+            raise UsageError(f"a margin is a share such as 0.05, not {margin!r}")
+        file = self._request.path.parent / FOLDER / f"{baseline}.json"
         if self._updates_baselines:
             with _locked(file):
                 known = _read(file)
-                rows = baselines.recorded(baselines.compare(chosen, known, allowed))
-                new = known.with_costs(rows)
-                if new != known:
-                    write_whole(file, baselines.encode(new).encode())
-        else:
-            rows = baselines.compare(chosen, _read(file), allowed)
-        self._request.config.stash.setdefault(ROWS, []).extend(rows)
-        name = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
-        wrong = [baselines.sentence(row, name) for row in rows if row.fails]
-        if wrong:
-            pytest.fail("\n".join(wrong), pytrace=False)
+                for name, this in _numbered(chosen):
+                    if this.cycles.total.value is not None:
+                        by_target = known.setdefault(name, {}).setdefault(this.target, {})
+                        by_target[_libtpu(this)] = round(this.cycles.total.value)
+                write_whole(file, json.dumps(known, indent=2, sort_keys=True).encode() + b"\n")
+        known = _read(file)
+        name = f"{FOLDER}/{file.name}"
+        found = (_slower(*one, known, margin, name) for one in _numbered(chosen))
+        if wrong := list(filter(None, found)):
+            advice = (
+                "`pallas-debug stats` and `pallas-debug source --cost` show where cycles go; if "
+                f"they are intended, record them with {UPDATE}, and commit the file."
+            )
+            pytest.fail("\n".join([*wrong, advice]), pytrace=False)
 
     def _chosen(self, name: str, stats: Sequence[Stats]) -> Sequence[Stats]:
         """Return the stats given to an assertion; without any, all of this test.
@@ -214,18 +213,52 @@ def _spills(stats: Stats) -> str:
     return f"{total}, most of them: {where}" if where else total
 
 
+def _numbered(stats: Sequence[Stats]) -> Iterator[tuple[str, Stats]]:
+    """Name kernels in a baseline: several of a name in one test as `log`, `log#2`, …"""
+    seen = Counter[tuple[str, str]]()
+    for this in stats:
+        seen[this.kernel, this.target] += 1
+        number = seen[this.kernel, this.target]
+        yield this.kernel if number == 1 else f"{this.kernel}#{number}", this
+
+
+def _libtpu(stats: Stats) -> str:
+    return stats.versions.get("libtpu", "unknown")
+
+
+def _slower(name: str, stats: Stats, known: Baseline, margin: float, file: str) -> str | None:
+    """Sentence on a kernel that takes more cycles than allowed, or an unknown number."""
+    total, libtpu = stats.cycles.total, _libtpu(stats)
+    where = f"{name} on {stats.target}, libtpu {libtpu}"
+    if total.value is None:
+        return f"{where}: its cycles are unknown: {total.formula or total.note}"
+    versions, cycles = known.get(name, {}).get(stats.target, {}), f"{total.value:,} cycles"
+    if libtpu not in versions:
+        others = ", ".join(f"{version}: {n:,}" for version, n in sorted(versions.items()))
+        only = f" but for other versions ({others}), which are not compared" if others else ""
+        return f"{where}: {cycles}, but {file} has no baseline for it{only}"
+    before = versions[libtpu]
+    if total.value <= before * (1 + margin):
+        return None
+    more = percent(total.value / before - 1, 1)
+    allowed = percent(margin, 1)
+    return f"{where}: {cycles}, {more} more than its baseline of {before:,}; {allowed} is allowed"
+
+
 def _read(file: Path) -> Baseline:
     """Read a baseline; it is empty if there is no file.
 
     Raises:
-      BaselineError: it cannot be read.
+      UsageError: it cannot be read.
     """
     try:
-        return baselines.decode(file.read_bytes(), str(file))
+        return msgspec.json.decode(file.read_bytes(), type=Baseline)
     except FileNotFoundError:
-        return Baseline()
-    except OSError as error:
-        raise baselines.BaselineError(f"{file} cannot be read: {error.strerror}") from error
+        return {}
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{file} is no baseline ({error}): restore it, or delete it and record it with {UPDATE}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -246,20 +279,3 @@ def _locked(file: Path) -> Iterator[None]:
             os.close(folder)
     except OSError as error:
         raise CannotRunError(f"{file} cannot be written: {error.strerror}") from error
-
-
-# The summary.
-
-
-def output(config: pytest.Config) -> list[dict[str, Any]]:
-    """Rows of this process as plain data, which xdist sends to the controller."""
-    found: list[dict[str, Any]] = msgspec.to_builtins(config.stash.get(ROWS, []))
-    return found
-
-
-def summary(received: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of the summary: a table of kernels and their baselines."""
-    rows = [msgspec.convert(dict(row), BaselineRow) for row in received]
-    rows.sort(key=lambda row: (row.kernel, row.target, row.libtpu))
-    cells = [baselines.HEADINGS, *(baselines.cells(row) for row in rows)]
-    return render.aligned(cells, range(3, len(baselines.HEADINGS) - 1)) if rows else []

@@ -480,7 +480,6 @@ class Watcher(Subscriber):
             self._report_finds_between_tests()
             self._close(self.session, stop=exitstatus == pytest.ExitCode.INTERRUPTED)
         outcomes = self._verification.outcomes() if self._verification else []
-        performance = sys.modules.get(f"{__package__}.performance")
         return {
             "problems": self.problems,
             "notices": self.notices,
@@ -488,7 +487,6 @@ class Watcher(Subscriber):
             "unjudged": [asdict(missing) for missing in self.unjudged],
             "reports": self._reports,
             "outcomes": outcomes,
-            "performance": performance.output(self._config) if performance is not None else [],
         }
 
     def _close(self, session: Session, *, stop: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,15 +60,15 @@ def test_baseline(pallas):
     pallas.stats(log, GOOD)
     pallas.stats(other, GOOD)
     pallas.stats(log, GOOD)
-    pallas.assert_cycles_within("log", "5%")
+    pallas.assert_cycles_within("log", 0.05)
 
 def test_margin(pallas):
     pallas.stats(log, GOOD)
-    pallas.assert_cycles_within("log", "5")
+    pallas.assert_cycles_within("log", "5%")
 
 def test_file(pallas):
     pallas.stats(log, GOOD)
-    pallas.assert_cycles_within("own.json")
+    pallas.assert_cycles_within("own")
 """
 
 STATS = object.__new__(Stats)
@@ -102,9 +101,11 @@ def test_what_kernels_cost_is_asserted(child: Child, pytester: pytest.Pytester) 
     assert "call `pallas.stats(function, *args)` first" in failure(result, "test_fits_elsewhere")
     missing = failure(result, "test_baseline")
     assert "baselines/log.json has no baseline for it" in missing
-    assert "Record one with `pytest -o pallas_update_baselines=on`, and commit the file." in missing
+    assert (
+        "record them with `pytest -o pallas_update_baselines=on`, and commit the file." in missing
+    )
     assert "log#2 on v5e" in missing
-    assert "a margin is written as '5%' or 0.05, not as '5'" in failure(result, "test_margin")
+    assert "a margin is a share such as 0.05, not '5%'" in failure(result, "test_margin")
     assert not (pytester.path / "baselines").exists()
 
 
@@ -118,33 +119,28 @@ def test_baselines_are_recorded_and_compared_with(
     only = ("-k", "baseline or file", "-p", "no:cacheprovider")
     recorded = run_pytest("--override-ini=pallas_update_baselines=on", "-n", "2", *only)
     recorded.assert_outcomes(passed=2)
-    assert "recorded" in recorded.stdout.str()
-    file, own = pytester.path / "baselines" / "log.json", pytester.path / "own.json"
-    assert [path.name for path in file.parent.iterdir()] == ["log.json"]
+    folder = pytester.path / "baselines"
+    file, own = folder / "log.json", folder / "own.json"
+    assert sorted(path.name for path in folder.iterdir()) == ["log.json", "own.json"]
     document = json.loads(file.read_text())
-    assert set(document["kernels"]) == {"log", "log#2"}
-    ((libtpu, cost),) = document["kernels"]["log"]["v5e"].items()
-    assert json.loads(own.read_text())["kernels"]["log"]["v5e"][libtpu] == cost
-    assert cost["cycles"] > 10
-    assert cost["spills"] == 0
+    assert set(document) == {"log", "log#2"}
+    ((libtpu, cycles),) = document["log"]["v5e"].items()
+    assert json.loads(own.read_text())["log"]["v5e"][libtpu] == cycles
+    assert cycles > 10
 
-    cost["cycles"] = cost["cycles"] // 2
-    document["kernels"]["log#2"]["v5e"] = {"0.0.1": {"cycles": 7}}
+    document["log"]["v5e"][libtpu] = cycles // 2
+    document["log#2"]["v5e"] = {"0.0.1": 7}
     file.write_text(json.dumps(document))
     compared = run_pytest("-n", "2", *only)
     compared.assert_outcomes(passed=1, failed=1)
     message = failure(compared, "test_baseline")
-    assert f"more than its baseline of {cost['cycles']}; 5 % is allowed" in message
-    assert "if the loss is intended, record it with" in message
-    assert "baselines only for other versions (0.0.1: 7)" in message
-    assert "Cycles of two compilers are not compared" in message
-    rows = [line.split() for line in compared.stdout.lines if re.match(r"log\S* +v5e +\d", line)]
-    assert sorted(row[-1] for row in rows) == ["slower", "version", "within"]
+    assert f"more than its baseline of {cycles // 2:,}; 5.0 % is allowed" in message
+    assert "log.json has no baseline for it but for other versions (0.0.1: 7)" in message
 
     Path(own).write_text("{")
     damaged = run_pytest("-k", "file", "-p", "no:cacheprovider")
     damaged.assert_outcomes(failed=1)
-    assert "own.json is truncated or not JSON" in damaged.stdout.str()
+    assert "own.json is no baseline (" in damaged.stdout.str()
 
 
 def scaled(x: jax.Array, factor: float = 2.0) -> jax.Array:
@@ -163,7 +159,7 @@ SLIPS: dict[str, Callable[[Any], object]] = {
     "with *, or nothing for all kernels of this test": (
         lambda pallas: pallas.assert_no_spills((STATS,))
     ),
-    "a margin is written as '5%' or 0.05, not as (1,)": (
+    "a margin is a share such as 0.05, not (1,)": (
         lambda pallas: pallas.assert_cycles_within("a", (1,))
     ),
 }

@@ -1,1 +1,1 @@
-"""Comparison of costs: with a baseline, or of two kernels side by side."""
+"""Comparison of the costs of two kernels, side by side."""
