@@ -94,7 +94,7 @@ def findings() -> str:
         "## Hints",
         "What looks unintended, although a correct program may do it. A hint fails nothing. It is "
         "shown below a verdict, below a test that failed, and first of all below a `ValueMismatch` "
-        "if it lies on the way to the first wrong element; `--hints=off` hides them.",
+        "if it lies on the way to the first wrong element.",
         table(["kind", "what was observed"], [[kind, kind.summary] for kind in HintKind]),
     ]
     return page("Findings", "pallas_debug/findings/faults.py and hints.py", parts)

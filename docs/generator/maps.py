@@ -60,7 +60,7 @@ def _guide() -> str:
         "- `--json`: one document with a field `schema`, the name and version of its format. The "
         "version goes up when a field is removed, renamed or changes its meaning; new fields may "
         f"appear at any time. Schemas: {schemas}.",
-        "- `verify --sarif FILE` and `verify --github` for code scanning and workflows.",
+        "- `verify --sarif FILE` for code scanning.",
         "- Data is on standard output, messages are on standard error.",
     ]
     return "\n".join(parts) + "\n"

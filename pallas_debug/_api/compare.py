@@ -112,7 +112,6 @@ def compare(
     grad: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
-    same_dtypes: bool = True,
     interpret: Interpret = None,
     chip: str | None = None,
     **kwargs: Any,
@@ -149,8 +148,6 @@ def compare(
         else is passed through.
       grad: whether to compare gradients instead of results.
       rtol, atol: relative and absolute tolerance of floats.
-      same_dtypes: if False, the reference may also return less precise floats than the function;
-        the tolerance is then that of the reference's dtype.
       interpret: a mode, as for `pallas_debug.interpret`; by default `auto` without an accelerator,
         otherwise `off`.
       chip: target whose chip is reported to code that queries it; v5e by default.
@@ -167,7 +164,7 @@ def compare(
         differ.
       KernelFault: an interpreter stopped a kernel of the function.
     """
-    asked = prepare(function, reference, args, kwargs, rtol, atol, same_dtypes, grad=grad)
+    asked = prepare(function, reference, args, kwargs, rtol, atol, grad=grad)
     options = Options(interpret=interpret, chip=chip)
     with WithoutOurFrames():
         with Session(options, runs=True) as session:
@@ -202,7 +199,6 @@ class Prepared:
     reference: Callable[..., Any]
     given: Filled
     tolerance: Tolerance
-    same_dtypes: bool
 
     def run_reference(self) -> Any:
         """Run the reference.
@@ -246,7 +242,6 @@ class Prepared:
             name=runs.name_of(self.function),
             reference=runs.name_of(self.reference),
             tolerance=self.tolerance,
-            same_dtypes=self.same_dtypes,
             other=self.reference,
         )
         found = compare_results(compared, result, expected)
@@ -279,7 +274,6 @@ def prepare(
     kwargs: Mapping[str, Any],
     rtol: float | None,
     atol: float | None,
-    same_dtypes: bool,
     *,
     grad: bool,
 ) -> Prepared:
@@ -311,5 +305,4 @@ def prepare(
         reference=reference,
         tolerance=Tolerance(rtol=rtol, atol=atol),
         given=filled(function, args, kwargs),
-        same_dtypes=same_dtypes,
     )

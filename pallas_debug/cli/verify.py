@@ -56,13 +56,6 @@ class VerifyOptions(shared.ProgramOptions):
         "the reference, or against finite differences of the function itself.",
         hidden=True,
     )
-    hints: str = shared.option(
-        "--hints",
-        type=click.Choice(["on", "off"]),
-        default="on",
-        help="Whether to show hints: what looks unintended, but may not be, and fails nothing.",
-        hidden=True,
-    )
     verbose: bool = shared.option(
         "-v",
         "--verbose",
@@ -115,9 +108,6 @@ class VerifyOptions(shared.ProgramOptions):
         type=shared.FILE,
         help="Write the findings to this file for code scanning, as SARIF 2.1.0.",
         hidden=True,
-    )
-    github: bool = shared.option(
-        "--github", help="Annotate the code in a GitHub workflow.", hidden=True
     )
 
 
@@ -205,17 +195,13 @@ def exit_code(verdict: Verdict) -> Exit:
 
 
 def _print(verdict: Verdict, options: VerifyOptions) -> None:
-    from pallas_debug.verdict.formats import github
     from pallas_debug.verdict.formats.text import verdict_text
 
-    if options.github:
-        for line in github.lines(verdict):
-            click.echo(line)
     if options.as_json:
         output.print_json("verify", {"ok": verdict.ok, **vars(verdict)})
         return
     text = output.visible(verdict_text(verdict, verbose=options.verbose))
-    click.echo(github.quoted(text) if options.github else output.painted(text))
+    click.echo(output.painted(text))
 
 
 def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
@@ -230,7 +216,6 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         "to": options.to,
         "timeout": options.timeout,
         "jobs": options.jobs,
-        "hints": options.hints,
         "grad": options.grad,
         "budget": options.budget,
     }

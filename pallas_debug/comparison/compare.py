@@ -125,13 +125,12 @@ def check_alike(
             raise InvalidReference(f"{both}: both must have the same shape")
         if a.dtype == b.dtype:
             continue
-        is_wider = tolerances.is_wider(b.dtype, a.dtype)
-        if not is_wider and (compared.same_dtypes or not (a.is_inexact and b.is_inexact)):
+        if not tolerances.is_wider(b.dtype, a.dtype):
             raise InvalidReference(
                 f"{both}: the reference must have the same dtype or a wider one of its kind; "
                 "convert one of the results"
             )
-        notes.append(f"{both}: compared to the precision of {(a if is_wider else b).dtype}")
+        notes.append(f"{both}: compared to the precision of {a.dtype}")
     return tuple(notes)
 
 

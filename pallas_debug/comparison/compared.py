@@ -19,7 +19,6 @@ class ComparedCall:
       name: name of the function.
       reference: name of the reference.
       other: the reference, to run with rounded products; None not to.
-      same_dtypes: whether the reference must return the same dtypes, or wider ones.
     """
 
     function: Callable[..., Any]
@@ -29,5 +28,4 @@ class ComparedCall:
     name: str
     reference: str
     tolerance: Tolerance = field(default_factory=Tolerance)
-    same_dtypes: bool = True
     other: Callable[..., Any] | None = None

@@ -306,7 +306,7 @@ class _Search:
     def _verdict(self, given: Input) -> Verdict | None:
         """The verdict on an input; None if the function or its reference refuses it."""
         args, kwargs = arguments.parse(given.texts)
-        request = Request(engines="machine", reference=self._reference, hints=False, **self._how)
+        request = Request(engines="machine", reference=self._reference, **self._how)
         result = self.result
         try:
             verdict = Verifier().of_function(self._function, args, kwargs, request)

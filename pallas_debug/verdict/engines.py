@@ -6,7 +6,6 @@ for kernels that the engine processed to the end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec
@@ -117,7 +116,6 @@ def traced(call: Call, session: Session) -> tuple[Traced, Seen]:
     found, outcome = Traced(), Outcome(kernel="", engine="trace", status="ok")
     findings: tuple[Finding, ...] = ()
     without: list[str] = []  # names of targets for which it calls no kernel
-    start = time.perf_counter()
     for i, target in enumerate(session.targets):
         wanted, asks = session.targets[i:], False
         try:
@@ -138,7 +136,6 @@ def traced(call: Call, session: Session) -> tuple[Traced, Seen]:
     if found.has_failed or not (found.captures or session.uncaptured):
         without = []
     problems = (f"for {name} the function calls no kernel: nothing was judged" for name in without)
-    outcome = replace(outcome, seconds=time.perf_counter() - start)
     return found, Seen(outcomes=(outcome,), findings=findings, problems=tuple(problems))
 
 
@@ -151,7 +148,6 @@ def static(
       given: for each call, the grid sizes that it passes and its scalar prefetch, as far as they
         are known; empty if they are unknown.
     """
-    start = time.perf_counter()
     gpus = [target for target in targets if target.platform == "cuda"]
     if gpus and len(gpus) == len(targets):
         return _limits(captured, gpus)
@@ -171,7 +167,7 @@ def static(
         replace(finding, digest=digest) for one in analyses for finding in one.findings
     ).findings
     outcome = outcome_of(captured.kernel, "static", "found" if findings else "ok")
-    outcome = replace(outcome.without(*left_out), seconds=time.perf_counter() - start)
+    outcome = outcome.without(*left_out)
     if not findings and not any(one.is_judged for one in analyses):
         reason = "; ".join(gap.reason for gap in outcome.gaps)
         outcome = replace(outcome, status="unsupported", reason=reason, gaps=())
@@ -221,7 +217,7 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
         findings = (_refusal(kernel, failure, (target,)),)
     reason = failure.headline if failure is not None and not findings else None
     outcome = outcome_of(kernel, "compile", status, reason, target)
-    return Seen(outcomes=(replace(outcome, seconds=compilation.seconds),), findings=findings)
+    return Seen(outcomes=(outcome,), findings=findings)
 
 
 def _refusal(kernel: Kernel, failure: Failure, targets: tuple[str, ...] = ()) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,10 +89,9 @@ def ran(
     """Run the function with its kernels in an interpret mode; outcomes are those of `engine`."""
     pace = call.pace
     options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after, pace=pace)
-    start = time.perf_counter()
     with platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext():
         session, error, result = run(call, options)
-    observer, seconds = session.observer, time.perf_counter() - start
+    observer = session.observer
     stopped = None if error is None else _why_stopped(error, pace)
     known = {kernel.digest for kernel in kernels}
     others = [kernel for kernel in session.kernels if kernel.digest not in known]
@@ -113,7 +111,7 @@ def ran(
         )
 
     return Seen(
-        outcomes=tuple(replace(outcome(k), seconds=seconds) for k in (*kernels, *others)),
+        outcomes=tuple(outcome(k) for k in (*kernels, *others)),
         findings=observer.findings,
         hints=observer.hints,
         captures=tuple(session.captures),

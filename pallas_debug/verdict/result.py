@@ -38,7 +38,6 @@ class Outcome:
       target: chip compiled for; None for engines without a target.
       reason: why the kernel was not judged.
       gaps: parts that were not judged although the engine ran.
-      seconds: time taken, if known separately for this kernel.
       points: number of grid points that were judged, and of all, if the budget left some out.
     """
 
@@ -49,7 +48,6 @@ class Outcome:
     target: str | None = None
     reason: str | None = None
     gaps: tuple[Gap, ...] = ()
-    seconds: float | None = None
     points: tuple[int, int] | None = None
 
     @property

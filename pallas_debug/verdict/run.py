@@ -74,7 +74,6 @@ class Request:
     rtol: float | None = None
     atol: float | None = None
     grad: bool = False
-    hints: bool | str = True
     budget: float | None = None
 
     @property
@@ -114,10 +113,6 @@ class Request:
         return None if None in reasons else reasons[0]
 
     @property
-    def shows_hints(self) -> bool:
-        return self.hints in (True, "on")
-
-    @property
     def chips(self) -> tuple[str, ...]:
         """Names of the targets."""
         chips = targets_by_name(self.targets, defaults.TARGET)
@@ -146,8 +141,6 @@ class Request:
             raise UsageError("rtol and atol apply to the comparison with a reference: pass one")
         if self.budget is not None and not self.budget > 0:
             raise UsageError(f"the budget is a number of seconds greater than 0, not {self.budget}")
-        if self.hints not in (True, False, "on", "off"):
-            raise UsageError(f"hints are `on` or `off`, not {self.hints!r}")
 
     def options(self, **more: Any) -> Options:
         """Options of the session in which the kernels are compiled."""
@@ -176,7 +169,6 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     grad: bool = False,
-    hints: bool | str = True,
     budget: float | None = None,
     **kwargs: Any,
 ) -> Verdict:
@@ -210,7 +202,6 @@ def verify(
       rtol, atol: tolerance of the comparison with the reference, as for `compare`.
       grad: whether to verify the gradient of the function instead, as for `compare`: its forward
         and backward kernels, and their results; without a reference, by finite differences.
-      hints: whether the verdict has hints: what looks unintended, but fails nothing.
       budget: seconds for the reference and the kernel machine together. When they have passed, the
         kernel that runs is judged by the grid points that ran, its values by the blocks that these
         have completed, and what was left out is not judged.
@@ -238,7 +229,6 @@ def verify(
             rtol=rtol,
             atol=atol,
             grad=grad,
-            hints=hints,
             budget=budget,
         )
         return Verifier().of_function(function, args, kwargs, request, tick)
@@ -370,7 +360,7 @@ class Verifier(Subscriber):
             kernels=tuple(table.labels(known).values()),
             outcomes=outcomes,
             findings=findings,
-            hints=self._hints(seen),
+            hints=_hints(seen),
             problems=tuple(dict.fromkeys(p for one in seen for p in one.problems)),
             notes=(NOT_CONCLUDED,) if findings else (),
             reference=reference,
@@ -409,10 +399,6 @@ class Verifier(Subscriber):
         for kernel, one in () if self._queue is None else self._queue.compiled():
             if (kernel.name, kernel.digest, one.target) not in known:
                 yield ask.compiled(kernel, one)
-
-    def _hints(self, seen: Iterable[Seen]) -> tuple[Hint, ...]:
-        hints = (hint for one in seen for hint in one.hints if self._request.shows_hints)
-        return tuple(dict.fromkeys(hints))
 
     def _targets(self) -> tuple[Target, ...]:
         """Targets for which the kernels are judged."""
@@ -538,7 +524,7 @@ class Verifier(Subscriber):
                     f"depends on them is judged only for these. Pass real ones: {REAL_INPUTS}"
                 )
         found, suppressed, idle = suppressions.apply(_with_lines(found, captures), request.left_out)
-        hints = self._hints(seen)
+        hints = _hints(seen)
         judged: dict[str, list[str]] = {}
         for outcome in filled:
             if outcome.status in JUDGED and outcome.digest:
@@ -602,6 +588,10 @@ class Verifier(Subscriber):
             if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in whole
         ]
         return kept, dropped.union(*(one.dropped for one in seen))
+
+
+def _hints(seen: Iterable[Seen]) -> tuple[Hint, ...]:
+    return tuple(dict.fromkeys(hint for one in seen for hint in one.hints))
 
 
 def _runner(captures: Iterable[Capture]) -> Callable[[Call, Sequence[Kernel], str], Seen]:

@@ -107,8 +107,7 @@ def worst(answers: Sequence[Outcome]) -> Outcome:
     """Combine several answers to one cell: the worst status, and the gaps of all."""
     most = max(answers, key=lambda answer: _RANK.index(answer.status))
     gaps = dict.fromkeys(gap for answer in answers for gap in answer.gaps)
-    seconds = [answer.seconds for answer in answers if answer.seconds is not None]
-    return replace(most, gaps=tuple(gaps), seconds=sum(seconds) if seconds else None)
+    return replace(most, gaps=tuple(gaps))
 
 
 def labels(kernels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

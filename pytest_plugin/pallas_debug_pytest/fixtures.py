@@ -112,7 +112,6 @@ class Pallas(Performance):
         grad: bool = False,
         rtol: float | None = None,
         atol: float | None = None,
-        same_dtypes: bool = True,
         **kwargs: Any,
     ) -> ComparisonReport:
         """Compare the results of a function with those of a reference.
@@ -124,9 +123,7 @@ class Pallas(Performance):
           ValuesDiffer: the reference is NaN somewhere, so that not everything could be compared.
         """
         running = self._running
-        asked = comparing.prepare(
-            function, reference, args, kwargs, rtol, atol, same_dtypes, grad=grad
-        )
+        asked = comparing.prepare(function, reference, args, kwargs, rtol, atol, grad=grad)
         expected = asked.run_reference()
         self._wait_for_runs()
         before, running.used = running.used, {}

@@ -68,7 +68,6 @@ def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
     )
     with pytest.raises(InvalidReference, match="must have the same dtype or a wider one of its ki"):
         pallas_debug.compare(double, bf16, X)
-    assert pallas_debug.compare(double, bf16, X, same_dtypes=False).ok
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ import pytest
 
 from pallas_debug.errors import VerificationFailed
 from pallas_debug.findings.faults import Fault
-from pallas_debug.model import Finding, Gap, SourceLine, Witness
+from pallas_debug.model import Finding, SourceLine, Witness
 from pallas_debug.verdict import Outcome, Verdict
-from pallas_debug.verdict.formats import github
 from pallas_debug.verdict.formats.sarif import sarif
 from pallas_debug.verdict.formats.text import verdict_text
 from pallas_debug.verdict.result import Suppressed
@@ -119,66 +118,6 @@ def test_what_was_found_is_raised(verdict: Verdict) -> None:
     assert str(raised.value) == str(verdict)
     assert raised.value.findings == verdict.findings
     Verdict(name="f").throw()
-
-
-def test_annotations(verdict: Verdict) -> None:
-    found, *gaps = github.lines(verdict)
-    assert found == (
-        "::error file=src/rows.py,line=12,title=OutOfBoundsRead in rows::"
-        "src/rows.py:12   o_ref[...] = x_ref[pl.ds(i, 8)]%0A"
-        "x_ref[12:20] reaches 4, 100%25%0Aother side: /elsewhere/other.py:3%0Acause: no bound%0Atry: bound it"
-        "%0Aseen by: machine, compile for v5e, v6e"
-    )
-    assert gaps[0] == "::notice title=not judged%3A rows values::unknown whose"
-    assert "::notice title=judged in part%3A rows static::values of n" in gaps
-    assert len(gaps) == len(verdict.gaps)
-    whole = Gap(kernel="rows", engine="values", reason="unknown whose", is_limit=True)
-    partial = Gap(
-        kernel="rows", engine="static", reason="values of n", is_limit=True, is_partial=True
-    )
-    assert verdict.gaps[0] == whole
-    assert partial in verdict.gaps
-    nowhere = Finding(kind=Fault.DEADLOCK, kernel="k:1,2", message="m")
-    assert github.lines(Verdict(name="f", findings=(nowhere,))) == [
-        "::error title=Deadlock in k%3A1%2C2::m"
-    ]
-
-
-HOSTILE = "rows\n::error title=x::y%0A\x1b[2J"
-
-
-@pytest.fixture
-def hostile() -> Verdict:
-    """A kernel whose name holds a workflow command, found fault with and not judged."""
-    cell = Outcome(
-        kernel=HOSTILE,
-        digest="ab" * 32,
-        engine="compile",
-        target="v5e",
-        status="unjudged",
-        reason="line\n::warning::z",
-    )
-    finding = Finding(kind=Fault.DEADLOCK, kernel=HOSTILE, message="m\n::warning::z")
-    return Verdict(
-        name="f", kernels=(HOSTILE,), outcomes=(cell,), findings=(finding,), problems=("p\n::q::r",)
-    )
-
-
-def test_a_name_cannot_inject_a_workflow_command(hostile: Verdict) -> None:
-    lines = github.lines(hostile)
-    assert len(lines) == 3
-    for line in lines:
-        assert line.startswith("::error title=")
-        assert "\n" not in line
-        properties, _, _ = line.removeprefix("::error ").partition("::")
-        assert ":" not in properties  # of the name, all are escaped
-    assert "%250A" in lines[0]  # the name's own percent sign is no newline
-    table, *_ = str(hostile).split("\n\n")
-    assert len(table.splitlines()) == 2
-    assert "rows\\n::error title=x::y%0A\\x1b[2J" in table
-    quoted = github.quoted(str(hostile), "token").splitlines()
-    assert (quoted[0], quoted[-1]) == ("::stop-commands::token", "::token::")
-    assert github.quoted("a") != github.quoted("a")
 
 
 def test_sarif(verdict: Verdict) -> None:

@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug.verdict import Request, Verdict, Verifier, verify
-from pallas_debug.verdict.formats import github, sarif
+from pallas_debug.verdict.formats import sarif
 
 X = jax.ShapeDtypeStruct((16, 128), jnp.float32)
 
@@ -136,7 +136,6 @@ def test_a_script_is_judged_by_its_programs() -> None:
     assert finding.only_if == CONDITION
     assert verdict.ok
     assert "1 finding on an unknown condition, not counted; nothing else found" in str(verdict)
-    assert any(line.startswith("::warning") for line in github.lines(verdict))
     (result,) = sarif.sarif(verdict)["runs"][0]["results"]
     assert (result["level"], result["properties"]["onlyIf"]) == ("warning", finding.only_if)
 

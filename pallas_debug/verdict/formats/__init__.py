@@ -1,4 +1,4 @@
-"""Output formats of a verdict: text (`text.py`), notebooks, code scanning, workflow logs.
+"""Output formats of a verdict: text (`text.py`), and code scanning (`sarif.py`).
 
 Floor 3. Renders a `Verdict` without engines or jax.
 """
