@@ -21,7 +21,6 @@ from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
 from pallas_debug.errors import MachineError
 from pallas_debug.findings import stops
 from pallas_debug.findings.outputs import OutputUses
-from pallas_debug.machine import limit
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.pace import Pace
@@ -112,8 +111,7 @@ class KeptCalls:
     """Arrays of a call of each kernel, by digest.
 
     Args:
-      number: number of the call, from 1; 0 for the last one without the sanitizer, if the sanitizer
-        and the process have room.
+      number: number of the call, from 1.
     """
 
     def __init__(self, number: int) -> None:
@@ -125,17 +123,8 @@ class KeptCalls:
         """Keep copies of a call's arrays, before it runs."""
         digest = prepared.digest
         self.counts[digest] += 1
-        if not self.number:
-            self.arrays.pop(digest, None)
-            needed = sum(array.nbytes for given in arrays for array in given)
-            try:
-                require_room(prepared.launch)
-                limit.require_memory(prepared.launch.name, None, needed)
-            except MachineError:
-                return
-        elif self.counts[digest] != self.number:
-            return
-        self.arrays[digest] = [[np.array(array) for array in given] for given in arrays], first
+        if self.counts[digest] == self.number:
+            self.arrays[digest] = [[np.array(array) for array in given] for given in arrays], first
 
 
 class MachineHost:
@@ -207,8 +196,7 @@ class MachineHost:
         return PreparedKernel(known, kernel.digest, _communicates(known), is_sanitized, uses)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
-        is_kept = self._calls is not None and self._calls.number > 0  # with all of its devices
-        return prepared.communicates or is_kept
+        return prepared.communicates or self._calls is not None  # kept with all of its devices
 
     def run(
         self, prepared: PreparedKernel, arrays: Sequence[Sequence[Array]], first: int

@@ -51,8 +51,7 @@ class Options:
         machine is stopped even if it makes progress; None for no limit.
       refilled: digests of kernels for which the kernel machine gives unwritten memory other
         contents than usual, to see whether they matter.
-      keeps_call: number of the call of each kernel on the machine whose arrays are kept, from 1; 0
-        for the last one, as for `collect_hints`.
+      keeps_call: number of the call of each kernel on the machine whose arrays are kept, from 1.
       pace: is told of the progress of kernels on the kernel machine, and limits their time.
     """
 

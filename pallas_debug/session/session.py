@@ -33,7 +33,6 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.machine.host import KeptCalls, MachineHost
 from pallas_debug.model import Dump, Finding, Gap, Hint, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.render import gap_text
-from pallas_debug.session import hints
 from pallas_debug.session.observer import RunObserver
 from pallas_debug.session.options import (
     Options,
@@ -290,14 +289,6 @@ class Session:
         yield from (gap for gap in self.unchecked if kernels is None or gap.kernel in names)
         yield from self.queue.uncompiled(used, has_ended=has_ended)
 
-    def collect_hints(self, digests: Iterable[str]) -> None:
-        """Analyse kernels, and run them again as they ran last, for hints that no run gave."""
-        for captured in filter(None, map(self._captures.get, digests)):
-            with self._guarded("engine", f"hinting at kernel `{captured.kernel.name}`"):
-                kept = {} if self.calls is None else self.calls.arrays
-                call = kept.pop(captured.kernel.digest, None)
-                self.observer.hinted(*hints.hints(captured, call))
-
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
         """Capture kernels that this thread lowers, without compiling them yet."""
@@ -397,8 +388,6 @@ class Session:
         """
         self.observer.clear()
         self.raised.clear()
-        if self.calls is not None:
-            self.calls.arrays.clear()
         with chip.listening():
             yield
 

@@ -220,7 +220,6 @@ class Watcher(Subscriber):
                 switches=settings.switches,
                 timeout=settings.timeout,
                 stop_after=settings.stop_after,
-                keeps_call=0,
             ),
             self,
             runs=True,
@@ -447,7 +446,6 @@ class Watcher(Subscriber):
         if rest := [finding for finding in findings if finding not in running.shown]:
             room = max(1, MAX_FINDINGS - running.lines)
             parts.append(_text(rest, running.callers, room))
-        running.session.collect_hints(running.used)
         parts.append(_hint_lines(self._hints(running), running.used))
         dumped = [store.folder(kernel) for kernel in used] if store else []
         has_run = not running.session.launched.isdisjoint(running.used)

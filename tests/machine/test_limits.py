@@ -12,12 +12,10 @@ from called import called
 from jax.experimental.pallas import tpu as pltpu
 from machine_runs import decoded
 
-from pallas_debug import defaults
 from pallas_debug.bridge.programs import decode
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import limit, run
-from pallas_debug.machine.host import KeptCalls, MachineHost, PreparedKernel, Unobserved
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import Thread
@@ -102,17 +100,3 @@ def test_an_operand_that_exceeds_the_limit_is_not_copied(monkeypatch: pytest.Mon
     huge = np.broadcast_to(TILE[0, 0], (1 << 26,)).view()
     with pytest.raises(MachineError, match=r"kernel `unrolled` was stopped: the process needs"):
         Machine(launch, [[huge]])
-
-
-@pytest.mark.slow
-def test_a_call_is_kept_for_hints_only_if_there_is_room_to_sanitize_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kernel = PreparedKernel(decoded(unrolled, [TILE]), "digest", False, False, {})
-    calls = KeptCalls(0)
-    host = MachineHost(Unobserved(), calls=calls)
-    host.run(kernel, [[TILE]], 0)
-    assert list(calls.arrays) == ["digest"]
-    monkeypatch.setattr(defaults, "MAX_SHADOW_BYTES", TILE.size)
-    host.run(kernel, [[TILE]], 0)
-    assert calls.arrays == {}
