@@ -51,7 +51,7 @@ def debug(
     targets: str | Iterable[str] | None = ...,
     interpret: Interpret = ...,
     sanitize: bool = ...,
-    pretend: bool | str = ...,
+    pretend: bool = ...,
     timeout: float = ...,
     jobs: int = ...,
     switches: str | Iterable[str] = ...,
@@ -68,7 +68,7 @@ def debug(
     targets: str | Iterable[str] | None = defaults.TARGET,
     interpret: Interpret = None,
     sanitize: bool = False,
-    pretend: bool | str = False,
+    pretend: bool = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
     switches: str | Iterable[str] = (),
@@ -97,8 +97,7 @@ def debug(
         default `auto` without an accelerator.
       sanitize: whether to run kernels on the kernel machine and print the sanitizer's findings,
         like `interpret="machine,sanitize"`.
-      pretend: whether jax's devices answer as the first target, as for `pallas_debug.interpret`; or
-        the name of another target.
+      pretend: whether jax's devices answer as the first target, as for `pallas_debug.interpret`.
       timeout: maximum seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by

@@ -22,7 +22,7 @@ def interpret(
     /,
     *,
     chip: str = ...,
-    pretend: bool | str = ...,
+    pretend: bool = ...,
     **params: object,
 ) -> Callable[P, R]: ...
 
@@ -33,7 +33,7 @@ def interpret(
     /,
     *,
     chip: str = ...,
-    pretend: bool | str = ...,
+    pretend: bool = ...,
     **params: object,
 ) -> Debug: ...
 
@@ -43,7 +43,7 @@ def interpret(
     /,
     *,
     chip: str = defaults.TARGET,
-    pretend: bool | str = False,
+    pretend: bool = False,
     **params: object,
 ) -> Any:
     """Interpret the kernels that a function calls, or those called within a `with` block.
@@ -57,7 +57,7 @@ def interpret(
         with pallas_debug.interpret("hlo"):
             attention(q, k, v)
 
-        @pallas_debug.interpret(pretend="v6e")
+        @pallas_debug.interpret(chip="v6e", pretend=True)
         def attention(q, k, v): ...  # jax.default_backend() == "tpu" in here
 
     Nothing is compiled or dumped. The mode applies in all threads and to all functions called, even
@@ -70,8 +70,7 @@ def interpret(
         Parameters may follow: `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries it during tracing.
       pretend: whether jax's devices answer as `chip`, for code that runs its kernels only on a TPU;
-        or the name of the target to answer as instead of `chip`, such as `"v6e"`. A no-op with an
-        accelerator.
+        a no-op with an accelerator.
       **params: parameters of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:

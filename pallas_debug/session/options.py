@@ -33,8 +33,7 @@ class Options:
       targets: names of targets to compile for; empty for none.
       chip: target whose chip is presented to code that queries it; defaults to the first target, or
         to v5e without targets.
-      pretend: whether jax's devices answer as that chip too; or the name of another target, which
-        is then the chip.
+      pretend: whether jax's devices answer as that chip too.
       interpret: mode in which kernels run, such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
         means `auto` without an accelerator, otherwise `off`.
       timeout: maximum seconds per compilation.
@@ -58,7 +57,7 @@ class Options:
     dumps: str | Path | None = None
     targets: tuple[str, ...] = ()
     chip: str | None = None
-    pretend: bool | str = False
+    pretend: bool = False
     interpret: Interpret = None
     timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0

@@ -85,8 +85,7 @@ class Session:
         self._subscribers = subscribers
         self.targets = self._wanted = resolve_targets(options.targets)
         needs_chip = (self._interprets or options.pretend) and not self.targets
-        named = options.pretend if isinstance(options.pretend, str) else options.chip
-        chip_name = named or (defaults.TARGET if needs_chip else None)
+        chip_name = options.chip or (defaults.TARGET if needs_chip else None)
         chips = resolve_targets((chip_name,)) if chip_name else self.targets
         self.chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
@@ -136,9 +135,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             platform.leave_out_absent_tpu()
             if self.chip is not None:
-                stack.enter_context(
-                    self.answering(self.chip, pretend=True if self.options.pretend else None)
-                )
+                stack.enter_context(self.answering(self.chip, pretend=self.options.pretend or None))
             stack.enter_context(hosted.hosting(self._host))
             stack.enter_context(self.interpreting(self._mode))
             epoch = self.options.epoch and (self.options.epoch, self.interpret_mode)
@@ -190,7 +187,7 @@ class Session:
     @property
     def pretends(self) -> bool:
         """True if jax's devices answer as the session's chip."""
-        return bool(self.options.pretend) and not platform.has_accelerator()
+        return self.options.pretend and not platform.has_accelerator()
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -361,22 +358,6 @@ class Session:
         if pretend is None:
             pretend = chip.pretended() is not None
         with chip.answering_everywhere(target, pretend=pretend and not platform.has_accelerator()):
-            yield
-
-    @contextlib.contextmanager
-    def pretending(self, name: str | bool) -> Iterator[None]:
-        """Change whether jax's devices answer as the target, for one test within the session.
-
-        Args:
-          name: name of the target; True for the session's own, False for none.
-
-        Raises:
-          UnknownTargetError: an unknown target.
-        """
-        target = self.chip or resolve_targets((defaults.TARGET,))[0]
-        if isinstance(name, str):
-            (target,) = resolve_targets((name,))
-        with self.answering(target, pretend=bool(name)):
             yield
 
     @contextlib.contextmanager

@@ -72,11 +72,21 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.failed and call.excinfo is not None:
-        from pallas_debug_pytest import advice
-
-        advice.add(item, call.excinfo.value, report)
+    error = None if call.excinfo is None else call.excinfo.value
+    if report.failed and _is_for_a_tpu(error) and not _chooses_a_mode(item):
+        advice = f"with {options.named('interpret').flag}, pytest runs TPU kernels on the CPU"
+        report.sections.append(("pallas-debug", advice))
     return report
+
+
+def _is_for_a_tpu(error: BaseException | None) -> bool:
+    texts = error.args if isinstance(error, ValueError) else ()
+    return any("Only interpret mode is supported" in text for text in texts if type(text) is str)
+
+
+def _chooses_a_mode(item: pytest.Item) -> bool:
+    is_marked = any("interpret" in mark.kwargs for mark in item.iter_markers("pallas"))
+    return is_marked or options.value(item.config, options.named("interpret")) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -76,7 +76,7 @@ class Pallas(Performance):
         /,
         *args: Any,
         targets: str | Iterable[str] | None = None,
-        stages: str | Iterable[str] | None = None,
+        stages: str | Iterable[str] = (),
         **kwargs: Any,
     ) -> tuple[Dump, ...]:
         """Compile the kernels that a function would call, without running it.
@@ -85,7 +85,7 @@ class Pallas(Performance):
 
         Args:
           targets: names of targets; by default the marker's, or the run's.
-          stages: stages to keep, as for `pallas_debug.dump`; by default the run's.
+          stages: stages to keep, as for `pallas_debug.dump`.
         """
         check_function("pallas.compile", function)
         own = inspect.signature(self.compile).parameters
@@ -96,7 +96,7 @@ class Pallas(Performance):
             *args,
             targets=targets or self._running.marks.targets or settings.targets,
             to=settings.dump or Path(self._request.getfixturevalue("tmp_path")) / "dumps",
-            stages=settings.stages if stages is None else stages,
+            stages=stages,
             timeout=settings.timeout,
             **kwargs,
         )

@@ -60,13 +60,13 @@ class Listener:
         self._found: dict[str, dict[str, str]] = {}
         self._received: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
-        self.unjudged: list[Gap] = []
+        self.gaps: list[Gap] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
             return None
         header = f"{NAME} {pallas_debug.__version__}"
-        if self.unjudged:  # before any test: the session could not be opened
+        if self.gaps:  # before any test: the session could not be opened
             return f"{header}: not started, as the end of the run says; the tests run without it"
         with guarded("summary", "writing the header of the run", self.add_problem):
             header += f": {'; '.join(self._doing())}"
@@ -74,28 +74,23 @@ class Listener:
 
     def _doing(self) -> list[str]:
         settings = self._settings
-        doing = []
-        if settings.dump is not None:
-            where = text.relative(settings.dump)
-            doing.append(f"dumping to {where} for {', '.join(settings.targets)}")
-        elif settings.names_target and not settings.watches:
-            doing.append(f"target {', '.join(settings.targets)}, for tests that request it")
+        targets = ", ".join(settings.targets)
+        mode = settings.interpret
         session = self.watcher.session if self.watcher is not None else None
-        if settings.interpret is not None:
-            doing.append(f"kernels run in interpret mode {settings.interpret}")
-        elif settings.watches and (session is None or session.interpret_mode.kind == "auto"):
-            doing.append("kernels run on the kernel machine, as there is no accelerator")
-        if settings.pretend is not None:
-            is_real = session is not None and not session.pretends
-            name = "themselves, as there is an accelerator" if is_real else settings.pretend
-            doing.append(f"jax's devices answer as {name}")
-        if settings.verify:
-            doing.append(f"kernels verified for {', '.join(settings.verify)}")
-        if settings.checks:
-            doing.append(f"faults that fail the test: {', '.join(settings.checks)}")
-        if settings.sanitize:
-            doing.append("faults of every kind fail the test")
-        return doing
+        if settings.watches and mode is None:
+            mode = "auto" if session is None else str(session.interpret_mode)
+        where = settings.dump and text.relative(settings.dump)
+        is_for_tests = settings.names_target and not settings.watches
+        parts = {
+            f"dumping to {where} for {targets}": settings.dump,
+            f"target {targets}, for tests that request it": is_for_tests,
+            f"kernels run in interpret mode {mode}": mode,
+            f"jax's devices answer as {settings.pretend}": settings.pretend,
+            f"kernels verified for {', '.join(settings.verify)}": settings.verify,
+            f"faults that fail the test: {', '.join(settings.checks)}": settings.checks,
+            "faults of every kind fail the test": settings.sanitize,
+        }
+        return [part for part, is_so in parts.items() if is_so]
 
     def add_problem(self, problem: PallasDebugError) -> None:
         """Report a problem of ours in the summary, without failing a test."""
@@ -130,7 +125,7 @@ class Listener:
                 self.receive(self.watcher.finish(exitstatus))
             except Exception:
                 self.problems += self.watcher.problems
-                self.unjudged += self.watcher.unjudged
+                self.gaps += self.watcher.gaps
                 raise
         is_worker = hasattr(self._config, "workeroutput")
         if self._ran and not any(self._ran.values()) and exitstatus == 0 and not is_worker:
@@ -146,23 +141,24 @@ class Listener:
             self.not_judged(str(problem))
 
     def not_judged(self, reason: str) -> None:
-        self.unjudged.append(Gap(kernel="the whole run", engine="", reason=reason))
+        self.gaps.append(Gap(kernel="the whole run", engine="", reason=reason))
 
     def _together(self) -> dict[str, Any]:
         """Return the output for the controller: everything received here, and problems."""
         output: dict[str, Any] = dict(self._received[-1]) if self._received else {}
         output["problems"] = [*output.get("problems", ()), *self.problems]
-        output["unjudged"] = [*output.get("unjudged", ()), *map(asdict, self.unjudged)]
+        output["gaps"] = [*output.get("gaps", ()), *map(asdict, self.gaps)]
         return output
 
+    def _gaps(self) -> list[Gap]:
+        """Return what was not judged in any process; the table of a verdict shows its limits."""
+        found = [*self.gaps, *(Gap(**one) for one in self._all("gaps"))]
+        found += [o.all_gaps[0] for o in self._outcomes() if o.status == "unjudged"]
+        return [g for g in dict.fromkeys(found) if not (g.is_limit and self._settings.verify)]
+
     def _unjudged(self) -> list[Gap]:
-        """Return judgements that were not made in any process, without duplicates."""
-        found = [*self.unjudged]
-        found += [Gap(**one) for one in self._all("unjudged")]
-        found += [
-            outcome.all_gaps[0] for outcome in self._outcomes() if outcome.status == "unjudged"
-        ]
-        return list(dict.fromkeys(found))
+        """Return the judgements that were not made at all, which is an error."""
+        return [gap for gap in self._gaps() if not gap.is_partial]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         parts: list[Callable[[], list[str]]] = [
@@ -189,14 +185,13 @@ class Listener:
 
     def _missing(self) -> list[str]:
         """Requested judgements that were not made: they must not pass for the absence of faults."""
-        unchecked = dict.fromkeys(Gap(**gap) for gap in self._all("unchecked"))
-        lines = [f"NOT CHECKED: {text.gap_text(gap)}" for gap in unchecked]
-        unjudged = self._unjudged()
-        known = {(gap.kernel, gap.reason) for gap in unchecked}
-        for gap in unjudged:
-            if (gap.kernel, gap.reason) not in known:
+        lines, unjudged = list[str](), self._unjudged()
+        for gap in self._gaps():
+            if gap in unjudged:
                 place = f"{text.one_line(gap.kernel)} {gap.engine}".rstrip()
                 lines.append(f"NOT JUDGED: {place}: {gap.reason}")
+            else:
+                lines.append(f"NOT CHECKED: {text.gap_text(gap)}")
         if unjudged:
             count = text.plural(len(unjudged), "requested judgement")
             was = "was" if len(unjudged) == 1 else "were"

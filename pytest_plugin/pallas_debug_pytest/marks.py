@@ -30,7 +30,6 @@ class Marks:
     interpret: str | None = None
     check: tuple[str, ...] | None = None
     targets: tuple[str, ...] | None = None
-    pretend: bool | str | None = None
 
 
 MARKS = pytest.StashKey[Marks]()
@@ -64,17 +63,15 @@ def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Ite
 def is_watched(item: pytest.Item) -> bool:
     """Return whether a test is watched because of its markers or a fixture."""
     marks = item.stash.get(MARKS, Marks())
-    if any(one is not None for one in (marks.interpret, marks.check, marks.pretend)):
+    if marks.interpret is not None or marks.check is not None:
         return True
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def target_name(item: pytest.Item) -> str:
-    """Return the name of a test's chip: its own parameter, or its marker's or the run's chip."""
-    pretend = item.stash.get(MARKS, Marks()).pretend
-    name = pretend if isinstance(pretend, str) else settings(item.config).chip
-    call = getattr(item, "callspec", None)
-    return str(call.params.get("pallas_target", name) if call else name)
+    """Return the name of a test's chip: its own parameter, or the run's chip."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return str(params.get("pallas_target", settings(item.config).chip))
 
 
 def _read(item: pytest.Item) -> Marks:
@@ -102,7 +99,7 @@ def _with(marks: Marks, mark: pytest.Mark) -> Marks:
     return marks
 
 
-_EXAMPLES = {"interpret": "hlo", "check": "nan,index", "targets": "v5e,v6e", "pretend": "v6e"}
+_EXAMPLES = {"interpret": "hlo", "check": "nan,index", "targets": "v5e,v6e"}
 
 
 def _parsed(name: str, value: object) -> Any:
@@ -112,14 +109,13 @@ def _parsed(name: str, value: object) -> Any:
       ValueError, UsageError: it is invalid.
     """
     if isinstance(value, bool) and name != "targets":
-        defaulted = {"interpret": ("off", "auto"), "check": ((), defaults.DEFAULT_CHECKS)}
-        return defaulted.get(name, (False, True))[value]
-    if isinstance(value, tuple | list) and name in ("check", "targets"):
+        return {"interpret": ("off", "auto"), "check": ((), defaults.DEFAULT_CHECKS)}[name][value]
+    if isinstance(value, tuple | list) and name != "interpret":
         value = ",".join(map(str, value))
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, such as {_EXAMPLES[name]!r}, not {value!r}")
     parsed = options.named(name.removesuffix("s")).parse(value)
-    if name in ("targets", "pretend") and not isinstance(parsed, bool):
+    if name == "targets":
         targets.resolve_all(parsed)
     return parsed
 
@@ -130,7 +126,6 @@ class Settings:
 
     dump: Path | None
     targets: tuple[str, ...]
-    stages: tuple[str, ...]
     interpret: str | None
     pretend: str | None
     timeout: float
@@ -188,18 +183,16 @@ def settings(config: pytest.Config) -> Settings:
 def _resolve(config: pytest.Config) -> Settings:
     found = {option.name: options.value(config, option) for option in OPTIONS}
     dump, verify, pretend = found["dump"], found["verify"] or (), found["pretend"]
-    pretended = (pretend,) if isinstance(pretend, str) else ()
     own = tuple(name for name in verify if name not in ("all", "on"))
-    targets = found["target"] or own or pretended or (defaults.TARGET,)
+    targets = found["target"] or own or (pretend or defaults.TARGET,)
     if verify == ("on",):
         verify = targets
     judges_all = found["sanitize"] or verify
-    settings = Settings(
+    return Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,
         targets=targets,
-        stages=found["stages"] or (),
         interpret=_mode(found),
-        pretend=targets[0] if pretend is True else next(iter(pretended), None),
+        pretend=pretend,
         timeout=found["timeout"] or defaults.COMPILE_TIMEOUT,
         checks=() if judges_all else found["check"] or (),
         verify=verify,
@@ -209,11 +202,6 @@ def _resolve(config: pytest.Config) -> Settings:
         update_baselines=bool(found["update-baselines"]),
         names_target=found["target"] is not None,
     )
-    if config.getoption("--pallas-timeout") is not None and not settings.watches:
-        raise pytest.UsageError(
-            "--pallas-timeout has no effect by itself; pass --pallas-dump as well"
-        )
-    return settings
 
 
 def _mode(found: Mapping[str, Any]) -> str | None:

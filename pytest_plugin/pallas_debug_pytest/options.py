@@ -23,12 +23,11 @@ DEFAULT_CHECKS = "user,nan,index,div,hint,uninitialized"
 kernels does not import."""
 
 MARKER = (
-    "pallas(interpret=None, check=None, targets=None, pretend=None): "
+    "pallas(interpret=None, check=None, targets=None): "
     "override the run's options for the Pallas kernels of this test. "
     "interpret: a mode, as for --pallas-interpret. "
     "check: names, as for --pallas-check; True for the default checks, False for none. "
-    "targets: chips for which its kernels are compiled when dumping, such as 'v5e,v6e'. "
-    "pretend: chip that jax's devices pretend to be; True for the run's first target."
+    "targets: chips for which its kernels are compiled when dumping, such as 'v5e,v6e'."
 )
 """Description of the marker in `pytest --markers`."""
 
@@ -54,7 +53,7 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """How it is given on the command line: `--pallas-dump`, `-o pallas_stages`."""
+        """How it is given on the command line: `--pallas-dump`, `-o pallas_pretend`."""
         return f"-o {self.ini}" if self.is_setting else f"--pallas-{self.name}"
 
     @property
@@ -85,13 +84,6 @@ def names(value: str) -> tuple[str, ...]:
     if not all(found):
         raise ValueError(f"{value!r} is not a list of targets; write it as v5e,v6e")
     return found
-
-
-def _stages(value: str) -> tuple[str, ...]:
-    from pallas_debug.compiler import stages
-
-    stages.parse(value)
-    return names(value)
 
 
 def _switches(value: str) -> tuple[str, ...]:
@@ -125,13 +117,10 @@ def _switch(value: str) -> bool:
     raise ValueError(f"{value!r} is neither on nor off")
 
 
-def _pretended(value: str) -> str | bool:
-    try:
-        return _switch(value)
-    except ValueError:
-        if "," in value or not value.strip():
-            raise ValueError(f"{value!r} is not a single target, such as v6e") from None
-        return value
+def _chip(value: str) -> str:
+    if "," in value or not value.strip():
+        raise ValueError(f"{value!r} is not a single target, such as v6e")
+    return value
 
 
 def _seconds(value: str) -> float:
@@ -205,20 +194,12 @@ OPTIONS = (
         help="switches for each compilation, as for `pallas-debug dump --switch`",
     ),
     Option(
-        name="stages",
-        metavar="estimate,llo:post-ra",
-        parse=_stages,
-        help="more of each compilation to keep in the dump: estimate (libtpu's cycle estimate), "
-        "llo (all LLO passes), llo:PASS; mosaic leaves out the VLIW schedule",
-        is_setting=True,
-    ),
-    Option(
         name="pretend",
         metavar="v6e",
-        parse=_pretended,
-        help="let jax's devices answer as this chip (default: the first target), for code that "
-        "queries jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') "
-        "before it calls a kernel; programs still run on the CPU, kernels in an interpret mode",
+        parse=_chip,
+        help="let jax's devices answer as this chip, for code that queries jax.default_backend(), "
+        "a device's platform or device_kind, or jax.devices('tpu') before it calls a kernel; "
+        "programs still run on the CPU, kernels in an interpret mode",
         is_setting=True,
     ),
     Option(

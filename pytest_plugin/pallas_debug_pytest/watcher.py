@@ -20,7 +20,6 @@ import pytest
 
 from pallas_debug import followup, interrupts, tracebacks
 from pallas_debug import render as text
-from pallas_debug.compiler import stages
 from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
@@ -169,8 +168,7 @@ class Watcher(Subscriber):
         self.running: Running | None = None
         self.notices: list[str] = []
         self.problems: list[str] = []
-        self.unchecked: list[Gap] = []
-        self.unjudged: list[Gap] = []
+        self.gaps: list[Gap] = []
         self._reports: list[tuple[str, dict[str, object]]] = []
         self._verification: Verification | None = None
 
@@ -200,7 +198,7 @@ class Watcher(Subscriber):
                     "there is no accelerator for those that --pallas-interpret=off leaves to one"
                 )
                 gap = Gap(kernel="", engine="checks", reason=reason, is_partial=True)
-                self.unchecked.append(gap)
+                self.gaps.append(gap)
             elif "uninitialized" in settings.checks:
                 self.notices.append("`uninitialized` is checked on the kernel machine only")
         if settings.verify:
@@ -216,7 +214,6 @@ class Watcher(Subscriber):
                 **options,  # type: ignore[arg-type]
                 prints=True,
                 stops_unfit=True,
-                stages=stages.parse(settings.stages),
                 switches=settings.switches,
                 timeout=settings.timeout,
                 stop_after=settings.stop_after,
@@ -267,7 +264,7 @@ class Watcher(Subscriber):
         """Record a test that was not watched to its end: its kernels were not judged."""
         self.problems.append(str(problem))
         if self.settings.judges:
-            self.unjudged.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
+            self.gaps.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
 
     def _guarded(self, boundary: Boundary, doing: str) -> contextlib.AbstractContextManager[None]:
         """Report an exception of ours in the summary, without failing a test."""
@@ -281,7 +278,6 @@ class Watcher(Subscriber):
         self._report_finds_between_tests()
         session = self.session or self._opened(
             chip=marks.target_name(item),
-            pretend=bool(marked.pretend),
             interpret=marked.interpret,
             checks=marked.check or (),
         )
@@ -293,8 +289,6 @@ class Watcher(Subscriber):
             return running
         if marked.interpret is not None:
             enter(session.interpreting(marked.interpret))
-        if marked.pretend is not None:
-            enter(session.pretending(marked.pretend))
         if marked.check is not None:
             enter(session.checking(marked.check))
         if marked.targets is not None and session.store is not None:
@@ -481,8 +475,7 @@ class Watcher(Subscriber):
         return {
             "problems": self.problems,
             "notices": self.notices,
-            "unchecked": [asdict(gap) for gap in self.unchecked],
-            "unjudged": [asdict(missing) for missing in self.unjudged],
+            "gaps": [asdict(gap) for gap in self.gaps],
             "reports": self._reports,
             "outcomes": outcomes,
         }
@@ -498,10 +491,8 @@ class Watcher(Subscriber):
                 f"{gap.reason}; with the fixture pallas_target a test runs for each chip"
                 for gap in session.queue.elsewhere()
             ]
-        self.unchecked += session.unchecked
-        if not stop:
-            self.unjudged += self._missing(session)
-        reported = {missing.reason for missing in self.unjudged}
+        self.gaps += session.unchecked if stop else self._missing(session)
+        reported = {gap.reason for gap in self.gaps}
         self.problems += [
             str(problem)
             for problem in session.problems
@@ -511,17 +502,11 @@ class Watcher(Subscriber):
     def _missing(self, session: Session) -> Iterator[Gap]:
         """Return judgements that the run or a test requested from this session but did not get."""
         is_judged = session.options.checks or session.interpret_mode.sanitizes
-        if not (self.settings.judges or is_judged):
-            return
+        yield from session.gaps() if self.settings.judges or is_judged else session.unchecked
         known = {gap.kernel for gap in session.unchecked}
-        gaps = [
-            Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True)
-            for kernel, reason in (session.observer.refusals.items() if is_judged else ())
-            if kernel not in known
-        ]
-        for gap in (*session.gaps(), *gaps):  # the table of a verdict shows the limits of engines
-            if not gap.is_partial and not (gap.is_limit and self.settings.verify):
-                yield gap
+        for kernel, reason in session.observer.refusals.items() if is_judged else ():
+            if kernel not in known:
+                yield Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True)
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.

@@ -120,8 +120,6 @@ MISTAKES = {
     "check='nam'": "unknown check 'nam' (did you mean 'nan'?); there are user, nan, ",
     "check=3": "check must be a string, such as 'nan,index', not 3",
     "targets='v99'": "unknown target 'v99'; the known ones are v4, v5e",
-    "pretend=6": "pretend must be a string, such as 'v6e', not 6",
-    "pretend='v99'": "unknown target 'v99'; ",
 }
 
 

@@ -38,13 +38,13 @@ def runs(
     return sessions(*wanted)
 
 
-MACHINE = "kernels run on the kernel machine"
+MACHINE = "kernels run in interpret mode auto"
 SANITIZED = "kernels run in interpret mode machine,sanitize; faults of every kind fail the test"
 TPU = "tpu,detect_races,random_seed=2"
-PRETENDS = f"{MACHINE}, as there is no accelerator; jax's devices answer as v6e"
+PRETENDS = f"{MACHINE}; jax's devices answer as v6e"
 
 HEADERS: list[tuple[list[str], dict[str, str], str, str]] = [
-    (["--pallas-dump=a"], {}, "", f"dumping to a for v5e; {MACHINE}, as there is no accelerator"),
+    (["--pallas-dump=a"], {}, "", f"dumping to a for v5e; {MACHINE}"),
     ([], {"PALLAS_DUMP": "b", "PALLAS_INTERPRET": "hlo"}, "", "dumping to b for v5e; kernels run in"),
     ([], {}, "pallas_dump = c\npallas_target = v4,v6e", "dumping to c for v4, v6e; "),
     (["--pallas-dump=d"], {"PALLAS_TARGET": "v6e"}, "pallas_dump = c\npallas_target = v4",
@@ -62,7 +62,7 @@ HEADERS: list[tuple[list[str], dict[str, str], str, str]] = [
     ([], {}, "pallas_sanitize = true\npallas_interpret = auto", SANITIZED),
     (["--pallas-verify=v5e,v6e"], {}, "", "kernels run in interpret mode machine,sanitize; kernels verified for v5e, v6e"),
     (["--override-ini=pallas_pretend=v6e"], {}, "", PRETENDS),
-    (["--pallas-target=v6e,v4"], {"PALLAS_PRETEND": "on"}, "", PRETENDS),
+    (["--pallas-target=v4"], {"PALLAS_PRETEND": "v6e"}, "", PRETENDS),
 ]  # fmt: skip
 
 
@@ -97,13 +97,10 @@ MISTAKES: list[tuple[list[str], dict[str, str], str, str]] = [
     (["--pallas-check", "--pallas-interpret=hlo"], {}, "", f"--pallas-check {CONTRADICTS}"),
     (["--pallas-timeout=soon", "--pallas-dump"], {}, "",
      "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
-    (["--pallas-timeout=3"], {}, "", "--pallas-timeout has no effect by itself"),
     (["--pallas-dump=test_nothing.py"], {}, "", "'test_nothing.py' is a file; name a directory"),
     (["--pallas-dump", "test_nothing.py::test_nothing"], {}, "", "is a file; name a directory"),
     (["--pallas-dump", "tests"], {}, "", "'tests' is a directory with Python files; name another"),
     (["--pallas-dump=/proc/nowhere"], {}, "", "pallas-debug: cannot dump to /proc/nowhere"),
-    (["--pallas-dump", "-opallas_stages=llo:a b"], {}, "",
-     "the ini option pallas_stages: 'llo:a b' is not an LLO pass"),
     (["--pallas-dump", "--pallas-switch=magic"], {}, "", "--pallas-switch: unknown switch 'magic'"),
     ([], {}, "pallas_sanitize = perhaps", "the ini option pallas_sanitize: 'perhaps' is neither"),
 ]  # fmt: skip

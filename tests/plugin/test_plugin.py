@@ -73,7 +73,7 @@ def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(
         [
-            "pallas-debug *: dumping to dumps for v5e, v6e; kernels run on the kernel machine, as there is no accelerator",
+            "pallas-debug *: dumping to dumps for v5e, v6e; kernels run in interpret mode auto",
             "*- pallas-debug -*",
             "2 kernels for v5e, v6e in dumps*, used by 4 tests",
             "next: pallas-debug report dumps",

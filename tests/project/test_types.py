@@ -37,7 +37,7 @@ def in_a_mode(x: int, *, scale: float = 1.0) -> str:
     return plain(x, scale=scale)
 
 
-@pallas_debug.interpret(pretend="v6e")
+@pallas_debug.interpret(chip="v6e", pretend=True)
 def pretending(x: int, *, scale: float = 1.0) -> str:
     return plain(x, scale=scale)
 
