@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import platformdirs
@@ -23,9 +23,8 @@ from pallas_debug.errors import InvalidReference, UsageError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 from pallas_debug.searches import strategies, templates
-from pallas_debug.searches.numbers import Range
 from pallas_debug.searches.strategies import Input
-from pallas_debug.searches.templates import Choices
+from pallas_debug.searches.templates import Choices, Range, Template
 from pallas_debug.verdict import Request, Verdict, Verifier
 
 EXAMPLES = 200
@@ -38,16 +37,11 @@ NARROWING = 50
 """Maximum number of inputs that are drawn below a failing value of a variable."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failing:
-    """An input for which a kernel fails, and the verdict on it."""
+class Failing(NamedTuple):
+    """An input for which a kernel fails, and the first finding for it."""
 
     input: Input
-    verdict: Verdict
-
-    @property
-    def finding(self) -> Finding:
-        return self.verdict.counted[0]
+    finding: Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,19 +159,23 @@ def search(
       **how: settings of `verify`: `targets`, `rtol`, `atol`, `grad`, `hang_after`.
 
     Returns:
-      The result, with the verdict on the smallest failing input.
+      The result, with the smallest failing input.
 
     Raises:
       UsageError: a text is invalid, or no input meets all constraints.
     """
-    texts, lets = list(texts), templates.lets(let)
-    parsed = [templates.template(text, lets) for text in texts]
-    templates.refuse_unused(lets, texts)
-    seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
-    one = _Search(function, parsed, reference, budget, seed, tick, how)
-    return one.run(lets, examples)
+    parsed, lets = templates.parse(texts, let)
+    result = SearchResult(
+        function=_importable(function),
+        reference=None if reference is None else _importable(reference),
+        seed=random.SystemRandom().randrange(1 << 31) if seed is None else seed,
+        settings={k: how[k] for k in ("rtol", "atol", "grad") if how.get(k) not in (None, False)},
+    )
+    how = {"targets": defaults.TARGET, "reference": reference, **how}
+    return _Search(function, parsed, budget, tick, how, result).run(lets, examples)
 
 
+@dataclass(eq=False)
 class _Search:
     """One search.
 
@@ -185,30 +183,14 @@ class _Search:
       result: what is known so far.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        parsed: list[templates.Template],
-        reference: Callable[..., Any] | None,
-        budget: float,
-        seed: int,
-        tick: Callable[[SearchResult], None],
-        how: Mapping[str, Any],
-    ) -> None:
-        self._function, self._reference = function, reference
-        self._templates, self._tick = parsed, tick
-        self._began = time.monotonic()
-        self._budget = budget
-        self._how = {"targets": defaults.TARGET, **how}
-        self._judged: dict[tuple[str, ...], Verdict | None] = {}
-        self.result = SearchResult(
-            function=_importable(function),
-            reference=None if reference is None else _importable(reference),
-            seed=seed,
-            settings={
-                k: how[k] for k in ("rtol", "atol", "grad") if how.get(k) not in (None, False)
-            },
-        )
+    _function: Callable[..., Any]
+    _templates: list[Template]
+    _budget: float
+    _tick: Callable[[SearchResult], None]
+    _how: Mapping[str, Any]
+    result: SearchResult
+    _began: float = field(default_factory=time.monotonic)
+    _judged: dict[tuple[str, ...], Verdict | None] = field(default_factory=dict)
 
     def run(self, lets: Mapping[str, Choices], examples: int) -> SearchResult:
         """Search, and then for smaller values of each variable in turn."""
@@ -283,7 +265,7 @@ class _Search:
             return False
         failing = self.result.failing
         if failing is None or self._size(given) < self._size(failing.input):
-            self.result = replace(self.result, failing=Failing(input=given, verdict=verdict))
+            self.result = replace(self.result, failing=Failing(given, verdict.counted[0]))
         return True
 
     def _size(self, given: Input) -> tuple[Any, ...]:
@@ -306,7 +288,7 @@ class _Search:
     def _verdict(self, given: Input) -> Verdict | None:
         """The verdict on an input; None if the function or its reference refuses it."""
         args, kwargs = arguments.parse(given.texts)
-        request = Request(engines="machine", reference=self._reference, **self._how)
+        request = Request(engines="machine", **self._how)
         result = self.result
         try:
             verdict = Verifier().of_function(self._function, args, kwargs, request)
@@ -346,9 +328,7 @@ def arguments_of(
     Raises:
       UsageError: a text is invalid.
     """
-    texts, lets = list(texts), templates.lets(let)
-    parsed = [templates.template(text, lets) for text in texts]
-    templates.refuse_unused(lets, texts)
+    parsed, lets = templates.parse(texts, let)
     return strategies.inputs(lets, parsed).map(lambda drawn: arguments.parse(drawn.texts))
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from pallas_debug.errors import UsageError
-from pallas_debug.searches.numbers import Range, shown
-from pallas_debug.searches.templates import Choices, Drawn, Template, written
+from pallas_debug.searches.templates import Choices, Drawn, Range, Template, shown
 
 MAX_DRAWN = 256
 """Maximum number of elements of an array that are drawn one by one."""
@@ -56,11 +55,10 @@ def _one_of(choices: Choices, values: Mapping[str, Any]) -> SearchStrategy[Any]:
 def _text(draw: DrawFn, template: Template, values: Mapping[str, Any]) -> str:
     if template.variable is not None:
         return f"{template.prefix}{values[template.variable]!r}"
-    (first, *_) = template.parts or ("",)
-    if not isinstance(first, Drawn):
-        plain = [part for part in template.parts if not isinstance(part, Drawn)]
-        return template.prefix + written(plain, values)
-    return template.prefix + _drawn(draw, template, first, values)
+    if template.drawn is not None:
+        return template.prefix + _drawn(draw, template, template.drawn, values)
+    parts = (p if isinstance(p, str) else str(p.value(values)) for p in template.parts)
+    return template.prefix + "".join(parts).strip()
 
 
 def _drawn(draw: DrawFn, template: Template, array: Drawn, values: Mapping[str, Any]) -> str:

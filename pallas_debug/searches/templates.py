@@ -5,22 +5,26 @@
     drawn     = dtype "[" sizes "]" ["in" range] ["sorted" | "sum" number]
     range     = number ".." number
 
-Numbers are those of `numbers.py`; both ends of a range are included. Everything else is written as
-for `inputs/grammar.py`.
+Numbers are expressions such as `128`, `n*64` or `max(n, 8)`; both ends of a range are included.
+Everything else is written as for `inputs/grammar.py`.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pallas_debug.errors import UsageError
-from pallas_debug.searches import numbers
-from pallas_debug.searches.numbers import Number, Range, Values
+import numpy as np
 
+from pallas_debug.errors import UsageError, meant
+from pallas_debug.stepping import conditions
+from pallas_debug.stepping.conditions import ConditionError, Expression
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=(?P<value>.*)", re.DOTALL)
 _ARRAY = re.compile(r"\b(?P<dtype>[A-Za-z]\w*)\[(?P<sizes>[^\[\]'\"]*)\]")
 _DRAWN = re.compile(
@@ -30,7 +34,52 @@ _DRAWN = re.compile(
 _PLAIN = re.compile(r"[\s\d,]*|\s*\.\.\.\s*")
 """Sizes without variables."""
 
+_SIZES = re.compile(r",(?![^(]*\))")
+"""What separates sizes: no comma within `max(n, 8)`."""
+
 _FLOAT = re.compile(r"b?f(loat)?\d.*|bfloat\d+")
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A whole number computed from variables."""
+
+    _expression: Expression
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the variables."""
+        return set(_NAME.findall(self._expression.text)) - conditions.FUNCTIONS.keys()
+
+    def value(self, values: Values) -> int:
+        """Return its value.
+
+        Raises:
+          UsageError: it is no whole number, or divides by zero.
+        """
+        found = self._expression.evaluate(lambda name: np.array(values[name], object))
+        try:
+            return operator.index(np.asarray(found).item())
+        except TypeError as error:
+            text = self._expression.text
+            raise UsageError(f"{text!r} is no whole number, with {shown(values)}") from error
+
+
+@dataclass(frozen=True)
+class Range:
+    """The whole numbers from one to another, both included."""
+
+    low: Number
+    high: Number
+
+    @property
+    def names(self) -> set[str]:
+        return self.low.names | self.high.names
+
+
+Choices = Range | tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +105,47 @@ class Template:
     Attributes:
       text: as written.
       prefix: the part before the value: `lengths=` or nothing.
-      parts: of the value: text as it is, sizes to insert, or one array to draw.
+      parts: of the value: text as it is, and sizes to insert.
+      drawn: the value, if it is an array to draw.
       variable: name of the variable that is the value.
     """
 
     text: str
     prefix: str
-    parts: tuple[str | Number | Drawn, ...] = ()
+    parts: tuple[str | Number, ...] = ()
+    drawn: Drawn | None = None
     variable: str | None = None
 
 
-Choices = Range | tuple[Any, ...]
+def shown(values: Values) -> str:
+    """Format the values of variables: `n=3, block=64`."""
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def number(text: str, known: Collection[str], where: str) -> Number:
+    """Parse a number.
+
+    Args:
+      known: names of variables that it may use.
+      where: what it is written in, for messages.
+
+    Raises:
+      UsageError: it is not an expression, or uses an unknown variable.
+    """
+    try:
+        found = Number(conditions.parse(text))
+    except ConditionError as error:
+        raise UsageError(f"{where}: {error}") from error
+    for name in sorted(found.names - set(known)):
+        raise UsageError(
+            f"{where}: nothing says what {name!r} is{meant(name, known)}; --let {name}=1..8 does"
+        )
+    return found
+
+
+def _range(text: str, known: Collection[str], where: str) -> Range:
+    low, _, high = text.partition("..")
+    return Range(number(low, known, where), number(high, known, where))
 
 
 def lets(texts: Iterable[str] | Mapping[str, Any]) -> dict[str, Choices]:
@@ -79,55 +158,57 @@ def lets(texts: Iterable[str] | Mapping[str, Any]) -> dict[str, Choices]:
       UsageError: a text is invalid; the message says what is accepted.
     """
     found: dict[str, Choices] = {}
-    pairs: Iterable[tuple[str, Any]]
-    if isinstance(texts, Mapping):
-        pairs = texts.items()
-    else:
-        pairs = [(text.partition("=")[0].strip(), text.partition("=")[2]) for text in texts]
+    pairs = texts.items() if isinstance(texts, Mapping) else [_pair(text) for text in texts]
     for name, given in pairs:
         where = f"--let {name}={given}"
-        if not numbers.IS_NAME.fullmatch(name) or given in ("", ()):
+        if not _NAME.fullmatch(name) or given in ("", ()):
             raise UsageError(f"{where}: write a variable as n=1..8, or as block=64,128")
         if name in found:
             raise UsageError(f"{where}: {name} was given before")
-        found[name] = _choices(given, tuple(found), where)
+        if not isinstance(given, str):
+            found[name] = tuple(given)
+        elif ".." in given:
+            found[name] = _range(given, found, where)
+        else:
+            found[name] = _values(given, where)
     return found
 
 
-def _choices(given: Any, known: Sequence[str], where: str) -> Choices:
-    if isinstance(given, str):
-        if ".." in given:
-            return numbers.numbers_from_to(given, known, where)
-        try:
-            return tuple(ast.literal_eval(f"[{given}]"))
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-            raise UsageError(
-                f"{where}: values are a range such as 1..8, or Python values such as 64,128 or "
-                "'relu','gelu'"
-            ) from error
-    return tuple(given)
+def _pair(text: str) -> tuple[str, str]:
+    name, _, given = text.partition("=")
+    return name.strip(), given
 
 
-def refuse_unused(found: Mapping[str, Choices], texts: Iterable[str]) -> None:
-    """Refuse a variable that neither an argument nor the range of another one names.
+def _values(text: str, where: str) -> tuple[Any, ...]:
+    try:
+        return tuple(ast.literal_eval(f"[{text}]"))
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise UsageError(
+            f"{where}: values are a range such as 1..8, or Python values such as 64,128 or "
+            "'relu','gelu'"
+        ) from error
+
+
+def parse(
+    texts: Iterable[str], let: Iterable[str] | Mapping[str, Any]
+) -> tuple[list[Template], dict[str, Choices]]:
+    """Parse arguments and their variables.
 
     Raises:
-      UsageError: there is one.
+      UsageError: a text is invalid, or uses an unknown variable, or nothing uses a variable.
     """
-    used = set(numbers.IS_NAME.findall(" ".join(texts)))
-    used.update(*(one.names for one in found.values() if isinstance(one, Range)))
-    for name in found:
+    texts, known = list(texts), lets(let)
+    found = [_template(text, known) for text in texts]
+    used = set(_NAME.findall(" ".join(texts)))
+    used.update(*(one.names for one in known.values() if isinstance(one, Range)))
+    for name in known:
         if name not in used:
             raise UsageError(f"--let {name}: no --arg names {name}, as in f32[{name}*8,128]")
+    return found, known
 
 
-def template(text: str, known: Iterable[str]) -> Template:
-    """Parse an argument.
-
-    Raises:
-      UsageError: a size or range is no number, or uses an unknown variable.
-    """
-    known, where = list(known), f"--arg {text!r}"
+def _template(text: str, known: Collection[str]) -> Template:
+    where = f"--arg {text!r}"
     named = _NAMED.fullmatch(text)
     value = named["value"] if named else text
     prefix = f"{named['name']}=" if named else ""
@@ -135,10 +216,10 @@ def template(text: str, known: Iterable[str]) -> Template:
         return Template(text=text, prefix=prefix, variable=value.strip())
     drawn = _DRAWN.fullmatch(value)
     if drawn is not None and drawn["range"] is not None:
-        return Template(text=text, prefix=prefix, parts=(_drawn(drawn, known, where),))
+        return Template(text=text, prefix=prefix, drawn=_drawn(drawn, known, where))
     if drawn is not None and (drawn["sorted"] or drawn["sum"]):
         raise UsageError(f"{where}: say what the values are, as in {drawn['dtype']}[4] in 0..512")
-    parts: list[str | Number | Drawn] = []
+    parts: list[str | Number] = []
     end = 0
     for array in _ARRAY.finditer(value):
         if _PLAIN.fullmatch(array["sizes"]):
@@ -153,7 +234,7 @@ def template(text: str, known: Iterable[str]) -> Template:
     return Template(text=text, prefix=prefix, parts=tuple(parts))
 
 
-def _drawn(found: re.Match[str], known: list[str], where: str) -> Drawn:
+def _drawn(found: re.Match[str], known: Collection[str], where: str) -> Drawn:
     if _FLOAT.fullmatch(found["dtype"]):
         raise UsageError(
             f"{where}: only integers are drawn from a range; write floats as "
@@ -162,25 +243,11 @@ def _drawn(found: re.Match[str], known: list[str], where: str) -> Drawn:
     return Drawn(
         dtype=found["dtype"],
         sizes=tuple(_sizes(found["sizes"], known, where)),
-        values=numbers.numbers_from_to(found["range"], known, where),
+        values=_range(found["range"], known, where),
         is_sorted=found["sorted"] is not None,
-        total=None if found["sum"] is None else numbers.number(found["sum"], known, where),
+        total=None if found["sum"] is None else number(found["sum"], known, where),
     )
 
 
-def _sizes(text: str, known: list[str], where: str) -> list[Number]:
-    depth, sizes = 0, [""]
-    for sign in text:  # commas within max(n, 8) separate no sizes
-        depth += {"(": 1, ")": -1}.get(sign, 0)
-        if sign == "," and not depth:
-            sizes.append("")
-        else:
-            sizes[-1] += sign
-    return [numbers.number(size, known, where) for size in sizes if size.strip()]
-
-
-def written(parts: Sequence[str | Number], values: Values) -> str:
-    """The text of a value that nothing is drawn for."""
-    return "".join(
-        part if isinstance(part, str) else str(part.value(values)) for part in parts
-    ).strip()
+def _sizes(text: str, known: Collection[str], where: str) -> list[Number]:
+    return [number(size, known, where) for size in _SIZES.split(text) if size.strip()]

@@ -120,6 +120,32 @@ def test_what_was_found_is_raised(verdict: Verdict) -> None:
     Verdict(name="f").throw()
 
 
+HOSTILE = "rows\n::error title=x::y%0A\x1b[2J"
+
+
+@pytest.fixture
+def hostile() -> Verdict:
+    """A kernel whose name holds a workflow command, found fault with and not judged."""
+    cell = Outcome(
+        kernel=HOSTILE,
+        digest="ab" * 32,
+        engine="compile",
+        target="v5e",
+        status="unjudged",
+        reason="line\n::warning::z",
+    )
+    finding = Finding(kind=Fault.DEADLOCK, kernel=HOSTILE, message="m\n::warning::z")
+    return Verdict(
+        name="f", kernels=(HOSTILE,), outcomes=(cell,), findings=(finding,), problems=("p\n::q::r",)
+    )
+
+
+def test_a_name_is_one_word_in_the_table(hostile: Verdict) -> None:
+    table, *_ = str(hostile).split("\n\n")
+    assert len(table.splitlines()) == 2
+    assert "rows\\n::error title=x::y%0A\\x1b[2J" in table
+
+
 def test_sarif(verdict: Verdict) -> None:
     document = sarif(verdict)
     assert document["version"] == "2.1.0"
