@@ -11,7 +11,6 @@ VARIABLES = {
     "LIBTPU_INIT_ARGS": "Flags for libtpu, passed to every compilation and part of the cache key; "
     "`--xla_mosaic_dump_to` is dropped, as each compilation has its own directory.",
     "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
-    "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
     "XLA_FLAGS": "Passed to compilations for GPUs, except flags about dumps, and part of their "
     "cache key.",
     "PATH": "`ptxas` and `nvdisasm` are taken from it if NVIDIA's packages are not installed.",

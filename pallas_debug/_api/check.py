@@ -115,9 +115,7 @@ def check(
         `auto` without an accelerator, otherwise `off`.
       sanitize: whether to run the kernels on the kernel machine and report every kind of fault;
         `errors` then has no effect.
-      chip: target whose chip is reported to code that queries it; v5e by default. A kernel that
-        does not fit into the chip's memory is reported before it runs; without `chip`, a kernel
-        that does not fit on any TPU.
+      chip: target whose chip is reported to code that queries it; v5e by default.
 
     Returns:
       A function with the same arguments that returns the report and the result of `function`.
@@ -138,7 +136,6 @@ def check(
             prints=True,
             interpret=mode,
             chip=chip,
-            stops_unfit=True,
             epoch=f"check {next(_epochs)}",
         )
 

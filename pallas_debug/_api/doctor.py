@@ -53,7 +53,6 @@ def examine() -> Iterator[Check]:
     yield from _guarded("jax", _jax)
     yield from _guarded("hooks", _hooks)
     yield from _guarded("libtpu", _libtpu)
-    yield from _flags()
     yield from _guarded("device", _device)
     yield from _guarded("interpret modes", _interpreters)
     yield from _guarded("compiler", _compiles)
@@ -222,29 +221,6 @@ def _gpus() -> Iterator[Check]:
     )
     if notes := gpu.notes():
         yield Check(name="GPU dumps", state="ok", detail=notes[0])
-
-
-def _flags() -> Iterator[Check]:
-    flags = os.environ.get("LIBTPU_INIT_ARGS", "").split()
-    if any(flag.startswith("--xla_mosaic_dump_to") for flag in flags):
-        yield Check(
-            name="LIBTPU_INIT_ARGS",
-            state="warning",
-            detail="sets --xla_mosaic_dump_to, but pallas-debug uses its own directory",
-            remedy="remove it, or dump without pallas-debug and read that directory with `ls`",
-        )
-    elif flags:
-        yield Check(
-            name="LIBTPU_INIT_ARGS",
-            state="ok",
-            detail=f"{' '.join(flags)}: passed to every compilation, and part of the cache key",
-        )
-    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        yield Check(
-            name="JAX_COMPILATION_CACHE_DIR",
-            state="ok",
-            detail="set; a cached program is still captured, and our compiler does not use it",
-        )
 
 
 def _device() -> Iterator[Check]:

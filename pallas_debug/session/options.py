@@ -43,8 +43,6 @@ class Options:
       prints: whether to record prints of interpreted kernels, and pass them to the subscribers.
       switches: names of compilation switches (`compiler/switches.py`), such as `log_recorder`.
       stages: stages of compilations to keep besides Mosaic's, if there is a dump directory.
-      stops_unfit: whether to stop the program at a kernel that does not fit into memory: of any
-        target; without targets, of the chip; without both, of any TPU.
       hang_after: seconds that a device waits for the other devices of its mesh.
       stop_after: seconds of both time and CPU time after which a kernel on the kernel
         machine is stopped even if it makes progress; None for no limit.
@@ -66,7 +64,6 @@ class Options:
     prints: bool = False
     switches: tuple[str, ...] = ()
     stages: Stages = DEFAULT
-    stops_unfit: bool = False
     hang_after: float = defaults.HANG_AFTER
     stop_after: float | None = None
     refilled: frozenset[str] = frozenset()

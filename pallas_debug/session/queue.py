@@ -133,7 +133,7 @@ class Queue:
     """Compiles kernels in the background, unless the store has an equal compilation.
 
     `made` holds the finished compilations by digest and target, `lost` the errors that prevented
-    others, and `unfit` those that are not requested because the kernel does not fit on the chip.
+    others.
     """
 
     def __init__(
@@ -145,7 +145,6 @@ class Queue:
     ) -> None:
         self.made: dict[tuple[str, str], Compilation] = {}
         self.lost: dict[tuple[str, str], PallasDebugError] = {}
-        self.unfit: set[tuple[str, str]] = set()
         self._stored = stored
         self._report = report
         self._store = store
@@ -259,8 +258,6 @@ class Queue:
         known = self.lost.get((kernel.digest, target))
         if known is not None:
             return str(known)
-        if (kernel.digest, target) in self.unfit:
-            return "it was not compiled: it does not fit in the chip's memory"
         if (kernel.digest, target) in self._requested:
             return "the session ended before it was compiled"
         return f"it was never sent to the compiler for {target}"

@@ -26,8 +26,7 @@ from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.compiler.room import RoomCheck
-from pallas_debug.errors import KernelFault, KernelNotJudged, PallasDebugError
+from pallas_debug.errors import KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.machine.host import KeptCalls, MachineHost
@@ -117,15 +116,6 @@ class Session:
         self._lock = threading.Lock()
         self._collected = ThreadValue[list[capture.Capture] | None](None)
         self._captures: dict[str, capture.Capture] = {}
-        self.room = RoomCheck(
-            self.chip if options.chip else None,
-            is_asked=lambda: (
-                options.stops_unfit
-                and self._interprets
-                and bool(self.observer.checks or self.interpret_mode.sanitizes)
-            ),
-            report=self.report,
-        )
         self.callers = KernelCallers()
         self.queue = Queue(options, self.stored, self.report, self.store)
         self._stack = contextlib.ExitStack()
@@ -420,14 +410,9 @@ class Session:
             self.callers.add(captured)
         if self._collected.value is not None:
             self._collected.value.append(captured)
-        elif self.room.has_room(captured, self._wanted):
-            self.queue.request_traced(captured, self._wanted)
         else:
-            self.queue.unfit |= {(kernel.digest, target.name) for target in self._wanted}
+            self.queue.request_traced(captured, self._wanted)
         return kernel.digest
-
-    def refused(self, token: object) -> KernelFault | None:
-        return self.room.refusal(token, self.observer.found)
 
     def _keep(self, captured: capture.Capture) -> None:
         """Notify the subscribers of a new kernel, and store it."""

@@ -213,7 +213,6 @@ class Watcher(Subscriber):
             Options(
                 **options,  # type: ignore[arg-type]
                 prints=True,
-                stops_unfit=True,
                 switches=settings.switches,
                 timeout=settings.timeout,
                 stop_after=settings.stop_after,

@@ -206,11 +206,9 @@ def test_doctor_finds_this_machine_well(real_command: Any) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
-    done = command("doctor", "--json", LIBTPU_INIT_ARGS="--xla_mosaic_dump_to=elsewhere")
+def test_doctor_as_json(command: Any) -> None:
+    done = command("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
-    assert checks["LIBTPU_INIT_ARGS"]["state"] == "warning"
-    assert "remove it, or dump without pallas-debug" in checks["LIBTPU_INIT_ARGS"]["remedy"]
     assert checks["target v5e"]["state"] == "ok"
 
 

@@ -222,24 +222,17 @@ NO_ROOM = """
         rows = pl.BlockSpec((1024, 4096), lambda i: (i, 0))
         x = jnp.zeros((2048, 4096))
         pl.pallas_call(double, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
-        raise RuntimeError("the kernel ran")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), ("--pallas-verify=v5e,v6e",)])
-def test_a_kernel_without_room_ends_its_test_before_it_runs(
-    child: Child, arguments: tuple[str, ...]
-) -> None:
-    result = child(NO_ROOM, "--pallas-check", *arguments)
+def test_a_kernel_without_room_fails_its_test(child: Child) -> None:
+    result = child(NO_ROOM, "--pallas-verify=v5e,v6e")
     result.assert_outcomes(failed=1)
     text = result.stdout.str()
     assert "VmemOverflow in kernel `double`" in text
-    assert "the kernel ran" not in text.replace('RuntimeError("the kernel ran")', "")
     assert "1 finding in 1 test: 1 VmemOverflow" in text
-    assert "1 kernel used by 1 test" in text
-    if arguments:
-        assert re.search(r"^double +FOUND +\? +\? +\?$", text, re.M)
+    assert re.search(r"^double +FOUND +FOUND +FOUND +ok$", text, re.M)
 
 
 UNWRITTEN = """

@@ -50,9 +50,6 @@ class LoweringWatcher(Protocol):
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
         """Handle the lowering of a kernel; return a token that `ran` receives when it runs."""
 
-    def refused(self, token: object) -> Exception | None:
-        """Return the exception with which to stop the program at a kernel, or None to continue."""
-
     def ran(self, tokens: tuple[object, ...]) -> None:
         """Handle a run of a program that contains the kernels of these tokens."""
 
@@ -148,7 +145,6 @@ def labelled() -> contextlib.AbstractContextManager[None]:
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
     """Notify watchers that a kernel is being lowered; return the innermost one's token."""
-    __tracebackhide__ = True  # for pytest, if a watcher stops the program here
     if _unwatched.value:
         return None
     innermost = None
@@ -159,12 +155,6 @@ def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | 
         if token is None:
             continue
         innermost = token
-        fault = None
-        with guarded("hook", "asking whether to stop at a kernel", watcher.report):
-            fault = watcher.refused(token)
-        if fault is not None:
-            _notify_ran(watcher, (token,))
-            raise fault
         if _collected.value is not None:
             _collected.value.append(token)
         else:  # lowered ahead of time, or by a transformation: there is no run to wait for
