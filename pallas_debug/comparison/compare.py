@@ -19,7 +19,7 @@ from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.facts import array_text
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.mismatch import RoundingError, WriterChain
+from pallas_debug.findings.mismatch import WriterChain
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.model import Finding, Gap, Witness
 
@@ -272,10 +272,8 @@ def _finding(
     return replace(finding, chain=found.links), digest
 
 
-def _rounding(
-    pair: Differences, compared: ComparedCall, origin: KernelOrigin
-) -> RoundingError | None:
-    """The largest error in units of the least precise dtype; None unless all values are finite."""
+def _rounding(pair: Differences, compared: ComparedCall, origin: KernelOrigin) -> str | None:
+    """The largest error, in units of the least precise dtype, if rounding alone explains it."""
     if not (pair.actual.is_inexact and pair.expected.is_inexact):
         return None
     a, b = pair.actual.wide, pair.expected.wide
@@ -287,12 +285,9 @@ def _rounding(
         given = {dtype for _, dtype, _ in arrays.host_leaves((compared.args, compared.kwargs))}
         dtypes |= float_dtypes(origin.captured.params, given)
     dtype = max(sorted(dtypes), key=tolerances.unit)
-    unit = tolerances.unit(dtype)
-    return RoundingError(
-        dtype=dtype,
-        units=float(np.abs(a - b).max()) / (unit * size),
-        most=tolerances.most_units(dtype),
-    )
+    units = float(np.abs(a - b).max()) / (tolerances.unit(dtype) * size)
+    most = tolerances.most_units(dtype)
+    return f"{units:.2g} units of {dtype} rounding, of at most {most}" if units <= most else None
 
 
 def _of_kernel(origin: KernelOrigin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

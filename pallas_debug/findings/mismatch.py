@@ -53,28 +53,6 @@ def _span(first: int, last: int) -> str:
     return f"{first}" if first == last else f"{first} to {last}"
 
 
-class RoundingError(NamedTuple):
-    """The largest error of an output, in units of rounding.
-
-    Attributes:
-      dtype: least precise dtype that the kernel computes in.
-      units: largest error in units of rounding of the largest expected element.
-      most: maximum number of units that rounding explains.
-    """
-
-    dtype: str
-    units: float
-    most: int
-
-    @property
-    def is_enough(self) -> bool:
-        """True if rounding alone explains the error."""
-        return self.units <= self.most
-
-    def __str__(self) -> str:
-        return f"{self.units:.2g} units"
-
-
 # Writers
 
 
