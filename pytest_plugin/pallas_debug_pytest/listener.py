@@ -78,7 +78,7 @@ class Listener:
         mode = settings.interpret
         session = self.watcher.session if self.watcher is not None else None
         if settings.watches and mode is None:
-            mode = "auto" if session is None else str(session.interpret_mode)
+            mode = "auto" if session is None else session.interpret_mode.kind
         where = settings.dump and text.relative(settings.dump)
         is_for_tests = settings.names_target and not settings.watches
         parts = {

@@ -181,7 +181,7 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
     messages = [line for line in result.stdout.lines if line.startswith("NOT JUDGED: ")]
     assert len(messages) == 1, result.stdout.str()
     assert messages[0].startswith(
-        "NOT JUDGED: asks_for_jax machine: it runs on the kernel machine "
+        "NOT JUDGED: asks_for_jax checks: it runs in one of jax's interpreters, "
     )
 
 
