@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from pallas_debug.errors import UsageError, ValuesDiffer
 from pallas_debug.findings import stops
 from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.inputs.made_up import Filled, filled
+from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Gap
 from pallas_debug.session import Interpret, Options, Session, resolve_targets
 from pallas_debug.tracebacks import WithoutOurFrames
@@ -164,107 +164,27 @@ def compare(
         differ.
       KernelFault: an interpreter stopped a kernel of the function.
     """
-    asked = prepare(function, reference, args, kwargs, rtol, atol, grad=grad)
+    asked = prepare(function, reference, args, kwargs, rtol, atol, grad=grad, chip=chip)
     options = Options(interpret=interpret, chip=chip)
     with WithoutOurFrames():
         with Session(options, runs=True) as session:
-            expected = asked.run_reference()
+            expected = run_reference(asked)
             session.wait_for_runs()
         with Session(options, runs=True) as session:
             try:
-                result = asked.run()
+                result = run(asked)
                 session.wait_for_runs()
             except Exception as error:
                 if found := session.observer.findings:
                     raise stops.fault_of(error, found, text.finding_text) from error
                 raise
         called = [c for c in session.captures if c.kernel.digest in session.used]
-        report = asked.judge(result, expected, chip=chip, captures=called)
+        report = judge(asked, result, expected, called)
     return replace(
         report,
         findings=(*session.observer.findings, *report.findings),
         notes=(*map(str, session.problems), *report.notes),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A comparison with its arguments, ready to run in a session.
-
-    Attributes:
-      given: the arguments, with values.
-    """
-
-    function: Callable[..., Any]
-    reference: Callable[..., Any]
-    given: Filled
-    tolerance: Tolerance
-
-    def run_reference(self) -> Any:
-        """Run the reference.
-
-        Raises:
-          InvalidReference: it raised an exception.
-        """
-        return runs.run(self.reference, self.given.args, self.given.kwargs)
-
-    def run(self) -> Any:
-        """Run the function, and wait for its results.
-
-        Raises:
-          UsageError: jax cannot differentiate it; whatever it raises itself.
-        """
-        try:
-            return runs.result(self.function, self.given.args, self.given.kwargs)
-        except Exception as error:
-            if refused := gradients.refusal(error):
-                raise UsageError(refused) from error
-            raise
-
-    def judge(
-        self, result: Any, expected: Any, *, chip: str | None, captures: Iterable[Capture]
-    ) -> ComparisonReport:
-        """Compare the results.
-
-        Args:
-          chip: target to trace the function for, to find the kernels behind its results.
-          captures: kernels that the function called.
-
-        Raises:
-          UsageError, InvalidReference: as for `compare`.
-        """
-        (target,) = resolve_targets((chip or defaults.TARGET,))
-        compared = ComparedCall(
-            function=self.function,
-            args=self.given.args,
-            kwargs=self.given.kwargs,
-            target=target,
-            name=runs.name_of(self.function),
-            reference=runs.name_of(self.reference),
-            tolerance=self.tolerance,
-            other=self.reference,
-        )
-        found = compare_results(compared, result, expected)
-        findings, captures = found.findings, tuple(captures)
-        names = tuple(dict.fromkeys(captured.kernel.name for captured in captures))
-        notes = [*found.notes, *map(str, found.problems)]
-        if not findings:
-            rounded = compare_rounded(compared, captures, result, expected)
-            findings = rounded.findings
-            notes += [f"not judged: {rounded.left_out}"] if rounded.left_out else []
-        if not names:
-            notes.append(f"{compared.name} called no Pallas kernel: only values were compared")
-        if self.given.named:
-            notes.append(f"values were made up for {' and '.join(self.given.named.values())}")
-        return ComparisonReport(
-            name=compared.name,
-            reference=compared.reference,
-            outputs=found.outputs,
-            findings=findings,
-            gaps=found.gaps,
-            kernels=names,
-            notes=tuple(notes),
-        )
 
 
 def prepare(
@@ -276,8 +196,12 @@ def prepare(
     atol: float | None,
     *,
     grad: bool,
-) -> Prepared:
+    chip: str | None,
+) -> ComparedCall:
     """Check the arguments of `compare`, and make up values for those given only by shape.
+
+    Args:
+      chip: target to trace the function for, to find the kernels behind its results.
 
     Raises:
       UsageError: as for `compare`.
@@ -294,15 +218,76 @@ def prepare(
         )
     if grad:
         both = gradients.of(function, reference, args, kwargs)
-        function, reference, rtol = (
-            both.function,
-            both.reference,
-            both.rtol if rtol is None else rtol,
-        )
+        function, reference = both.function, both.reference
+        rtol = both.rtol if rtol is None else rtol
     assert reference is not None
-    return Prepared(
+    given = filled(function, args, kwargs)
+    (target,) = resolve_targets((chip or defaults.TARGET,))
+    return ComparedCall(
         function=function,
-        reference=reference,
+        args=given.args,
+        kwargs=given.kwargs,
+        target=target,
+        name=runs.name_of(function),
+        reference=runs.name_of(reference),
         tolerance=Tolerance(rtol=rtol, atol=atol),
-        given=filled(function, args, kwargs),
+        other=reference,
+        made_up=tuple(given.named.values()),
+    )
+
+
+def run_reference(asked: ComparedCall) -> Any:
+    """Run the reference of a comparison.
+
+    Raises:
+      InvalidReference: it raised an exception.
+    """
+    return runs.run(asked.other, asked.args, asked.kwargs)
+
+
+def run(asked: ComparedCall) -> Any:
+    """Run the function of a comparison, and wait for its results.
+
+    Raises:
+      UsageError: jax cannot differentiate it; whatever it raises itself.
+    """
+    try:
+        return runs.result(asked.function, asked.args, asked.kwargs)
+    except Exception as error:
+        if refused := gradients.refusal(error):
+            raise UsageError(refused) from error
+        raise
+
+
+def judge(
+    asked: ComparedCall, result: Any, expected: Any, captures: Sequence[Capture]
+) -> ComparisonReport:
+    """Compare the results of both functions.
+
+    Args:
+      captures: kernels that the function called.
+
+    Raises:
+      UsageError, InvalidReference: as for `compare`.
+    """
+    found = compare_results(asked, result, expected)
+    findings = found.findings
+    names = tuple(dict.fromkeys(captured.kernel.name for captured in captures))
+    notes = [*found.notes, *map(str, found.problems)]
+    if not findings:
+        rounded = compare_rounded(asked, captures, result, expected)
+        findings = rounded.findings
+        notes += [f"not judged: {rounded.left_out}"] if rounded.left_out else []
+    if not names:
+        notes.append(f"{asked.name} called no Pallas kernel: only values were compared")
+    if asked.made_up:
+        notes.append(f"values were made up for {' and '.join(asked.made_up)}")
+    return ComparisonReport(
+        name=asked.name,
+        reference=asked.reference,
+        outputs=found.outputs,
+        findings=findings,
+        gaps=found.gaps,
+        kernels=names,
+        notes=tuple(notes),
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pallas_debug import defaults, followup, render, tracebacks
-from pallas_debug.bridge import platform
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
@@ -27,11 +26,6 @@ from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-INTERPRETED = (
-    "pallas-debug: no accelerator found: kernels run on the kernel machine, and are compiled "
-    "for the real target."
-)
 
 _epochs = itertools.count(1)
 _printed: set[str] = set()
@@ -129,14 +123,6 @@ def debug(
     return made if function is None else made(function)
 
 
-class Notice(Subscriber):
-    """Prints once, when the first kernel is captured, that kernels are interpreted."""
-
-    def kernel_captured(self, kernel: Kernel) -> None:
-        if platform.default_backend() == "cpu":
-            print_once(INTERPRETED)
-
-
 class Prints(Subscriber):
     """Writes kernels' prints to standard output, as jax does, prefixed with their location."""
 
@@ -172,9 +158,7 @@ class Debug:
         return debugged
 
     def __enter__(self) -> Session:
-        needs_no_notice = self._quiet or not self._reports or self._options.interpret is not None
-        notices = [] if needs_no_notice else [Notice()]
-        session = Session(self._options, *notices, Prints())
+        session = Session(self._options, Prints())
         self._sessions.append(session.__enter__())
         return session
 

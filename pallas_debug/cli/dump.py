@@ -150,7 +150,7 @@ def _of_program(options: DumpOptions) -> _Dumped:
     """Run a program, and dump its kernels."""
     what = options.what
     programs.check_exists(what, module=options.module)
-    from pallas_debug._api.debug import Notice, Prints
+    from pallas_debug._api.debug import Prints
     from pallas_debug.compiler import stages, switches, targets
     from pallas_debug.session import Options, Session, only_defines
 
@@ -165,7 +165,6 @@ def _of_program(options: DumpOptions) -> _Dumped:
             stages=stages.parse(options.stages),
         ),
         Prints(),
-        Notice(),
     )
     with session:
         error = programs.execute(what, options.rest, module=options.module)

@@ -18,7 +18,8 @@ class ComparedCall:
       target: chip for which to trace it, to find its kernels.
       name: name of the function.
       reference: name of the reference.
-      other: the reference, to run with rounded products; None not to.
+      other: the reference.
+      made_up: arguments whose values were made up.
     """
 
     function: Callable[..., Any]
@@ -27,5 +28,6 @@ class ComparedCall:
     target: Target
     name: str
     reference: str
+    other: Callable[..., Any]
     tolerance: Tolerance = field(default_factory=Tolerance)
-    other: Callable[..., Any] | None = None
+    made_up: tuple[str, ...] = ()

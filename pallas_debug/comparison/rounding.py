@@ -111,8 +111,6 @@ class _Comparison:
     def reference_differs(self) -> bool:
         """Return whether rounding the reference's own products changes its results as much."""
         function = self._compared.other
-        if function is None:
-            return False
         try:
             return bool(self._pairs(bfloat16_products.rounded(function, everywhere=True)))
         except Exception:  # noqa: BLE001 - one that computes with numpy cannot be traced

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from pallas_debug import render as text
 from pallas_debug._api import compare as comparing
 from pallas_debug._api import dump as api
 from pallas_debug._api.compare import ComparisonReport
@@ -123,19 +121,20 @@ class Pallas(Performance):
           ValuesDiffer: the reference is NaN somewhere, so that not everything could be compared.
         """
         running = self._running
-        asked = comparing.prepare(function, reference, args, kwargs, rtol, atol, grad=grad)
-        expected = asked.run_reference()
+        chip = self._watcher.settings.chip
+        asked = comparing.prepare(
+            function, reference, args, kwargs, rtol, atol, grad=grad, chip=chip
+        )
+        expected = comparing.run_reference(asked)
         self._wait_for_runs()
         before, running.used = running.used, {}
         try:
-            result = asked.run()
+            result = comparing.run(asked)
             self._wait_for_runs()
         finally:
             called, running.used = running.used, {**before, **running.used}
-        chip = self._watcher.settings.chip
-        known = running.session.captures
-        captures = [c for c in known if c.kernel.digest in called]
-        report = asked.judge(result, expected, chip=chip, captures=captures)
+        captures = [c for c in running.session.captures if c.kernel.digest in called]
+        report = comparing.judge(asked, result, expected, captures)
         running.session.observer.found(*report.findings)
         if report.not_judged:
             report.throw()
@@ -146,9 +145,7 @@ class Pallas(Performance):
         return self._running.session.interpreting(mode)
 
     @contextlib.contextmanager
-    def expect(
-        self, kind: str, *, kernel: str | None = None, match: str | None = None
-    ) -> Iterator[list[Finding]]:
+    def expect(self, kind: str, *, kernel: str | None = None) -> Iterator[list[Finding]]:
         """Expect a finding within the block, which then does not fail the test.
 
             with pallas.expect("OutOfBoundsRead", kernel="rows") as found:
@@ -160,7 +157,6 @@ class Pallas(Performance):
         Args:
           kind: kind of the finding, such as `NanProduced`.
           kernel: name of the kernel; any by default.
-          match: regular expression to search for in the finding's text.
         """
         running, found = self._running, list[Finding]()
         self._wait_for_runs()
@@ -169,7 +165,7 @@ class Pallas(Performance):
         def collect() -> None:
             for finding in running.findings:
                 more = finding.count - before[key(finding)]
-                if more > 0 and _is(finding, kind, kernel, match):
+                if more > 0 and finding.kind is named(kind) and kernel in (None, finding.kernel):
                     running.expected[key(finding)] = finding.count
                     found.append(finding)
 
@@ -184,7 +180,7 @@ class Pallas(Performance):
         else:
             collect()
         if not found:
-            pytest.fail(_not_found(kind, kernel, match, running.findings))
+            pytest.fail(_not_found(kind, kernel, running.findings))
 
     def _wait_for_runs(self) -> None:
         self._running.session.wait_for_runs()
@@ -213,21 +209,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         yield chip
 
 
-def _is(finding: Finding, kind: str, kernel: str | None, match: str | None) -> bool:
-    return (
-        finding.kind is named(kind)
-        and kernel in (None, finding.kernel)
-        and (match is None or re.search(match, text.finding_text(finding)) is not None)
-    )
-
-
-def _not_found(
-    kind: str, kernel: str | None, match: str | None, findings: tuple[Finding, ...]
-) -> str:
-    wanted = kind
-    if kernel is not None:
-        wanted += f" in kernel `{kernel}`"
-    if match is not None:
-        wanted += f" that matches {match!r}"
+def _not_found(kind: str, kernel: str | None, findings: tuple[Finding, ...]) -> str:
+    wanted = kind if kernel is None else f"{kind} in kernel `{kernel}`"
     others = ", ".join(dict.fromkeys(f"{f.kind} in `{f.kernel}`" for f in findings))
     return f"expected {wanted}; found {others or 'nothing. Is the check enabled?'}"

@@ -530,31 +530,27 @@ def counts(findings: Iterable[Finding]) -> Counter[Key]:
 
 
 def _text(findings: Sequence[Finding], callers: Mapping[Key, str], room: int) -> str:
-    """Describe findings: the first in full, if it has room, and others by their titles if not.
+    """Describe findings: the first in full, the others by their titles.
 
     Args:
       findings: at least one finding.
       callers: line of the test that called the kernel, where it is known.
-      room: maximum number of lines, at least 1.
+      room: number of lines that the titles must not exceed.
     """
-    lines: list[str] = []
-    for number, finding in enumerate(findings):
-        rest = len(findings) - number
-        left = room - len(lines) - (rest > 1)  # the last line may have to count the others
-        whole = text.finding_text(finding).splitlines()
-        whole += [f"  called from {callers[key(finding)]}"] if key(finding) in callers else []
-        if len(whole) <= left:
-            lines += whole
-        elif number == 0 and left > 1:
-            lines += [*whole[: left - 1], f"  … {len(whole) - left + 1} more lines"]
-        elif left > 0:
-            source = finding.source
-            where = f" at {text.relative(Path(source.file))}:{source.line}" if source else ""
-            lines.append(whole[0] + where)
-        else:
-            lines.append(f"… and {text.plural(rest, 'more finding')}")
-            break
-    return "\n".join(lines)
+    first, *rest = findings
+    lines = text.finding_text(first).splitlines()
+    lines += [f"  called from {callers[key(first)]}"] if key(first) in callers else []
+    titles = [_title(finding) for finding in rest]
+    if len(titles) > (left := max(room - len(lines), 1)):
+        more = len(titles) - left + 1
+        titles = [*titles[: left - 1], f"… and {text.plural(more, 'more finding')}"]
+    return "\n".join([*lines, *titles])
+
+
+def _title(finding: Finding) -> str:
+    source = finding.source
+    where = f" at {text.relative(Path(source.file))}:{source.line}" if source else ""
+    return text.titled(finding) + where
 
 
 def _hint_lines(found: Iterable[Hint], digests: Container[str]) -> str:

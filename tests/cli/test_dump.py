@@ -48,7 +48,6 @@ def test_a_script_is_run_and_its_kernels_dumped(
     done = real_command("dump", "--target", "v5e,v6e", "script.py", "--its", "own arguments")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sum 2048.0 --its own arguments\n"
-    assert "no accelerator found: kernels run on the kernel machine" in done.stderr
     assert "pallas-debug: 1 kernel for v5e, v6e in dumps" in done.stderr
     assert "next: pallas-debug report dumps" in done.stderr
     (kernel,) = (tmp_path / "dumps").glob("vector_add-*")

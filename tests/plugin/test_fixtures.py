@@ -26,7 +26,7 @@ def test_again(pallas):
 
 @pytest.mark.pallas(check="nan,index")
 def test_expect(pallas):
-    with pallas.expect("NanProduced", kernel="log", match="produced a NaN") as found:
+    with pallas.expect("NanProduced", kernel="log") as found:
         log(BAD)
     assert found[0].source.line == 20
     assert pallas.findings == tuple(found)
@@ -115,7 +115,7 @@ def test_wrong(pallas):
     assert not report.ok
 
 def test_expected_in_its_mode(pallas):
-    with pallas.expect("ValueMismatch", kernel="log", match="is 1.098612, expected 2.197225"):
+    with pallas.expect("ValueMismatch", kernel="log"):
         pallas.compare(log, twice, GOOD * 3)
     with pallas.interpret("tpu"):
         assert pallas.compare(log, twice, GOOD * 3, rtol=1.0).ok
