@@ -17,7 +17,6 @@ from pallas_debug.compiler import attempts, gpu, gpu_files, switches, targets
 from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
 from pallas_debug.compiler.stages import BUNDLES, NONE, ChildFlags, Stages
-from pallas_debug.errors import CannotRunError
 from pallas_debug.explain import explained
 from pallas_debug.model import Compilation, Failure, SourceLine, Target
 from pallas_debug.store import layout
@@ -92,13 +91,6 @@ class Jobs:
             versions=versions.installed(),
             switches=self._switches,
         )
-
-    def unavailable(
-        self, captured: Capture, target: Target, key: str, error: CannotRunError
-    ) -> Compilation:
-        """Return the compilation of a kernel for which no compiler was available."""
-        failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
-        return self.refused(captured, target, key, failure)
 
     @contextlib.contextmanager
     def _compiled(

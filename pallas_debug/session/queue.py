@@ -24,8 +24,7 @@ from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.compile import needs_others
 from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
-from pallas_debug.compiler.stages import Stages
-from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.profile.blocks import BlockMap
@@ -286,14 +285,20 @@ class Queue:
         kernel = captured.kernel
         with self._compiling(kernel, target):
             key = self._jobs.key(captured, target)
-            with self._claimed(captured, target, key):
+            claim = (
+                contextlib.nullcontext()
+                if self._store is None
+                else self._store.claim(kernel, target.name)
+            )
+            with claim:
                 compilation = self._found(kernel, target, key)
                 kept = stage_names.of(compilation) if compilation else stage_names.NONE
                 # A kernel that jax cannot lower has no stages to add.
                 is_lowered = not (compilation and _is_refused(compilation))
                 if compilation is None or (is_lowered and not kept.covers(self._stages)):
                     # Keep stages from earlier runs too: the folder is replaced as a whole.
-                    self._compile_now(captured, target, key, kept | self._stages)
+                    with self._jobs.compile(captured, target, key, kept | self._stages) as made:
+                        self._finished(kernel, *made)
                 else:
                     self._finished(kernel, compilation, {})
 
@@ -308,18 +313,6 @@ class Queue:
         with guarded("lower", f"compiling kernel `{kernel.name}` for {target.name}", report):
             yield
 
-    @contextlib.contextmanager
-    def _claimed(self, captured: Capture, target: Target, key: str) -> Iterator[None]:
-        """Hold the claim on this compilation; if it is denied, record it as unavailable."""
-        with contextlib.ExitStack() as stack:
-            try:
-                if self._store is not None:
-                    stack.enter_context(self._store.claim(captured.kernel, target.name))
-            except LockTimeoutError as error:
-                self._unavailable(captured, target, key, error)
-                raise
-            yield
-
     def _found(self, kernel: Kernel, target: Target, key: str) -> Compilation | None:
         """Return an earlier compilation; None if there is none or the lookup fails."""
         if self._store is None:
@@ -328,22 +321,6 @@ class Queue:
         with guarded("store", doing, self._report):
             return self._store.find_compilation(kernel, target.name, key)
         return None
-
-    def _compile_now(self, captured: Capture, target: Target, key: str, stages: Stages) -> None:
-        kernel = captured.kernel
-        try:
-            with self._jobs.compile(captured, target, key, stages) as (compilation, files):
-                self._finished(kernel, compilation, files)
-        except CannotRunError as error:
-            if (kernel.digest, target.name) not in self.made:
-                self._unavailable(captured, target, key, error)
-            raise
-
-    def _unavailable(
-        self, captured: Capture, target: Target, key: str, error: CannotRunError
-    ) -> None:
-        made = self._jobs.unavailable(captured, target, key, error)
-        self.made[captured.kernel.digest, target.name] = made
 
     def _finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
