@@ -8,8 +8,7 @@ PYTHONPATH (tpu-inference needs tokamax's checkout there). Every file runs in it
 is started again after a test that hangs or ends the process. Modes:
 
     off         without the plugin
-    interpret   --pallas-interpret -o pallas_pretend=TARGET, where a kernel is stopped by name after
-                STOPPED of --timeout
+    interpret   --pallas-interpret -o pallas_pretend=TARGET
     tpu, hlo, machine   the same with that interpret mode
     sanitize    the same with --pallas-sanitize: what does the sanitizer report?
     check       --pallas-check: which tests that pass without the plugin fail with it?
@@ -72,7 +71,7 @@ EIGHT_DEVICES: Mapping[str, Sequence[str]] = {
 }
 """Patterns of files whose tests want several devices; all others run with one."""
 
-_OF_A_TPU = ("--override-ini=pallas_pretend={target}", "--override-ini=pallas_stop_after={seconds}")
+_OF_A_TPU = ("--override-ini=pallas_pretend={target}",)
 OPTIONS: Mapping[str, Sequence[str]] = {
     "off": ("-p", "no:pallas_debug_pytest"),
     "interpret": ("--pallas-interpret", *_OF_A_TPU),
@@ -129,9 +128,6 @@ EXPECTS: Mapping[str, str] = {
 }
 """Patterns of failures of the same kind."""
 
-
-STOPPED = 0.8
-"""Part of `--timeout` after which the plugin stops a kernel in TPU interpret mode."""
 
 STACK = "stack"
 """File in which a test leaves the stack of its main thread when asked."""
@@ -217,8 +213,7 @@ class Suite:
             "pretends": any("pallas_pretend" in option for option in OPTIONS[mode]),
         }
         options = [
-            part.format(target=self.target, folder=folder / "dumps", seconds=STOPPED * self.timeout)
-            for part in OPTIONS[mode]
+            part.format(target=self.target, folder=folder / "dumps") for part in OPTIONS[mode]
         ]
         imports = [HERE, self.checkout, *(self.checkout / p for p in IMPORTS.get(self.name, ()))]
         environment = {
@@ -374,7 +369,7 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
     for pattern, why in EXPECTS.items():
         if not kinds and re.match(pattern, text):
             return Outcome("n/a", why, seconds)
-    if "InterpretError" in kinds or "cannot be interpreted: " in first:
+    if "cannot be interpreted: " in first:
         return Outcome("refused", first, seconds)
     if kinds:
         return Outcome("found", first, seconds)

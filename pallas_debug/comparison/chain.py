@@ -31,11 +31,12 @@ from pallas_debug.comparison.writes import (
     OutOfTime,
     WriteObserver,
 )
-from pallas_debug.errors import MachineError
+from pallas_debug.errors import MachineError, OutOfBudget
 from pallas_debug.findings.mismatch import ChainCause, ChainPlace, Verb, WriterChain, action
 from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Link, SourceLine
 
 SECONDS = 30.0
@@ -65,7 +66,7 @@ def find(compared: ComparedCall, origin: KernelOrigin, bad: np.ndarray) -> Write
     try:
         called = _called(compared, origin.path)
         _run(*called, observer)
-    except OutOfTime:
+    except (OutOfTime, OutOfBudget):
         return WriterChain(unknown=f"a run on the kernel machine takes more than {SECONDS:g} s")
     except MachineError as error:
         return WriterChain(unknown=str(error))
@@ -105,7 +106,7 @@ def _position(origin: KernelOrigin) -> int:
 
 def _called(compared: ComparedCall, path: Point) -> tuple[Capture, Sequence[Any]]:
     """The kernel that a function calls at this path, and its operands."""
-    host = MachineHost(Unobserved(), stop_after=SECONDS)
+    host = MachineHost(Unobserved(), pace=Pace(SECONDS))
     with chip.answering(compared.target), hosting(host), hook.unannounced():
         given = compared.function, compared.args, compared.kwargs, compared.target
         return evaluate.called(*given, path)

@@ -32,8 +32,6 @@ class Severity(IntEnum):
     """Uninitialised memory is used."""
     VALUES = 6
     """A value is wrong or not finite."""
-    MINOR = 7
-    """The result is less precise, or an engine cannot judge it."""
 
 
 class Sure(StrEnum):
@@ -76,7 +74,6 @@ _unwritten = _row(Severity.UNDEFINED, "static", "machine")
 _value = _row(Severity.VALUES, "machine", "checks")
 _claim = _row(Severity.VALUES, "machine", "checks", "compile")
 _misplaced = _row(Severity.VALUES, "compile")
-_minor = _row(Severity.MINOR, "machine")
 _result = _row(Severity.VALUES, "reference")
 
 
@@ -179,7 +176,6 @@ class Fault(StrEnum):
     MISPLACED_OPERAND = _misplaced(
         "MisplacedOperand", "XLA puts an operand in another memory than the kernel declares"
     )
-    INTERPRET_ERROR = _minor("InterpretError", "the kernel takes longer than a run may take")
     VALUE_MISMATCH = _result(
         "ValueMismatch", "a result differs from the reference's by more than the tolerance"
     )

@@ -134,8 +134,6 @@ class MachineHost:
       observer: receives findings in the thread that runs a kernel, and kernels that were to be
         sanitized but cannot be.
       patience: seconds that a device waits for the other devices of its mesh.
-      stop_after: seconds of both time and CPU time after which a kernel is stopped; None for no
-        limit.
       refilled: digests of kernels whose unwritten memory has other contents than usual.
       calls: receives the arrays of calls; None not to keep any.
       pace: is told of the progress, and limits the time of all kernels together; None for neither.
@@ -145,7 +143,6 @@ class MachineHost:
         self,
         observer: HostObserver,
         patience: float = defaults.HANG_AFTER,
-        stop_after: float | None = None,
         refilled: frozenset[str] = frozenset(),
         calls: KeptCalls | None = None,
         pace: Pace | None = None,
@@ -153,7 +150,6 @@ class MachineHost:
         self._pace = pace
         self._refilled = refilled
         self.patience = patience
-        self._stop_after = stop_after
         self._observer = observer
         self._calls = calls
 
@@ -227,7 +223,6 @@ class MachineHost:
                 arrays,
                 first=first,
                 observers=observers,
-                stop_after=self._stop_after,
                 fill="number" if prepared.digest in self._refilled else "nan",
                 pace=pace,
             )

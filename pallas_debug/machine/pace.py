@@ -134,34 +134,6 @@ def position(thread: Thread) -> int:
     return int(np.ravel_multi_index(thread.point, thread.grid))
 
 
-class StepObserver(MachineObserver):
-    """Base class of observers that look at the clock during a run, also within a grid point."""
-
-    follows_loops = False
-
-    def looks(self, thread: Thread, step: ir.MachineStep) -> None:
-        """Handle a step that may be one of many."""
-        raise NotImplementedError
-
-    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        self.looks(thread, step)
-
-    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
-        self.looks(thread, step)
-
-    def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
-        self.looks(thread, step)
-
-    def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        self.looks(thread, step)
-
-    def loads(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
-        self.looks(thread, step)
-
-    def stores(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
-        self.looks(thread, step)
-
-
 class ProgressObserver(MachineObserver):
     """Notes the grid points of a run."""
 
@@ -177,12 +149,14 @@ class ProgressObserver(MachineObserver):
         self._pace.at(thread)
 
 
-class BudgetObserver(StepObserver):
+class BudgetObserver(MachineObserver):
     """Ends a run when the budget does.
 
     A run on one core ends between two grid points. One on several cores, and one whose first grid
     point takes too long, ends at once: no block is final then.
     """
+
+    follows_loops = False
 
     def __init__(self, pace: Pace, *, has_order: bool) -> None:
         self._pace = pace
@@ -195,9 +169,25 @@ class BudgetObserver(StepObserver):
     def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
         self.point_begins(thread)
 
-    def looks(self, thread: Thread, step: ir.MachineStep) -> None:
+    def _looks(self, thread: Thread) -> None:
+        """End the run within a grid point, after a step that may be one of many."""
         if not self._pace.left and not (self._has_order and position(thread)):
             raise BudgetEnded("out of time", thread)
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self._looks(thread)
+
+    def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
+        self._looks(thread)
+
+    def index_map_iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        self._looks(thread)
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
+        self._looks(thread)
+
+    def stores(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
+        self._looks(thread)
 
 
 def final(machine: Machine, done: int) -> list[Array]:

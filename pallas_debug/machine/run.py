@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, untyped
 from pallas_debug.errors import MachineError
-from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.faults import Severity
 from pallas_debug.machine.bounds import BoundsObserver
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.numbers import LoopObserver
@@ -25,14 +23,12 @@ from pallas_debug.machine.pace import (
     Pace,
     PartialRun,
     ProgressObserver,
-    StepObserver,
     final,
     position,
 )
 from pallas_debug.machine.sanitizer import consequences
 from pallas_debug.machine.sanitizer.again import KernelCall
 from pallas_debug.machine.shadow.shadow import differing
-from pallas_debug.machine.sightings import sighting
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, Hint
 
@@ -64,7 +60,6 @@ def run(
     *,
     first: int = 0,
     observers: Sequence[MachineObserver] = (),
-    stop_after: float | None = None,
     fill: str = "nan",
     pace: Pace | None = None,
 ) -> MachineRun:
@@ -74,20 +69,16 @@ def run(
       arrays: arrays of the call, for each device.
       first: number of the first of these devices in the mesh.
       observers: observers of the run; those with a method `findings` are asked for their findings.
-      stop_after: seconds of both time and CPU time after which the kernel is stopped; None for no
-        limit.
       fill: contents of unwritten memory, as for `Machine`.
       pace: is told of the progress, and ends the run with its budget.
 
     Raises:
       MachineError: the machine has no rule for what the kernel does.
     """
-    done = _run(launch, arrays, first, observers, stop_after, fill, pace)
+    done = _run(launch, arrays, first, observers, fill, pace)
     if any(isinstance(observer, OrderSanitizer) for observer in observers):
         call = KernelCall(launch, arrays, {"first": first})
-        limits: list[MachineObserver] = [*_limits(launch, stop_after)]
-        if done.partial is not None:
-            limits.append(_UntilPoint(done.partial.done))
+        limits = [] if done.partial is None else [_UntilPoint(done.partial.done)]
         found = consequences.folded(call, done.findings, limits)
         return replace(done, findings=found)
     return done
@@ -95,11 +86,10 @@ def run(
 
 def _run(
     launch: Launch, arrays: Sequence[Sequence[Any]], first: int,
-    observers: Sequence[MachineObserver], stop_after: float | None, fill: str, pace: Pace | None,
+    observers: Sequence[MachineObserver], fill: str, pace: Pace | None,
 ) -> MachineRun:  # fmt: skip
     bounds = BoundsObserver(launch)
-    loops, limits = LoopObserver(launch), _limits(launch, stop_after)
-    stopping: list[BoundsObserver | LoopObserver | _TimeLimit] = [bounds, loops, *limits]
+    stopping: list[BoundsObserver | LoopObserver] = [bounds, LoopObserver(launch)]
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     call = KernelCall(launch, arrays, {"first": first})
     pacing: list[MachineObserver] = [] if pace is None else [ProgressObserver(pace)]
@@ -188,46 +178,6 @@ class _UntilPoint(MachineObserver):
     def point_begins(self, thread: Thread) -> None:
         if position(thread) >= self._done:
             raise Stopped("out of time", thread)
-
-
-def _limits(launch: Launch, stop_after: float | None) -> list[_TimeLimit]:
-    return [] if stop_after is None else [_TimeLimit(launch, stop_after)]
-
-
-class _TimeLimit(StepObserver):
-    """Stops a kernel that takes too long, both of time and of the process's CPU time."""
-
-    def __init__(self, launch: Launch, stop_after: float) -> None:
-        self._launch = launch
-        self._stop_after = stop_after
-        self._begin = _clocks()
-        self._executed: dict[int, int] = {}
-        self._findings: list[Finding] = []
-
-    def findings(self) -> list[Finding]:
-        return self._findings
-
-    def looks(self, thread: Thread, step: ir.MachineStep) -> None:
-        self._executed[thread.number] = thread.executed
-        spent = [now - begin for now, begin in zip(_clocks(), self._begin, strict=True)]
-        if min(spent) < self._stop_after:
-            return
-        seen = sighting(self._launch, thread, step)
-        calls = sum(self._executed.values())
-        facts = {"seconds": spent[0], "calls": calls, "pace": calls / spent[0]}
-        self._findings.append(seen.of(Fault.INTERPRET_ERROR, **facts, progress=_progress(thread)))
-        raise Stopped("too slow", thread)
-
-
-def _progress(thread: Thread) -> str:
-    """Format the progress along the grid; empty if there is none, or before its first point."""
-    if not thread.grid or len(thread.point) != len(thread.grid):
-        return ""
-    return f"{position(thread) + 1:,} of {math.prod(thread.grid):,}"
-
-
-def _clocks() -> tuple[float, float]:
-    return time.monotonic(), time.process_time()
 
 
 def _outside_reads_matter(call: KernelCall, results: list[list[Array]]) -> bool:

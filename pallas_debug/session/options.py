@@ -44,8 +44,6 @@ class Options:
       switches: names of compilation switches (`compiler/switches.py`), such as `log_recorder`.
       stages: stages of compilations to keep besides Mosaic's, if there is a dump directory.
       hang_after: seconds that a device waits for the other devices of its mesh.
-      stop_after: seconds of both time and CPU time after which a kernel on the kernel
-        machine is stopped even if it makes progress; None for no limit.
       refilled: digests of kernels for which the kernel machine gives unwritten memory other
         contents than usual, to see whether they matter.
       keeps_call: number of the call of each kernel on the machine whose arrays are kept, from 1.
@@ -65,7 +63,6 @@ class Options:
     switches: tuple[str, ...] = ()
     stages: Stages = DEFAULT
     hang_after: float = defaults.HANG_AFTER
-    stop_after: float | None = None
     refilled: frozenset[str] = frozenset()
     keeps_call: int | None = None
     pace: Pace | None = None

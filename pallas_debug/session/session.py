@@ -105,7 +105,6 @@ class Session:
         self._host = MachineHost(
             self.observer,
             options.hang_after,
-            options.stop_after,
             options.refilled,
             self.calls,
             options.pace,

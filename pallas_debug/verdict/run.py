@@ -91,10 +91,9 @@ class Request:
         wanted = {name.strip() for name in given if name.strip()}
         unknown = sorted(wanted - set(ENGINES))
         if unknown or not wanted:
-            known = ", ".join(ENGINES[1:]).replace("machine", "machine (the sanitizer)")
             hint = meant(unknown[0], ENGINES[1:]) if unknown else ""
             named = f"{', '.join(unknown) or 'was named'}{hint}"
-            raise UsageError(f"no engine {named}; there are {known}")
+            raise UsageError(f"no engine {named}; there are {', '.join(ENGINES[1:])}")
         if "values" in wanted and not added:
             raise UsageError(
                 "the engine `values` compares results with those of a reference: pass one, as "
@@ -216,21 +215,9 @@ def verify(
       InvalidReference: the reference raised an exception, or its arrays do not match.
       UnknownTargetError: unknown target.
     """
+    given = locals()
     with WithoutOurFrames():
-        request = Request(
-            targets=targets,
-            engines=engines,
-            suppress=suppress,
-            to=to,
-            timeout=timeout,
-            jobs=jobs,
-            hang_after=hang_after,
-            reference=reference,
-            rtol=rtol,
-            atol=atol,
-            grad=grad,
-            budget=budget,
-        )
+        request = Request(**{one.name: given[one.name] for one in fields(Request)})
         return Verifier().of_function(function, args, kwargs, request, tick)
 
 

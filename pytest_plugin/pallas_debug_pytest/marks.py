@@ -132,7 +132,6 @@ class Settings:
     checks: tuple[str, ...]
     verify: tuple[str, ...]
     sanitize: bool
-    stop_after: float | None
     switches: tuple[str, ...]
     update_baselines: bool
     names_target: bool
@@ -197,7 +196,6 @@ def _resolve(config: pytest.Config) -> Settings:
         checks=() if judges_all else found["check"] or (),
         verify=verify,
         sanitize=bool(found["sanitize"]),
-        stop_after=found["stop-after"],
         switches=found["switch"] or (),
         update_baselines=bool(found["update-baselines"]),
         names_target=found["target"] is not None,

@@ -203,15 +203,6 @@ OPTIONS = (
         is_setting=True,
     ),
     Option(
-        name="stop-after",
-        metavar="SECONDS",
-        parse=_seconds,
-        help="seconds of both time and CPU time after which a kernel on the kernel machine is "
-        "stopped even if it makes progress, reporting the grid point that it reached (default: no "
-        "limit)",
-        is_setting=True,
-    ),
-    Option(
         name="update-baselines",
         metavar="on",
         parse=_switch,

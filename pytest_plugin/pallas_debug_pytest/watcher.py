@@ -215,7 +215,6 @@ class Watcher(Subscriber):
                 prints=True,
                 switches=settings.switches,
                 timeout=settings.timeout,
-                stop_after=settings.stop_after,
             ),
             self,
             runs=True,

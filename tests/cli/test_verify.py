@@ -213,7 +213,7 @@ def test_python_s_if_in_a_kernel_is_explained_at_its_line(command: Any, tmp_path
         (["rows:gather", ARGUMENT, ARGUMENT], "too many positional arguments. Pass --arg once per"),
         (
             ["rows:gather", ARGUMENT, "-e", "magic"],
-            "no engine magic; there are static, compile, machine (the sanitizer), values",
+            "no engine magic; there are static, compile, machine, values",
         ),
         (["math:sqrt", "--arg", "2.0"], "sqrt calls no Pallas kernel with these arguments"),
         (["rows:gather", ARGUMENT, "--suppress", "gone.toml"], "gone.toml cannot be read"),

@@ -132,7 +132,6 @@ def test_targets_of_one_refusal_are_joined() -> None:
 def test_the_worst_comes_first() -> None:
     found = merged(
         [
-            finding("InterpretError", "tpu interpret"),
             finding("FalseHint", "checks"),
             finding("UninitializedRead", "checks"),
             finding("DataRace", "checks"),
@@ -148,7 +147,6 @@ def test_the_worst_comes_first() -> None:
         "DataRace",
         "UninitializedRead",
         "FalseHint",
-        "InterpretError",
     ]
 
 

@@ -38,7 +38,6 @@ WITHOUT_A_KERNEL = {
     Fault.MISPLACED_OPERAND: "tests/verdict/test_placement.py",
     Fault.LOWERING_ERROR: "what has no kind of its own",
     Fault.COMPILE_ERROR: "what has no kind of its own",
-    Fault.INTERPRET_ERROR: "what has no kind of its own",
 }
 
 

@@ -16,7 +16,6 @@ from jax.experimental.pallas import tpu as pltpu
 from machine_runs import calls_of, passed, require_close
 
 from pallas_debug.bridge.programs.launch import Launch
-from pallas_debug.findings.faults import Fault
 from pallas_debug.machine import points, run
 
 F32 = jnp.float32
@@ -150,13 +149,6 @@ def test_faults_are_those_of_a_run_step_by_step(
     one, other, stops = both(launch, arrays, monkeypatch)
     require_equal(one, other)
     assert stops[-1] <= stop
-
-
-def test_the_limit_on_time_ends_a_compiled_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MIN_POINTS", 2)
-    monkeypatch.setattr(points, "FIRST_CHUNK", 4)
-    done = run.run(*passed(carried_in_scratch, [ROWS]), stop_after=0.0)
-    assert (done.stopped.kind, done.stopped.grid_point) == (Fault.INTERPRET_ERROR, (3,))
 
 
 @pytest.mark.parametrize("kernel", CORRECT, ids=lambda kernel: kernel.name)

@@ -48,25 +48,3 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
             "FAILED *::test_stopped - Failed: DataRace in kernel `early`",
         ]
     )
-
-
-SLOW = """
-@pytest.mark.parametrize("steps", [1, 300])
-def test_slow(steps):
-    def doubles(x_ref, o_ref):
-        o_ref[...] = jax.lax.fori_loop(0, steps, lambda i, x: x + i, x_ref[...])
-    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    call(doubles, X, out_shape=X, grid=(2,), in_specs=[rows], out_specs=rows)
-"""
-
-
-@pytest.mark.slow
-def test_a_kernel_that_takes_too_long_is_named(child: Child) -> None:
-    result = child(
-        SLOW, "--pallas-interpret", "--override-ini=pallas_stop_after=1e-6", "--tb=short"
-    )
-    result.assert_outcomes(failed=2)
-    text = result.stdout.str()
-    assert text.count("E   Failed: InterpretError in kernel `doubles`") == 2
-    assert text.count("stopped after 0 s, at grid point 1 of 2") == 2
-    assert text.count("E     try: use smaller arguments with the same blocks") == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 from pallas_debug.render import consequence_texts
 from pallas_debug.report.markup import Child, Markup, tag
@@ -23,7 +22,7 @@ def nowhere(_: SourceLine) -> None:
 
 def severity(finding: Finding) -> Mark:
     """Mark of a finding: an error, or a weakness."""
-    return "warn" if finding.kind.severity >= Severity.MINOR or not finding.counts else "bad"
+    return "warn" if not finding.counts else "bad"
 
 
 def finding_card(finding: Finding, link: Link) -> Markup:

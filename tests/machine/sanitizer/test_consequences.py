@@ -7,14 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from called import called
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import verify
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
-from pallas_debug.session import Options, Session
 
 F32, I32 = jnp.float32, jnp.int32
 X = jnp.ones((8, 128), F32)
@@ -77,24 +75,3 @@ def test_faults_of_other_elements_are_faults_of_their_own(is_clean: bool) -> Non
         kernel, pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA, x=-X, in_specs=[HBM]
     )
     assert kinds(findings) == ["DataRace", "NanProduced"]
-
-
-@pytest.mark.slow
-def test_the_further_run_ends_as_the_first_one_does() -> None:
-    """The time limit of the kernel also ends the run that follows its faults."""
-
-    @called(X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA])
-    def kernel(x_ref: Any, o_ref: Any, tile: Any, sem: Any) -> None:
-        pltpu.make_async_copy(x_ref, tile, sem).start()
-        o_ref[...] = tile[...]
-        pltpu.make_async_copy(x_ref, tile, sem).wait()
-
-        def copied(_i: Any, _: Any) -> None:
-            pltpu.sync_copy(x_ref, tile)
-
-        jax.lax.fori_loop(0, 2_000_000_000, copied, None)
-
-    options = Options(interpret="machine,sanitize", targets=(), stop_after=0.5)
-    with Session(options) as session, pytest.raises(Exception, match="InterpretError"):
-        jax.block_until_ready(jax.jit(kernel)(X))
-    assert kinds(session.observer.findings) == ["DataRace", "InterpretError"]
