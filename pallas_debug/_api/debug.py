@@ -20,7 +20,7 @@ from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.guards import check_function, guarded, problem_of
-from pallas_debug.model import Kernel, PrintRecord
+from pallas_debug.model import PrintRecord
 from pallas_debug.session import Interpret, Options, Session, Subscriber, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 
