@@ -30,11 +30,8 @@ COMPILE_TIMEOUT = 120.0
 MAX_SECONDS = 1e9
 """Maximum of any time limit in seconds: 31 years. Timers of the system overflow at 292 years."""
 
-HANG_AFTER = 30.0
-"""Seconds without progress after which an interpreted kernel is stopped."""
-
-VERIFY_HANG_AFTER = 5.0
-"""The same limit in `verify`."""
+HANG_AFTER = 15.0
+"""Seconds that a device waits in a kernel for the other devices of its mesh."""
 
 MAX_ITERATIONS = 100_000
 """Iterations after which the kernel machine considers a loop without a bound endless."""

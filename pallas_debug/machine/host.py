@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pallas_debug import defaults
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.client import evaluating
 from pallas_debug.bridge.instrument import printing
@@ -133,7 +132,6 @@ class MachineHost:
     Args:
       observer: receives findings in the thread that runs a kernel, and kernels that were to be
         sanitized but cannot be.
-      patience: seconds that a device waits for the other devices of its mesh.
       refilled: digests of kernels whose unwritten memory has other contents than usual.
       calls: receives the arrays of calls; None not to keep any.
       pace: is told of the progress, and limits the time of all kernels together; None for neither.
@@ -142,14 +140,12 @@ class MachineHost:
     def __init__(
         self,
         observer: HostObserver,
-        patience: float = defaults.HANG_AFTER,
         refilled: frozenset[str] = frozenset(),
         calls: KeptCalls | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._pace = pace
         self._refilled = refilled
-        self.patience = patience
         self._observer = observer
         self._calls = calls
 

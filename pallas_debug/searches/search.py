@@ -156,7 +156,7 @@ def search(
         tried first, whatever the seed.
       examples: maximum number of inputs that are drawn before one fails.
       tick: called after every input.
-      **how: settings of `verify`: `targets`, `rtol`, `atol`, `grad`, `hang_after`.
+      **how: settings of `verify`: `targets`, `rtol`, `atol`, `grad`.
 
     Returns:
       The result, with the smallest failing input.

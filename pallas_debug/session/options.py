@@ -43,7 +43,6 @@ class Options:
       prints: whether to record prints of interpreted kernels, and pass them to the subscribers.
       switches: names of compilation switches (`compiler/switches.py`), such as `log_recorder`.
       stages: stages of compilations to keep besides Mosaic's, if there is a dump directory.
-      hang_after: seconds that a device waits for the other devices of its mesh.
       refilled: digests of kernels for which the kernel machine gives unwritten memory other
         contents than usual, to see whether they matter.
       keeps_call: number of the call of each kernel on the machine whose arrays are kept, from 1.
@@ -62,7 +61,6 @@ class Options:
     prints: bool = False
     switches: tuple[str, ...] = ()
     stages: Stages = DEFAULT
-    hang_after: float = defaults.HANG_AFTER
     refilled: frozenset[str] = frozenset()
     keeps_call: int | None = None
     pace: Pace | None = None

@@ -102,13 +102,7 @@ class Session:
             report=self.report,
         )
         self.calls = None if options.keeps_call is None else KeptCalls(options.keeps_call)
-        self._host = MachineHost(
-            self.observer,
-            options.hang_after,
-            options.refilled,
-            self.calls,
-            options.pace,
-        )
+        self._host = MachineHost(self.observer, options.refilled, self.calls, options.pace)
         self._runs = runs
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._identity = object()

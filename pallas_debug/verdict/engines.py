@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec
 
-from pallas_debug import defaults, explain, guards
+from pallas_debug import explain, guards
 from pallas_debug.analysis import analyze, gpu
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
@@ -79,7 +79,6 @@ class Call:
     Attributes:
       args, kwargs: arguments, with concrete or abstract arrays.
       values: the same with made-up values for abstract arrays.
-      hang_after: seconds without progress before a kernel is stopped.
       pace: progress of the kernels, and the budget for their time.
     """
 
@@ -87,7 +86,6 @@ class Call:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     values: Filled
-    hang_after: float = defaults.VERIFY_HANG_AFTER
     pace: Pace = field(default_factory=Pace)
 
 

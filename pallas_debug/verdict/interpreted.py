@@ -88,7 +88,7 @@ def ran(
 ) -> Seen:
     """Run the function with its kernels in an interpret mode; outcomes are those of `engine`."""
     pace = call.pace
-    options = Options(interpret=interpret, chip=chip, hang_after=call.hang_after, pace=pace)
+    options = Options(interpret=interpret, chip=chip, pace=pace)
     with platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext():
         session, error, result = run(call, options)
     observer = session.observer

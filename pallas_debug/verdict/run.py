@@ -69,7 +69,6 @@ class Request:
     to: str | Path | None = None
     timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0
-    hang_after: float = defaults.VERIFY_HANG_AFTER
     reference: Callable[..., Any] | None = None
     rtol: float | None = None
     atol: float | None = None
@@ -162,7 +161,6 @@ def verify(
     to: str | Path | None = None,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
-    hang_after: float = defaults.VERIFY_HANG_AFTER,
     tick: Callable[[Session], None] | None = None,
     reference: Callable[..., Any] | None = None,
     rtol: float | None = None,
@@ -195,7 +193,6 @@ def verify(
       to: a dump directory in which to save the compilations and the findings.
       timeout: maximum seconds per compilation.
       jobs: maximum number of compiler processes; 0 for one per core, up to four.
-      hang_after: seconds without progress before an interpreted kernel is stopped.
       tick: called about ten times a second while waiting for compilations.
       reference: function of the same arguments that returns the correct results; see `compare`.
       rtol, atol: tolerance of the comparison with the reference, as for `compare`.
@@ -273,7 +270,6 @@ class Verifier(Subscriber):
             args=args,
             kwargs=kwargs,
             values=filled(function, args, kwargs),
-            hang_after=request.hang_after,
             pace=self._pace,
         )
         expected = None
@@ -303,7 +299,6 @@ class Verifier(Subscriber):
             targets=request.chips if "compile" in self._asked else (),
             prints=True,
             interpret=sanitizing(None) if "machine" in self._asked else "auto",
-            hang_after=request.hang_after,
             pace=self._pace,
         )
         session = self.session = Session(options, self, runs=True)

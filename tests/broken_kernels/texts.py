@@ -33,7 +33,6 @@ def verified(
             *kernel.make_args(),
             targets=kernel.targets,
             engines=engines,
-            hang_after=2.0,
             reference=kernel.reference if compared else None,
         )
 

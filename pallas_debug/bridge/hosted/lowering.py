@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from jax import lax
 
+from pallas_debug import defaults
 from pallas_debug.bridge import inline
 from pallas_debug.bridge.active import ActiveStack
 from pallas_debug.bridge.capture import capture, meshes
@@ -53,13 +54,7 @@ MAX_DEVICES = 32
 
 
 class KernelHost(Protocol):
-    """Host that runs kernels: the kernel machine, which is in a package above this one.
-
-    Attributes:
-      patience: seconds that a device waits for the others of its mesh.
-    """
-
-    patience: float
+    """Host that runs kernels: the kernel machine, which is in a package above this one."""
 
     def prepare(self, captured: capture.Capture, *, is_sanitized: bool) -> Any:
         """Decode a kernel, at lowering.
@@ -250,7 +245,7 @@ class _Hosted:
                 (results,) = run([arrays], device)
             else:
                 results = self._meeting.join(
-                    device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
+                    device, arrays, lambda of_all: run(of_all, 0), patience=defaults.HANG_AFTER
                 )
         except MachineError as error:
             advised = _advised(error, self._params)
