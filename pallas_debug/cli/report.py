@@ -64,7 +64,7 @@ def run(options: ReportOptions) -> int:
     where.check_targets(targets, every)
     title = " → ".join(one.root.resolve().name for one in places)
     try:
-        written = write_report(
+        size = write_report(
             place.reader, kernels, options.to, title=title, targets=targets, before=before
         )
     except OSError as error:
@@ -74,12 +74,7 @@ def run(options: ReportOptions) -> int:
     problems = [*filter(None, found), *(d for c in compilations for d in c.damaged())]
     for problem in problems:
         output.message(problem)
-    if written.left_out:
-        output.message(
-            f"the texts of {plural(written.left_out, 'compilation')} are left out because the "
-            "page would be too large; select what it shows with -k and -t"
-        )
-    output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} B")
+    output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {size:,} B")
     if options.is_opened:
         _open(options.to)
     output.follow(place.first_failure(kernels) or place.look(kernels, "stats"))

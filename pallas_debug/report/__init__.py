@@ -5,25 +5,11 @@ Imports no jax."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallas_debug.store import DumpReader, StoredKernel
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenReport:
-    """A report that was written.
-
-    Attributes:
-      size: bytes of the file.
-      left_out: number of groups of texts that would have made it too large.
-    """
-
-    size: int
-    left_out: int
 
 
 def write_report(
@@ -34,8 +20,8 @@ def write_report(
     title: str,
     targets: Sequence[str] = (),
     before: tuple[DumpReader, Sequence[StoredKernel]] | None = None,
-) -> WrittenReport:
-    """Write the page about some kernels of a dump directory.
+) -> int:
+    """Write the page about some kernels of a dump directory, and return its size in bytes.
 
     Args:
       targets: the only targets to show; all by default.
@@ -48,7 +34,7 @@ def write_report(
     from pallas_debug.report.page import render_page
     from pallas_debug.store.disk import write_whole
 
-    page, left_out = render_page(collect(reader, kernels, targets, before), title)
+    page = render_page(collect(reader, kernels, targets, before), title)
     data = page.encode(errors="backslashreplace")
     write_whole(path, data)
-    return WrittenReport(size=len(data), left_out=left_out)
+    return len(data)

@@ -38,7 +38,6 @@ class Records:
     """What runs recorded about a kernel.
 
     Attributes:
-      tests: tests and scripts that used it.
       judged: engines that judged it in some run.
     """
 
@@ -46,7 +45,6 @@ class Records:
     prints: list[PrintRecord] = field(default_factory=list)
     hints: dict[Hint, None] = field(default_factory=dict)
     gaps: dict[Gap, None] = field(default_factory=dict)
-    tests: dict[str, None] = field(default_factory=dict)
     judged: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -190,8 +188,6 @@ def _recorded(
         def of(kernel: str, digest: str = "", folders: Sequence[str] = record.kernels) -> Records:
             return found.get(_folder_of(kernel, folders, by_name, digest), elsewhere)
 
-        for folder in record.kernels:
-            found.get(folder, elsewhere).tests.setdefault(record.name)
         for folder, engines in record.judged.items():
             found.get(folder, elsewhere).judged.update(dict.fromkeys(engines))
         for finding in record.findings:

@@ -26,7 +26,6 @@ from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
 if TYPE_CHECKING:
-    from pallas_debug.profile.blocks import BlockMap
     from pallas_debug.profile.stats import Stats
     from pallas_debug.store import StoredKernel
 
@@ -71,7 +70,7 @@ def dump_html(dump: Dump) -> str:
         kernel.subtitle(dump.kernel),
         gone if stored is None else None,
         of_targets,
-        section("Operands", kernel.operands_table(dump.kernel, _blocks(stored)), level=4),
+        section("Operands", kernel.operands_table(dump.kernel), level=4),
     )
 
 
@@ -117,10 +116,3 @@ def _stored(dump: Dump) -> StoredKernel | None:
     except (PallasDebugError, OSError, ValueError):
         return None
     return found
-
-
-def _blocks(stored: StoredKernel | None) -> BlockMap | None:
-    try:
-        return None if stored is None else stored.blocks()
-    except PallasDebugError:
-        return None

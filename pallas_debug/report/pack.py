@@ -19,18 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.ir.chains import Chains
-from pallas_debug.ir.llo import LOCATION
-from pallas_debug.ir.operations import LONG, Kind, Module, location_at
+from pallas_debug.ir.operations import Kind, Module, location_at
 from pallas_debug.model import SourceLine
 from pallas_debug.render import visible
 
-ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
-
 MAX_LINE = 4000
 """Maximum characters shown of a line: one may contain a constant of ten million."""
-
-_SEPARATOR = (-1, -1)
-"""Between the chains of one line, in flat lists of the numbers of files and lines."""
 
 _LEVEL = 4
 _SUSPICIOUS = re.compile(r"[^\t\n\x20-\x7e]")
@@ -48,13 +42,11 @@ class Text:
       name: as users write it: `jaxpr`, `12-apply-vector-layout`.
       text: None if it is missing.
       problem: why it is missing.
-      made: the text as JSON, if it has been packed already.
     """
 
     name: str
     text: str | None = None
     problem: str | None = None
-    made: dict[str, Any] | None = None
 
 
 @dataclass
@@ -63,13 +55,12 @@ class Packer:
 
     Attributes:
       files: names of Python files.
-      chains: chains of Python lines of a line of text, innermost first; several for a bundle of
-        several instructions.
+      chains: Python lines of a line of text, innermost first.
       moved: returns the line of the shown source for one of an older source.
     """
 
     files: dict[str, int] = field(default_factory=dict)
-    chains: dict[ChainsOfLine, int] = field(default_factory=dict)
+    chains: dict[tuple[SourceLine, ...], int] = field(default_factory=dict)
     moved: Callable[[SourceLine], SourceLine] = lambda line: line
     _tables: dict[tuple[str, ...], tuple[Chains, dict[str, tuple[str, int]]]] = field(
         default_factory=dict, repr=False
@@ -81,44 +72,37 @@ class Packer:
 
     def text(self, text: Text) -> dict[str, Any]:
         """A text as JSON: its lines without locations, and for each the number of its chain."""
-        if text.made is not None:
-            return text.made
         if text.text is None:
             return {"name": text.name, "problem": text.problem or "it is not in the dump"}
         module = Module.of(text.text)
-        is_mlir = module.kind == "mlir"
-        aliases = tuple(line for line in module.lines if is_mlir and line.startswith(_ALIAS))
-        resolver, known = self._tables.setdefault((module.kind, *aliases), (Chains(aliases), {}))
-        found: list[tuple[str, int]] = []
-        for number, line in enumerate(module.lines):
-            if is_mlir and line.startswith(_ALIAS):
-                continue
+        lines, kind = list(module.lines), module.kind
+        aliases: tuple[str, ...] = ()
+        if kind == "mlir":
+            aliases = tuple(line for line in lines if line.startswith(_ALIAS))
+            lines = [line for line in lines if not line.startswith(_ALIAS)]
+        resolver, known = self._tables.setdefault((kind, *aliases), (Chains(aliases), {}))
+        for number, line in enumerate(lines):
             if line not in known:
-                bare, bodies = _divided(line, module.kind)
-                is_jaxpr = module.kind == "jaxpr"
-                chains = [module.source(number)] if is_jaxpr else map(resolver.resolve, bodies)
-                known[line] = bare, self.number(*chains)
-            found.append(known[line])
+                bare, body = _divided(line, kind)
+                is_jaxpr = kind == "jaxpr"
+                chain = module.source(number) if is_jaxpr else resolver.resolve(body)
+                known[line] = bare, self.number(chain)
+        found = [known[line] for line in lines]
         while found and not found[-1][0]:
             found.pop()
-        lines, numbers = [bare for bare, _ in found], [chain for _, chain in found]
-        return listed(text.name, module.kind, lines, numbers)
+        return listed(text.name, kind, [bare for bare, _ in found], [chain for _, chain in found])
 
-    def number(self, *chains: tuple[SourceLine, ...]) -> int:
-        """The number of the chains of a line, -1 for none."""
-        of_line = tuple(dict.fromkeys(filter(None, chains)))
-        return self.chains.setdefault(of_line, len(self.chains)) if of_line else -1
+    def number(self, chain: tuple[SourceLine, ...]) -> int:
+        """The number of the chain of a line, -1 for none."""
+        return self.chains.setdefault(chain, len(self.chains)) if chain else -1
 
     def tables(self) -> dict[str, Any]:
         """The tables that the texts refer to, once all are packed."""
         chains = [
-            [n for chain in chains for n in (*_SEPARATOR, *self._flat(chain))][2:]
-            for chains in self.chains
+            [n for line in map(self.moved, chain) for n in (self._file(line.file), line.line)]
+            for chain in self.chains
         ]
         return {"chains": chains, "files": [shown(name) for name in self.files]}
-
-    def _flat(self, chain: Iterable[SourceLine]) -> Iterable[int]:
-        return (n for line in map(self.moved, chain) for n in (self._file(line.file), line.line))
 
     def _file(self, name: str) -> int:
         return self.files.setdefault(name, len(self.files))
@@ -129,18 +113,13 @@ def listed(name: str, kind: str, lines: Sequence[str], chains: Iterable[int]) ->
     return {"name": name, "kind": kind, "text": _joined(lines), "chains": runs(chains)}
 
 
-def _divided(line: str, kind: Kind) -> tuple[str, Sequence[str]]:
-    """Divide a line into its text without locations, and the bodies of these."""
-    if kind in ("llo", "bundles"):
-        if "/* loc(" not in line:
-            return line, ()
-        return LOCATION.sub("", line), LOCATION.findall(line, 0, LONG)
+def _divided(line: str, kind: Kind) -> tuple[str, str]:
+    """Divide a line into its text without locations, and the body of its own one."""
     at = location_at(line, kind) if kind != "text" else None
     bare = line if at is None else line[: at[0]] + line[at[1] :]
     if kind == "mlir" and " loc(" in bare:
         bare = _OF_ARGUMENT.sub("", bare)
-    body = line[slice(*at)].strip().removeprefix("loc(").removesuffix(")") if at else ""
-    return bare, (body,) if body else ()
+    return bare, line[slice(*at)].strip().removeprefix("loc(").removesuffix(")") if at else ""
 
 
 def runs(numbers: Iterable[int]) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pallas_debug.model import Failure
-from pallas_debug.report.chunks import Chunk, within
+from pallas_debug.report.chunks import Chunk
 from pallas_debug.report.collect import Contents, ReportedKernel, ReportedTarget
 from pallas_debug.report.markup import Markup, join, tag
 from pallas_debug.report.pack import compressed, shown
@@ -20,9 +20,6 @@ from pallas_debug.report.parts import changes, compilation, findings, overview
 from pallas_debug.report.parts.common import section
 from pallas_debug.report.parts.overview import StatsByLabel
 from pallas_debug.report.section import build_section
-
-MAX_DATA = 19_000_000
-"""Maximum bytes of compressed texts in a page."""
 
 STYLES = ("parts.css", "page.css")
 SCRIPTS = (
@@ -42,11 +39,9 @@ _EARLY = 'document.documentElement.className = "js";'
 """Run before the body is drawn: parts that need the script are hidden without it."""
 
 
-def render_page(contents: Contents, title: str) -> tuple[str, int]:
-    """The whole page, and the number of chunks that it leaves out."""
+def render_page(contents: Contents, title: str) -> str:
+    """The whole page."""
     built = list(map(build_section, contents.kernels))
-    kept = iter(within((chunk for one in built for chunk in one.chunks), MAX_DATA))
-    of_kernels = [[next(kept) for _ in one.chunks] for one in built]
     style = static(STYLES)
     script = "(() => {\n'use strict';\n" + static(SCRIPTS) + "\n})();\n"
     policy = (
@@ -73,7 +68,7 @@ def render_page(contents: Contents, title: str) -> tuple[str, int]:
             id="main",
             tabindex="-1",
         ),
-        _data(contents, of_kernels),
+        _data(contents, [one.chunks for one in built]),
         _inline("script", script),
     ]
     page = tag(
@@ -82,8 +77,7 @@ def render_page(contents: Contents, title: str) -> tuple[str, int]:
         tag("body", body, class_="pallas-debug pd-page"),
         lang="en",
     )
-    left_out = sum(chunk.data is None for found in of_kernels for chunk in found)
-    return f"<!doctype html>\n{page}\n", left_out
+    return f"<!doctype html>\n{page}\n"
 
 
 def static(names: Iterable[str]) -> str:
@@ -131,6 +125,7 @@ def _overview(contents: Contents, title: str, stats: Sequence[StatsByLabel]) -> 
         or any(_failure(t) for t in reported.targets)
     ]
     elsewhere = findings.finding_list(contents.elsewhere)
+    pairs = zip(contents.kernels, stats, strict=True)
     kernels = overview.matrix(contents, stats) if contents.kernels else None
     return tag(
         "section",
@@ -140,7 +135,7 @@ def _overview(contents: Contents, title: str, stats: Sequence[StatsByLabel]) -> 
         section("Findings", *of_all, level=2),
         section("Findings of kernels that are not in this directory", elsewhere, level=2),
         section("What would save cycles", overview.proposals(contents, stats), level=2),
-        section("Side by side", changes.changes_table(contents, stats), level=2),
+        section("Side by side", changes.changes_table(pairs), level=2),
         section("Kernels", kernels, level=2),
         id="overview",
         class_="pd-view",
@@ -183,7 +178,7 @@ def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:
         ]
     }
     parts = [_block("index", compressed(index))]
-    parts += [_block(c.id, c.data) for found in chunks for c in found if c.data is not None]
+    parts += [_block(c.id, c.data) for found in chunks for c in found]
     return join(parts)
 
 

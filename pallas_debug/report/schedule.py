@@ -60,18 +60,10 @@ def strip(profile: Profile, starts: list[int]) -> dict[str, Any] | None:
 def costs(
     profile: Profile, file: str | None, moved: Callable[[SourceLine], SourceLine]
 ) -> list[list[int | float]]:
-    """Costs of the lines of a file: line, bundles, share, own share, spills, fills, copies."""
+    """Costs of the lines of a file: line, share of the cycles, bundles, spills."""
     lines = [(moved(cost.source), cost) for cost in profile.lines]
     return [
-        [
-            source.line,
-            cost.bundles,
-            round(cost.share, 5),
-            round(cost.own_share, 5),
-            cost.spills,
-            cost.fills,
-            cost.copies,
-        ]
+        [source.line, round(cost.share, 5), cost.bundles, cost.spills]
         for source, cost in lines
         if source.file == file
     ]

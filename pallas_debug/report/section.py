@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pallas_debug.errors import DumpFormatError
-from pallas_debug.model import Compilation
 from pallas_debug.report.chunks import Chunk, chunks_of
 from pallas_debug.report.collect import ReportedKernel, ReportedTarget
 from pallas_debug.report.markup import Child, Markup, tag
@@ -59,7 +57,6 @@ def _kernel(
     of = reported.stored.kernel
     problem = reported.stored.problem
     targets = list(zip(reported.targets, profiles, strict=True))
-    tests = tag("ul", [tag("li", tag("code", name)) for name in [*reported.records.tests][:50]])
     return tag(
         "section",
         tag(
@@ -82,12 +79,10 @@ def _kernel(
             tag("div", class_="pd-explorer", data_explorer=reported.id),
             class_="pd-part",
         ),
-        section("Side by side", changes.changes_part(reported, stats)),
+        section("Side by side", changes.changes_table([(reported, stats)])),
         [_details(reported, at, *pair) for at, pair in enumerate(targets)],
-        section("Operands", _operands(reported)),
+        section("Operands", kernel.operands_table(of)) if of is not None else None,
         section("Prints", findings.print_list(reported.records.prints, reported.link)),
-        section("Kernel", kernel.kernel_facts(of)) if of is not None else None,
-        section("Used by", tests) if reported.records.tests else None,
         id=reported.id,
         class_="pd-view pd-kernel",
         aria_labelledby=f"{reported.id}-title",
@@ -142,52 +137,14 @@ def _details(
         stats, text = found.profile.stats, target.kernel.line_text
         content += [
             section("Lines by cost", figures.lines_table(stats, reported.link, text)),
-            section("Units", figures.units_table(stats)),
-            section("Copies and work", figures.traffic_facts(stats.traffic)),
             section("Memory", memory.memory_part(stats.memory)),
             section("About these figures", figures.notes(stats, found.problems)),
         ]
     content += [
         section("Passes", compilation.passes_table(made, f"#{reported.id}/t{at}/")),
-        section("Compilation", compilation.compilation_facts(made), _missing(made)),
+        section("Compilation", compilation.compilation_facts(made)),
     ]
     return _of_target(reported, at, content)
-
-
-def _missing(made: Compilation) -> Markup:
-    """Requested files that do not exist."""
-    if not made.missing:
-        return Markup()
-    rows = [
-        tag(
-            "li",
-            mark("warn", file.file),
-            f": {_CAUSES[file.cause]}",
-            f" {file.flag}" if file.flag else None,
-            tag("span", file.message[:300], class_="pd-sub") if file.message else None,
-        )
-        for file in made.missing
-    ]
-    return tag("ul", rows, class_="pd-notes")
-
-
-_CAUSES = {
-    "aborted": "the compiler died with the flag",
-    "refused": "the compiler does not know the flag",
-    "timeout": "the compiler took too long with the flag",
-    "unwritten": "the compiler did not write it",
-}
-
-
-def _operands(reported: ReportedKernel) -> Child:
-    of = reported.stored.kernel
-    if of is None:
-        return None
-    try:
-        return kernel.operands_table(of, reported.stored.blocks())
-    except DumpFormatError as error:
-        problem = tag("p", mark("bad", str(error)), class_="pd-problem")
-        return [problem, kernel.operands_table(of)]
 
 
 def _of_target(reported: ReportedKernel, at: int, content: Sequence[Child]) -> Markup:

@@ -34,15 +34,6 @@ def number(amount: float | int | None) -> str:
     return f"{amount:,.3g}" if abs(amount) < 1000 else f"{amount:,.0f}"
 
 
-def large(amount: float | int) -> str:
-    """`1,024`, `1.07 G`."""
-    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e7, "M")):
-        if abs(amount) >= limit:
-            scale = 1e6 if letter == "M" else limit
-            return f"{amount / scale:.3g} {letter}"
-    return number(amount)
-
-
 def percent(share: float | None) -> str:
     """`71 %`."""
     return MISSING if share is None else quantities.percent(share)

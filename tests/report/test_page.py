@@ -9,14 +9,13 @@ import re
 import shutil
 import zlib
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 from jaxless import Run
 from pages import DOUBLE, DUMPS, Elements, Write
 
 from pallas_debug.cli.exits import Exit
-from pallas_debug.model import MissingFile
 from pallas_debug.report import page
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'\u2028"
@@ -201,19 +200,6 @@ def test_what_is_missing_or_damaged_is_named(dumps: Path, write: Write) -> None:
     assert "is damaged: it has 9 bytes" in damaged["problem"]
 
 
-def test_chunks_beyond_the_limit_are_left_out_and_named(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page, "MAX_DATA", 5000)
-    path = write()
-    index = inflated(path, "index")
-    chunks = [chunk for kernel in index["kernels"] for chunk in kernel["chunks"]]
-    left_out = [chunk for chunk in chunks if "left_out" in chunk]
-    assert left_out
-    assert all(f'id="{chunk["id"]}"' not in path.read_text() for chunk in left_out)
-    assert min(chunk["left_out"] for chunk in left_out) > 1000
-
-
 def test_a_page_is_the_same_each_time(write: Write) -> None:
     assert write().read_bytes() == write().read_bytes()
 
@@ -226,21 +212,6 @@ def test_a_failed_compilation_has_no_empty_figures(dumps: Path, write: Write) ->
     page = write(dumps).read_text()
     assert "the listing contains no bundle" not in page
     assert "pd-figures" not in page.partition("</style>")[2].partition('<script type="text')[0]
-
-
-def test_each_cause_of_a_missing_file_is_named(dumps: Path, write: Write) -> None:
-    path = dumps / DOUBLE / "v5e" / "compilation.json"
-    document = json.loads(path.read_text())
-    causes = get_args(get_type_hints(MissingFile)["cause"])
-    document["missing"] = [
-        {"file": f"schedule/{cause}.txt", "cause": cause, "flag": "--xla_x", "message": "no"}
-        for cause in causes
-    ]
-    path.write_text(json.dumps(document))
-    page = write(dumps).read_text()
-    assert "schedule/timeout.txt" in page
-    assert "the compiler took too long with the flag --xla_x" in page
-    assert all(f"schedule/{cause}.txt" in page for cause in causes)
 
 
 def test_the_page_is_opened_in_a_browser(command: Run, tmp_path: Path) -> None:

@@ -6,14 +6,11 @@ import re
 
 import pytest
 
-from pallas_debug.profile.figures import Figure, missing
-from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.profile.stats import Profile, ScheduleTexts
 from pallas_debug.report import page, schedule, words
 from pallas_debug.report.markup import Markup, escape, tag
 from pallas_debug.report.pack import MAX_LINE, Packer, Text
-from pallas_debug.report.parts.common import COLOURS
-from pallas_debug.report.parts.memory import memory_part
+from pallas_debug.report.parts.overview import COLOURS
 
 BUNDLES = """\
      0   :  { %s0 = inlined_call_operand.hbm [shape: f32[8,128]] }
@@ -39,7 +36,6 @@ BUNDLES = """\
         (words.number(None), "–"),
         (words.number(1541), "1,541"),
         (words.number(0.4215), "0.421"),
-        (words.large(1_073_741_824), "1.07 G"),
         (words.percent(None), "–"),
         (words.percent(0.713), "71 %"),
         (words.dimensions((1, None, 4)), "1 × ? × 4"),
@@ -86,7 +82,7 @@ def test_every_colour_of_text_has_contrast_in_both_schemes(scheme: str) -> None:
     low = [(a, b, round(contrast(found[a], found[b]), 2)) for a, b in pairs]
     assert [pair for pair in low if pair[2] < 4.5] == []
     slices = re.findall(r"pd-slice-[\w-]+ \{ fill: (#[0-9a-f]{6})", style)
-    assert len(slices) == COLOURS + 1
+    assert len(slices) == COLOURS
     assert min(contrast(found["slice-ink"], colour) for colour in slices) >= 4.5
 
 
@@ -165,23 +161,3 @@ def test_the_listing_has_an_instruction_per_line() -> None:
     assert schedule.strip(profile, starts) is None
     cut = Profile(texts=ScheduleTexts(bundles=BUNDLES[:-30]), kernel=None, compilation=None)
     assert schedule.listing(cut, packer)[0]["text"].endswith("// the listing is cut off here")
-
-
-def test_map_of_memory_tells_many_operands_apart() -> None:
-    size = Figure(value=1 << 20, unit="bytes")
-    uses = tuple(
-        AllocatedMemory(name=f"<{n}>_ref", role="operand", space="vmem", size=size)
-        for n in range(2 * COLOURS)
-    )
-    total = Figure(value=len(uses) << 20, unit="bytes")
-    part = memory_part(
-        MemoryMap(uses=uses, vmem=total, smem=missing(""), limit=total, capacity=total)
-    )
-    slices = re.findall(r'class="pd-slice (pd-slice-\d+(?: pd-slice-again)?)"', part)
-    assert len(set(slices)) == len(uses)
-    assert re.findall(r'class="pd-swatch ([^"]+)"', part) == slices
-    assert "<0>" not in part
-    (wide,) = memory_part(
-        MemoryMap(uses=uses[:1], vmem=size, smem=missing(""), limit=total, capacity=total)
-    ).split("</svg>")[:1]
-    assert re.search(r"<rect [^>]*></rect><text [^>]*>&lt;0&gt;_ref</text>$", wide), wide

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pallas_debug import quantities
@@ -35,62 +34,6 @@ def bar(share: float) -> Markup:
         aria_hidden="true",
         focusable="false",
     )
-
-
-COLOURS = 12
-"""Colours of segments; with more, they repeat with a dashed outline."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Part of a stacked bar.
-
-    Attributes:
-      size: its width, relative to those of the others.
-      about: what its tooltip says after the name.
-      number: number of its colour; None for that of spills.
-    """
-
-    name: str
-    size: float
-    about: str
-    number: int | None
-    href: str | None = None
-
-    @property
-    def colour(self) -> str:
-        if self.number is None:
-            return "pd-slice-spill"
-        again = " pd-slice-again" if self.number // COLOURS % 2 else ""
-        return f"pd-slice-{self.number % COLOURS}{again}"
-
-
-def stacked(segments: Sequence[Segment], label: str) -> Markup:
-    """A bar of several segments, each as wide as it is large.
-
-    Widths are percentages, so that names keep their size on a narrow screen. Each segment is an
-    `svg` of its own, which clips its name.
-    """
-    total = sum(segment.size for segment in segments) or 1
-    at = 0.0
-    parts = []
-    for segment in segments:
-        width = segment.size / total * 100
-        inner = tag(
-            "svg",
-            tag("title", f"{segment.name}: {segment.about}"),
-            tag("rect", width="100%", height="26"),
-            tag("text", segment.name, x="4", y="17") if width > 9 else None,
-            x=f"{at:.3f}%",
-            width=f"{max(width, 0.05):.3f}%",
-            height="26",
-            class_=f"pd-slice {segment.colour}",
-        )
-        # The table beside the bar has the same links, which the keyboard reaches.
-        link = tag("a", inner, href=segment.href, tabindex="-1") if segment.href else inner
-        parts.append(link)
-        at += width
-    return tag("svg", parts, class_="pd-map", height="26", role="img", aria_label=label)
 
 
 def measured(share: float, text: str) -> Markup:

@@ -70,23 +70,11 @@ def failure_card(failure: Failure, link: Link = nowhere, on: Sequence[str] = ())
 
 
 def compilation_facts(compilation: Compilation) -> Markup:
-    """Times, memory and versions."""
-    memory = compilation.memory
+    """How the compiler was called, and how long it took."""
     return facts(
         [
-            ("status", status(compilation)),
             ("device", compilation.device_kind),
             ("compiled in", words.seconds(compilation.seconds) if compilation.seconds else None),
-            (
-                "lowered in",
-                words.seconds(compilation.lowering_seconds)
-                if compilation.lowering_seconds
-                else None,
-            ),
-            ("generated code", words.size(memory.generated_code) if memory else None),
-            ("temporaries", words.size(memory.temporaries) if memory else None),
-            ("arguments", words.size(memory.arguments) if memory else None),
-            ("outputs", words.size(memory.outputs) if memory else None),
             ("switches", ", ".join(compilation.switches)),
             ("flags", tag("code", " ".join(compilation.flags)) if compilation.flags else None),
             *((name, version) for name, version in compilation.versions.items()),

@@ -1,4 +1,4 @@
-"""Figures of a schedule: cycles, units, loops, lines; each says where it comes from."""
+"""Figures of a schedule: cycles, bundles, memory, and the lines that cost most."""
 
 from __future__ import annotations
 
@@ -11,40 +11,23 @@ from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import Stats
-from pallas_debug.profile.traffic import Traffic
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import facts, mark, measured, place, section, table
+from pallas_debug.report.parts.common import mark, measured, place, section, table
 from pallas_debug.report.parts.findings import Link, nowhere
 
 MAX_LINES = 15
 """Maximum number of Python lines listed by cost; the source shows all."""
 
-_ORIGINS = {
-    "compiler": "stated by the compiler",
-    "derived": "derived from what the compiler wrote",
-    "assumed": "rests on an assumption",
-}
-
 
 def figure(value: Figure) -> Markup:
-    """A figure with its unit; its basis is the tooltip, and named beside it."""
+    """A figure with its unit; what it means, or why it is unknown, is the tooltip."""
     shown = _with_unit(value) if value.is_known else value.formula or words.MISSING
-    about = value.note if not value.is_known else _ORIGINS[value.origin]
-    title = f"{about}: {value.note}" if value.is_known and value.note else about
-    origin = tag("span", value.origin, class_="pd-origin") if value.is_known else None
-    return tag("span", tag("span", shown, class_="pd-value"), origin, title=title)
+    return tag("span", shown, title=value.note or None, class_="pd-value")
 
 
 def _with_unit(value: Figure) -> str:
-    amount = value.value or 0
-    if value.unit == "bytes":
-        return words.size(int(amount))
-    if value.unit in ("seconds", "s"):
-        return words.seconds(amount)
-    if value.unit == "":
-        return words.large(amount)
-    return f"{words.large(amount)} {value.unit}"
+    return words.size(int(value.value or 0)) if value.unit == "bytes" else words.number(value.value)
 
 
 def tiles(stats: Stats) -> Markup:
@@ -108,68 +91,6 @@ def bottleneck(parts: Sequence[CycleShare]) -> Markup:
     return tag("div", [tag("p", str(part)) for part in parts]) if parts else Markup()
 
 
-def units_table(stats: Stats) -> Markup:
-    """Share of each unit's capacity in use."""
-    if not stats.units:
-        return Markup()
-    rows: list[list[Child]] = [
-        [
-            tag("code", unit.name),
-            words.number(unit.capacity.value),
-            _share(unit.share),
-            tag("span", unit.meaning or words.MISSING, class_="pd-dim"),
-        ]
-        for unit in stats.units
-    ]
-    return table(
-        "Share of each unit’s capacity in use",
-        ["unit", "capacity", "used", "counts"],
-        rows,
-        numeric=(1, 2),
-        prose=(3,),
-    )
-
-
-def _share(value: Figure) -> Child:
-    if not value.is_known:
-        return words.MISSING
-    share = float(value.value or 0)
-    return measured(share, words.percent(share))
-
-
-def traffic_facts(traffic: Traffic) -> Markup:
-    """Bytes copied against work done, and the roofline of the published peaks."""
-    bound = {
-        "compute": "computation: a step computes longer than its copies take",
-        "memory": "memory: the copies of a step take longer than its computation",
-        "latency": "latency: waiting for copies takes longer than computing or moving their bytes",
-    }
-    rows: list[tuple[str, Child]] = [
-        (name, figure(value) if value.is_known or value.formula else None)
-        for name, value in (
-            ("read from HBM", traffic.read),
-            ("written to HBM", traffic.written),
-            ("read in a grid step", traffic.read_per_step),
-            ("written in a grid step", traffic.written_per_step),
-            ("matrix operations", traffic.flops),
-            ("vector operations", traffic.vector_operations),
-            ("computing in a grid step", traffic.compute_per_step),
-            ("copying in a grid step", traffic.copies_per_step),
-            ("time by the roofline", traffic.roofline),
-        )
-    ]
-    if traffic.attained.is_known:
-        share = words.percent(float(traffic.attained.value or 0))
-        rows.append(("share of the roofline", tag("span", share, title=traffic.attained.note)))
-    if traffic.resident:
-        rows.append(
-            ("placed in VMEM by XLA, not copied from or to HBM", ", ".join(traffic.resident))
-        )
-    rows.append(("limited by", bound.get(traffic.bound or "", traffic.bound)))
-    rows.append(("published peaks", traffic.source if any(value for _, value in rows) else None))
-    return facts(rows)
-
-
 def lines_table(stats: Stats, link: Link = nowhere, text: Texts = lambda line: line.text) -> Markup:
     """Python lines by cost."""
     if not stats.lines:
@@ -205,18 +126,8 @@ def _line(cost: LineCost, link: Link, text: str | None) -> list[Child]:
 
 
 def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
-    """Problems met in reading the figures, and assumptions behind them."""
+    """Problems met in reading the figures."""
     rows = [tag("li", mark("warn", text)) for text in (*problems, *stats.problems)]
-    rows += [tag("li", f"assumed: {text}") for text in stats.cycles.assumptions[:20]]
-    more = len(stats.cycles.assumptions) - 20
-    if more > 0:
-        rows.append(tag("li", f"{more} more assumptions of this kind"))
-    covered = stats.coverage
-    if covered.bundles:
-        share = words.percent(covered.traced / covered.bundles)
-        rows.append(
-            tag("li", f"{share} of the bundles with vector or matrix work come from a Python line")
-        )
     return tag("ul", rows, class_="pd-notes") if rows else Markup()
 
 
@@ -225,7 +136,6 @@ def summary(stats: Stats, text: Texts = lambda line: line.text) -> Markup:
     return tag(
         "div",
         tiles(stats),
-        section("Units", units_table(stats), level=4),
         section("Lines", lines_table(stats, text=text), level=4),
         notes(stats),
     )

@@ -12,10 +12,13 @@ from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
 from pallas_debug.report.markup import Child, Markup, join, tag
 from pallas_debug.report.parts.advice import advice_list, listed
-from pallas_debug.report.parts.common import Segment, mark, measured, stacked, table
+from pallas_debug.report.parts.common import mark, measured, table
 
 StatsByLabel = Mapping[str, Stats]
 """Statistics of a kernel by the label of a target, where its schedule was kept."""
+
+COLOURS = 12
+"""Colours of the parts of bars; with more kernels, they repeat."""
 
 MAX_PROPOSALS = 12
 """Maximum number of proposals listed over all kernels."""
@@ -66,22 +69,46 @@ def shares(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
     """For each target a bar of its cycles, in which each kernel is as wide as its share."""
     rows = []
     for label in contents.labels:
-        found = []
-        for number, (kernel, of) in enumerate(zip(contents.kernels, stats, strict=True)):
-            cycles = of[label].cycles.total.value if label in of else None
-            if cycles:
-                at = [t.label for t in kernel.targets].index(label)
-                title = f"{words.number(cycles)} cycles"
-                found.append(Segment(kernel.name, cycles, title, number, f"#{kernel.id}/t{at}"))
-        if found:
-            total = words.number(sum(segment.size for segment in found))
-            name = (
-                f"Cycles of the kernels on {label}, each as wide as its share; the table has them"
-            )
-            rows.append(
-                tag("li", tag("b", label), stacked(found, name), tag("span", f"{total} cycles"))
-            )
+        found = [
+            (number, kernel, float(of[label].cycles.total.value or 0))
+            for number, (kernel, of) in enumerate(zip(contents.kernels, stats, strict=True))
+            if label in of and of[label].cycles.total.value
+        ]
+        if not found:
+            continue
+        total = sum(cycles for *_, cycles in found)
+        at, parts = 0.0, []
+        for number, kernel, cycles in found:
+            width = cycles / total * 100
+            parts.append(_slice(kernel, label, number, f"{words.number(cycles)} cycles", at, width))
+            at += width
+        name = f"Cycles of the kernels on {label}, each as wide as its share; the table has them"
+        bar = tag("svg", parts, class_="pd-map", height="26", role="img", aria_label=name)
+        rows.append(tag("li", tag("b", label), bar, tag("span", f"{words.number(total)} cycles")))
     return tag("ul", rows, class_="pd-shares") if rows else Markup()
+
+
+def _slice(
+    kernel: ReportedKernel, label: str, number: int, about: str, at: float, width: float
+) -> Markup:
+    """A kernel's part of a bar.
+
+    Widths are percentages, so that names keep their size on a narrow screen. It is an `svg` of its
+    own, which clips its name.
+    """
+    inner = tag(
+        "svg",
+        tag("title", f"{kernel.name}: {about}"),
+        tag("rect", width="100%", height="26"),
+        tag("text", kernel.name, x="4", y="17") if width > 9 else None,
+        x=f"{at:.3f}%",
+        width=f"{max(width, 0.05):.3f}%",
+        height="26",
+        class_=f"pd-slice pd-slice-{number % COLOURS}",
+    )
+    # The table has the same links, which the keyboard reaches.
+    target = [target.label for target in kernel.targets].index(label)
+    return tag("a", inner, href=f"#{kernel.id}/t{target}", tabindex="-1")
 
 
 def proposals(contents: Contents, stats: Sequence[StatsByLabel]) -> Markup:
@@ -174,9 +201,7 @@ def _cell(kernel: ReportedKernel, label: str, stats: Stats | None, largest: floa
         state, below = mark("bad", made.failure.stage), made.failure.headline
     else:
         state = mark("ok" if made.ok else "bad", made.status)
-        below = f"{len(made.changed_passes)} of {plural(len(made.passes), 'pass')} changed"
-        if made.seconds is not None:
-            below += f" · {words.seconds(made.seconds)}"
+        below = ""
         if stats is not None and stats.bundles.is_known:
             cycles = stats.cycles.total
             if cycles.value and largest:

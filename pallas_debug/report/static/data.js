@@ -44,9 +44,6 @@ function expanded(runs) {
   return found;
 }
 
-// A line of text may have several chains, one for each instruction; -1, -1 is between them.
-const isInnermost = (chain, n) => n === 0 || chain[n - 2] === -1;
-
 /** Chains of a chunk that a place is in: 2 if it is an innermost line, else 1. */
 function chainsWith(chunk, file, line) {
   const found = new Map();
@@ -55,7 +52,7 @@ function chainsWith(chunk, file, line) {
   chunk.chains.forEach((chain, id) => {
     for (let n = 0; n < chain.length; n += 2) {
       if (chain[n] === number && chain[n + 1] === line) {
-        found.set(id, Math.max(found.get(id) ?? 0, isInnermost(chain, n) ? 2 : 1));
+        found.set(id, Math.max(found.get(id) ?? 0, n ? 1 : 2));
       }
     }
   });
@@ -67,7 +64,7 @@ function placesOf(chunk, id) {
   const chain = chunk.chains[id] ?? [];
   const places = [];
   for (let n = 0; n < chain.length; n += 2) {
-    if (chain[n] >= 0) places.push({ file: chunk.files[chain[n]], line: chain[n + 1] });
+    places.push({ file: chunk.files[chain[n]], line: chain[n + 1] });
   }
   return places;
 }

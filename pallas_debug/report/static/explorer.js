@@ -1,13 +1,5 @@
 // Source beside the compiler's texts. One place, a Python line, is selected in all of them.
 
-// Numbers beside the source: label, position in a row of costs, whether it is a share.
-const COSTS = {
-  share: ['share of the cycles', 2, true],
-  own: ['share without calls', 3, true],
-  bundles: ['bundles', 1, false],
-  spills: ['spills', 4, false],
-};
-
 const NARROWEST = 160;
 
 /**
@@ -63,33 +55,15 @@ class SourcePane {
     });
     this.title = element('span', { class: 'pd-pane-title' }, baseName(explorer.kernel.file) || 'source');
     this.note = element('span', { class: 'pd-dim pd-pane-note' });
-    this.gutter = element('select', {
-      'aria-label': 'Numbers beside the source',
-      class: 'pd-gutter',
-      onchange: () => this.recount(),
-    });
     this.node = element(
       'section',
       { class: 'pd-pane pd-source', 'aria-label': 'Source' },
-      element('header', { class: 'pd-pane-head' }, this.title, this.note, this.gutter),
+      element('header', { class: 'pd-pane-head' }, this.title, this.note),
       this.lines.root,
     );
     this.counts = new Map();
     this.costs = null;
     this.most = 1;
-    this.offer();
-  }
-
-  /** What the numbers can be: shares of the schedule where there is one, and lines of a text. */
-  offer() {
-    const before = this.gutter.value;
-    const options = Object.entries(this.costs ? COSTS : {}).map(([value, [label]]) =>
-      element('option', { value }, label));
-    options.push(element('option', { value: 'lines' }, this.counted ?? 'lines'));
-    this.gutter.replaceChildren(...options);
-    if (this.costs && before && (before !== 'lines' || this.chosen)) this.gutter.value = before;
-    this.gutter.hidden = options.length < 2;
-    this.note.hidden = !this.gutter.hidden;
   }
 
   show(chunk) {
@@ -120,39 +94,35 @@ class SourcePane {
       this.rows.push(...(notes.get(n + 1) ?? []));
     });
     if (!code.length) this.rows = [...notes.values()].flat();
-    this.note.textContent = code.length ? '' : chunk.problem ?? 'the dump contains no source';
+    this.problem = code.length ? null : chunk.problem ?? 'the dump contains no source';
     const longest = this.rows.reduce((most, row) => Math.max(most, (row.text ?? row.note).length), 0);
     this.lines.set(this.rows, longest);
+    this.recount();
   }
 
   /** Takes the numbers of lines of a text, for each line of source. */
   count(counts, label) {
     this.ofText = counts;
     this.counted = label;
-    if (this.rows?.length) this.note.textContent = label;
-    this.offer();
     this.recount();
   }
 
-  /** Takes the costs of the shown target: line, bundles, share, own share, spills, fills, copies. */
+  /** Takes the costs of the shown target: line, share, bundles, spills. */
   setCosts(costs) {
     this.costs = costs?.length ? new Map(costs.map((row) => [row[0], row])) : null;
-    this.spilled = costs?.some((row) => row[4]) ?? false;
-    this.offer();
+    this.spilled = costs?.some((row) => row[3]) ?? false;
     this.recount();
   }
 
+  /** Shows shares of the cycles beside the source, or without a schedule, lines of a text. */
   recount() {
-    const cost = COSTS[this.gutter.value];
-    this.chosen = !cost && this.costs !== null;
-    this.counts = new Map();
-    if (cost && this.costs) {
-      for (const [line, row] of this.costs) if (row[cost[1]]) this.counts.set(line, row[cost[1]]);
-    } else if (this.ofText) {
-      this.counts = this.ofText;
+    this.shares = this.costs !== null;
+    this.counts = this.ofText ?? new Map();
+    if (this.shares) {
+      this.counts = new Map([...this.costs].flatMap(([line, row]) => (row[1] ? [[line, row[1]]] : [])));
     }
     this.most = Math.max(1e-9, ...this.counts.values());
-    this.shares = Boolean(cost && cost[2]);
+    this.note.textContent = this.problem ?? (this.shares ? 'share of the cycles' : this.counted ?? '');
     this.lines.redraw();
   }
 
@@ -176,14 +146,12 @@ class SourcePane {
     );
     const cost = this.costs?.get(row.line);
     if (cost) {
-      const [, bundles, share, own, spills, fills, copies] = cost;
-      const percent = (part) => `${(part * 100).toFixed(1)} %`;
-      node.title = `${counted(bundles, 'bundle')}; ${percent(share)} of the cycles, ` +
-        `${percent(own)} without calls; ${counted(spills, 'spill')}, ${counted(fills, 'fill')}, ` +
-        `${copies} ${copies === 1 ? 'copy' : 'copies'} started`;
+      const [, share, bundles, spills] = cost;
+      node.title = `${counted(bundles, 'bundle')}; ${(share * 100).toFixed(1)} % of the cycles; ` +
+        `${counted(spills, 'spill')}`;
       if (spills) node.append(element('span', { class: 'pd-spills', 'aria-label': counted(spills, 'spill') }, `${spills} sp`));
     }
-    if (this.spilled && !cost?.[4]) node.append(element('span', { class: 'pd-spills' }));
+    if (this.spilled && !cost?.[3]) node.append(element('span', { class: 'pd-spills' }));
     const code = element('span', { class: 'pd-code' });
     paint(code, row.text, 'python');
     node.append(code);
@@ -382,21 +350,13 @@ class TextPane {
     if (!this.text?.lines) return counts;
     const { chunk } = this.text;
     const own = chunk.files.indexOf(this.explorer.kernel.file);
-    const linesOf = chunk.chains.map((chain) => {
-      const lines = new Set();
-      let taken = false;
-      for (let n = 0; n < chain.length; n += 2) {
-        if (isInnermost(chain, n)) taken = false;
-        if (!taken && chain[n] === own) {
-          lines.add(chain[n + 1]);
-          taken = true;
-        }
-      }
-      return lines;
+    const lineOf = chunk.chains.map((chain) => {
+      const at = chain.findIndex((file, n) => n % 2 === 0 && file === own);
+      return at < 0 ? undefined : chain[at + 1];
     });
     for (const chain of this.text.chainOf) {
-      if (chain < 0) continue;
-      for (const line of linesOf[chain]) counts.set(line, (counts.get(line) ?? 0) + 1);
+      const line = lineOf[chain];
+      if (line !== undefined) counts.set(line, (counts.get(line) ?? 0) + 1);
     }
     return counts;
   }
@@ -485,7 +445,7 @@ class Explorer {
   async start() {
     const own = this.kernel.chunks.find((chunk) => chunk.target === null);
     try {
-      this.source.show(own.left_out ? { problem: leftOut(own) } : await chunkOf(own.id));
+      this.source.show(await chunkOf(own.id));
     } catch (error) {
       this.source.show({ problem: `this part of the page is damaged: ${error.message}` });
     }
@@ -518,7 +478,6 @@ class Explorer {
     const target = prefix === '-' ? null : Number(prefix);
     const chunk = this.kernel.chunks.find((c) => c.target === target && c.names.includes(name));
     if (!chunk) return { problem: 'the dump does not contain this text' };
-    if (chunk.left_out) return { problem: leftOut(chunk) };
     try {
       const data = await chunkOf(chunk.id);
       return data.texts[chunk.names.indexOf(name)];
@@ -551,10 +510,10 @@ class Explorer {
     else if (this.place === null && !this.source.scrolled) this.showDefinition();
   }
 
-  /** The chunk of a target's schedule; null if the dump has none or the page leaves it out. */
+  /** The chunk of a target's schedule; null if the dump has none. */
   async schedule(target) {
     const found = this.kernel.chunks.find((c) => c.target === target && c.id.endsWith('-schedule'));
-    if (!found || found.left_out) return null;
+    if (!found) return null;
     try {
       return await chunkOf(found.id);
     } catch {
@@ -673,7 +632,3 @@ class Explorer {
     this.status.textContent = `${baseName(file)}:${line}${from}: ${counts.join(', ')}`;
   }
 }
-
-const leftOut = (chunk) =>
-  `left out of this page, which it would make too large (${chunk.left_out.toLocaleString('en')} bytes); ` +
-  'pallas-debug report -k KERNEL writes a page of one kernel, and pallas-debug browse shows all';
