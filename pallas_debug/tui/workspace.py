@@ -15,12 +15,10 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import NOISE
 from pallas_debug.tui.model.browser import (
     BEFORE,
     DRAWN,
-    ERROR,
     Against,
     Browser,
     Entry,
@@ -29,7 +27,6 @@ from pallas_debug.tui.model.browser import (
     TextPlace,
     kernel_name,
 )
-from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.origins import module_of
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
@@ -89,7 +86,6 @@ class Workspace(Shell):
         self.diff = DiffPane(id="diff")
         self.trail = TrailPane(id="trail")
         self.source = TextPane(id="source")
-        self._document: Document | None = None
         self._shown_place: TextPlace | None = None
         self._sourced: Entry | None = None
         self._listed: tuple[Entry | None, str | None] | None = None
@@ -236,7 +232,6 @@ class Workspace(Shell):
         place = self._placed = self.place
         compared = self.compared
         in_text = self.focused in (self.text, self.diff)
-        before, self._document = self._document, None
         if place != self._shown_place:
             self.text.selected_from = self.diff.selected_from = None
         if place is None:
@@ -255,10 +250,8 @@ class Workspace(Shell):
         else:
             keep = self.text.cursor if place == self._shown_place else None
             make = partial(module_of, self.browser, place)
-            self.text.show(self._open(place), keep=keep, make=make)
+            self.text.show(self._text(place), keep=keep, make=make)
         self._shown_place = place if compared is None else None
-        if before is not None:
-            before.close()
         self.arrange()
         if in_text:
             self.focus_on(self.shown)
@@ -272,19 +265,12 @@ class Workspace(Shell):
             read=partial(self.browser.lines, place),
         )
 
-    def _open(self, place: TextPlace) -> Document | list[str]:
-        """Open the file of a text, or return the reason why it cannot be read."""
-        if place.step.label == ERROR:
-            return self.browser.lines(place)
+    def _text(self, place: TextPlace) -> list[str]:
+        """Return the lines of a text, unless a worker computes them."""
         if place.step.label in DRAWN:
             self._compute(place)
             return ["computing…"]
-        try:
-            file = self.browser.file(place)
-            self._document = Document(file.path, file.open)
-        except (PallasDebugError, OSError) as error:
-            return str(error).split("\n")
-        return self._document
+        return self.browser.lines(place)
 
     @work(thread=True, exclusive=True, group="stats")
     def _compute(self, place: TextPlace) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from array import array
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from pallas_debug.ir.operations import Module, Region
-from pallas_debug.ir.patterns import Query
-from pallas_debug.tui.model.document import MAX_PIECE, OVERLAP, Document, Lines
 from pallas_debug.tui.widgets.cells import (
     cells,
     cuts,
@@ -23,7 +18,6 @@ from pallas_debug.tui.widgets.cells import (
     without_locations,
     without_tabs,
 )
-from pallas_debug.tui.widgets.find import search_pieces
 from pallas_debug.tui.widgets.folds import Folds
 
 LLO = [
@@ -188,61 +182,3 @@ def test_folds_at_random_show_each_line_or_what_hides_it() -> None:
         assert seen == sorted(set(seen))
         assert [folds.row_of(line) for line in seen] == list(range(len(seen)))
         assert len(seen) + sum(folds.hidden(line) for line in seen) == len(lines)
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_pieces_are_all_lines(tmp_path: Path, size: int) -> None:
-    lines = [f"line {n} ü" for n in range(50)]
-    path = tmp_path / "text"
-    path.write_text("\n".join(lines) + "\n")
-    with Document(path) as document:
-        sources: list[Lines] = [document, Lines(lines)]
-        for source in sources:
-            pieces = list(source.pieces(size))
-            assert b"".join(pieces).decode() == "\n".join(lines) + "\n"
-            assert all(piece.endswith(b"\n") for piece in pieces)
-            while not source.index():
-                pass
-            assert (source.count, source.indexed) == (50, source.size)
-            assert source.text(3, 2, 6) == "ne 3"
-            assert list(source.whole()) == lines
-        assert [s.length(3) for s in sources] == [9, 8]
-
-
-def test_a_huge_line_comes_in_parts(tmp_path: Path) -> None:
-    text = b"a\n" + bytes(range(97, 123)) * (MAX_PIECE // 12) + b"\nb\n"
-    path = tmp_path / "text"
-    path.write_bytes(text)
-    first, *parts, last = Document(path).pieces(100)
-    assert first == b"a\n"
-    assert last.endswith(b"z\nb\n")
-    parts.append(last)
-    assert len(parts) == 3
-    assert max(map(len, parts)) == MAX_PIECE
-    for before, part in itertools.pairwise(parts):
-        assert part.startswith(before[-OVERLAP:])
-    assert first + parts[0] + b"".join(part[OVERLAP:] for part in parts[1:]) == text
-
-
-@pytest.mark.parametrize("end", [b"", b"\n", b"\nneedle", b"\nneedle\n"])
-def test_what_lies_across_two_parts_of_a_line_is_found(tmp_path: Path, end: bytes) -> None:
-    path = tmp_path / "text"
-    for before in range(7):
-        line = b"x" * (MAX_PIECE - before) + b"needle" + b"x" * MAX_PIECE
-        path.write_bytes(b"a\nb\n" + line + end)
-        source = Document(path)
-        hits = array("Q")
-        for _ in search_pieces(source, Query(text="needle"), hits):
-            pass
-        assert list(hits) == ([2, 3] if b"needle" in end else [2])
-
-
-def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_text("one\ntwo\n")
-    source = Document(path)
-    source.index()
-    source.close()
-    assert (source.text(0), source.length(1), list(source.whole())) == ("", 0, [])
-    assert source.index()
-    assert list(source.pieces(10)) == []

@@ -193,8 +193,7 @@ class MovingActions(Workspace):
 
     def _go_to_line(self, number: int) -> None:
         self.text.go_to(max(number, 1) - 1)
-        source = self.text.source
-        if number > self.text.count and source.indexed >= source.size:
+        if number > self.text.count:
             self.show_message(f"there are {plural(self.text.count, 'line')}")
 
     def _go_to_target(self, target: str) -> None:

@@ -81,7 +81,7 @@ class OutputActions(Workspace):
 
     def _line(self, number: int) -> str:
         """Return a line, cut to the length that can be copied."""
-        return self.shown.source.text(number, 0, terminal.MAX_COPY + 1)
+        return self.shown.lines[number][: terminal.MAX_COPY + 1]
 
     def _file(self) -> DumpFile | None:
         """Return the file that contains the shown text, if it exists and can be read."""

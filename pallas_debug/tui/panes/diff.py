@@ -23,8 +23,8 @@ from textual.strip import Strip
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import NOISE, Module, Noise, name_of, read_line
 from pallas_debug.model import SourceLine
-from pallas_debug.tui.model.document import MAX_LINE, Lines
 from pallas_debug.tui.widgets.cells import (
+    MAX_LINE,
     Cells,
     fitted,
     marked,
@@ -448,11 +448,10 @@ class DiffPane(FindView):
 
     def _show(self, rows: list[DiffRow]) -> None:
         self._shown = rows
-        texts = [row.text if self._diff is None else self._diff.text(row) for row in rows]
-        self.source = Lines(texts)
+        self.lines = [row.text if self._diff is None else self._diff.text(row) for row in rows]
         self.set_reactive(DiffPane.panned, 0)
         self.changed(keep=0)
-        self._search_again()
+        self.find()
         self.post_message(self.DiffChanged(self))
 
     # Drawing.

@@ -1,6 +1,6 @@
-"""Text of a stage or pass: lines of any number and length, with their values and origins.
+"""Text of a stage or pass, with the values and origins of its lines.
 
-Only lines on the screen are read and highlighted. Anything that needs the whole text (uses of a
+Only lines on the screen are highlighted. Anything that needs the whole text (uses of a
 value, lines that come from a Python line, regions to fold) is computed after the text is shown, in
 the background if it takes long, and not at all for very large texts. Costs beside the lines and
 notes below them come from the caller.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,11 +20,17 @@ from textual.reactive import reactive
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Kind, Module, Region, guess_kind, read_line
 from pallas_debug.model import SourceLine
-from pallas_debug.tui.model.document import MAX_LINE, Lines
-from pallas_debug.tui.widgets.cells import Cells, Mark, marked, spans, without_locations
+from pallas_debug.tui.widgets.cells import (
+    MAX_LINE,
+    Cells,
+    Mark,
+    marked,
+    spans,
+    without_locations,
+)
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.folds import Folds
-from pallas_debug.tui.widgets.lineview import ViewMessage, breathe
+from pallas_debug.tui.widgets.lineview import ViewMessage
 
 MAX_LINKED = 4_000_000
 """Maximum size in bytes of a text that is parsed as a whole."""
@@ -34,12 +39,6 @@ AT_ONCE = 5_000
 """Maximum number of lines to parse before the text is drawn."""
 
 _HEAD = 60
-_FIRST = 1 << 18
-"""Bytes at the start of a text in which the function is looked for."""
-
-_REPORT_EVERY = 0.3
-"""Seconds between progress reports, each of which redraws the screen."""
-
 
 HEAT = "▁▂▃▄▅▆▇█"
 
@@ -76,11 +75,11 @@ class TextPane(FindView):
         self.module = Module([])
         """Parsed text; has no lines until parsing is done."""
         self._kind = self.module.kind
+        self._length = 0
         self._folds = Folds()
         self._values: dict[str, int | None] = {}
         self._origin: frozenset[int] = frozenset()
         self._ends: tuple[int, ...] = ()
-        self._wanted: int | None = None
         self._make: Callable[[Sequence[str], Kind], Module] | None = Module
         self._heat: Mapping[int, Heat] = {}
         self._notes: Mapping[int, Note] = {}
@@ -93,23 +92,22 @@ class TextPane(FindView):
 
     @property
     def count(self) -> int:
-        return self.source.count
+        return len(self.lines)
 
     def show(
         self,
-        lines: Sequence[str] | Lines,
+        lines: Sequence[str],
         *,
         keep: int | None = None,
         make: Callable[[Sequence[str], Kind], Module] | None = Module,
     ) -> None:
         """Show lines, with the cursor on line `keep`; by default on the module's function.
 
-        The caller closes a document once another text is shown.
-
         Args:
           make: parses the lines of a text of a certain kind; None for a message.
         """
-        self.source = lines if isinstance(lines, Lines) else Lines(lines)
+        self.lines = lines
+        self._length = sum(map(len, lines)) + len(lines)
         self._make = make
         self._heat, self._notes = {}, {}
         self.set_reactive(TextPane.panned, 0)
@@ -117,20 +115,15 @@ class TextPane(FindView):
 
     def line(self, number: int) -> str:
         """Return a line, cut to `MAX_LINE`."""
-        return self.source.text(number)
+        return self.lines[number][:MAX_LINE]
 
     @property
     def state(self) -> str:
         """Short text about work in progress or unavailable features."""
-        source = self.source
         parts = []
-        if source.indexed < source.size:
-            parts.append(f"reading, {source.indexed * 100 // source.size} %")
-        if self.searching:
-            parts.append("searching")
-        if source.size > MAX_LINKED:
+        if self._length > MAX_LINKED:
             parts.append(
-                f"no values, regions and Python lines: the text has {source.size / 1e6:,.0f} MB, "
+                f"no values, regions and Python lines: the text has {self._length / 1e6:,.0f} MB, "
                 f"the limit is {MAX_LINKED / 1e6:,.0f} MB"
             )
         elif self.count and self._make is not None and not self.linked:
@@ -151,76 +144,33 @@ class TextPane(FindView):
         self._fit_notes()
         self._values, self._origin = {}, frozenset()
         if self.is_running:
-            self.workers.cancel_group(self, "index")
             self.workers.cancel_group(self, "links")
-        complete = self.source.index()
-        head = [self.source.text(n) for n in range(min(self.count, _HEAD))]
-        self._kind = guess_kind("\n".join(head))
-        self._wanted = self._function() if keep is None else keep
-        self._reach()
-        if keep is None:
-            self.scroll_to(y=max(self.row_of(self.cursor) - 1, 0), animate=False, force=True)
-        self._link(complete)
-        self._search_again()
-        if not complete and self.is_running:
-            self._index()
-
-    def _function(self) -> int:
-        """Return the line at which a module's first function begins; 0 for other texts."""
-        first = next(self.source.pieces(_FIRST), b"") if self._kind == "mlir" else b""
-        at = first.find(b"func.func @")
-        return first.count(b"\n", 0, at) if at >= 0 else 0
-
-    @work(exclusive=True, group="index")
-    async def _index(self) -> None:
-        reported = time.monotonic()
-        while not self.source.index():
-            if time.monotonic() - reported > _REPORT_EVERY:
-                reported = time.monotonic()
-                self._reach()
-                self.post_message(self.TextChanged(self))
-            await breathe()
-        self._link(True)
-        self._reach()
-        self.post_message(self.TextChanged(self))
-
-    def _reach(self) -> None:
-        """Move the cursor to the requested line, or towards it as far as lines are indexed."""
-        wanted = self._wanted
-        complete = self.source.indexed >= self.source.size
-        if wanted is not None and (complete or self.count > wanted >= 0):
-            self._wanted = None
-        if wanted is not None and wanted < 0:
-            wanted = self.count - 1
+        self._kind = guess_kind("\n".join(map(self.line, range(min(self.count, _HEAD)))))
         before = self.cursor
-        self.changed(keep=wanted)
+        self.changed(keep=self._function() if keep is None else keep)
         self._mark_values()
         if self.cursor != before:
             self.post_message(self.Moved(self))
+        if keep is None:
+            self.scroll_to(y=max(self.row_of(self.cursor) - 1, 0), animate=False, force=True)
+        self._link()
+        self.find()
+
+    def _function(self) -> int:
+        """Return the line at which a module's first function begins; 0 for other texts."""
+        numbered = enumerate(self.lines if self._kind == "mlir" else ())
+        return next((n for n, line in numbered if "func.func @" in line), 0)
 
     def go_to(self, line: int) -> None:
-        """Move the cursor to a line once it is indexed; lines count from 0, and -1 is the last."""
-        self._wanted = line
-        self._reach()
-
-    def go_to_hit(self, line: int) -> None:
-        if line < self.count:
-            self.cursor = line
-        else:  # the search is ahead of the index
-            self.go_to(line)
-
-    def action_go(self, line: int) -> None:
-        if line < 0 and self.source.indexed < self.source.size:
-            self.go_to(line)
-        else:
-            super().action_go(line)
+        """Move the cursor to a line, or to the last one."""
+        self.cursor = line
 
     # The parsed text.
 
-    def _link(self, complete: bool) -> None:
-        if not (complete and self._make and self.count) or self.source.size > MAX_LINKED:
+    def _link(self) -> None:
+        if not (self._make and self.count) or self._length > MAX_LINKED:
             return
-        module = self._make(self.source.whole(), self._kind)
+        module = self._make(self.lines, self._kind)
         if self.count <= AT_ONCE and self._kind != "bundles":
             self._set_module(module)
         elif self.is_running:
@@ -269,12 +219,6 @@ class TextPane(FindView):
 
     # Drawing.
 
-    def left_out(self, line: int) -> int:
-        """Skip the start of a huge line when it is panned."""
-        if self.wrap or self.panned < MAX_LINE or self.source.length(line) <= MAX_LINE:
-            return 0
-        return self.panned - self.panned % (MAX_LINE // 2)
-
     def prefix(self, line: int) -> Cells:
         number = f"{line + 1:>{len(str(self.count))}}"
         mark, style = " ", "text-muted"
@@ -303,23 +247,23 @@ class TextPane(FindView):
         return self._rows_below.get(line, ())
 
     def cells(self, line: int) -> Cells:
-        start, width = self.left_out(line), self.columns
+        width = self.columns
         # A wrapped line is cut to one screen, minus the row that says so.
         room = max(self.room - 2, 1) * max(width - 10, 1)
         shown = min(MAX_LINE, room) if self.wrap else MAX_LINE
-        text, length = self.source.window(line, start, start + shown)
-        rest = length - start - shown
+        text = self.lines[line][:shown]
+        rest = len(self.lines[line]) - shown
         # Most characters take a cell: highlight slightly more than fits on the screen.
-        seen = shown if self.wrap else width + self.panned - start + 256
+        seen = shown if self.wrap else width + self.panned + 256
         parts: Cells = list(spans(text[:seen]))
-        parts = marked(parts, [] if start else self._value_marks(line, text))
+        parts = marked(parts, self._value_marks(line, text))
         parts = marked(parts, self.found_in(text[:seen]))
         if not self.locations:
             parts = without_locations(parts)
         if text[seen:]:
             parts.append((text[seen:], ""))
         if rest > 0:
-            parts.append((f" … {rest:,} more {self.source.unit}", "comment"))
+            parts.append((f" … {rest:,} more characters", "comment"))
         if hidden := self._folds.hidden(line):
             parts.append((f" … {hidden:,} lines", "italic text-warning"))
         return parts
@@ -407,7 +351,6 @@ class TextPane(FindView):
     def watch_cursor(self, before: int, after: int) -> None:
         if self._folds.reveal(after):
             self.changed()
-        self._wanted = None
         self._mark_values()
         super().watch_cursor(before, after)
 
@@ -459,7 +402,7 @@ class TextPane(FindView):
     @property
     def origin(self) -> tuple[SourceLine, ...]:
         """Python line from which the cursor's line comes, and its callers."""
-        if not self.linked or self.source.length(self.cursor) > MAX_LINE:
+        if not self.linked or len(self.lines[self.cursor]) > MAX_LINE:
             return ()
         return self.module.source(self.cursor)
 

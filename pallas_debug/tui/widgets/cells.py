@@ -20,6 +20,9 @@ Cells = list[tuple[str, str]]
 Mark = tuple[int, int, str]
 """Start and stop of a part of a line, in characters, and its kind."""
 
+MAX_LINE = 10_000
+"""Maximum number of characters of a line to draw."""
+
 TAB = 8
 """Distance between tab stops in columns, as in `cat`."""
 

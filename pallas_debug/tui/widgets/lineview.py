@@ -8,7 +8,6 @@ scroll bars appears or disappears.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -35,8 +34,6 @@ THUMB, TRACK = "┃", " "
 MORE = "bold text-warning"
 """Style of marks of a line that continues."""
 
-_TURNS = 12
-
 _CACHED = 256
 """Maximum number of rendered lines to cache: a few screenfuls."""
 
@@ -51,12 +48,6 @@ class ViewMessage(Message):
     @property
     def control(self) -> LineView:
         return self.view
-
-
-async def breathe() -> None:
-    """Let the UI catch up: handling a key takes a few turns of the event loop."""
-    for _ in range(_TURNS):
-        await asyncio.sleep(0)
 
 
 def bar_thumb(rows: int, room: int, top: int) -> range:
@@ -143,10 +134,6 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         Unless lines wrap, `rows`, `row_of` and `line_of` must count them.
         """
         return ()
-
-    def left_out(self, line: int) -> int:
-        """Return how many invisible cells at the start of a line are missing from `cells`."""
-        return 0
 
     @property
     def rows(self) -> int:
@@ -336,7 +323,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         """Render a line as one row, or as all rows to which it wraps, and the rows below it."""
         before, body = self.prefix(line), self.cells(line)
         base, width = self.base_of(line), self.columns
-        strips = self.column(before, body, width, base, self.left_out(line))
+        strips = self.column(before, body, width, base)
         below = [self.column(cells, [], width, self.base)[0] for cells in self.below(line)]
         return [*strips, *below] if below else strips
 
@@ -347,43 +334,35 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
             return now.of_cursor
         return now.of_selected if line in now.selected else now.base
 
-    def column(
-        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int = 0
-    ) -> list[Strip]:
+    def column(self, before: Cells, parts: Cells, width: int, base: Style) -> list[Strip]:
         """Render a line as rows of a given width: one row, or all rows to which it wraps.
 
         Args:
           before: prefix that is neither panned nor wrapped.
-          left_out: number of cells missing at the start of `parts`.
         """
         now = self._now
-        key = (*before, None, *parts, width, base, left_out, now.panned, now.wrap and self.room)
+        key = (*before, None, *parts, width, base, now.panned, now.wrap and self.room)
         found = self._drawn.get(key)
         if found is None:
             parts = without_tabs(parts)
             rows = self._wrapped_line if now.wrap else self._panned_line
-            found = self._drawn[key] = rows(before, parts, width, base, left_out)
+            found = self._drawn[key] = rows(before, parts, width, base)
         return found
 
-    def _panned_line(
-        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
-    ) -> list[Strip]:
+    def _panned_line(self, before: Cells, parts: Cells, width: int, base: Style) -> list[Strip]:
         """Render the visible part of a line: strips are expensive."""
-        panned = self._now.panned
-        start = panned - left_out
+        start = self._now.panned
         room = max(width - sum(cells(text) for text, _ in before), 1)
         length = sum(cells(text) for text, _ in parts)
         shown = between(parts, start, start + room) if start or length > room else parts
         if length > start + room:
             shown = [*between(shown, 0, room - 1), (GOES_ON, MORE)]
-        if panned and (parts or left_out):
+        if start and parts:
             shown = [(CAME_FROM, MORE), *between(shown, 1, room)]
         row = self.strip([*before, *shown], base)
         return [row.crop(0, width).extend_cell_length(width, base)]
 
-    def _wrapped_line(
-        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
-    ) -> list[Strip]:
+    def _wrapped_line(self, before: Cells, parts: Cells, width: int, base: Style) -> list[Strip]:
         prefix, body = self.strip(before, base), self.strip(parts, base)
         room = max(width - prefix.cell_length, 1)
         rows = list(body.divide(cuts(body.text, room))) or [body]
@@ -430,9 +409,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         """Return the width of the longest line on the screen."""
         first = self.scroll_offset.y
         lines = map(self.line_of, range(first, min(first + self.room, self.rows)))
-        widths = (
-            self.left_out(n) + self.strip(self.cells(n), Style.null()).cell_length for n in lines
-        )
+        widths = (self.strip(self.cells(n), Style.null()).cell_length for n in lines)
         return max(widths, default=0)
 
     # Mouse and size.
