@@ -242,7 +242,7 @@ class Module:
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """Foldable regions, ordered by opening line."""
+        """Regions, ordered by opening line."""
         return tuple(sorted(_regions(self.lines, self.kind), key=lambda r: (r.start, -r.stop)))
 
     def definition(self, name: str, line: int) -> int | None:

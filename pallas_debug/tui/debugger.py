@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,7 +143,6 @@ class DebuggerApp(ThemedApp):
 
     def on_mount(self) -> None:
         self.query_one("#source", Pane).focus()
-        self.query_one("#output", Pane).wrap = True
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._run(lambda: ())
 
@@ -211,8 +211,12 @@ class DebuggerApp(ThemedApp):
         self._show_values()
         self._show_heat()
         # Notes begin with the finding where the screen opens.
-        lines: list[Cells] = [[(line, "")] for line in self._output]
-        self.query_one("#output", Pane).show(lines, cursor=0 if is_first else len(lines) - 1)
+        pane = self.query_one("#output", Pane)
+        wrapper = textwrap.TextWrapper(
+            max(pane.columns, 20), drop_whitespace=False, break_on_hyphens=False
+        )
+        rows = [row for line in self._output for row in wrapper.wrap(line) or [""]]
+        pane.show([[(row, "")] for row in rows], cursor=0 if is_first else len(rows) - 1)
         keys = "s step  n next  p point  c continue  SHIFT back  : command  ? help  q quit"
         fault = f"the run stops here: {view.fault}" if view.fault is not None else keys
         self.notify_status(fault)

@@ -161,8 +161,6 @@ async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
         await press(pilot, "i")
         assert app.noise
         assert not app.diff.ignore
-        await press(pilot, "w")
-        assert app.diff.wrap
         await press(pilot, "right_square_bracket")
         assert app.diff.labels[1] == "04 infer-memref-layout"
         await press(pilot, "slash", *"memref", "enter")

@@ -1,4 +1,4 @@
-"""Parts of the text pane, without a screen: cells, colours, folds and sources of lines."""
+"""Parts of the text pane, without a screen: cells and colours."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import random
 import pytest
 from rich.cells import cell_len
 
-from pallas_debug.ir.operations import Module, Region
 from pallas_debug.tui.widgets.cells import (
     cells,
-    cuts,
     marked,
     plain,
     spans,
@@ -18,7 +16,6 @@ from pallas_debug.tui.widgets.cells import (
     without_locations,
     without_tabs,
 )
-from pallas_debug.tui.widgets.folds import Folds
 
 LLO = [
     "$region0: #{add.1}",
@@ -52,18 +49,6 @@ def test_every_character_is_shown_or_stands_for_itself() -> None:
         assert (
             shown not in "\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff"
         )
-
-
-def test_cuts_lose_nothing_and_split_no_character() -> None:
-    rng = random.Random(3)
-    for _ in range(200):
-        text = "".join(rng.choice(["a", "宽", "e\u0301"]) for _ in range(rng.randrange(40)))
-        room = rng.randrange(2, 12)
-        found = cuts(text, room)
-        assert found[-1] == cells(text)
-        sizes = [b - a for a, b in zip([0, *found], found, strict=False)]
-        assert all(size <= room for size in sizes)
-        assert all(size >= room - 1 for size in sizes[:-1])
 
 
 def test_tabs_reach_their_stops_across_parts() -> None:
@@ -137,48 +122,3 @@ def test_locations_are_left_out_except_for_hits_in_them(line: str, left: str) ->
     assert plain(without_locations(spans(line))) == left
     parts = marked(spans(line), [(len(line) - 3, len(line), "hit")])
     assert plain(without_locations(parts)).endswith(line[-3:])
-
-
-def shown(folds: Folds, count: int) -> list[int]:
-    return [folds.line_of(row) for row in range(folds.rows(count))]
-
-
-def test_folds_nest_and_unfold() -> None:
-    folds = Folds([Region(start=1, stop=8), Region(start=3, stop=5)])
-    assert folds.toggle(4) == 3
-    assert shown(folds, 10) == [0, 1, 2, 3, 6, 7, 8, 9]
-    assert folds.hidden(3) == 2
-    assert folds.toggle(7) == 1
-    assert shown(folds, 10) == [0, 1, 9]
-    assert [folds.row_of(n) for n in range(10)] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 2]
-    assert folds.reveal(4)
-    assert shown(folds, 10) == list(range(10))
-    assert not folds.reveal(4)
-    assert folds.toggle(0) is None
-
-
-def test_the_line_that_opens_the_next_region_stays() -> None:
-    lines = ["if {", "  a", "} else {", "  b", "}", "end"]
-    folds = Folds(Module(lines, "mlir").regions)
-    folds.toggle(0)
-    folds.toggle(2)
-    assert shown(folds, len(lines)) == [0, 2, 5]
-    region = folds.around(2)
-    assert region is not None
-    assert region.stop == 4
-
-
-def test_folds_at_random_show_each_line_or_what_hides_it() -> None:
-    rng = random.Random(6)
-    text = "".join(
-        "a {\n" if rng.random() < 0.4 else "}\n" if rng.random() < 0.5 else "x\n"
-        for _ in range(300)
-    )
-    lines = text.split("\n")
-    folds = Folds(Module(lines, "mlir").regions)
-    for _ in range(100):
-        folds.toggle(rng.randrange(len(lines)))
-        seen = shown(folds, len(lines))
-        assert seen == sorted(set(seen))
-        assert [folds.row_of(line) for line in seen] == list(range(len(seen)))
-        assert len(seen) + sum(folds.hidden(line) for line in seen) == len(lines)

@@ -90,33 +90,6 @@ async def test_a_line_that_goes_on_says_so_and_can_be_panned() -> None:
 
 
 @drive
-async def test_wrapped_lines_lose_nothing_and_the_cursor_moves_by_lines() -> None:
-    app = Alone()
-    wide = "宽" * 30 + "e\u0301" * 20
-    texts = ["0123456789" * 10, wide, "x" * 5000, *(f"line {n}" for n in range(30))]
-    async with app.run_test(size=(40, 12)) as pilot:
-        app.pane.show(texts)
-        app.pane.wrap = True
-        await pilot.pause()
-        rows = [row.rstrip() for row in app.rows()]
-        room = app.pane.columns - 3
-        assert rows[0] == " 1 " + ("0123456789" * 10)[:room]
-        assert rows[1] == "  ↪" + ("0123456789" * 10)[room : 2 * room]
-        assert "".join(r[3:] for r in rows[3:6]) == wide
-        await pilot.press("j", "j")
-        await pilot.pause()
-        assert app.pane.cursor == 2
-        assert app.rows()[-1].rstrip() == "  ↪xx … 4,710 more characters"
-        await pilot.press("G")
-        await pilot.pause()
-        assert app.rows()[-1].rstrip() == "33 line 29"
-        await pilot.press("k")
-        app.pane.action_move(-40)
-        await pilot.pause()
-        assert app.rows()[0].startswith(" 1 0123")
-
-
-@drive
 async def test_what_is_wide_combining_or_hostile_takes_the_cells_it_says() -> None:
     app = Alone()
     hostile = [
@@ -168,33 +141,29 @@ async def test_of_a_large_text_no_values_are_known() -> None:
         app.pane.show(["%0 = a.b"] * 500_000)
         await pilot.pause()
         assert not app.pane.linked
-        assert app.pane.state.startswith("no values, regions and Python lines: the text has 4 MB")
+        assert app.pane.state.startswith("no values and Python lines: the text has 4 MB")
         app.pane.action_go(-1)
         assert app.pane.cursor == 499_999
 
 
 @drive
-async def test_regions_fold_and_searches_unfold_what_they_land_in() -> None:
+async def test_definitions_of_locations_are_hidden_until_a_search_leads_there() -> None:
     app = Alone()
-    path = next(p for p in PASSES if "canonicalize-operations" in p.name)
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.pane.show(lines_of(path))
-        app.pane.locations = True
-        regions = app.pane.module.regions
-        function = next(r for r in regions if "func.func @rows(" in app.pane.line(r.start))
-        app.pane.cursor = function.start + 1
-        app.pane.toggle_fold()
+    lines = ["#loc1 = loc(unknown)", "module {", "  %0 = a.b loc(#loc1)", "}", "#loc2 = loc(#loc1)"]
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.pane.show(lines, keep=0)
         await pilot.pause()
-        assert app.pane.cursor == function.start
-        hidden = function.stop - function.start
-        assert plain(app.pane.cells(function.start)).endswith(f"… {hidden} lines")
-        assert app.pane.rows == app.pane.count - hidden
-        await pilot.press("j")
-        assert app.pane.cursor == function.stop + 1
-        app.pane.search("arith.mulf")
+        assert [row.rstrip() for row in app.rows()[:4]] == ["2 module {", "3   %0 = a.b", "4 }", ""]
+        assert app.pane.cursor == 1
+        await pilot.press("G")
+        assert app.pane.cursor == 3
+        app.pane.search("loc2")
         await pilot.pause()
-        assert function.start < app.pane.cursor <= function.stop
-        assert app.pane.rows == app.pane.count
+        assert app.pane.locations
+        assert app.pane.cursor == 4
+        assert app.rows()[4].rstrip() == "5 #loc2 = loc(#loc1)"
+        app.pane.locations = False
+        assert app.pane.cursor == 3
 
 
 @drive
@@ -261,7 +230,7 @@ async def test_tables_of_a_long_pass_are_made_in_a_thread() -> None:
         await until(pilot, lambda: app.pane.linked)
         assert app.pane.state == ""
         assert app.redrawn
-        assert app.pane.module.regions
+        assert app.pane.module.from_source
 
 
 @drive
@@ -269,15 +238,12 @@ async def test_an_empty_text_and_odd_keys() -> None:
     app = Alone()
     async with app.run_test(size=(20, 3)) as pilot:
         app.pane.show([])
-        for wrap in (False, True):
-            app.pane.wrap = wrap
-            await pilot.press("j", "G", "g", "l", "h", "space", "b")
-            app.pane.toggle_fold()
-            app.pane.search("x")
-            app.pane.next_hit(1)
-            app.pane.next_hit(-1)
-            assert not app.pane.next_use()
-            assert app.pane.origin == ()
+        await pilot.press("j", "G", "g", "l", "h", "space", "b")
+        app.pane.search("x")
+        app.pane.next_hit(1)
+        app.pane.next_hit(-1)
+        assert not app.pane.next_use()
+        assert app.pane.origin == ()
         assert app.pane.cursor == 0
 
 

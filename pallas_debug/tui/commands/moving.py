@@ -44,15 +44,13 @@ class MovingActions(Workspace):
     def action_focus_pane(self, direction: int) -> None:
         self.focus_pane(direction)
 
-    @action("pane.into", "enter", "into the next pane; fold a region of a text; filter a diff")
+    @action("pane.into", "enter", "into the next pane; filter a diff")
     def action_into_pane(self) -> None:
         if self.focused is self.trail:
             self.trail.choose()
-        elif self.focused is self.text:
-            self.text.toggle_fold()
         elif self.focused is self.diff:
             self.diff.choose()
-        else:
+        elif self.focused in (self.kernels, self.steps):
             self.focus_pane(1)
 
     @action("pane.zoom", "z", "zoom a pane")

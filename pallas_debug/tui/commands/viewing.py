@@ -89,11 +89,6 @@ class ViewingActions(Workspace):
     def action_toggle_locations(self) -> None:
         self.text.locations = not self.text.locations
 
-    @action("text.wrap", "w", "wrap long lines")
-    def action_wrap(self) -> None:
-        for pane in (self.text, self.diff):
-            pane.wrap = not pane.wrap
-
     @action("text.trail", "u", "history of the operation, from the Python line to the bundles")
     def action_follow_operation(self) -> None:
         place, line = self.place, self.line

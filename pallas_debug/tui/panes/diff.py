@@ -405,9 +405,8 @@ class DiffPane(FindView):
         grown = [n for n in added if self._diff.has_grown(self._shown[n])]
         changes = [n for n, row in enumerate(self._shown) if row.tag in SIGNS]
         self.cursor = next(iter(grown or changes), 0)
-        if not self.wrap:  # with its context, not at the bottom
-            top = self.cursor - self.frozen - (self.room - self.frozen) // 3
-            self.scroll_to(y=max(top, 0), animate=False, force=True)
+        top = self.cursor - self.frozen - (self.room - self.frozen) // 3  # with its context
+        self.scroll_to(y=max(top, 0), animate=False, force=True)
 
     def _make_rows(self) -> None:
         """Create the rows: the labels, the operations, and the changes that are not filtered."""
@@ -468,7 +467,7 @@ class DiffPane(FindView):
     def _pan_to_change(self) -> None:
         """Pan so that a change under the cursor is visible."""
         row = self._shown[self.cursor] if self.cursor < self.count else None
-        if self._diff is None or self.wrap or row is None or row.tag not in SIGNS:
+        if self._diff is None or row is None or row.tag not in SIGNS:
             return
         marks = self._words_of(row)
         room = self.columns - len(plain(self.prefix(self.cursor)))
@@ -485,10 +484,10 @@ class DiffPane(FindView):
             return []
         return self._diff.words(row.old, row.new)[row.tag == "added"]
 
-    def _strips(self, line: int) -> list[Strip]:
+    def strip_of(self, line: int) -> Strip:
         if self._shown[line].tag not in HEAD:
-            return super()._strips(line)
-        return self.column(self.cells(line), [], self.columns, self.base_of(line))
+            return super().strip_of(line)
+        return self.column(self.cells(line), [], self.base_of(line))
 
     def prefix(self, line: int) -> Cells:
         row = self._shown[line]

@@ -76,7 +76,6 @@ class SearchScreen(ListScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#results").mount(self._preview, before="#summary")
-        self._preview.wrap = True
         wanted = self._search.at
         self.set_interval(TICK, self.tick)
         self.tick()
@@ -148,10 +147,7 @@ class SearchScreen(ListScreen[None]):
         if group is None or line >= len(group.hits):
             return []
         hit = self._search.hits[group.hits[line]]
-        before, match, after = hit.parts
-        after = plain(without_locations(spans(after)))
-        number = (f"{hit.line + 1:>8}  ", "text-muted")
-        return [number, (before.lstrip(), ""), (match, "hit"), (after, "")]
+        return [(f"{hit.line + 1:>8}  ", "text-muted"), *_around(hit, width - 10)]
 
     def open(self, line: int) -> None:
         group = self._group(line)

@@ -1,7 +1,7 @@
 """Text of a stage or pass, with the values and origins of its lines.
 
 Only lines on the screen are highlighted. Anything that needs the whole text (uses of a
-value, lines that come from a Python line, regions to fold) is computed after the text is shown, in
+value, lines that come from a Python line) is computed after the text is shown, in
 the background if it takes long, and not at all for very large texts. Costs beside the lines and
 notes below them come from the caller.
 """
@@ -9,16 +9,16 @@ notes below them come from the caller.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import bisect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from textual import work
 from textual.reactive import reactive
 
 from pallas_debug.findings.facts import line_text
-from pallas_debug.ir.operations import Kind, Module, Region, guess_kind, read_line
+from pallas_debug.ir.operations import Kind, Module, guess_kind, read_line
 from pallas_debug.model import SourceLine
 from pallas_debug.tui.widgets.cells import (
     MAX_LINE,
@@ -29,7 +29,6 @@ from pallas_debug.tui.widgets.cells import (
     without_locations,
 )
 from pallas_debug.tui.widgets.find import FindView
-from pallas_debug.tui.widgets.folds import Folds
 from pallas_debug.tui.widgets.lineview import ViewMessage
 
 MAX_LINKED = 4_000_000
@@ -76,10 +75,10 @@ class TextPane(FindView):
         """Parsed text; has no lines until parsing is done."""
         self._kind = self.module.kind
         self._length = 0
-        self._folds = Folds()
+        self._rows: Sequence[int] | None = None
+        """Line of each row; None if each line takes one row."""
         self._values: dict[str, int | None] = {}
         self._origin: frozenset[int] = frozenset()
-        self._ends: tuple[int, ...] = ()
         self._make: Callable[[Sequence[str], Kind], Module] | None = Module
         self._heat: Mapping[int, Heat] = {}
         self._notes: Mapping[int, Note] = {}
@@ -123,7 +122,7 @@ class TextPane(FindView):
         parts = []
         if self._length > MAX_LINKED:
             parts.append(
-                f"no values, regions and Python lines: the text has {self._length / 1e6:,.0f} MB, "
+                f"no values and Python lines: the text has {self._length / 1e6:,.0f} MB, "
                 f"the limit is {MAX_LINKED / 1e6:,.0f} MB"
             )
         elif self.count and self._make is not None and not self.linked:
@@ -134,19 +133,18 @@ class TextPane(FindView):
 
     @property
     def linked(self) -> bool:
-        """True if values, regions and Python lines are known."""
+        """True if values and Python lines are known."""
         return bool(self.module.lines)
 
     def _begin(self, keep: int | None) -> None:
         """Show the source from the start, and discard data about the previous text."""
         self.module = Module([])
-        self._folds = Folds()
-        self._fit_notes()
         self._values, self._origin = {}, frozenset()
         if self.is_running:
             self.workers.cancel_group(self, "links")
         self._kind = guess_kind("\n".join(map(self.line, range(min(self.count, _HEAD)))))
         before = self.cursor
+        self._fit_notes()
         self.changed(keep=self._function() if keep is None else keep)
         self._mark_values()
         if self.cursor != before:
@@ -185,37 +183,35 @@ class TextPane(FindView):
         if len(module.lines) != self.count:  # another text is already shown
             return
         self.module = module
-        self._fold()
         self._mark_values()
         self.post_message(self.TextChanged(self))
 
-    # Folding.
-
-    def _fold(self) -> None:
-        """Fold the definitions of locations, unless locations are shown."""
-        aliases = [] if self._kind != "mlir" else list(_aliases(self.module.lines))
-        regions = sorted([*self.module.regions, *aliases], key=lambda r: (r.start, -r.stop))
-        folded = frozenset[int]() if self.locations else {region.start for region in aliases}
-        self._folds = Folds(regions, folded)
-        self._folds.reveal(self.cursor)
-        self._fit_notes()
+    # Rows: without definitions of locations, with notes below lines.
 
     @property
     def rows(self) -> int:
-        return self._folds.rows(self.count)
+        return self.count if self._rows is None else len(self._rows)
 
     def row_of(self, line: int) -> int:
-        return self._folds.row_of(line)
+        if self._rows is None:
+            return line
+        return min(bisect.bisect_left(self._rows, line), max(len(self._rows) - 1, 0))
 
     def line_of(self, row: int) -> int:
-        return self._folds.line_of(row)
+        return row if self._rows is None else self._rows[row]
 
-    def toggle_fold(self) -> None:
-        """Fold or unfold the innermost region around the cursor."""
-        start = self._folds.toggle(self.cursor)
-        if start is not None:
-            self.cursor = start
-            self.changed()
+    def _arrange(self) -> None:
+        """Arrange the lines in rows."""
+        is_hidden = self._kind == "mlir" and not self.locations
+        self._rows = None
+        if is_hidden or self._rows_below:
+            self._rows = [
+                number
+                for number, line in enumerate(self.lines)
+                if not (is_hidden and line.startswith("#loc"))
+                for _ in range(1 + len(self._rows_below.get(number, ())))
+            ]
+        self.changed()
 
     # Drawing.
 
@@ -224,10 +220,6 @@ class TextPane(FindView):
         mark, style = " ", "text-muted"
         if line in self._origin:
             mark, style = "▌", "bold text-accent"
-        elif self._folds.hidden(line):
-            mark, style = "▸", "italic text-warning"
-        elif line in self._ends:
-            mark, style = "╭╰"[line == self._ends[1]], "bold text-accent"
         return [(number, "text-muted"), (mark, style), *self._heat_of(line)]
 
     def _heat_of(self, line: int) -> Cells:
@@ -247,14 +239,10 @@ class TextPane(FindView):
         return self._rows_below.get(line, ())
 
     def cells(self, line: int) -> Cells:
-        width = self.columns
-        # A wrapped line is cut to one screen, minus the row that says so.
-        room = max(self.room - 2, 1) * max(width - 10, 1)
-        shown = min(MAX_LINE, room) if self.wrap else MAX_LINE
-        text = self.lines[line][:shown]
-        rest = len(self.lines[line]) - shown
+        text = self.line(line)
+        rest = len(self.lines[line]) - MAX_LINE
         # Most characters take a cell: highlight slightly more than fits on the screen.
-        seen = shown if self.wrap else width + self.panned + 256
+        seen = self.columns + self.panned + 256
         parts: Cells = list(spans(text[:seen]))
         parts = marked(parts, self._value_marks(line, text))
         parts = marked(parts, self.found_in(text[:seen]))
@@ -264,8 +252,6 @@ class TextPane(FindView):
             parts.append((text[seen:], ""))
         if rest > 0:
             parts.append((f" … {rest:,} more characters", "comment"))
-        if hidden := self._folds.hidden(line):
-            parts.append((f" … {hidden:,} lines", "italic text-warning"))
         return parts
 
     def _value_marks(self, line: int, text: str) -> list[Mark]:
@@ -290,13 +276,7 @@ class TextPane(FindView):
         return not self.linked or self.module.definition(base, line) == self._values[base]
 
     def watch_locations(self) -> None:
-        if self.linked:
-            self._fold()
-        self.refresh()
-
-    def watch_wrap(self) -> None:
-        self.set_reactive(TextPane.panned, 0)
-        self._fit_notes()
+        self._arrange()
 
     def on_resize(self) -> None:
         self._fit_notes()
@@ -326,10 +306,7 @@ class TextPane(FindView):
             for line, note in self._notes.items()
             if line < self.count
         }
-        # Where lines wrap, `rows` counts lines.
-        below = {} if self.wrap else {line: len(rows) for line, rows in self._rows_below.items()}
-        self._folds.put_below(below)
-        self.changed()
+        self._arrange()
 
     def next_note(self) -> bool:
         """Move the cursor to the next line with a note, from the last to the first."""
@@ -349,19 +326,16 @@ class TextPane(FindView):
     # Values, and origins of lines.
 
     def watch_cursor(self, before: int, after: int) -> None:
-        if self._folds.reveal(after):
-            self.changed()
+        if self._rows is not None and self.line_of(self.row_of(after)) != after:
+            self.locations = True  # it is hidden
         self._mark_values()
         super().watch_cursor(before, after)
 
     def _mark_values(self) -> None:
         """Find the values of the cursor's line, to be highlighted everywhere."""
         self._values = {}
-        self._ends = ()
         if not self.count:
             return
-        region = self._folds.around(self.cursor)
-        self._ends = (region.start, region.stop) if region else ()
         for operation in read_line(self.line(self.cursor), self._kind):
             for value in (*operation.results, *operation.operands):
                 base = value.name.partition("#")[0]
@@ -416,15 +390,6 @@ class TextPane(FindView):
     def has_many_origins(self) -> bool:
         """True if lines come from several unrelated Python lines, as bundles do."""
         return self._kind == "bundles"
-
-
-def _aliases(lines: Sequence[str]) -> Iterator[Region]:
-    """Yield runs of lines that define locations."""
-    numbered = enumerate(line.startswith("#loc") for line in lines)
-    for is_alias, run in itertools.groupby(numbered, key=lambda item: item[1]):
-        numbers = [number for number, _ in run]
-        if is_alias and len(numbers) > 1:
-            yield Region(start=numbers[0], stop=numbers[-1])
 
 
 def _wrapped(text: str, width: int) -> list[str]:

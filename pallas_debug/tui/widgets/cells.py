@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 
 Cells = list[tuple[str, str]]
@@ -93,24 +93,6 @@ def between(parts: Iterable[tuple[str, str]], start: int, stop: int) -> Cells:
 def cells(text: str) -> int:
     """Return the width of a text on the screen."""
     return len(text) if text.isascii() else cell_len(visible(text))
-
-
-def cuts(text: str, room: int) -> list[int]:
-    """Return the cells at which a line is cut into rows of `room`, never within a character.
-
-    The last cut is the length of the text.
-    """
-    if text.isascii():
-        return [*range(room, len(text), room), len(text)]
-    found: list[int] = []
-    start = at = 0
-    for character in text:
-        size = get_character_cell_size(character)
-        if at + size - start > room and at > start:
-            found.append(at)
-            start = at
-        at += size
-    return [*found, at]
 
 
 def plain(parts: Iterable[tuple[str, str]]) -> str:

@@ -1,14 +1,14 @@
 """Scrollable view of lines with a cursor: the base of every pane and list.
 
-Only the lines on the screen are read and rendered. A line takes one row, none while it is folded,
-or several if long lines wrap. Lines that do not wrap can be panned; marks show where they continue.
+Only the lines on the screen are rendered. A line takes one row, none while it is hidden, or several
+with notes below it. Lines can be panned; marks show where they continue.
 The scroll bar is part of the rows, as Textual lays out the whole screen whenever one of its own
 scroll bars appears or disappears.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -24,10 +24,10 @@ from textual.strip import Strip
 
 from pallas_debug.tui import _textual
 from pallas_debug.tui.theme import ThemedApp
-from pallas_debug.tui.widgets.cells import Cells, between, cells, cuts, visible, without_tabs
+from pallas_debug.tui.widgets.cells import Cells, between, cells, visible, without_tabs
 
-GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
-"""Marks of a line that continues to the right, to the left, and in the next row."""
+GOES_ON, CAME_FROM = "›", "‹"
+"""Marks of a line that continues to the right, and to the left."""
 
 THUMB, TRACK = "┃", " "
 
@@ -71,7 +71,7 @@ def bar_thumb(rows: int, room: int, top: int) -> range:
 class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     """Scrollable view of lines with a cursor.
 
-    Subclasses provide `count` and `cells`, and may fold lines by `rows`, `row_of` and `line_of`.
+    Subclasses provide `count` and `cells`, and may hide lines by `rows`, `row_of` and `line_of`.
     Control characters in their texts are sanitised here.
     """
 
@@ -96,7 +96,6 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     cursor: reactive[int] = reactive(0, repaint=False)  # its watcher refreshes what changes
     panned: reactive[int] = reactive(0)
     """Number of cells scrolled off to the left."""
-    wrap: reactive[bool] = reactive(False)
     selected_from: reactive[int | None] = reactive(None)
     """Line at which the selection started."""
 
@@ -106,10 +105,9 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         _textual.draw_unstyled(self)
-        self._screen: list[Strip] = []
         self._frame: _Frame | None = None
         # A strip caches what Textual renders from it, so redrawing the same strip is much cheaper.
-        self._drawn: LRUCache[tuple[object, ...], list[Strip]] = LRUCache(_CACHED)
+        self._drawn: LRUCache[tuple[object, ...], Strip] = LRUCache(_CACHED)
         self._edged: LRUCache[tuple[int, Segment], tuple[Strip, Strip]] = LRUCache(_CACHED)
         self._is_drawing = False
 
@@ -129,23 +127,23 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         return []
 
     def below(self, line: int) -> Sequence[Cells]:
-        """Return rows that are drawn below a line, and neither panned nor wrapped.
+        """Return rows that are drawn below a line, and not panned.
 
-        Unless lines wrap, `rows`, `row_of` and `line_of` must count them.
+        `rows`, `row_of` and `line_of` must count them.
         """
         return ()
 
     @property
     def rows(self) -> int:
-        """Number of lines that are not folded."""
+        """Number of rows of the lines that are not hidden."""
         return self.count
 
     def row_of(self, line: int) -> int:
-        """Return the row of a line, counted without folded lines."""
+        """Return the row of a line."""
         return line
 
     def line_of(self, row: int) -> int:
-        """Return the line in a row, counted without folded lines."""
+        """Return the line in a row."""
         return row
 
     @property
@@ -166,7 +164,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def frozen(self) -> int:
-        """Number of first rows that stay in place, unless lines wrap."""
+        """Number of first rows that stay in place."""
         return 0
 
     @property
@@ -193,11 +191,11 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def _fit_lines(self, keep: int | None = None) -> None:
-        # Where lines wrap, even the last one may be at the top of the screen.
-        below = self.room - 1 if self.wrap else self.size.height - self.room
-        _textual.set_virtual_size(self, Size(self.columns, self.rows + below))
-        wanted = self.cursor if keep is None else keep
-        self.set_reactive(LineView.cursor, self.validate_cursor(wanted))
+        _textual.set_virtual_size(self, Size(self.columns, self.rows))
+        wanted = self.validate_cursor(self.cursor if keep is None else keep)
+        if self.rows:
+            wanted = self.line_of(self.row_of(wanted))  # which is not hidden
+        self.set_reactive(LineView.cursor, wanted)
         self._scroll_to_cursor()
 
     def watch_cursor(self, before: int, after: int) -> None:
@@ -212,45 +210,24 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     def validate_panned(self, cells: int) -> int:
         return max(cells, 0)
 
-    def watch_wrap(self) -> None:
-        self.changed()
-
     def _scroll_to_cursor(self) -> None:
         if not (self.count and self.size.height):
             return
         row, top = self.row_of(self.cursor), self.scroll_offset.y
-        frozen = 0 if self.wrap else self.frozen
-        if row < frozen:
+        if row < self.frozen:
             return
-        if row < top + frozen:
-            wanted = row - frozen
-        elif not self.wrap:
+        if row < top + self.frozen:
+            wanted = row - self.frozen
+        else:
             last = row + len(self.below(self.cursor))
             wanted = max(top, min(row, last - self.room + 1))
-        elif row - top >= self.room:
-            wanted = self._first_row(row, row - self.room + 1)
-        else:
-            wanted = max(top, self._first_row(row, top))
         if wanted != top:
             self.scroll_to(y=wanted, animate=False, force=True)
 
-    def _first_row(self, row: int, lowest: int) -> int:
-        """Return the first row such that wrapped lines from there to `row` fit on the screen."""
-        left = self.room
-        at = row
-        while at >= lowest and at >= 0:
-            left -= len(self._strips(self.line_of(at)))
-            if left < 0:
-                break
-            at -= 1
-        return min(at + 1, row)
-
     def line_at(self, y: int) -> int | None:
         """Return the line that is drawn in a row of the screen."""
-        if not self.wrap:
-            row = y + self.scroll_offset.y * (y >= self.frozen)
-            return self.line_of(row) if 0 <= row < self.rows else None
-        return next((line for at, (line, _) in enumerate(self._wrapped()) if at == y), None)
+        row = y + self.scroll_offset.y * (y >= self.frozen)
+        return self.line_of(row) if 0 <= row < self.rows else None
 
     @property
     def selected(self) -> range:
@@ -265,7 +242,6 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     def render_lines(self, crop: Region) -> list[Strip]:
         self._is_drawing = True
         try:
-            self._screen = [strip for _, strip in self._wrapped()] if self.wrap else []
             return super().render_lines(crop)
         finally:
             self._is_drawing, self._frame = False, None
@@ -280,14 +256,9 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         now = self._now
-        if y >= now.room:
-            strip = self._below().crop(0, now.columns).extend_cell_length(now.columns, now.base)
-        elif now.wrap:
-            strip = self._screen[y] if y < len(self._screen) else now.blank
-        else:
-            row = y + now.top * (y >= now.frozen)
-            strip = now.blank if row >= now.rows else self._strip_in(row)
-        edge = now.bar if y < now.room and y in now.thumb else now.no_bar
+        row = y + now.top * (y >= now.frozen)
+        strip = now.blank if row >= now.rows else self._strip_in(row)
+        edge = now.bar if y in now.thumb else now.no_bar
         key = id(strip), edge  # the entry keeps the strip alive, so its ID is not reused
         found = self._edged.get(key)
         if found is None:
@@ -298,34 +269,16 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         super().notify_style_update()
         self._drawn.clear()
 
-    def _below(self) -> Strip:
-        """Render the row below the lines, if `room` leaves space for it."""
-        return Strip.blank(self.columns, self.base)
-
-    def _wrapped(self) -> Iterator[tuple[int, Strip]]:
-        """Yield the rows of the screen where lines wrap, each with its line."""
-        left = self.room
-        for row in range(self.scroll_offset.y, self.rows):
-            line = self.line_of(row)
-            for strip in self._strips(line)[:left]:
-                yield line, strip
-                left -= 1
-            if left <= 0:
-                return
-
     def _strip_in(self, row: int) -> Strip:
-        """Render a row, where lines do not wrap."""
+        """Render a row: a line, or one below it."""
         line = self.line_of(row)
-        strips = self._strips(line)
-        return strips[min(row - self.row_of(line), len(strips) - 1)]
+        if below := row - self.row_of(line):
+            return self.column(self.below(line)[below - 1], [], self.base)
+        return self.strip_of(line)
 
-    def _strips(self, line: int) -> list[Strip]:
-        """Render a line as one row, or as all rows to which it wraps, and the rows below it."""
-        before, body = self.prefix(line), self.cells(line)
-        base, width = self.base_of(line), self.columns
-        strips = self.column(before, body, width, base)
-        below = [self.column(cells, [], width, self.base)[0] for cells in self.below(line)]
-        return [*strips, *below] if below else strips
+    def strip_of(self, line: int) -> Strip:
+        """Render a line."""
+        return self.column(self.prefix(line), self.cells(line), self.base_of(line))
 
     def base_of(self, line: int) -> Style:
         """Return the style of plain text on a line."""
@@ -334,24 +287,21 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
             return now.of_cursor
         return now.of_selected if line in now.selected else now.base
 
-    def column(self, before: Cells, parts: Cells, width: int, base: Style) -> list[Strip]:
-        """Render a line as rows of a given width: one row, or all rows to which it wraps.
+    def column(self, before: Cells, parts: Cells, base: Style) -> Strip:
+        """Render the visible part of a line: strips are expensive.
 
         Args:
-          before: prefix that is neither panned nor wrapped.
+          before: prefix that is not panned.
         """
         now = self._now
-        key = (*before, None, *parts, width, base, now.panned, now.wrap and self.room)
+        key = (*before, None, *parts, base, now.panned, now.columns)
         found = self._drawn.get(key)
         if found is None:
-            parts = without_tabs(parts)
-            rows = self._wrapped_line if now.wrap else self._panned_line
-            found = self._drawn[key] = rows(before, parts, width, base)
+            found = self._drawn[key] = self._panned_line(before, without_tabs(parts), base)
         return found
 
-    def _panned_line(self, before: Cells, parts: Cells, width: int, base: Style) -> list[Strip]:
-        """Render the visible part of a line: strips are expensive."""
-        start = self._now.panned
+    def _panned_line(self, before: Cells, parts: Cells, base: Style) -> Strip:
+        start, width = self._now.panned, self._now.columns
         room = max(width - sum(cells(text) for text, _ in before), 1)
         length = sum(cells(text) for text, _ in parts)
         shown = between(parts, start, start + room) if start or length > room else parts
@@ -360,24 +310,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         if start and parts:
             shown = [(CAME_FROM, MORE), *between(shown, 1, room)]
         row = self.strip([*before, *shown], base)
-        return [row.crop(0, width).extend_cell_length(width, base)]
-
-    def _wrapped_line(self, before: Cells, parts: Cells, width: int, base: Style) -> list[Strip]:
-        prefix, body = self.strip(before, base), self.strip(parts, base)
-        room = max(width - prefix.cell_length, 1)
-        rows = list(body.divide(cuts(body.text, room))) or [body]
-        if len(rows) > self.room:
-            rest = sum(row.cell_length for row in rows[self.room - 1 :])
-            note = self.strip([(f"… {rest:,} more cells", MORE)], base)
-            rows = [*rows[: self.room - 1], note]
-        mark = WRAPPED.rjust(prefix.cell_length)[: prefix.cell_length]
-        continued = self.strip([(mark, MORE)] if mark else [], base)
-        return [
-            Strip.join([continued if n else prefix, row])
-            .crop(0, width)
-            .extend_cell_length(width, base)
-            for n, row in enumerate(rows)
-        ]
+        return row.crop(0, width).extend_cell_length(width, base)
 
     def strip(self, parts: Cells, base: Style) -> Strip:
         """Render parts of a line."""
@@ -401,9 +334,8 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
             self.cursor = self.line_of(self.rows - 1) if line < 0 else line
 
     def action_pan(self, columns: int) -> None:
-        """Scroll lines sideways, unless they wrap."""
-        if not self.wrap:
-            self.panned = min(self.panned + columns, max(self.widest() - 1, 0))
+        """Scroll lines sideways."""
+        self.panned = min(self.panned + columns, max(self.widest() - 1, 0))
 
     def widest(self) -> int:
         """Return the width of the longest line on the screen."""
@@ -434,7 +366,7 @@ class _Frame:
         self.columns = view.columns
         self.room, self.rows, self.top = view.room, view.rows, view.scroll_offset.y
         self.frozen = view.frozen
-        self.wrap, self.panned = view.wrap, view.panned
+        self.panned = view.panned
         self.cursor, self.selected = view.cursor, view.selected
         active, named = view.is_active, view.app.style_named
         self.of_cursor = base + named("cursor of focus" if active else "cursor")

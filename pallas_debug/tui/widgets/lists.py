@@ -64,7 +64,7 @@ class ListPane(LineView):
         """Redraw only the two lines that the cursor left and entered, unless the list scrolls."""
         top = self.scroll_offset.y
         self._scroll_to_cursor()
-        if self.scroll_offset.y == top and not self.wrap:
+        if self.scroll_offset.y == top:
             self.refresh_line(self.row_of(before))
             self.refresh_line(self.row_of(after))
         else:
