@@ -254,12 +254,6 @@ def keys(table: Table, root: Path) -> None:
         terminal.wait(READY)
         terminal.drain(1.5)
         moves(table, "a key, at rest", terminal)
-        for typed in ("fstatus:ok", "\r", "\x1b", "g"):
-            terminal.send(typed)
-            terminal.drain(0.2)
-        moves(table, "a key, while 10,000 kernels are read", terminal)
-        terminal.drain(0.3)
-        terminal.wait(r"read \d[\d,]+/10,000")  # still reading
     with Terminal("browse", root) as terminal:
         terminal.wait(READY)
         terminal.drain(1.5)
@@ -349,16 +343,6 @@ def searching(table: Table, root: Path) -> None:
         table.row(f"200 MB searched for {pattern}", took / grep, 2, "x", beside)
 
 
-def kernels_memory(table: Table, root: Path) -> None:
-    with Terminal("browse", root) as terminal:
-        terminal.wait(READY)
-        for typed in ("fstatus:failed", "\r"):
-            terminal.send(typed)
-            terminal.drain(0.2)
-        terminal.wait(r"1,000/10,000 status:failed(?! +read)")
-        table.row("memory with 10,000 kernels read", terminal.peak() / 1e6, 300, "MB")
-
-
 def best(function: Callable[[], object], times: int = TIMES) -> float:
     found = []
     for _ in range(times):
@@ -390,7 +374,6 @@ def main() -> int:
         first_screen(table, "200,000 files of libtpu", raw, "kernel_00005")
         first_screen(table, "a kernel with all stages", staged, "splash_attention")
         keys(table, many)
-        kernels_memory(table, many)
         comparing(table, *opening(table, splash))
         searching(table, searched)
     return 0 if table.kept else 1

@@ -1,4 +1,4 @@
-"""The browse app: workspace with all actions, startup and watching of directories."""
+"""The browse app: workspace with all actions, and its start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 
 from textual import work
 
-from pallas_debug.render import plural
 from pallas_debug.tui import _textual
 from pallas_debug.tui.commands.marking import MarkingActions
 from pallas_debug.tui.commands.moving import MovingActions
@@ -14,17 +13,12 @@ from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.keys import registry as registry
-from pallas_debug.tui.model.browser import BEFORE, Browser, Entry
+from pallas_debug.tui.model.browser import BEFORE, Browser
 from pallas_debug.tui.model.spot import Spot
-from pallas_debug.tui.model.watch import DumpChange, Watch
 from pallas_debug.tui.widgets.choices import Choice
-from pallas_debug.tui.widgets.lists import ListPane
 
 PRELOAD_AFTER = 0.5
 """Seconds after startup before modules are preloaded."""
-
-WATCH_EVERY = 1.0
-"""Seconds between checks of the directories."""
 
 
 def preload() -> None:
@@ -47,7 +41,6 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
     def __init__(self, browser: Browser, *, spot: Spot | None = None, colors: bool = True) -> None:
         super().__init__(browser, colors=colors)
         self._start_spot = spot
-        self._watch = Watch(browser)
 
     # Startup.
 
@@ -60,7 +53,6 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
             self.focus_on(self.text)
         else:
             self.set_timer(PRELOAD_AFTER, self._preload)
-            self.set_timer(WATCH_EVERY, self._look)
         if self._start_spot is not None:
             self._open_spot(self._start_spot)
         self.watch_terminal()
@@ -78,52 +70,6 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
             self.text.go_to(spot.line - 1)
         if spot.step is not None or spot.line is not None:
             self.focus_on(self.text)
-
-    # Directories that are being written.
-
-    def _look(self) -> None:
-        """Check the directories in the background, as there may be many files."""
-        if self.is_composed:
-            self._look_in_background(self.entry)
-
-    @work(thread=True, group="watch")
-    def _look_in_background(self, entry: Entry | None) -> None:
-        folder = self.browser.stored(entry).folder if entry is not None else None
-        self.call_later(self._show_change, self._watch.look(entry, folder), entry)
-
-    def _show_change(self, found: DumpChange, entry: Entry | None) -> None:
-        if not self.is_composed:
-            return
-        if found.entries is not None:
-            self._show_new_kernels(found.entries)
-        if found.is_changed and entry is not None and entry == self.entry:
-            self._show_new_steps(entry)
-        self.set_timer(WATCH_EVERY, self._look)
-
-    def _show_new_kernels(self, entries: list[Entry]) -> None:
-        shown, known = self.entry, {*self.browser.entries}
-        if not self.browser.take(entries):
-            return
-        self.kernels.reload()
-        if self.entry != shown:
-            self.show_kernel()
-        if new := len({*entries} - known):
-            self.show_message(plural(new, "new kernel"))
-
-    def _show_new_steps(self, entry: Entry) -> None:
-        before, at, line = self.steps.all_steps, self.steps.current, self.text.cursor
-        self.browser.forget(entry)
-        self.kernels.list.learn_again(entry)
-        self.kernels.refresh()
-        if self.browser.steps(entry, self.wanted_target) == before:
-            return
-        self.show_kernel()
-        if at is not None:
-            self.go_to_step(at)
-            self.text.go_to(line)
-        labels = {step.label for step in before}
-        if new := sum(step.label not in labels for step in self.steps.all_steps):
-            self.show_message(f"new: {plural(new, 'pass')}")
 
     @action("pane.text", "3", "text", priority=True, arguments="2")
     @action("pane.passes", "2", "passes", priority=True, arguments="1")
@@ -153,14 +99,12 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
     @action("program.close", "escape,ctrl+c", "close the topmost view")
     def action_dismiss_top(self) -> None:
         """Close the topmost open item, but never the app."""
-        lists: list[ListPane] = [self.kernels, self.steps]
-        lists.sort(key=lambda pane: pane is not self.focused)
         if self.prompt.asking:
             self.prompt.cancel()
             self.after_prompt()
         elif self.shown.selected_from is not None:
             self.shown.selected_from = None
-        elif self.search.dismiss() or any(pane.dismiss() for pane in lists):
+        elif self.search.dismiss():
             if not self.search.active:
                 self.text.mark(None)
         elif self.shown.where:

@@ -19,8 +19,6 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 HEADINGS: dict[str, str] = {
     "pane": "Panes",
     "go": "Going somewhere",
-    "list": "Filtering",
-    "kernels": "Kernels",
     "pass": "Passes",
     "target": "Targets",
     "search": "Searching",
@@ -113,7 +111,6 @@ def bindings() -> Iterator[Binding]:
 FOOTER: Mapping[str, Mapping[str, str]] = {
     "kernels": {
         "pane.next": "passes",
-        "list.filter": "filter",
         "target.next": "target",
         "go.to": "go to",
         "runs.show": "findings",
@@ -125,7 +122,6 @@ FOOTER: Mapping[str, Mapping[str, str]] = {
         "diff.show": "diff",
         "diff.against": "compare",
         "target.next": "target",
-        "list.filter": "filter",
     },
     "failure": {"pane.next": "text", "output.edit_source": "edit the source"},
     "text": {

@@ -97,8 +97,6 @@ class Workspace(Shell):
         self.wanted_target: str | None = None
         self.against: Against = BEFORE
         self.search = DumpSearch(browser)
-        self.back_to: LineView | None = None
-        """Pane to focus after the prompt."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="panes"):
@@ -174,7 +172,7 @@ class Workspace(Shell):
         self.show_kernel()
 
     def go_to_step(self, step: KernelStep) -> None:
-        """Show a step of the current kernel, even a hidden one."""
+        """Show a step of the current kernel."""
         self.steps.select(step.label)
         self.show_step()
 
@@ -299,7 +297,7 @@ class Workspace(Shell):
 
     @on(TrailPane.Chosen)
     def _go_along_trail(self, event: TrailPane.Chosen) -> None:
-        step = next((s for s in self.steps.all_steps if s.label == event.label), None)
+        step = next((s for s in self.steps.steps if s.label == event.label), None)
         if step is not None:
             self.diffing = False
             self.go_to_step(step)
@@ -387,8 +385,6 @@ class Workspace(Shell):
 
     def _nothing(self) -> str:
         """Reason why no kernel is listed."""
-        if self.browser.entries:
-            return "no kernel matches the filter; press f to change it"
         roots = " and ".join(map(str, self.browser.roots))
         return f"no kernels in {roots}; `pallas-debug dump` creates some"
 
@@ -415,7 +411,7 @@ class Workspace(Shell):
             return
         order = self.focus_order
         focused = next((pane for pane in order if pane is self.focused), None)
-        focused = focused or self.back_to or self.shown
+        focused = focused or self.shown
         is_list = focused in (self.kernels, self.steps)
         is_one = self.zoomed or self.size.width < TWO_COLUMNS
         rows = self.size.height
@@ -461,8 +457,7 @@ class Workspace(Shell):
         self.screen.set_focus(wanted)  # immediately, as the next key is for this pane
 
     def after_prompt(self) -> None:
-        self.focus_on(self.back_to or self.shown)
-        self.back_to = None
+        self.focus_on(self.shown)
 
     def on_click(self, event: events.Click) -> None:
         """Handle a double click like enter."""

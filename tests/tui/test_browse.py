@@ -134,20 +134,6 @@ async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @drive
-async def test_a_filter_that_nothing_passes_says_so_and_not_that_there_are_no_kernels(
-    raw: Path,
-) -> None:
-    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await press(pilot, "f", *"nowhere")
-        assert app.entry is None
-        assert app.text.line(0) == "no kernel matches the filter; press f to change it"
-        await press(pilot, "enter", "f", *["backspace"] * 7, "enter")
-        assert app.entry is not None
-
-
-@pytest.mark.slow
-@drive
 async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(120, 48)) as pilot:
@@ -256,7 +242,7 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
 async def test_the_cursor_stays_on_its_python_line_from_stage_to_stage(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))
     async with app.run_test(size=(160, 48)) as pilot:
-        steps = {step.label: step for step in app.steps.all_steps}
+        steps = {step.label: step for step in app.steps.steps}
 
         async def go(label: str) -> str:
             app.go_to_step(steps[label])

@@ -1,4 +1,4 @@
-"""The frame around the panes: contrast of its text in every theme, tiny terminals, damaged and growing dumps."""
+"""The frame around the panes: contrast of its text in every theme, tiny terminals, damaged dumps."""
 
 from __future__ import annotations
 
@@ -98,13 +98,16 @@ async def test_a_pass_that_was_cut_off_is_said_to_be_damaged(tmp_path: Path) -> 
 
 
 @drive
-async def test_two_programs_may_show_a_directory_while_it_grows(tmp_path: Path) -> None:
+async def test_two_programs_show_a_directory_that_a_third_changes(tmp_path: Path) -> None:
     root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
+    shutil.copytree(root / "double-40afca47", root / "double-00000000")
     one, other = (BrowseApp(Browser(root)) for _ in range(2))
     async with one.run_test(size=(80, 24)) as a, other.run_test(size=(80, 24)) as b:
-        shutil.copytree(root / "double-40afca47", root / "double-00000000")
+        shutil.rmtree(root / "running-cc4e5499")
         for app, pilot in ((one, a), (other, b)):
-            await until(pilot, lambda app=app: len(app.browser.entries) == 4)
+            await until(pilot, lambda app=app: app.steps.changes)
             rows = "".join(screen_rows(app))
             assert "double-40af" in rows, "the digest tells the two apart"
             assert "running-" not in rows
+            await press(pilot, "j", "j", "enter", "G", "d", "R", "escape")
+            assert app.is_running

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ from pallas_debug.tui.widgets.cells import plain
 
 Golden = Callable[[App[None], str], None]
 LISTED = Path(__file__).parent / "data" / "dumps"
-SECONDS = 20.0
 MANY = 10_000
 
 
@@ -87,7 +83,7 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
     monkeypatch.setattr(DumpReader, "read", reading)
     app = BrowseApp(Browser(many))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.kernels.list.read)
+        await until(pilot, lambda: app.kernels.list.targets)
         assert app.kernels.count == MANY
         assert plain(app.kernels.cells(0)).startswith("✓ kernel_00000  ✓v5e")
         assert len(set(read)) <= 24
@@ -95,62 +91,6 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
         assert app.kernels.cursor == MANY - 1
         assert len(set(read)) <= 2 * 24
         assert "10,000 of 10,000" in "".join(screen_rows(app))
-
-
-@pytest.mark.slow
-@drive
-async def test_keys_are_answered_while_kernels_are_read(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker slows down, so that it tells of a part, and waits: it surely is not done."""
-    real, released = DumpReader.read, threading.Event()
-    times = itertools.count()
-
-    def reading(self: DumpReader, name: str) -> Any:
-        if threading.current_thread() is not threading.main_thread():
-            number = next(times)
-            if number == 150:
-                released.wait(SECONDS)
-            elif 110 < number < 150:
-                time.sleep(0.02)
-        return real(self, name)
-
-    monkeypatch.setattr(DumpReader, "read", reading)
-    app = BrowseApp(Browser(many))
-    async with app.run_test(size=(80, 10)) as pilot:
-        await press(pilot, "f", *"status", "colon", "f", "enter")
-        await until(pilot, lambda: app.kernels.count == 1)
-        assert app.kernels.note.startswith("1/10,000 status:f  read 1")
-        assert not app.kernels.list.whole
-        assert app.kernels.has_focus
-        await press(pilot, "escape")
-        assert app.kernels.filter_text == ""
-        assert app.kernels.count == MANY
-        released.set()
-        assert kernel(app) == "kernel_00099"
-        await press(pilot, "g", "j", "j")
-        assert kernel(app) == "kernel_00002"
-
-
-@pytest.mark.slow
-@drive
-async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> None:
-    app = BrowseApp(Browser(LISTED))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until_idle(pilot, app)
-        await press(pilot, "f", *"status", "colon", *"fail")
-        assert app.kernels.note == "2/3 status:fail"
-        await press(pilot, "enter")
-        assert app.kernels.has_focus
-        await until(pilot, lambda: kernel(app) == "running")
-        await until_idle(pilot, app)
-        golden(app, "kernels-filtered-80x24")
-        await press(pilot, "f", "end", *"x", "escape")
-        assert app.kernels.filter_text == "status:failx"
-        assert app.kernels.has_focus
-        assert (app.kernels.count, app.entry) == (0, None)
-        await press(pilot, "j", "escape")
-        assert (app.kernels.count, app.kernels.note) == (3, "2 failed")
 
 
 @pytest.mark.slow
@@ -169,12 +109,6 @@ async def test_two_directories_side_by_side(tmp_path: Path) -> None:
         assert rows[0].startswith("A ✓ double     ⚑1   ✓v5e")
         assert rows[1].startswith("A ✗ running         ✗v5e")
         assert rows[2].startswith("B ✗ running         ✗v5e ✓v6e")
-        await press(pilot, "B")
-        assert app.entry is not None
-        assert app.entry.dump == 0  # the only one that has it
-        await press(pilot, "j", "B")
-        assert app.entry.dump == 1
-        assert app.kernels.cursor == 2
 
 
 @pytest.mark.slow
@@ -249,25 +183,6 @@ async def test_passes_say_what_they_changed() -> None:
         assert "ops" not in rows["log"]
         assert app.steps.grew_most is not None
         assert app.steps.grew_most.label == "12 apply-vector-layout" == f"{words[1]} {words[2]}"
-
-
-@pytest.mark.slow
-@drive
-async def test_passes_are_filtered() -> None:
-    app = BrowseApp(Browser(LISTED))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until_idle(pilot, app)
-        whole = app.steps.count
-        await press(pilot, "tab", "f", *"layout", "enter")
-        assert app.steps.has_focus
-        assert 0 < app.steps.count < whole
-        assert all("layout" in step.label for step in app.steps.steps)
-        assert app.steps.note == f"{app.steps.count}/{whole} layout"
-        shown = app.steps.current
-        await press(pilot, "escape")
-        assert app.steps.count == whole
-        assert app.steps.note == ""
-        assert app.steps.current == shown
 
 
 # Failures.
@@ -452,21 +367,3 @@ async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path)
         assert app.search.count == count
         await press(pilot, "escape")
         assert not isinstance(app.screen, ListScreen)
-
-
-@drive
-async def test_the_row_of_a_kernel_has_a_target_that_is_compiled_meanwhile(tmp_path: Path) -> None:
-    root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
-    app = BrowseApp(Browser(root))
-    async with app.run_test(size=(120, 20)) as pilot:
-        await until_idle(pilot, app)
-        entry = app.entry
-        assert entry is not None
-        app._look()  # the first look at a kernel finds no change
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        other = Path(shutil.copytree(root / entry.name / "v5e", root / entry.name / "v6e"))
-        manifest = other / "compilation.json"
-        manifest.write_text(manifest.read_text().replace('"target": "v5e"', '"target": "v6e"'))
-        app._look()
-        await until(pilot, lambda: len(app.kernels.list.learn(entry).targets) == 2)

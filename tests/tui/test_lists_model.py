@@ -1,4 +1,4 @@
-"""Content of the terminal UI's lists, without a screen: rows, filters, counts, runs, searches."""
+"""Content of the terminal UI's lists, without a screen: rows, counts, runs, searches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module
 from pallas_debug.tui.model import search as everywhere
 from pallas_debug.tui.model.browser import Browser, Entry, TextPlace, kernel_name
-from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
+from pallas_debug.tui.model.kernels import KernelList
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
 from pallas_debug.tui.panes import failure
@@ -41,7 +41,7 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(LISTED, tmp_path / "dumps"))
 
 
-# Rows and filters.
+# Rows.
 
 
 def test_a_row_says_what_became_of_a_kernel() -> None:
@@ -77,63 +77,26 @@ def test_what_cannot_be_read_is_a_question(
     assert row.name == entry.name
 
 
-def row(**marks: str) -> KernelRow:
-    return KernelRow(name="k", targets=tuple(marks.items()))
-
-
-@pytest.mark.parametrize(
-    "text, of, taken",
-    [
-        ("status:failed", row(v5e="✗"), True),
-        ("status:f", row(v5e="✓", v6e="✗"), True),
-        ("status:failed target:v5e", row(v5e="✓", v6e="✗"), False),
-        ("target:v6", row(v5e="✓"), False),
-        ("TARGET:V5", row(v5e="✓"), True),
-        ("status:ok", row(v5e="?"), False),
-        ("status:unread", row(), True),
-        ("status:", row(v5e="✓"), True),
-    ],
-)
-def test_a_filter_looks_at_targets(text: str, of: KernelRow, taken: bool) -> None:
-    assert KernelFilter.of(text).takes_row(of) is taken
-
-
-def test_a_filter_has_words_and_pairs() -> None:
-    wanted = KernelFilter.of(" Soft target:v5e MAX other:x ")
-    assert wanted.words == ("soft", "max", "other:x")
-    assert (wanted.target, wanted.status) == ("v5e", None)
-    assert KernelFilter.of("MAX soft").takes_name("Softmax-1234")
-    assert not KernelFilter.of("soft max").takes_name("soft-1234")
-
-
-def test_kernels_are_filtered_by_what_is_known() -> None:
-    browser, entries = listed()
+def test_all_rows_are_read() -> None:
+    browser, _ = listed()
     kernels = KernelList(browser)
-    kernels.wanted = KernelFilter.of("status:failed")
-    kernels.arrange()
-    assert kernels.shown == []
     kernels.read_all(never)
     assert kernels.whole
-    kernels.arrange()
-    assert kernels.shown == [entries["running"], entries["unaligned"]]
     assert kernels.failures == 2
 
 
 def test_a_kernel_of_two_directories_is_listed_below_itself(copy: Path) -> None:
     shutil.move(copy / "running-cc4e5499", copy / "running-00000000")  # another digest
     shutil.rmtree(copy / "double-40afca47")
-    kernels = KernelList(Browser(LISTED, copy))
-    assert [(entry.name, "AB"[entry.dump]) for entry in kernels.shown] == [
+    browser = Browser(LISTED, copy)
+    assert [(entry.name, "AB"[entry.dump]) for entry in browser.entries] == [
         ("double-40afca47", "A"),
         ("running-00000000", "B"),
         ("running-cc4e5499", "A"),
         ("unaligned-00bb54cf", "A"),
         ("unaligned-00bb54cf", "B"),
     ]
-    assert kernels.label(kernels.shown[1]) == "running"
-    kernels.wanted = KernelFilter.of("running CC4E")
-    kernels.arrange()
-    assert kernels.shown == [Entry(0, "running-cc4e5499")]
+    assert KernelList(browser).label(browser.entries[1]) == "running"
 
 
 def test_kernels_that_were_read_do_not_pile_up(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,9 +280,6 @@ def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> 
     assert by_test["b"].entry is None  # two kernels have that name
     assert by_test["c"].entry == Entry(0, "alone-00000001")
     assert (by_test["a"].place, by_test["c"].text) == ("loop (2,)", "x y")
-    assert not runs.stale()
-    store.put_run(RunRecord(run="s", name="d"))
-    assert runs.stale()
 
 
 def test_a_gap_is_listed_and_is_no_finding(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_what_a_text_is_compared_with(two: Browser) -> None:
 def test_a_kernel_that_several_could_be_the_twin_of_has_none(two: Browser) -> None:
     folder = next(two.roots[1].glob("vector_add-*"))
     shutil.copytree(folder, folder.with_name("vector_add-11111111"))
-    assert two.take(two.listed())
+    two = Browser(*two.roots)
     assert two.counterpart(next(e for e in two.entries if e.dump == 0)) is None
 
 

@@ -1,10 +1,9 @@
-"""Generic features of the app: help, palette, places, copies, files, new kernels and passes."""
+"""Generic features of the app: help, palette, places, copies and files."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from pilot import drive, press, screen_rows, status, until
 from textual.widgets import Input, Static
 
 from pallas_debug.tui import _textual
-from pallas_debug.tui import app as app_module
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.keys import registry
 from pallas_debug.tui.model.browser import Browser, SingleFile
@@ -238,56 +236,6 @@ async def test_a_program_needs_a_terminal(add: Path, monkeypatch: pytest.MonkeyP
         assert "there is no terminal to run it in" in status(app)
         await press(pilot, "e")
         assert "the dump names no Python file for this kernel" in status(app)
-
-
-# What is being written.
-
-
-@pytest.mark.slow
-@drive
-async def test_what_comes_is_shown_and_the_cursor_stays(
-    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_module, "WATCH_EVERY", 0.05)
-    root = tmp_path / "dumps"
-    shutil.copytree(dumps, root)
-    (kernel,) = root.glob("vector_add-*")
-    (kernel / "v6e").rename(tmp_path / "v6e")
-    app = BrowseApp(Browser(root))
-    async with app.run_test(size=(160, 24)) as pilot:
-        await press(pilot, "right_square_bracket", "tab", "tab", "g", "j", "j")
-        at = app.steps.current
-        shutil.copytree(kernel, root / "a_first-00000000")
-        await until(pilot, lambda: len(app.browser.entries) == 2)
-        await until(pilot, lambda: "1 new kernel" in status(app))
-        assert app.entry is not None
-        assert app.entry.name == kernel.name
-        assert app.steps.current == at
-        assert app.text.cursor == 2
-        (tmp_path / "v6e").rename(kernel / "v6e")
-        await until(pilot, lambda: len(app.browser.stored(app.entry).compilations) == 2)  # type: ignore[arg-type]
-        assert app.target == "v5e"
-        shutil.rmtree(kernel)
-        await until(pilot, lambda: len(app.browser.entries) == 1)
-        assert app.entry.name == "a_first-00000000"
-
-
-@drive
-async def test_passes_appear_as_they_are_written(
-    add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_module, "WATCH_EVERY", 0.05)
-    files = sorted(add.iterdir())
-    for file in files[:5]:
-        shutil.copy(file, tmp_path)
-    app = BrowseApp(Browser(tmp_path))
-    async with app.run_test(size=(160, 24)) as pilot:
-        await press(pilot, "right_curly_bracket")
-        count, at = len(app.steps.all_steps), app.steps.current
-        shutil.copy(files[5], tmp_path)
-        await until(pilot, lambda: len(app.steps.all_steps) > count)
-        assert app.steps.current == at
-        assert "new: 1 pass" in status(app)
 
 
 # What is said, and the mouse.

@@ -93,7 +93,7 @@ class MarkingActions(Workspace):
 
     def _go_to_source_stage(self) -> None:
         self.diffing = False
-        step = next((s for s in self.steps.all_steps if s.stage == "source"), None)
+        step = next((s for s in self.steps.steps if s.stage == "source"), None)
         if step is not None and step != self.steps.current:
             self.go_to_step(step)
 
@@ -124,7 +124,7 @@ class MarkingActions(Workspace):
             return
         known = self._known_costs.get(self._key(place))
         if known is None:
-            self._count_costs(place, self.steps.all_steps, self.gutter)
+            self._count_costs(place, self.steps.steps, self.gutter)
         else:
             self._show_costs(known)
 
@@ -134,7 +134,7 @@ class MarkingActions(Workspace):
 
     def _key(self, place: TextPlace) -> _CostsKey:
         """Return what the costs depend on: the schedule, or else the text."""
-        has_schedule = any(step.label == STATS for step in self.steps.all_steps)
+        has_schedule = any(step.label == STATS for step in self.steps.steps)
         is_same = has_schedule and self.gutter == "cycles"
         return place.entry, place.target, None if is_same else place.step, self.gutter
 

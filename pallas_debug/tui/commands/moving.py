@@ -17,6 +17,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.render import plural
 from pallas_debug.tui.keys import HEADINGS, action, display_keys, registry
 from pallas_debug.tui.model.browser import BEFORE, TextPlace, kernel_name
+from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.model.origins import moved_to
 from pallas_debug.tui.model.runs import RunEvent
 from pallas_debug.tui.panes.text import TextPane
@@ -56,20 +57,6 @@ class MovingActions(Workspace):
     @action("pane.zoom", "z", "zoom a pane")
     def action_zoom_pane(self) -> None:
         self.zoomed = not self.zoomed
-
-    # Kernels.
-
-    @action("list.filter", "f", "filter the list of kernels or passes", priority=True)
-    def action_filter_list(self) -> None:
-        pane = self.steps if self.focused is self.steps else self.kernels
-        self.back_to = pane
-        self.prompt.ask(pane.filter_hint, value=pane.filter_text, typed=pane.filter)
-
-    @action("kernels.other_dump", "B", "the kernel in the other directory")
-    def action_other_dump(self) -> None:
-        other = self.browser.counterpart(self.entry) if self.entry else None
-        if other is not None:
-            self.go_to_kernel(other)
 
     # Passes and targets.
 
@@ -124,10 +111,10 @@ class MovingActions(Workspace):
 
     def _open_event(self, event: RunEvent) -> None:
         """Show the kernel of a finding or print, and its Python line."""
-        if event.entry is None or not self.kernels.select(event.entry):
+        if event.entry is None:
             self.show_message(f"the kernel {event.kernel} is not in this directory")
             return
-        self.show_kernel()
+        self.go_to_kernel(event.entry)
         if event.source is None:
             return
         if event.source.file != self.browser.source_file(event.entry):
@@ -163,12 +150,13 @@ class MovingActions(Workspace):
         return []
 
     def _places(self) -> Iterator[Choice[Go]]:
-        for step in self.steps.all_steps:
+        for step in self.steps.steps:
             kind = "pass" if step.pass_ else "stage"
             yield Choice(step.label, partial(self.go_to_step, step), kind)
         for entry in self.browser.entries:
-            label = self.kernels.list.label(entry)
-            yield Choice(label, partial(self.go_to_kernel, entry), "kernel")
+            label, row = self.kernels.list.label(entry), self.kernels.list.known(entry)
+            failed = " failed" if row and row.mark == FAILED else ""
+            yield Choice(label + failed, partial(self.go_to_kernel, entry), "kernel")
         if self.entry is None:
             return
         for compilation in self.browser.stored(self.entry).compilations:

@@ -70,14 +70,13 @@ class ViewingActions(Workspace):
     def _open_hit(self, found: TextHit) -> None:
         """Show a hit of a search over many texts."""
         target, step = step_of(self.browser, found)
-        if step is None or not self.kernels.select(found.entry):
+        if step is None:
             self.show_message(f"{found.path} no longer exists")
             return
         self.diffing = False
         self.wanted_target = target or self.wanted_target
-        self.show_kernel()
-        self.steps.select(step.label)
-        self.show_step()
+        self.go_to_kernel(found.entry)
+        self.go_to_step(step)
         self.text.go_to(found.line)
         self.text.mark(query_of(self.search.text)[0])
         self.focus_on(self.text)
@@ -93,7 +92,7 @@ class ViewingActions(Workspace):
     def action_follow_operation(self) -> None:
         place, line = self.place, self.line
         if self.focused is self.source and self.entry is not None:
-            steps = [step for step in self.steps.all_steps if step.stage == "source"]
+            steps = [step for step in self.steps.steps if step.stage == "source"]
             line = self.source.cursor
         else:
             steps = [self.steps.current] if self.steps.current is not None else []
@@ -111,7 +110,7 @@ class ViewingActions(Workspace):
                 f"of up to {MAX_FOLLOWED / 1e6:,.0f} MB"
             )
             return
-        load = partial(followed, self.browser, place, list(self.steps.all_steps))
+        load = partial(followed, self.browser, place, list(self.steps.steps))
         self.trailing = True
         self.trail.follow(load, steps[0].label, line)
         self.arrange()
@@ -141,7 +140,7 @@ class ViewingActions(Workspace):
                 self.diffing = True
                 self.show_step()
                 if wanted.step is None and self.place is not None:
-                    self._find_difference(self.place, list(self.steps.all_steps))
+                    self._find_difference(self.place, list(self.steps.steps))
 
         self.choose("compare with", self._comparable(), chosen)
 
@@ -158,7 +157,7 @@ class ViewingActions(Workspace):
             target = compilation.target
             if target != place.target:
                 choices.append((f"the same text for {target}", Against(target=target)))
-        for step in self.steps.all_steps:
+        for step in self.steps.steps:
             if step.changed and step != place.step and step.of_kernel and place.step.of_kernel:
                 choices.append((step.label, Against(step=step.label)))
         choices = [choice for choice in choices if browser.base(place, choice[1]) is not None]

@@ -1,6 +1,6 @@
 """Model of a dump directory: rows and texts for the panes. Imports no Textual.
 
-`browser` reads kernels, passes and texts; `kernels`, `runs`, `search` and `watch` turn them into
+`browser` reads kernels, passes and texts; `kernels`, `runs` and `search` turn them into
 lists for one pane each; `spot` is the place that the command line asks for.
 """
 

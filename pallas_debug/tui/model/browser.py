@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from pallas_debug.errors import DumpDirectoryError, PallasDebugError
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import STAGES, Failure, Kernel, Pass, RunRecord, Stage
 from pallas_debug.store import (
     DumpReader,
@@ -131,27 +131,15 @@ class Browser:
         self._readers: list[DumpReader] = [open_dumps(root) for root in roots]
         self._read: OrderedDict[Entry, StoredKernel] = OrderedDict()
         self._lock = threading.Lock()
-        self.entries: list[Entry] = []
-        self.take(self.listed())
+        self.entries = self._listed()
 
-    def listed(self) -> list[Entry]:
-        """List the kernels, for `take`. A directory that has become unreadable keeps its list."""
-        found: list[Entry] = []
-        for i, reader in enumerate(self._readers):
-            try:
-                found += [Entry(i, name) for name in reader.names()]
-            except DumpDirectoryError:
-                found += [entry for entry in self.entries if entry.dump == i]
+    def _listed(self) -> list[Entry]:
+        found = [
+            Entry(i, name) for i, reader in enumerate(self._readers) for name in reader.names()
+        ]
         if len(self.roots) > 1:  # the same kernel of both directories is adjacent
             found.sort(key=lambda e: (kernel_name(e.name), e.name, e.dump))
         return found
-
-    def take(self, entries: list[Entry]) -> bool:
-        """Set the list of kernels; return whether it changed."""
-        before, self.entries = self.entries, entries
-        self.__dict__.pop("_known", None)
-        self.__dict__.pop("_by_kernel", None)
-        return entries != before
 
     @cached_property
     def _known(self) -> frozenset[Entry]:
@@ -163,11 +151,6 @@ class Browser:
         for entry in self.entries:
             found.setdefault((entry.dump, kernel_name(entry.name)), []).append(entry)
         return found
-
-    def forget(self, entry: Entry) -> None:
-        """Drop a kernel from the cache."""
-        with self._lock:
-            self._read.pop(entry, None)
 
     def stored(self, entry: Entry) -> StoredKernel:
         """Return the stored data of a kernel, through the cache."""
@@ -427,7 +410,7 @@ class SingleFile(Browser):
         super().__init__()
         self.roots = (file,)
 
-    def listed(self) -> list[Entry]:
+    def _listed(self) -> list[Entry]:
         return [Entry(0, self._file.name)]
 
     def glance(self, entry: Entry) -> StoredKernel:

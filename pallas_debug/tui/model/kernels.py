@@ -1,8 +1,7 @@
-"""List of kernels: rows and filter.
+"""Rows of the list of kernels.
 
-Kernels are listed by folder name. Folders are read only for the rows on the screen; once a filter
-needs them, all folders are read step by step. Rows are small and stay in memory; the
-documents behind them do not.
+Kernels are listed by folder name. Folders are read only for the rows on the screen, and of a small
+dump all in the background. Rows are small and stay in memory; the documents behind them do not.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from pallas_debug.store import StoredCompilation, StoredKernel
 from pallas_debug.tui.model import Throttle
@@ -18,9 +16,6 @@ from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
 OK, FAILED, UNKNOWN = "✓", "✗", "?"
 """Marks of a target: compiled, failed, unreadable."""
-
-Status = Literal["ok", "failed", "unread"]
-_STATUSES: dict[str, Status] = {OK: "ok", FAILED: "failed", UNKNOWN: "unread"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +40,6 @@ class KernelRow:
         if FAILED in marks:
             return FAILED
         return UNKNOWN if self.problem or UNKNOWN in marks or not marks else OK
-
-    @property
-    def status(self) -> Status:
-        return _STATUSES[self.mark]
 
 
 def row_of(stored: StoredKernel) -> KernelRow:
@@ -77,110 +68,26 @@ def _failing(stored: StoredCompilation) -> str:
     return f"{failure.stage} {failed}" if failed else failure.stage
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelFilter:
-    """Filter for kernels; all conditions must hold.
-
-    Attributes:
-      text: the filter as typed.
-      words: parts of the kernel's name, in lower case.
-      target: part of a target's name.
-      status: prefix of the status for such a target.
-    """
-
-    text: str = ""
-    words: tuple[str, ...] = ()
-    target: str | None = None
-    status: str | None = None
-
-    @classmethod
-    def of(cls, text: str) -> KernelFilter:
-        """Parse `soft target:v5e status:failed`; other words are parts of the name."""
-        pairs: dict[str, str] = {}
-        words = []
-        for word in text.lower().split():
-            key, colon, value = word.partition(":")
-            if colon and key in ("target", "status"):
-                if value:
-                    pairs[key] = value
-            else:
-                words.append(word)
-        return cls(text=text.strip(), words=tuple(words), **pairs)
-
-    @property
-    def reads(self) -> bool:
-        """True if the filter needs the rows of kernels."""
-        return self.target is not None or self.status is not None
-
-    def takes_name(self, name: str) -> bool:
-        low = name.lower()
-        return all(word in low for word in self.words)
-
-    def takes_row(self, row: KernelRow) -> bool:
-        """Return whether a matching target has the wanted status."""
-        if not self.reads:
-            return True
-        statuses = [
-            _STATUSES[mark]
-            for name, mark in row.targets
-            if self.target is None or self.target in name.lower()
-        ]
-        if self.status is None:
-            return bool(statuses)
-        if not row.targets and self.target is None:
-            statuses = [row.status]
-        return any(status.startswith(self.status) for status in statuses)
-
-
 class KernelList:
-    """Kernels of a browser in the order in which they are listed.
+    """Rows and labels of the kernels of a browser.
 
     Attributes:
-      shown: kernels that pass the filter, in order.
       targets: targets of the kernels that have been read, in order.
       widest: number of characters of the longest label.
-      wanted: current filter.
     """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._rows: dict[Entry, KernelRow] = {}
         self.targets: dict[str, None] = {}
-        self.wanted = KernelFilter()
-        self.shown: list[Entry] = []
-        self.reload()
-
-    def reload(self) -> None:
-        """Update from the browser's list of kernels."""
-        entries = self._browser.entries
-        named = Counter((entry.dump, kernel_name(entry.name)) for entry in entries)
+        named = Counter((entry.dump, kernel_name(entry.name)) for entry in browser.entries)
         self._clashing = {name for (_, name), count in named.items() if count > 1}
-        self.widest = max((len(self.label(entry)) for entry in entries), default=0)
-        if self._rows:
-            known = {*entries}
-            self._rows = {entry: row for entry, row in self._rows.items() if entry in known}
-        self.arrange()
-
-    def arrange(self) -> None:
-        """Filter, based on the rows read so far."""
-        entries = self._browser.entries
-        self.shown = list(filter(self._takes, entries)) if self.wanted.text else [*entries]
-
-    def _takes(self, entry: Entry) -> bool:
-        wanted, row = self.wanted, self._rows.get(entry)
-        if not wanted.takes_name(entry.name):
-            return False
-        return not wanted.reads or (row is not None and wanted.takes_row(row))
+        self.widest = max((len(self.label(entry)) for entry in browser.entries), default=0)
 
     def label(self, entry: Entry) -> str:
         """Return the name of a kernel, with its digest if another kernel has the same name."""
         name = kernel_name(entry.name)
         return entry.name if name in self._clashing else name
-
-    @property
-    def total(self) -> int:
-        """Number of kernels."""
-        return len(self._browser.entries)
 
     # Rows.
 
@@ -196,20 +103,10 @@ class KernelList:
             self.targets.update(dict.fromkeys(name for name, _ in row.targets))
         return row
 
-    def learn_again(self, entry: Entry) -> None:
-        """Read the row of a kernel again, if it has been read."""
-        if self._rows.pop(entry, None) is not None:
-            self.learn(entry)
-
-    @property
-    def read(self) -> int:
-        """Number of rows read."""
-        return len(self._rows)
-
     @property
     def whole(self) -> bool:
         """True if all rows have been read."""
-        return self.read >= self.total
+        return len(self._rows) >= len(self._browser.entries)
 
     @property
     def failures(self) -> int:
@@ -219,7 +116,7 @@ class KernelList:
     def read_all(self, stopped: Callable[[], bool]) -> None:
         """Read all rows until `stopped()`. Runs in a worker."""
         throttle = Throttle()
-        for entry in [*self.shown, *self._browser.entries]:
+        for entry in self._browser.entries:
             if stopped():
                 return
             if entry not in self._rows:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +10,7 @@ from pallas_debug import render
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.facts import line_text
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, RunRecord, SourceLine
-from pallas_debug.store.layout import RUNS, clean
+from pallas_debug.store.layout import clean
 from pallas_debug.tui.model import MAX_LISTED, Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 
@@ -73,16 +71,11 @@ class Runs:
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self.forget()
-
-    def forget(self) -> None:
-        """Discard everything, so that it is read again."""
         self.results: list[RunEvent] = []
         self.count = 0
         self.records = 0
         self._found: dict[Entry, set[Key]] = {}
         self.whole = False
-        self._stamp = self._times()
 
     def flags(self, entry: Entry) -> int:
         """Return the number of different findings of a kernel, of all tests and targets."""
@@ -92,18 +85,6 @@ class Runs:
     def flagged(self) -> bool:
         """True if a kernel has findings."""
         return bool(self._found)
-
-    def stale(self) -> bool:
-        """Return whether the records have changed since they were read."""
-        return self._times() != self._stamp
-
-    def _times(self) -> list[int]:
-        """Return the modification times of the runs' folders."""
-        times = []
-        for root in self._browser.roots:
-            with contextlib.suppress(OSError), os.scandir(root / RUNS) as folders:
-                times += sorted(folder.stat().st_mtime_ns for folder in folders)
-        return times
 
     def read(self, stopped: Callable[[], bool]) -> None:
         """Read all records until `stopped()`. Runs in a worker."""

@@ -93,11 +93,9 @@ class StepPane(ListPane):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self.all_steps: list[KernelStep] = []
         self.steps: list[KernelStep] = []
         self.changes: dict[str, OperationChange] = {}
         """Known changes, by label."""
-        self._wanted = ""
         self._timer: Timer | None = None
         self._counts: LRUCache[tuple[Path, int, int], Counter[str]] = LRUCache(CACHED)
         """Operations of files, by path, modification time and size."""
@@ -112,47 +110,20 @@ class StepPane(ListPane):
 
     def show(self, steps: list[KernelStep], at: KernelStep | None) -> None:
         """Show steps, with the cursor on the one most like `at`."""
-        self.all_steps = steps
+        self.steps = steps
         self.changes = {}
-        if at is not None and at.failed and not self._takes(at):
-            self._wanted = ""
-        if at is not None and all(step.label != at.label for step in steps):
-            at = next((step for step in steps if step.name == at.name), None)
-        self._filter(at)
-
-    def select(self, label: str) -> bool:
-        """Move the cursor to a step, even a hidden one; return whether it exists."""
-        found = next((step for step in self.all_steps if label in (step.label, step.name)), None)
-        if found is None:
-            return False
-        if not self._takes(found):
-            self._wanted = ""
-        self._filter(found)
-        return True
-
-    # Filter.
-
-    @property
-    def filter_text(self) -> str:
-        return self._wanted
-
-    def filter(self, text: str) -> None:
-        before = self.current
-        self._wanted = text.strip().lower()
-        self._filter(before)
-        if self.current != before:
-            self.post_message(self.Moved(self))
-
-    def _takes(self, step: KernelStep) -> bool:
-        return all(word in step.label.lower() for word in self._wanted.split())
-
-    def _filter(self, at: KernelStep | None) -> None:
-        self.steps = [step for step in self.all_steps if self._takes(step)]
-        labels = [step.label for step in self.steps]
-        keep = labels.index(at.label) if at is not None and at.label in labels else 0
-        counts = f"{len(self.steps)}/{len(self.all_steps)}"
-        self.note = f"{counts} {self._wanted}" if self._wanted else ""
+        labels, names = ([getattr(step, part) for step in steps] for part in ("label", "name"))
+        keep = 0
+        if at is not None and at.label in labels:
+            keep = labels.index(at.label)
+        elif at is not None and at.name in names:
+            keep = names.index(at.name)
         self.changed(keep=keep)
+
+    def select(self, label: str) -> None:
+        """Move the cursor to a step, without a message: the caller shows the step."""
+        at = (n for n, step in enumerate(self.steps) if step.label == label)
+        self.changed(keep=next(at, None))
 
     def next_changed(self, direction: int) -> None:
         """Move the cursor to the next or previous step with changes."""
@@ -166,7 +137,7 @@ class StepPane(ListPane):
         """Pass that added the most operations, as far as they are counted."""
         grown = {label: change.net for label, change in self.changes.items() if change.net > 0}
         most = max(grown, key=grown.__getitem__, default=None)
-        return next((step for step in self.all_steps if step.label == most), None)
+        return next((step for step in self.steps if step.label == most), None)
 
     # Operation counts.
 
@@ -175,7 +146,7 @@ class StepPane(ListPane):
         self.workers.cancel_group(self, "changes")
         if self._timer is not None:
             self._timer.stop()
-        steps = self.all_steps
+        steps = self.steps
         places = [TextPlace(entry=entry, target=target, step=step) for step in steps]
         self._timer = self.set_timer(DEBOUNCE, partial(self._count, browser, places, steps))
 
@@ -214,7 +185,7 @@ class StepPane(ListPane):
         return self._counts.get(stamp)
 
     def _set_changes(self, steps: list[KernelStep], made: dict[str, OperationChange]) -> None:
-        if steps is self.all_steps:
+        if steps is self.steps:
             self.changes = made
             self.refresh()
 

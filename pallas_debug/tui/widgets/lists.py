@@ -1,9 +1,8 @@
-"""Lines in memory; a list that can be filtered, with a note below it; columns."""
+"""Lines in memory; a list with a note below it; columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pallas_debug.tui.widgets.cells import Cells, fitted
 from pallas_debug.tui.widgets.frame import Frame
@@ -33,9 +32,7 @@ class LineList(LineView):
 
 
 class ListPane(LineView):
-    """List that can be filtered. Its frame shows the note and the position of the cursor."""
-
-    filter_hint: ClassVar[str] = "part of the name"
+    """List whose frame shows a note and the position of the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -43,7 +40,7 @@ class ListPane(LineView):
 
     @property
     def note(self) -> str:
-        """What the list leaves out, or is still reading."""
+        """What is known of all lines."""
         return self._note
 
     @note.setter
@@ -71,22 +68,6 @@ class ListPane(LineView):
             self.refresh()
         self._show_note()
         self.post_message(self.Moved(self))
-
-    @property
-    def filter_text(self) -> str:
-        """The filter as it was typed."""
-        return ""
-
-    def filter(self, text: str) -> None:
-        """Show only matching lines."""
-        raise NotImplementedError
-
-    def dismiss(self) -> bool:
-        """Remove the filter; return whether there was one."""
-        if not self.filter_text:
-            return False
-        self.filter("")
-        return True
 
 
 def aligned(left: Cells, right: list[tuple[str, str]], width: int) -> Cells:
