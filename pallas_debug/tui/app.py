@@ -111,10 +111,6 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
             self.shown.search(None)
         elif self.shown is self.diff and self.diff.stop():
             pass
-        elif self.trailing:
-            if self.focused is self.trail:
-                self.focus_on(self.shown)
-            self.trailing = False
         elif self.diffing:
             self.diffing = False
             self.against = BEFORE

@@ -138,7 +138,6 @@ FOOTER: Mapping[str, Mapping[str, str]] = {
         "diff.against": "compare",
         "diff.show": "text",
     },
-    "trail": {"pane.into": "go there", "program.close": "close"},
     "source": {
         "source.show": "close",
         "output.edit_source": "edit",

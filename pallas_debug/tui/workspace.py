@@ -34,7 +34,6 @@ from pallas_debug.tui.panes.failure import FailurePane, failing_line
 from pallas_debug.tui.panes.kernels import KernelPane
 from pallas_debug.tui.panes.steps import StepPane
 from pallas_debug.tui.panes.text import TextPane
-from pallas_debug.tui.panes.trail import TrailPane
 from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.frame import Frame, frame_of
@@ -73,7 +72,6 @@ class Workspace(Shell):
     diffing: reactive[bool] = reactive(False, init=False)
     noise: reactive[bool] = reactive(False, init=False)
     sourcing: reactive[bool] = reactive(False, init=False)
-    trailing: reactive[bool] = reactive(False, init=False)
 
     def __init__(self, browser: Browser, *, colors: bool = True) -> None:
         super().__init__(colors=colors)
@@ -84,7 +82,6 @@ class Workspace(Shell):
         self.failure = FailurePane(id="failure")
         self.text = TextPane(id="text")
         self.diff = DiffPane(id="diff")
-        self.trail = TrailPane(id="trail")
         self.source = TextPane(id="source")
         self._shown_place: TextPlace | None = None
         self._sourced: Entry | None = None
@@ -106,7 +103,6 @@ class Workspace(Shell):
             with Vertical(id="right"):
                 yield Frame(self.failure, name="Error", id="failure-frame")
                 yield Frame(self.text, self.diff.add_class("hidden"), name="3 Text")
-                yield Frame(self.trail, name="History").add_class("hidden")
                 yield Frame(self.source, name="Source").add_class("hidden")
         yield Prompt(id="prompt")
         yield Static(id="status", markup=False)
@@ -289,20 +285,8 @@ class Workspace(Shell):
             self.diff.ignore = () if self.noise else NOISE
             self.update_status()
 
-    def watch_trailing(self) -> None:
-        self.arrange()
-
     def watch_zoomed(self) -> None:
         self.arrange()
-
-    @on(TrailPane.Chosen)
-    def _go_along_trail(self, event: TrailPane.Chosen) -> None:
-        step = next((s for s in self.steps.steps if s.label == event.label), None)
-        if step is not None:
-            self.diffing = False
-            self.go_to_step(step)
-            self.text.go_to(event.line)
-            self.focus_on(self.trail)
 
     # The source, and the lines that come from it.
 
@@ -415,7 +399,7 @@ class Workspace(Shell):
         is_list = focused in (self.kernels, self.steps)
         is_one = self.zoomed or self.size.width < TWO_COLUMNS
         rows = self.size.height
-        for pane in (self.kernels, self.steps, self.failure, self.text, self.trail, self.source):
+        for pane in (self.kernels, self.steps, self.failure, self.text, self.source):
             if pane is focused or (pane is self.text and focused is self.diff):
                 is_shown = True
             elif self.zoomed or (pane not in order and pane is not self.text):
@@ -441,7 +425,6 @@ class Workspace(Shell):
         panes: list[LineView] = [self.kernels, self.steps]
         panes += [self.failure] if self.failure.report else []
         panes += [self.shown]
-        panes += [self.trail] if self.trailing else []
         return [*panes, self.source] if self.sourcing else panes
 
     def focus_pane(self, direction: int) -> None:

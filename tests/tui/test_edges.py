@@ -18,7 +18,7 @@ from pallas_debug.ir.follow import Trail
 from pallas_debug.store import open_dumps
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Against, Browser
-from pallas_debug.tui.panes import dialogs, results  # noqa: F401 - not to be imported without permission
+from pallas_debug.tui.panes import dialogs, searching  # noqa: F401 - not to be imported without permission
 
 LISTED = Path(__file__).parent / "data" / "dumps"
 
@@ -234,15 +234,16 @@ async def test_an_operation_is_not_followed_through_a_huge_text(raw: Path, tmp_p
         app.go_to_step(at["15 apply-vector-layout"])
         await press(pilot, "u")
         assert f"15 apply-vector-layout {sentence}" in status(app)
-        assert not app.trailing
+        assert len(app.screen_stack) == 1
         for label in ("04 infer-memref-layout", "21 "):
             step = next(s for name, s in at.items() if name.startswith(label))
             app.go_to_step(step)
             line = next(n for n in range(app.text.count) if " = " in app.text.line(n))
             app.text.cursor = line
             await press(pilot, "tab", "tab", "u")
-            await until(pilot, lambda: app.trail.current is not None)
-            labels = [row.label for row in app.trail._shown]
+            await until(pilot, lambda: isinstance(app.screen, dialogs.Chooser))
+            assert isinstance(app.screen, dialogs.Chooser)
+            labels = [match.choice.value.label for match in app.screen.shown]
             assert "15 apply-vector-layout" not in labels
             assert step.label in labels
             await press(pilot, "escape")
@@ -265,7 +266,7 @@ async def test_an_operation_whose_line_has_gone_is_not_followed(
         assert app.place is not None
         app.browser.path(app.place).write_text("module {\n")
         await press(pilot, "u")
-        await until(pilot, lambda: "no longer in the text" in app.trail._note)
+        await until(pilot, lambda: "no longer in the text" in status(app))
 
 
 # The screen.

@@ -23,6 +23,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser, TextPlace
 from pallas_debug.tui.model.spot import find_spot
+from pallas_debug.tui.panes.dialogs import Chooser
 from pallas_debug.tui.widgets.cells import plain
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
@@ -192,8 +193,8 @@ async def test_where_an_exp_ends_up_in_bundles_in_three_keys(versions: tuple[Pat
     app = BrowseApp(browser, spot=spot)
     async with app.run_test(size=(140, 44)) as pilot:
         await press(pilot, "u")
-        await until(pilot, lambda: not app.trail.following)
-        await press(pilot, "G")
+        await until(pilot, lambda: isinstance(app.screen, Chooser))
+        await press(pilot, "up")
         assert "vpow2.f32" in screen(app)
         await press(pilot, "enter")
         await until(pilot, lambda: app.text.linked)

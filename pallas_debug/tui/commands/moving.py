@@ -47,9 +47,7 @@ class MovingActions(Workspace):
 
     @action("pane.into", "enter", "into the next pane; filter a diff")
     def action_into_pane(self) -> None:
-        if self.focused is self.trail:
-            self.trail.choose()
-        elif self.focused is self.diff:
+        if self.focused is self.diff:
             self.diff.choose()
         elif self.focused in (self.kernels, self.steps):
             self.focus_pane(1)
@@ -105,12 +103,20 @@ class MovingActions(Workspace):
 
     @action("runs.show", "R", "findings, hints, gaps and prints of tests and scripts")
     def action_show_runs(self) -> None:
-        from pallas_debug.tui.panes.results import RunsScreen  # slows the start
+        runs = self.kernels.runs
+        if not runs.results:
+            hint = "; run pytest with --pallas-interpret or --pallas-check to get some"
+            self.show_message(f"no findings{hint}" if runs.whole else "reading the findings…")
+            return
+        choices = [Choice(event.listed, event, event.place) for event in runs.results]
+        first = f", the first {len(choices):,}" if runs.count > len(choices) else ""
+        title = f"{runs.count:,} findings, hints, gaps and prints{first}"
+        self.choose(title, choices, self._open_event)
 
-        self.push_screen(RunsScreen(self.kernels.runs, opened=self._open_event))
-
-    def _open_event(self, event: RunEvent) -> None:
+    def _open_event(self, event: RunEvent | None) -> None:
         """Show the kernel of a finding or print, and its Python line."""
+        if event is None:
+            return
         if event.entry is None:
             self.show_message(f"the kernel {event.kernel} is not in this directory")
             return

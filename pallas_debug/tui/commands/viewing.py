@@ -13,6 +13,8 @@ from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import BEFORE, Against, KernelStep, TextPlace, kernel_name
 from pallas_debug.tui.model.origins import MAX_FOLLOWED, followed, is_followed
 from pallas_debug.tui.model.search import Job, Scope, TextHit, query_of, step_of
+from pallas_debug.tui.model.trail import Loader, TrailRow, trail_rows
+from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.workspace import Workspace
 
 
@@ -41,7 +43,7 @@ class ViewingActions(Workspace):
     @action("search.all", "ctrl+g", "search all kernels", arguments="'all'")
     @action("search.kernel", "ctrl+f", "search all passes of the kernel", arguments="'kernel'")
     def action_search_dumps(self, scope: Scope) -> None:
-        from pallas_debug.tui.panes.results import SearchScreen  # slows the start
+        from pallas_debug.tui.panes.searching import SearchScreen  # slows the start
 
         entry = self.entry
         if entry is None:
@@ -111,10 +113,30 @@ class ViewingActions(Workspace):
             )
             return
         load = partial(followed, self.browser, place, list(self.steps.steps))
-        self.trailing = True
-        self.trail.follow(load, steps[0].label, line)
-        self.arrange()
-        self.focus_on(self.trail)
+        self.show_message(f"following line {line + 1} of {steps[0].label}…")
+        self._follow(load, steps[0].label, line)
+
+    @work(thread=True, exclusive=True, group="trail")
+    def _follow(self, load: Loader, label: str, line: int) -> None:
+        rows = trail_rows(load, label, line)
+        if not get_current_worker().is_cancelled:
+            self.call_from_thread(self._show_trail, rows)
+
+    def _show_trail(self, rows: list[TrailRow]) -> None:
+        def chosen(row: TrailRow | None) -> None:
+            step = next((s for s in self.steps.steps if row and s.label == row.label), None)
+            if row is not None and row.line is not None and step is not None:
+                self.diffing = False
+                self.go_to_step(step)
+                self.text.go_to(row.line)
+                self.focus_on(self.text)
+
+        self.show_message("" if rows else "the line is no longer in the text, which was replaced")
+        if rows:
+            widest = max(len(row.label) for row in rows)
+            choices = [Choice(f"{row.label:<{widest}}  {row.shown}", row) for row in rows]
+            at = next((n for n, row in enumerate(rows) if row.here), 0)
+            self.choose("History of the operation", choices, chosen, at=at)
 
     @action("text.use", "x", "next use of the line's value")
     def action_next_use(self) -> None:

@@ -53,10 +53,12 @@ class RunEvent:
         return line_text(self.source) if self.source else ""
 
     @property
-    def searched(self) -> str:
-        """Text that filters are matched against."""
-        parts = (self.kind, self.test, self.kernel, self.line, self.place, self.text)
-        return " ".join(parts).lower()
+    def listed(self) -> str:
+        """All of it but its place, in one line."""
+        test = self.test.rpartition("::")[2]
+        return "  ".join(
+            filter(None, (f"{self.kind:<7} {self.kernel}", self.line, self.text, test))
+        )
 
 
 class Runs:
@@ -129,13 +131,6 @@ class Runs:
         """Return the findings and hints of a kernel that have a source line."""
         kinds = ("finding", "hint")
         return [r for r in self.results if r.entry == entry and r.source and r.kind in kinds]
-
-    def matching(self, text: str) -> list[RunEvent]:
-        """Return the results that contain all of these words."""
-        words = text.lower().split()
-        if not words:
-            return self.results
-        return [r for r in self.results if all(word in r.searched for word in words)]
 
 
 _KINDS: dict[type, Literal["finding", "hint", "gap", "print"]] = {

@@ -116,7 +116,10 @@ class ListScreen(ModalScreen[T | None], Generic[T]):
         self.query_one("#summary", Static).update(visible(text), layout=False)
 
     def action_move(self, lines: int) -> None:
-        self.listed.action_move(lines)
+        """Move the cursor, around the ends of the list."""
+        listed = self.listed
+        if listed.count:
+            listed.cursor = (listed.cursor + lines) % listed.count
 
     def action_page(self, pages: float) -> None:
         self.listed.action_page(pages)
@@ -151,7 +154,7 @@ class Chooser(ListScreen[T]):
     """
 
     DEFAULT_CSS = """
-    Chooser #results { width: 76; max-width: 100%; height: 24; max-height: 100%; }
+    Chooser #results { width: 120; max-width: 100%; height: 24; max-height: 100%; }
     """
 
     def __init__(

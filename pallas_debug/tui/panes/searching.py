@@ -1,18 +1,15 @@
-"""Modal lists that link to places: hits of a search; findings, hints, gaps and prints of runs."""
+"""Modal list of the hits of a search over many texts."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from textual import on
 from textual.timer import Timer
 from textual.widgets import Input
 
 from pallas_debug.render import plural
-from pallas_debug.tui.model import MAX_LISTED
-from pallas_debug.tui.model.browser import kernel_name
-from pallas_debug.tui.model.runs import RunEvent, Runs
 from pallas_debug.tui.model.search import DumpSearch, HitGroup, TextHit
 from pallas_debug.tui.panes.dialogs import ListScreen, ResultList
 from pallas_debug.tui.widgets.cells import (
@@ -23,9 +20,6 @@ from pallas_debug.tui.widgets.cells import (
     visible,
     without_locations,
 )
-
-_MARKS = {"finding": ("⚑ ", "bold text-error"), "hint": ("? ", "text-muted")}
-"""Mark and style of a finding and a hint."""
 
 TICK = 0.1
 """Seconds between updates of the list."""
@@ -172,62 +166,3 @@ def _around(hit: TextHit, room: int) -> Cells:
     before, after = before.lstrip(), plain(without_locations(spans(after)))
     start = max(len(before) - max(room - len(match) - 10, 8), 0)
     return [("…" * bool(start) + before[start:], ""), (match, "hit"), (after, "")]
-
-
-class RunsScreen(ListScreen[None]):
-    """Screen with findings and prints of runs; typing filters them.
-
-    Args:
-      opened: goes to the kernel and line of an event.
-    """
-
-    def __init__(self, runs: Runs, *, opened: Callable[[RunEvent], None]) -> None:
-        super().__init__("findings, gaps and prints", hint="filter: test, kernel, line or words")
-        self._runs = runs
-        self._opened = opened
-        self._text = ""
-        self._shown: Sequence[RunEvent] = ()
-        self._seen = (-1, "")
-
-    def on_mount(self) -> None:
-        self.set_interval(TICK, self.tick)
-        self.tick()
-
-    @on(Input.Changed)
-    def _filter(self, event: Input.Changed) -> None:
-        self._text = event.value
-        self.tick()
-
-    def tick(self) -> None:
-        runs = self._runs
-        seen = len(runs.results), self._text
-        if seen != self._seen:
-            keep = None if seen[1] == self._seen[1] else 0
-            self._seen = seen
-            self._shown = list(runs.matching(self._text))
-            self.listed.grow(len(self._shown), keep=keep)
-        shown = f"{len(self._shown):,}/" if self._text.strip() else ""
-        first = f", the first {MAX_LISTED:,} listed" if runs.count > MAX_LISTED else ""
-        state = "" if runs.whole else ", reading"
-        hint = "; run pytest with --pallas-interpret or --pallas-check to get some"
-        hint = hint if runs.whole and not runs.count else ""
-        of = f"findings, hints, gaps and prints of {runs.records:,} tests and scripts"
-        self.show_summary(f"{shown}{runs.count:,} {of}{first}{state}{hint}")
-
-    def draw(self, line: int, width: int) -> Cells:
-        event = self._shown[line]
-        name = event.test.rpartition("::")[2]
-        room = max(width // 6, 8)
-        mark, style = _MARKS.get(event.kind, ("  ", ""))
-        return [
-            (mark, style),
-            (f"{fitted(visible(name), room)} ", "text-muted"),
-            (f"{fitted(visible(kernel_name(event.kernel)), room)} ", ""),
-            (f"{fitted(visible(event.line), min(room, 16))} ", "text-muted"),
-            (event.text, style),
-            (f" {event.place}" if event.place else "", "text-muted"),
-        ]
-
-    def open(self, line: int) -> None:
-        self.dismiss()
-        self._opened(self._shown[line])

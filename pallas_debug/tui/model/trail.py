@@ -1,18 +1,14 @@
-"""Pane below the text: the history of an operation, text by text."""
+"""History of an operation, text by text."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from textual import events, work
-
 from pallas_debug.ir.operations import Module, name_of
 from pallas_debug.tui.model.origins import BundleText
-from pallas_debug.tui.widgets.cells import Cells, spans, without_locations
-from pallas_debug.tui.widgets.lineview import LineView, ViewMessage
+from pallas_debug.tui.widgets.cells import plain, spans, without_locations
 
 if TYPE_CHECKING:
     from pallas_debug.ir.follow import Fate
@@ -37,8 +33,6 @@ FATES: dict[PassFate, str] = {
 _BACKWARDS: dict[Fate, PassFate] = {"split": "merged", "merged": "split", "gone": "new"}
 """Action of a pass for each fate that is found by following the passes backwards."""
 
-FATE = "bold text-warning"
-
 _MAX_TEXT = 1000
 
 _MAX_LINES = 4
@@ -62,86 +56,16 @@ class TrailRow:
     text: str
     here: bool = False
 
+    @property
+    def shown(self) -> str:
+        """Line, what became of the operation, and its text."""
+        number = "" if self.line is None else f"{self.line + 1}"
+        text = plain(without_locations(spans(self.text.strip())))
+        return f"{FATES[self.fate]:<10}{number:>6}  {text}"
+
 
 Loader = Callable[[], Mapping[str, Module]]
 """Function that returns the texts in order, parsed, by their labels. Called in a thread."""
-
-
-class TrailPane(LineView):
-    """Pane with an operation's history, from its Python line to the bundles."""
-
-    class Chosen(ViewMessage):
-        """Message: the user chose a text by its label, and a line of it, from 0."""
-
-        def __init__(self, view: TrailPane, label: str, line: int) -> None:
-            super().__init__(view)
-            self.label = label
-            self.line = line
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._shown: list[TrailRow] = []
-        self._note = ""
-
-    @property
-    def count(self) -> int:
-        return len(self._shown) or bool(self._note)
-
-    @property
-    def following(self) -> bool:
-        """True if the trail is being computed."""
-        return not self._shown and bool(self._note)
-
-    def follow(self, load: Loader, label: str, line: int) -> None:
-        """Show the trail of the operation on a line of the text with a label; `line` is from 0."""
-        self._shown = []
-        self._note = f"following line {line + 1} of {label}…"
-        self.changed(keep=0)
-        self._follow(load, label, line)
-
-    @work(exclusive=True, group="trail")
-    async def _follow(self, load: Loader, label: str, line: int) -> None:
-        rows = await asyncio.to_thread(trail_rows, load, label, line)
-        self._shown = rows
-        if not rows:
-            self._note = f"line {line + 1} is no longer in the text; it was replaced meanwhile"
-        self.changed(keep=next((n for n, row in enumerate(rows) if row.here), 0))
-
-    @property
-    def current(self) -> TrailRow | None:
-        return self._shown[self.cursor] if self._shown else None
-
-    def choose(self) -> bool:
-        """Choose the line under the cursor; return whether there is one."""
-        row = self.current
-        if row is None or row.line is None:
-            return False
-        self.post_message(self.Chosen(self, row.label, row.line))
-        return True
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the line under the cursor; a click on another line moves the cursor."""
-        if self.line_at(event.y) == self.cursor:
-            self.choose()
-
-    def cells(self, line: int) -> Cells:
-        if not self._shown:
-            return [(self._note, "italic")]
-        row = self._shown[line]
-        widest = max(len(shown.label) for shown in self._shown)
-        repeated = line > 0 and self._shown[line - 1].label == row.label
-        label = "" if repeated else row.label
-        fate = "" if repeated else FATES[row.fate]
-        style = {"same": "text-muted", "gone": "bold text-error"}.get(row.fate, FATE)
-        number = "" if row.line is None else f"{row.line + 1}"
-        parts = without_locations(spans(row.text.strip()))
-        return [
-            ("▶" if row.here else " ", FATE),
-            (f"{label:<{widest}}  ", ""),
-            (f"{fate:<10}", style),
-            (f"{number:>6}  ", "text-muted"),
-            *parts,
-        ]
 
 
 def trail_rows(load: Loader, label: str, line: int) -> list[TrailRow]:
