@@ -124,9 +124,7 @@ def _number(text: str, what: str) -> int:
 
 def _until(back: bool) -> Run:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-        file, colon, line = rest.rpartition(":")
-        number = _number(line, "a line number, or FILE:LINE")
-        message = prompt.session.to_line(number, back, file if colon else None)
+        message = prompt.session.to_line(_number(rest, "a line number"), back)
         if message is not None and not message.startswith("the run stops here"):
             yield message
         yield from prompt.where()
@@ -148,30 +146,23 @@ def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         for number, item in session.breakpoints.items():
             yield f"{number}  {item}"
         for number, watched in session.watched.items():
-            kind = "written" if watched.on_write else "changed"
-            yield f"{number}  {watched.expression.text} ({kind})"
+            yield f"{number}  {watched.expression.text}"
         if not session.breakpoints and not session.watched:
             yield "no breakpoints and no watched values"
         return
-    match = re.fullmatch(r"(?:([^:]+):)?(\d+)(?:\s+if\s+(.*)|\s*,\s*(.*))?", rest)
+    match = re.fullmatch(r"(\d+)(?:\s+if\s+(.*)|\s*,\s*(.*))?", rest)
     if match is None:
-        raise SteppingError(
-            f"expected a line, FILE:LINE, or either of them with `if CONDITION`, found {rest!r}"
-        )
-    item = session.add_breakpoint(int(match[2]), match[3] or match[4], match[1])
+        raise SteppingError(f"expected a line, also with `if CONDITION`, found {rest!r}")
+    item = session.add_breakpoint(int(match[1]), match[2] or match[3])
     yield f"breakpoint {item.number}: {item}"
-    if item.line != int(match[2]):
+    if item.line != int(match[1]):
         yield (
-            f"(line {match[2]} has no operation of the kernel; the next one is in line {item.line})"
+            f"(line {match[1]} has no operation of the kernel; the next one is in line {item.line})"
         )
 
 
-def _watch(on_write: bool) -> Run:
-    def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-        number = prompt.session.watch(rest, on_write)
-        yield f"watching {rest}, number {number}"
-
-    return run
+def _watch(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    yield f"watching {rest}, number {prompt.session.watch(rest)}"
 
 
 def _delete(prompt: CommandPrompt, rest: str) -> Iterator[str]:
@@ -189,7 +180,7 @@ def _print(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         yield f"{prompt.session.type_of(rest, value)}: {_statistics(prompt, rest, value)}"
 
 
-def _statistics(prompt: CommandPrompt, name: str, value: object) -> describe.ValueStatistics:
+def _statistics(prompt: CommandPrompt, name: str, value: object) -> str:
     """Summary of an expression, which may be the name of memory."""
     return describe.statistics(value, is_memory=is_memory(prompt.session.track.values(), name))
 
@@ -199,26 +190,18 @@ def is_memory(values: Sequence[NamedValue], name: str) -> bool:
     return any(value.name == name and value.kind != "variable" for value in values)
 
 
-def _heat(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-    value = prompt.session.evaluate(rest)
-    yield from (f"|{row}|" for row in describe.heat_map(value))
-    yield f"{prompt.session.type_of(rest, value)}: {_statistics(prompt, rest, value)}"
-
-
 def _info(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     track = prompt.session.track
     values = track.values()
-    if rest and rest not in {value.kind for value in values}:
+    if rest:
         values = [value for value in values if value.name == rest]
         if not values:
             raise SteppingError(f"there is no value {rest!r} here")
-    elif rest:
-        values = [value for value in values if value.kind == rest]
     width = max((len(value.name) for value in values), default=0)
     for value in values:
         held = track.value(value.name)
         yield f"{value.name:<{width}}  {summary(value, held)}"
-    yield from _copies(prompt, "") if not rest else ()
+    yield from _copies(prompt) if not rest else ()
 
 
 def summary(value: NamedValue, held: object) -> str:
@@ -244,7 +227,7 @@ def _device(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         yield f"{mark} {where}" + ("" if item.waits is None else f": {item.waits}")
 
 
-def _copies(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+def _copies(prompt: CommandPrompt) -> Iterator[str]:
     for copy in prompt.session.track.copies():
         started = "" if copy.line is None else f", started at line {copy.line.line}"
         yield (
@@ -333,28 +316,25 @@ _MOVES: Sequence[tuple[str, str, str, Moved]] = (
 """Names forwards and backwards, summary, and the movement, which is repeated `[TIMES]`."""
 
 _OTHERS: Sequence[tuple[str, str, str, Run]] = (
-    ("until u", "[FILE:]LINE", "go to a line", _until(False)),
-    ("bu", "[FILE:]LINE", "back to a line", _until(True)),
+    ("until u", "LINE", "go to a line", _until(False)),
+    ("bu", "LINE", "back to a line", _until(True)),
     ("goto g", "I,J,…", "go to a grid point, either way", _goto),
     (
         "break b",
-        "[[FILE:]LINE [if CONDITION]]",
+        "[LINE [if CONDITION]]",
         "stop at a line; without one, list all stops",
         _break,
     ),
-    ("watch w", "NAME[SLICE]", "stop where a value changes", _watch(False)),
-    ("writes ww", "NAME[SLICE]", "stop where a value is written, changed or not", _watch(True)),
+    ("watch w", "NAME[SLICE]", "stop where a value changes", _watch),
     ("delete d", "NUMBER", "delete a stop of `break`", _delete),
     ("print p", "EXPRESSION", "numbers and statistics", _print),
-    ("heat h", "EXPRESSION", "heat map", _heat),
-    ("info i", "[NAME | KIND]", "values by name, semaphores, DMAs in flight", _info),
+    ("info i", "[NAME]", "values by name, semaphores, DMAs in flight", _info),
     (
         "device dev",
         "[NUMBER]",
         "show a device's values until the next step, or list devices",
         _device,
     ),
-    ("dmas", "", "DMAs in flight", _copies),
     ("who", "NAME[I,J,…]", "what wrote this element", _who),
     ("list l", "[LINE]", "source around the line", _list),
     ("stack bt", "", "calls that lead here", _stack),

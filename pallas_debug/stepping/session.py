@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,13 +141,9 @@ class StepSession:
         """Go to the next breakpoint or change of a watched value, or to the end."""
         return self._go(lambda place: False, back)
 
-    def to_line(self, line: int, back: bool = False, file: str | None = None) -> str | None:
-        """Go to a line, or to the next one with an operation of the kernel.
-
-        Args:
-          file: name of the file, or the end of its path; the current file by default.
-        """
-        file, found = self._executable(line, file)
+    def to_line(self, line: int, back: bool = False) -> str | None:
+        """Go to a line, or to the next one with an operation of the kernel."""
+        file, found = self._executable(line)
         return self._go(lambda p: _is_at(p.line, file, found), back)
 
     def to_point(self, point: tuple[int, ...]) -> str | None:
@@ -242,28 +238,23 @@ class StepSession:
 
     # Breakpoints and watched values
 
-    def add_breakpoint(
-        self, line: int, condition: str | None = None, file: str | None = None
-    ) -> LineBreakpoint:
+    def add_breakpoint(self, line: int, condition: str | None = None) -> LineBreakpoint:
         """Stop at a line, or at the next one with an operation of the kernel.
-
-        Args:
-          file: name of the file, or the end of its path; the current file by default.
 
         Raises:
           SteppingError: there is no such line.
           ConditionError: the condition does not parse.
         """
         parsed = None if condition is None else parse(condition, self._known())
-        file, line = self._executable(line, file)
+        file, line = self._executable(line)
         self._number += 1
         item = LineBreakpoint(number=self._number, file=file, line=line, condition=parsed)
         self.breakpoints[item.number] = item
         return item
 
-    def watch(self, text: str, on_write: bool = False) -> int:
-        """Stop where a value changes, or is written; return its number."""
-        item = self._elements(text, on_write)
+    def watch(self, text: str) -> int:
+        """Stop where a value changes; return its number."""
+        item = self._elements(text)
         self._number += 1
         self.watched[self._number] = item
         return self._number
@@ -275,17 +266,17 @@ class StepSession:
             listed = ", ".join(map(str, sorted(known))) if known else "there are none"
             raise SteppingError(f"there is no breakpoint or watched value {number}: {listed}")
 
-    def _elements(self, text: str, on_write: bool = False) -> WatchedElements:
+    def _elements(self, text: str) -> WatchedElements:
         names = self._known()
         name, expression = parse_part(text, names)
         inner = name.removeprefix("whole(").removesuffix(")")
         if inner not in names:
             raise SteppingError(f"there is no value {inner!r} here{meant(inner, names)}")
-        return WatchedElements(name=name, expression=expression, on_write=on_write)
+        return WatchedElements(name=name, expression=expression)
 
-    def _executable(self, line: int, name: str | None) -> tuple[str, int]:
-        """A file, and its first line with an operation at or after a line."""
-        file = self._called(name) if name is not None else self.file or self._file
+    def _executable(self, line: int) -> tuple[str, int]:
+        """The current file, and its first line with an operation at or after a line."""
+        file = self.file or self._file
         if file is None:
             raise SteppingError("no line is being executed here: go back with `back` first")
         lines = self.track.lines(file)
@@ -297,17 +288,6 @@ class StepSession:
                 f"the kernel has no operation at or after line {line} of {Path(file).name}"
             )
         return file, min(later)
-
-    def _called(self, name: str) -> str:
-        """The file of the kernel with a name, or with the end of a path."""
-        files, wanted = sorted(self.track.files()), PurePath(name).parts
-        found = [file for file in files if PurePath(file).parts[-len(wanted) :] == wanted]
-        if not found:
-            known = ", ".join(dict.fromkeys(PurePath(file).name for file in files))
-            raise SteppingError(f"no file of the kernel is called {name!r}; it is in {known}")
-        if len(found) > 1:
-            raise SteppingError(f"{name!r} may be any of {', '.join(found)}; give more of its path")
-        return found[0]
 
     # Values
 
@@ -363,9 +343,7 @@ def _of_hit(hit: WatchHit, back: bool) -> str:
     if hit.before is None:
         change = f"is assigned {short(hit.after)}"
     elif short(hit.before) == short(hit.after):
-        change = (
-            "changes" if hit.before.tobytes() != hit.after.tobytes() else "is written, unchanged"
-        )
+        change = "changes"
     else:
         change = f"{short(hit.before)} → {short(hit.after)}"
     when = "before" if back else "after"

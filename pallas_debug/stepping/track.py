@@ -95,22 +95,20 @@ class ElementWriter:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedElements:
-    """A value or a slice of it; the run stops when it changes or is written.
+    """A value or a slice of it; the run stops when it changes.
 
     Attributes:
       name: name of the value.
       expression: the whole text.
-      on_write: whether to also stop at writes that do not change the value.
     """
 
     name: str
     expression: Expression
-    on_write: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchHit:
-    """A watched value has changed, or was written.
+    """A watched value has changed.
 
     Attributes:
       before, after: values before and after; None if it did not exist.
@@ -187,9 +185,6 @@ class Track(Protocol):
 
     def lines(self, file: str) -> Sequence[str]:
         """The lines of a source file; none if it is not readable."""
-
-    def files(self) -> Collection[str]:
-        """Files with lines at which the run can stop."""
 
     def executable(self, file: str) -> Collection[int]:
         """Numbers of the lines of a file at which the run can stop."""

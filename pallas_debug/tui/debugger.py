@@ -1,4 +1,4 @@
-"""Debugger screen: source, values, heat map and command line. Uses tracks; does not import jax."""
+"""Debugger screen: source, values and command line. Uses tracks; does not import jax."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from textual.widgets import Input, Static
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.stepping import describe, prompt
-from pallas_debug.stepping.prompt import CommandPrompt, is_memory
+from pallas_debug.stepping.prompt import CommandPrompt
 from pallas_debug.stepping.session import StepSession, short
 from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
-from pallas_debug.tui import _textual
 from pallas_debug.tui.keys import MOVING, display_keys
 from pallas_debug.tui.panes.dialogs import HelpScreen, moving_keys
 from pallas_debug.tui.shell import Prompt
@@ -29,9 +28,6 @@ from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import Cells, visible
 from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.widgets.lists import LineList
-
-HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
-"""Colours of the heat map, from the smallest value to the largest."""
 
 MAX_OUTPUT = 500
 """Maximum number of output lines to keep."""
@@ -88,7 +84,6 @@ KEYS: Sequence[tuple[Mapping[str, str], str]] = (
     ({"tab": "app.focus_next"}, "next pane"),
     ({"full_stop": "show_current"}, "back to the current line"),
     ({"escape": "dismiss_top"}, "stop what is running; leave the command line"),
-    ({"ctrl+z": "suspend_process"}, "suspend; fg in the shell resumes"),
     ({"question_mark": "help"}, "this help"),
     ({"q": "quit"}, "quit"),
 )
@@ -96,7 +91,7 @@ KEYS: Sequence[tuple[Mapping[str, str], str]] = (
 
 
 class DebuggerApp(ThemedApp):
-    """App with the source at the current line, values, heat map, output and a command line."""
+    """App with the source at the current line, values, output and a command line."""
 
     TITLE = "pallas-debug"
     ENABLE_COMMAND_PALETTE = False
@@ -105,13 +100,13 @@ class DebuggerApp(ThemedApp):
     #title, #status { height: 1; padding: 0 1; }
     #source { width: 3fr; }
     #right { width: 2fr; }
-    #heat { height: 12; }
+    #numbers { height: 12; }
     #output { height: 7; }
     .narrow #right { display: none; }
     .narrow #output { height: 4; }
-    .low #heat { height: 7; }
+    .low #numbers { height: 7; }
     .low #output { height: 4; }
-    .lowest #heat { display: none; }
+    .lowest #numbers { display: none; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -136,22 +131,19 @@ class DebuggerApp(ThemedApp):
             yield Pane(id="source", title="source")
             with Vertical(id="right"):
                 yield Pane(id="values", title="values")
-                yield Static(id="heat")
+                yield Pane(id="numbers", title="")
         yield Pane(id="output", title="output")
         yield Prompt(id="line")
         yield Static(id="status")
 
     def on_mount(self) -> None:
         self.query_one("#source", Pane).focus()
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._run(lambda: ())
 
     def on_resize(self, event: events.Resize) -> None:
         self.screen.set_class(event.size.width < 80, "narrow")
         self.screen.set_class(event.size.height < 30, "low")
         self.screen.set_class(event.size.height < 24, "lowest")
-        if self.shown is not None:
-            self.call_after_refresh(self._show_heat)
 
     # Running
 
@@ -209,7 +201,7 @@ class DebuggerApp(ThemedApp):
         self.query_one("#title", Static).update(Text(visible(prompt.location(view.place))))
         self._show_source()
         self._show_values()
-        self._show_heat()
+        self._show_numbers()
         # Notes begin with the finding where the screen opens.
         pane = self.query_one("#output", Pane)
         wrapper = textwrap.TextWrapper(
@@ -267,29 +259,13 @@ class DebuggerApp(ThemedApp):
         pane.border_title = f"values of device {self.shown.device}" if several else "values"
         pane.show(lines, cursor=cursor)
 
-    def _show_heat(self) -> None:
+    def _show_numbers(self) -> None:
+        """Show the elements of the selected value."""
         assert self.shown is not None
-        pane = self.query_one("#heat", Static)
-        if self.shown.array is None:
-            pane.update("")
-            return
-        columns = min(max(pane.content_size.width, 1), 60)
-        levels, odd = describe.heat(self.shown.array, max(pane.size.height - 2, 1), columns)
-        values = [value for value, _ in self.shown.values]
-        held = describe.statistics(
-            self.shown.array, is_memory=is_memory(values, self.shown.selected or "")
-        )
-        shown = Text(f"{self.shown.selected}  {held}\n")
-        for row, flags in zip(levels, odd, strict=True):
-            for level, is_odd in zip(row, flags, strict=True):
-                if is_odd:
-                    shown.append(describe.ODD, style="bold white on red")
-                else:
-                    place = 0.0 if np.isnan(level) else float(level)
-                    shade = describe.SHADES[round(place * (len(describe.SHADES) - 1))]
-                    shown.append(shade, style=HEAT[round(place * (len(HEAT) - 1))])
-            shown.append("\n")
-        pane.update(shown)
+        pane = self.query_one("#numbers", Pane)
+        pane.border_title = self.shown.selected or ""
+        rows = [] if self.shown.array is None else describe.numbers(self.shown.array).splitlines()
+        pane.show([[(row, "")] for row in rows], cursor=0)
 
     @on(LineView.Moved, "#values")
     def _select_value(self) -> None:
@@ -344,9 +320,6 @@ class DebuggerApp(ThemedApp):
             self.query_one("#source", Pane).focus()
         elif self.running:
             self.session.interrupt()
-
-    def action_suspend_process(self) -> None:
-        _textual.stop_process(self)
 
     def action_help(self) -> None:
         keys = [(display_keys(",".join(actions)), what) for actions, what in KEYS]

@@ -109,7 +109,7 @@ def test_the_values_of_a_device_are_shown_until_the_next_step(shifting: StepSess
     first, *others = sorted(prompt.execute("device"), key=lambda message: "->" not in message)
     assert first.startswith(f"-> shift_kernel · device {here} of {DEVICES}")
     assert len(others) == DEVICES - 1
-    flying = prompt.execute("dmas")
+    flying = [text for text in prompt.execute("info") if text.startswith("DMA")]
     assert flying[0].startswith(
         f"DMA 0 in flight: x_ref on device {here} → out_ref on device {(here + 1) % DEVICES}, "
         "4,096 bytes"

@@ -10,7 +10,7 @@ from pallas_debug_kernels import flash_attention
 from pallas_debug_kernels.ops.flash_attention import kernel
 from pilot import drive, screen_text
 from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from pallas_debug import stepper
 from pallas_debug.stepping.session import StepSession
@@ -44,10 +44,6 @@ async def typed(app: DebuggerApp, pilot: Pilot[None], *keys: str) -> None:
     for key in keys:
         await pilot.press(key)
         await until_idle(app, pilot)
-
-
-def text_of(app: DebuggerApp, name: str) -> str:
-    return str(app.query_one(f"#{name}", Static).render())
 
 
 @pytest.mark.slow
@@ -84,9 +80,8 @@ async def test_stepping_stops_values_and_help(session: StepSession) -> None:
         assert not session.breakpoints
         await pilot.press("tab")
         await typed(app, pilot, "G")
-        assert "alpha  min " in text_of(app, "heat")
-        width = app.query_one("#heat").content_size.width
-        assert max(map(len, text_of(app, "heat").splitlines()[1:])) <= width
+        assert app.query_one("#numbers", Pane).border_title == "alpha"
+        assert app.query_one("#numbers", Pane).count > 1
         await pilot.press("W")
         app.query_one("#line", Input).value = "who m_ref[0, 0, 0]"
         await typed(app, pilot, "enter")
@@ -132,8 +127,8 @@ async def test_what_is_longer_than_a_small_screen(session: StepSession) -> None:
     app = DebuggerApp(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_idle(app, pilot)
-        assert "q_ref  min " in text_of(app, "heat")
-        assert app.query_one("#heat").display
+        assert app.query_one("#numbers", Pane).border_title == "q_ref"
+        assert app.query_one("#numbers").display
         assert app.query_one("#values", Pane).lines[0][0] == ("q_ref", "bold")
         await pilot.press("colon")
         app.query_one("#line", Input).value = f"break {STORE} if max(abs(m_next - m_prev)) > 1e3"

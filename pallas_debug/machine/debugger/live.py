@@ -20,7 +20,7 @@ from pallas_debug.machine.debugger.driver import (
     StepEvents,
 )
 from pallas_debug.machine.debugger.scope import NameScope, lines_of
-from pallas_debug.machine.debugger.writers import covers, written_by
+from pallas_debug.machine.debugger.writers import written_by
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.memory import MemoryRegion
 from pallas_debug.machine.sightings import index_text
@@ -375,9 +375,6 @@ class LiveRun:
     def lines(self, file: str) -> Sequence[str]:
         return [line.rstrip("\n") for line in linecache.getlines(file)]
 
-    def files(self) -> frozenset[str]:
-        return frozenset(line.file for line in lines_of(self.machine.launch))
-
     def executable(self, file: str) -> frozenset[int]:
         lines = lines_of(self.machine.launch)
         return frozenset(line.line for line in lines if line.file == file)
@@ -443,26 +440,12 @@ class ValueWatch:
             return None
         before, after = self.value, self._value()
         self.value = after
-        if before is None and after is None:
-            return None
-        is_same = before is not None and after is not None and same_bits(before, after)
-        if is_same and not (self.watched.on_write and self._is_written(stores)):
-            return None
         if after is None:
             return None  # the variable ends with its function or its grid point
+        if before is not None and same_bits(before, after):
+            return None
         wrote = line if any(w.how == "store" for w in stores) or buffer is None else None
         return WatchHit(watched=self.watched, before=before, after=after, wrote=wrote)
-
-    def _is_written(self, writes: Sequence[MemoryWrite]) -> bool:
-        for write in writes:
-            shape = write.buffer.content.shape
-            wanted = self.watched.expression.positions(shape, names_of(self.run)).reshape(-1)
-            if any(
-                covers(write, tuple(int(i) for i in np.unravel_index(int(flat), shape)))
-                for flat in wanted
-            ):
-                return True
-        return False
 
 
 class _Changes(_Events):
