@@ -13,7 +13,8 @@ def open_session(
     session: StepSession, notes: Sequence[str] = (), *, plain: bool | None = None
 ) -> None:
     """Open the terminal UI or the plain prompt on a session, until the user quits."""
-    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    # Textual draws on standard error.
+    has_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if plain is None and has_terminal:
         from pallas_debug.tui.debugger import open_debugger  # Textual takes a while to import
 

@@ -248,7 +248,8 @@ def attempted(items: Sequence[T], do: Callable[[T], R]) -> tuple[list[R], Exit]:
 
 def has_terminal() -> bool:
     """Return whether a program that fills the terminal, such as `browse`, could run here."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    # Textual draws on standard error.
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def follow(command: str | None, *, as_json: bool = False) -> None:

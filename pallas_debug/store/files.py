@@ -424,7 +424,7 @@ def refused(path: Path, why: str) -> DumpFormatError:
 
 
 def too_large(path: Path, size: int, limit: int) -> DumpFormatError:
-    other = "; `grep` reads larger ones" if limit == MAX_WHOLE else ""
+    other = "; `browse` and `grep` read larger ones" if limit == MAX_WHOLE else ""
     return DumpFormatError(
         f"{one_line(path)} has {size:,} bytes, more than the {limit:,} that are read{other}. "
         "If the compiler really wrote so much, look at it with `less`; if not, delete it."

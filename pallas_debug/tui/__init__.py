@@ -8,10 +8,10 @@ imports only from those below it:
     commands/   actions, as mixins: moving, viewing, output
     workspace   the main screen: its panes, what they show, how they are arranged
     shell       generic app: prompt, title and status line, signals
-    panes/      kernels, steps, text, diff, trail and source, failure; modal screens
-    widgets/    views of lines: drawing, searching, highlighting, folding
+    panes/      kernels, steps, text, diff, failure; modal screens
+    widgets/    views of lines: drawing, searching, highlighting
     model/      dumps as rows and texts; search over many texts; the place to open
     keys        registry of actions
-    terminal    colours, hang-up, clipboard, editor
+    terminal    hang-up, editor
     _textual    workarounds that need private parts of Textual
 """

@@ -5,15 +5,10 @@ Tested with 8.2.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual._styles_cache import StylesCache
-from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingsMap
 from textual.content import Content
 from textual.geometry import Region
@@ -22,7 +17,6 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.color import Color
     from textual.css.styles import StylesBase
-    from textual.driver import Driver
     from textual.geometry import Size, Spacing
     from textual.scroll_view import ScrollView
     from textual.strip import Strip
@@ -95,60 +89,10 @@ def draw_unstyled(view: Widget) -> None:
     view._styles_cache = _UnstyledLines()
 
 
-def write(app: App[None], sequence: str) -> None:
-    """Write a control sequence to the terminal, if there is one."""
-    driver = app._driver
-    if driver is not None and not driver.is_headless:
-        driver.write(sequence)
-
-
-def drawing_on_terminal(driver: type[Driver]) -> type[Driver]:
-    """Return a driver that draws on standard output if standard error is not a terminal.
-
-    Textual draws on standard error, so `2>file` would send the screen to the file. With this
-    driver, the file only gets messages and the standard error output of libraries.
-    """
-    if sys.__stderr__ is not None and sys.__stderr__.isatty():
-        return driver
-
-    class OutputDriver(driver):  # type: ignore[valid-type, misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            # Characters that the terminal's encoding lacks are escaped, as on standard error.
-            self._file = open(  # noqa: SIM115 - for as long as the process runs
-                sys.__stdout__.fileno(),  # type: ignore[union-attr]
-                "w",
-                errors="backslashreplace",
-                closefd=False,
-            )
-
-    return OutputDriver
-
-
 async def run_bindings(app: App[None], key: str) -> None:
     """Run the action of a key in the focused widget, its ancestors, or the app."""
     if not await app._check_bindings(key, priority=True):
         await app._check_bindings(key)
-
-
-def stop_process(app: App[None]) -> None:
-    """Stop this process until the shell continues it in the foreground.
-
-    Textual sends the signal to the process, so that the main thread may stop only after the event
-    loop has begun to wait. If another thread then receives the shell's SIGCONT, nothing wakes the
-    loop, and the screen stays empty. A signal to the calling thread stops it at once.
-    """
-    fileno = sys.__stdin__.fileno()  # type: ignore[union-attr]
-    before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    try:
-        with contextlib.suppress(SuspendNotSupported), app.suspend():
-            # The kernel ignores it if no shell could continue the process.
-            signal.raise_signal(signal.SIGTSTP)
-            with contextlib.suppress(OSError):  # the terminal is gone
-                while os.tcgetpgrp(fileno) != os.getpgrp():  # continued by `bg`
-                    signal.raise_signal(signal.SIGSTOP)
-    finally:
-        signal.signal(signal.SIGTSTP, before)
 
 
 def discard_traceback(app: App[None]) -> None:

@@ -6,7 +6,6 @@ import gc
 
 from textual import work
 
-from pallas_debug.tui import _textual
 from pallas_debug.tui.commands.marking import MarkingActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
@@ -26,7 +25,6 @@ def preload() -> None:
     import numpy  # noqa: F401
 
     import pallas_debug.ir.diff
-    import pallas_debug.store.scratch
     import pallas_debug.tui.panes.dialogs  # noqa: F401
 
 
@@ -35,11 +33,10 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
 
     Args:
       spot: place to open.
-      colors: whether colours may be used.
     """
 
-    def __init__(self, browser: Browser, *, spot: Spot | None = None, colors: bool = True) -> None:
-        super().__init__(browser, colors=colors)
+    def __init__(self, browser: Browser, *, spot: Spot | None = None) -> None:
+        super().__init__(browser)
         self._start_spot = spot
 
     # Startup.
@@ -92,25 +89,16 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
         choices = [Choice(n, n, "dark" if themes[n].dark else "light") for n in names]
         self.choose("Theme", choices, chosen, at=names.index(self.theme))
 
-    @action("program.suspend", "ctrl+z", "suspend; fg in the shell resumes")
-    def action_suspend(self) -> None:
-        _textual.stop_process(self)
-
     @action("program.close", "escape,ctrl+c", "close the topmost view")
     def action_dismiss_top(self) -> None:
         """Close the topmost open item, but never the app."""
         if self.prompt.asking:
             self.prompt.cancel()
             self.after_prompt()
-        elif self.shown.selected_from is not None:
-            self.shown.selected_from = None
-        elif self.search.dismiss():
-            if not self.search.active:
-                self.text.mark(None)
+        elif self.kernels.filter_text:
+            self.kernels.filter("")
         elif self.shown.where:
             self.shown.search(None)
-        elif self.shown is self.diff and self.diff.stop():
-            pass
         elif self.diffing:
             self.diffing = False
             self.against = BEFORE

@@ -19,6 +19,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 HEADINGS: dict[str, str] = {
     "pane": "Panes",
     "go": "Going somewhere",
+    "list": "Filtering",
     "pass": "Passes",
     "target": "Targets",
     "search": "Searching",
@@ -111,6 +112,7 @@ def bindings() -> Iterator[Binding]:
 FOOTER: Mapping[str, Mapping[str, str]] = {
     "kernels": {
         "pane.next": "passes",
+        "list.filter": "filter",
         "target.next": "target",
         "go.to": "go to",
         "runs.show": "findings",
@@ -134,7 +136,6 @@ FOOTER: Mapping[str, Mapping[str, str]] = {
     },
     "diff": {
         "diff.next": "next change",
-        "diff.noise": "noise",
         "diff.against": "compare",
         "diff.show": "text",
     },

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from pallas_debug.store.files import is_file
-from pallas_debug.tui import terminal
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser, SingleFile
 from pallas_debug.tui.model.spot import find_spot
@@ -32,11 +30,8 @@ def browse(
     gc.disable()
     browser = SingleFile(roots[0]) if is_file(roots[0]) else Browser(*roots)
     spot = find_spot(browser, kernel=kernel, target=target, step=step, line=line)
-    app = BrowseApp(browser, spot=spot, colors=terminal.has_colors(os.environ))
-    try:
-        app.run()
-    finally:
-        app.tidy()
+    app = BrowseApp(browser, spot=spot)
+    app.run()
     if app.fault is not None:
         raise app.fault
     return not app.interrupted

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 from textual import events, getters, on
@@ -19,11 +17,9 @@ from textual.app import SuspendNotSupported
 from textual.binding import Binding
 from textual.content import Content
 from textual.css.query import NoMatches
-from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from pallas_debug.errors import CannotRunError
 from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import bindings, footer, registry
 from pallas_debug.tui.model import Throttle
@@ -31,9 +27,6 @@ from pallas_debug.tui.theme import ThemedApp
 from pallas_debug.tui.widgets.cells import visible
 from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.widgets.frame import CUT
-
-if TYPE_CHECKING:
-    from pallas_debug.store.scratch import Scratch
 
 T = TypeVar("T")
 
@@ -105,9 +98,8 @@ class Shell(ThemedApp, inherit_bindings=False):
 
     prompt = getters.query_one(Prompt)
 
-    def __init__(self, *, colors: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.no_color = not colors
         finish = Binding("enter", "finish_prompt", show=False, priority=True)
         _textual.set_bindings(self, [finish, *bindings()])
         self._priority_actions = {found.method for found in registry().values() if found.priority}
@@ -116,20 +108,13 @@ class Shell(ThemedApp, inherit_bindings=False):
         self._is_ending = False
         self.interrupted = False
         """Whether a signal or a hang-up ended the app."""
-        self._scratch: Scratch | None = None
         self._message = ""
         self._bottom = Content()
 
     # The terminal.
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return [NoColor()] if self.no_color else super().get_line_filters()
-
     def watch_terminal(self) -> None:
-        """Exit cleanly when the terminal is gone.
-
-        Also redraw the screen after ctrl+z and `fg`: Textual only does so after a resize.
-        """
+        """Exit cleanly when the terminal is gone, and redraw the screen after an editor."""
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if self.is_headless:
             return
@@ -168,32 +153,6 @@ class Shell(ThemedApp, inherit_bindings=False):
         self.fault = self.fault or error
         super()._handle_exception(error)
         _textual.discard_traceback(self)
-
-    def temporary_file(self, name: str, content: bytes) -> Path:
-        """Write a temporary file for an editor, to be removed by `tidy`.
-
-        Raises:
-          CannotRunError: it cannot be written.
-        """
-        try:
-            if self._scratch is None:
-                from pallas_debug.store.scratch import PREFIX, Scratch  # slows the start
-
-                self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
-            file = self._scratch.path / name
-            file.write_bytes(content)
-        except OSError as error:
-            raise CannotRunError(
-                f"no temporary file can be written: {error.strerror}; set TMPDIR to a directory "
-                "that is writable and has space"
-            ) from error
-        return file
-
-    def tidy(self) -> None:
-        """Remove temporary files."""
-        if self._scratch is not None:
-            self._scratch.remove()
-            self._scratch = None
 
     # Messages, status and title.
 

@@ -1,4 +1,4 @@
-"""Terminal access: colours, hang-up, clipboard, and the editor.
+"""Terminal access: hang-up, and the editor.
 
 The editor runs without a shell. The file to edit may have been named by an untrusted dump, so
 it is passed as an absolute path, which is neither an option nor a command (Vim would execute
@@ -7,7 +7,6 @@ it is passed as an absolute path, which is neither an option nor a command (Vim 
 
 from __future__ import annotations
 
-import base64
 import os
 import select
 import shlex
@@ -20,26 +19,8 @@ from pathlib import Path, PurePath
 
 from pallas_debug.errors import UsageError
 
-# Colours and hang-up.
-
 GRACE = 5.0
 """Seconds that the app has to exit after its terminal is gone."""
-
-MIN_COLORS = 8
-"""Minimum number of colours; terminals with fewer count as monochrome."""
-
-
-def has_colors(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal has colours and `NO_COLOR` is not set."""
-    if environment.get("NO_COLOR"):
-        return False
-    import curses
-
-    try:
-        curses.setupterm(environment.get("TERM") or "dumb", sys.__stdout__.fileno())  # type: ignore[union-attr]
-    except (curses.error, OSError, ValueError):  # unknown to terminfo
-        return bool(environment.get("TERM"))
-    return curses.tigetnum("colors") >= MIN_COLORS
 
 
 def watch(gone: Callable[[], object]) -> None:
@@ -63,48 +44,6 @@ def _watch(gone: Callable[[], object]) -> None:
     gone()
     threading.Event().wait(GRACE)
     os._exit(128 + signal.SIGHUP)
-
-
-# The clipboard: OSC 52, which also works over SSH.
-
-MAX_COPY = 74_994
-"""Maximum number of bytes to copy: terminals accept sequences of 100,000 characters in base64."""
-
-_SCREEN_CHUNK = 240
-"""Maximum length of a sequence that GNU Screen passes on."""
-
-
-def copy_sequences(text: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the control sequences that copy a text.
-
-    tmux sets the clipboard if `set-clipboard` is `on`, and forwards sequences if
-    `allow-passthrough` is `on`; we try both. GNU Screen needs wrapped sequences. Textual's
-    `copy_to_clipboard` supports neither.
-    """
-    data = base64.b64encode(text.encode(errors="replace")).decode()
-    plain = f"\x1b]52;c;{data}\a"
-    if environment.get("TMUX"):
-        doubled = plain.replace("\x1b", "\x1b\x1b")
-        return [plain, f"\x1bPtmux;{doubled}\x1b\\"]
-    if environment.get("STY"):
-        chunks = (plain[i : i + _SCREEN_CHUNK] for i in range(0, len(plain), _SCREEN_CHUNK))
-        return ["".join(f"\x1bP{chunk}\x1b\\" for chunk in chunks)]
-    return [plain]
-
-
-def fitting(lines: list[str]) -> tuple[str, int]:
-    """Join as many lines as can be copied; return the text and the number of joined lines.
-
-    A first line that is too long is cut.
-    """
-    left = MAX_COPY
-    for number, line in enumerate(lines):
-        left -= len(line.encode(errors="replace")) + (number > 0)
-        if left < 0 and number == 0:
-            return line.encode(errors="replace")[:MAX_COPY].decode(errors="ignore"), 1
-        if left < 0:
-            return "\n".join(lines[:number]), number
-    return "\n".join(lines), len(lines)
 
 
 # The editor.
@@ -140,20 +79,10 @@ def editor(environment: Mapping[str, str]) -> list[str]:
 def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
     """Return the command that opens a file at a line, from 1; unknown editors open its start."""
     path = os.path.abspath(file)  # noqa: PTH100 - does not resolve links
-    arguments = _arguments(words)
+    arguments = EDITORS.get(PurePath(words[0]).name.lower().removesuffix(".exe"), ("{path}",))
     if "{path}:{line}" in arguments and ":" in path:  # would be split in the wrong place
         arguments = ("{path}",)
     return [*words, *(part.format(path=path, line=line) for part in arguments)]
-
-
-def takes_line(words: Sequence[str]) -> bool:
-    """Return whether `edit_command` can pass the line to an editor."""
-    return _arguments(words) != ("{path}",)
-
-
-def _arguments(words: Sequence[str]) -> Sequence[str]:
-    name = PurePath(words[0]).name.lower().removesuffix(".exe")
-    return EDITORS.get(name, ("{path}",))
 
 
 def edit_directory(roots: Iterable[Path]) -> Path | None:

@@ -10,14 +10,12 @@ and style several times at startup.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.style import Style
 from textual.app import App
 from textual.color import BLACK, WHITE, Color
-from textual.driver import Driver
-
-from pallas_debug.tui import _textual
+from textual.filter import LineFilter, NoColor
 
 CONTRAST = 4.5
 """Minimum contrast of text with what is behind it: WCAG 2.2, 1.4.3."""
@@ -29,7 +27,6 @@ ROLES = ("primary", "secondary", "accent", "success", "warning", "error")
 STYLES: dict[str, str] = {
     "cursor": "on panel",
     "cursor of focus": "bold on primary-muted",
-    "selected": "on secondary-muted",
     "hit": "bold block-cursor-foreground on warning",
     "comment": "italic text-muted",
     "location": "text-muted",
@@ -45,7 +42,6 @@ STYLES: dict[str, str] = {
 WITHOUT_COLOR: dict[str, str] = {
     "cursor": "underline",
     "cursor of focus": "bold reverse",
-    "selected": "reverse",
     "hit": "bold reverse underline",
 }
 """Styles where colours are not allowed."""
@@ -54,8 +50,9 @@ WITHOUT_COLOR: dict[str, str] = {
 class ThemedApp(App[None]):
     """App whose texts are readable in every theme."""
 
-    def get_driver_class(self) -> type[Driver]:
-        return _textual.drawing_on_terminal(super().get_driver_class())
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        # Textual has shades of grey for NO_COLOR.
+        return [NoColor()] if self.no_color else super().get_line_filters()
 
     def get_css_variables(self) -> dict[str, str]:
         self._styles_known: dict[str, Style] = {}
@@ -79,18 +76,15 @@ def readable(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a theme with text that is readable on each of our backgrounds.
 
     These are the panes, dialogs (`surface`), the line under the cursor (`primary-muted`, and
-    `panel` where the pane has no focus), selected lines (`secondary-muted`), and hits (`warning`,
-    with `block-cursor-foreground`).
+    `panel` where the pane has no focus), and hits (`warning`, with `block-cursor-foreground`).
     """
     back, front = (Color.parse(variables[name]) for name in ("background", "foreground"))
-    primary, secondary = (Color.parse(variables[name]) for name in ("primary", "secondary"))
-    surface = Color.parse(variables["surface"])
+    primary, surface = (Color.parse(variables[name]) for name in ("primary", "surface"))
     behind = {
         "background": back,
         "surface": surface,
         "panel": back.blend(front, 0.08),
         "primary-muted": back.blend(primary, 0.28),
-        "secondary-muted": back.blend(secondary, 0.2),
     }
     found = {name: color.hex6 for name, color in behind.items()}
     shades = list(behind.values())

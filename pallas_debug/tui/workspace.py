@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import PurePath
 
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from pallas_debug.ir.operations import NOISE
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.tui.model.browser import (
     BEFORE,
     DRAWN,
@@ -27,13 +27,14 @@ from pallas_debug.tui.model.browser import (
     TextPlace,
     kernel_name,
 )
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.origins import module_of
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
 from pallas_debug.tui.panes.failure import FailurePane, failing_line
 from pallas_debug.tui.panes.kernels import KernelPane
 from pallas_debug.tui.panes.steps import StepPane
-from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.panes.text import MAX_LINKED, TextPane
 from pallas_debug.tui.shell import Prompt, Shell
 from pallas_debug.tui.widgets.find import FindView
 from pallas_debug.tui.widgets.frame import Frame, frame_of
@@ -70,11 +71,10 @@ class Workspace(Shell):
 
     zoomed: reactive[bool] = reactive(False, init=False)
     diffing: reactive[bool] = reactive(False, init=False)
-    noise: reactive[bool] = reactive(False, init=False)
     sourcing: reactive[bool] = reactive(False, init=False)
 
-    def __init__(self, browser: Browser, *, colors: bool = True) -> None:
-        super().__init__(colors=colors)
+    def __init__(self, browser: Browser) -> None:
+        super().__init__()
         self.browser = browser
         # Attributes, not queries: a key reads them more than a hundred times.
         self.kernels = KernelPane(browser, id="kernels")
@@ -226,8 +226,6 @@ class Workspace(Shell):
         place = self._placed = self.place
         compared = self.compared
         in_text = self.focused in (self.text, self.diff)
-        if place != self._shown_place:
-            self.text.selected_from = self.diff.selected_from = None
         if place is None:
             self.text.show([self._nothing()] if self.entry is None else [], make=None)
         elif compared is not None:
@@ -259,12 +257,17 @@ class Workspace(Shell):
             read=partial(self.browser.lines, place),
         )
 
-    def _text(self, place: TextPlace) -> list[str]:
+    def _text(self, place: TextPlace) -> Sequence[str]:
         """Return the lines of a text, unless a worker computes them."""
         if place.step.label in DRAWN:
             self._compute(place)
             return ["computing…"]
-        return self.browser.lines(place)
+        if self.browser.size(place) <= MAX_LINKED:
+            return self.browser.lines(place)
+        try:
+            return Document(self.browser.file(place).open())
+        except (PallasDebugError, OSError) as error:
+            return str(error).split("\n")
 
     @work(thread=True, exclusive=True, group="stats")
     def _compute(self, place: TextPlace) -> None:
@@ -279,11 +282,6 @@ class Workspace(Shell):
     def watch_diffing(self) -> None:
         if self.is_composed:
             self.show_step()
-
-    def watch_noise(self) -> None:
-        if self.is_composed:
-            self.diff.ignore = () if self.noise else NOISE
-            self.update_status()
 
     def watch_zoomed(self) -> None:
         self.arrange()
@@ -352,8 +350,7 @@ class Workspace(Shell):
             "3 Diff" if shown is self.diff else "3 Text",
             str(self.browser.roots[0]) if self.is_file else " › ".join(parts),
             [
-                shown.where or self.search.status,
-                f"{len(shown.selected):,} selected" if shown.selected else "",
+                shown.where,
                 shown.problem,
                 self.diff.state if shown is self.diff else self.text.origin_text,
                 "" if shown is self.diff else self.text.state,
@@ -369,15 +366,16 @@ class Workspace(Shell):
 
     def _nothing(self) -> str:
         """Reason why no kernel is listed."""
+        if self.browser.entries:
+            return "no kernel matches the filter; press f to change it"
         roots = " and ".join(map(str, self.browser.roots))
         return f"no kernels in {roots}; `pallas-debug dump` creates some"
 
     def _compared(self) -> str:
         base, place = self.base, self.place
-        with_noise = ", with noise" if self.noise else ""
         if self.against == BEFORE or base is None or place is None:
-            return f"what it changed{with_noise}"
-        return f"against {self.browser.label(base, place)}{with_noise}"
+            return "what it changed"
+        return f"against {self.browser.label(base, place)}"
 
     # Layout and focus.
 
@@ -441,12 +439,6 @@ class Workspace(Shell):
 
     def after_prompt(self) -> None:
         self.focus_on(self.shown)
-
-    def on_click(self, event: events.Click) -> None:
-        """Handle a double click like enter."""
-        pane = event.widget
-        if event.chain == 2 and isinstance(pane, LineView) and pane in self.focus_order:
-            self.call_later(self.run_action, "into_pane")
 
 
 def _first_shown(steps: list[KernelStep]) -> KernelStep | None:

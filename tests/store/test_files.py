@@ -160,7 +160,9 @@ def test_a_file_above_the_limit(root: Path) -> None:
         file.truncate(files.MAX_WHOLE + 1)
     with pytest.raises(DumpFormatError) as error:
         DumpFile(path=path, root=root).text()
-    assert "more than the 33,554,432 that are read; `grep` reads larger ones." in str(error.value)
+    assert "more than the 33,554,432 that are read; `browse` and `grep` read larger ones." in str(
+        error.value
+    )
     os.close(DumpFile(path=path, root=root).open())
 
 

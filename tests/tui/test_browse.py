@@ -59,7 +59,7 @@ async def test_keys_move_in_every_pane(raw: Path) -> None:
 
 
 @drive
-async def test_brackets_go_to_what_changed_and_braces_to_any_pass(raw: Path) -> None:
+async def test_brackets_go_to_what_changed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(160, 48)) as pilot:
         await press(pilot, "right_square_bracket", "right_square_bracket")
@@ -67,9 +67,10 @@ async def test_brackets_go_to_what_changed_and_braces_to_any_pass(raw: Path) -> 
         assert changed is not None
         assert changed.changed
         await press(pilot, "left_square_bracket")
-        at = app.steps.cursor
-        await press(pilot, "right_curly_bracket")
-        assert app.steps.cursor == at + 1
+        before = app.steps.current
+        assert before is not None
+        assert before.changed
+        assert app.steps.steps.index(before) < app.steps.steps.index(changed)
 
 
 @pytest.mark.slow
@@ -144,9 +145,6 @@ async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
         signs = {plain(app.diff.prefix(i))[-1:] for i in range(app.diff.count)}
         assert signs == {"", " ", "+", "-"}
         assert plain(app.diff.cells(0)) == "- 01 original   + 03 canonicalize-memory-space"
-        await press(pilot, "i")
-        assert app.noise
-        assert not app.diff.ignore
         await press(pilot, "right_square_bracket")
         assert app.diff.labels[1] == "04 infer-memref-layout"
         await press(pilot, "slash", *"memref", "enter")
@@ -233,7 +231,9 @@ async def test_a_bundle_comes_from_lines_that_do_not_call_each_other(
         assert f"{name}:{own + 1}, {name}:{own + 2}" in status(app)
         assert "←" not in status(app)
         assert app.source.cursor == own
-        await press(pilot, "colon", *f"{name}:{own + 2}", "enter")
+        app.focus_on(app.source)
+        app.source.cursor = own + 1
+        await pilot.pause()
         assert app.source.cursor == own + 1, "the line that was asked for stays chosen"
 
 
@@ -285,5 +285,5 @@ async def test_the_next_target_is_shown_at_the_same_pass(dumps: Path) -> None:
         assert app.target == "v6e"
         assert app.steps.current is not None
         assert app.steps.current.label == step.label
-        await press(pilot, "T")
+        await press(pilot, "t")
         assert app.target == "v5e"

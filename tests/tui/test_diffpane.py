@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import threading
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from pilot import drive, screen_rows, until
 from textual.app import ComposeResult
 
-from pallas_debug.ir.operations import NOISE
 from pallas_debug.tui.panes import diff as diffpane
 from pallas_debug.tui.panes.diff import Compared, DiffPane
 from pallas_debug.tui.theme import ThemedApp
@@ -78,35 +76,6 @@ async def test_every_pass_against_the_next_at_every_size(size: str) -> None:
             assert app.pane.count > 1
 
 
-@pytest.mark.slow
-@drive
-async def test_unified_rows_are_those_of_git() -> None:
-    app = Alone()
-    git = subprocess.run(
-        ["git", "diff", "--no-index", "--patience", str(OLD), str(NEW)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    signs = [line[:1] for line in git.stdout.splitlines()[4:]]
-    async with app.run_test(size=(80, 24)):
-        app.pane.ignore = ()
-        compare(app.pane)
-        prefixes = [plain(app.pane.prefix(n))[-1:] for n in range(app.pane.count)]
-        for sign in "+-":
-            assert abs(prefixes.count(sign) - signs.count(sign)) <= 0.05 * signs.count(sign)
-        assert app.pane.state == f"-{prefixes.count('-'):,} +{prefixes.count('+'):,} lines"
-        old, new = lines_of(OLD), lines_of(NEW)
-        for n in range(app.pane.count):
-            app.pane.cursor = n
-            before, after = app.pane.place
-            text = plain(app.pane.cells(n))
-            if before is not None:
-                assert text == old[before]
-            if after is not None:
-                assert text == new[after]
-
-
 @drive
 async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
     app = Alone()
@@ -146,14 +115,6 @@ async def test_a_location_is_no_change_in_a_line_that_changed() -> None:
             "a.store"
         ]
         assert app.pane.count == 7
-        app.pane.ignore = () if app.pane.ignore else NOISE
-        await pilot.pause()
-        removed, added = app.pane.cursor, app.pane.cursor + 2
-        assert [text for text, look in app.pane.cells(added) if look == "reverse text-success"] == [
-            "a.store",
-            "#loc7",
-        ]
-        assert plain(app.pane.cells(removed)).endswith("f32 loc(#loc1)")
 
 
 @drive
@@ -168,9 +129,6 @@ async def test_renumbered_values_are_not_marked_and_other_operands_are() -> None
             for n in range(app.pane.count)
         ]
         assert [words for words in marked if words] == [["%1"], ["a.e"], ["%4"], ["a.f"]]
-        app.pane.ignore = ()
-        words = [cell for n in range(app.pane.count) for cell in app.pane.cells(n)]
-        assert ("%0", "reverse text-error") in words
 
 
 @drive
@@ -218,7 +176,7 @@ async def test_a_change_beyond_the_edge_is_panned_to() -> None:
 
 
 @drive
-async def test_noise_is_ignored_and_counted_again() -> None:
+async def test_noise_is_ignored() -> None:
     app = Alone()
     async with app.run_test(size=(80, 24)) as pilot:
         old = ["%0 = a.b : i32 loc(#loc1)", "a.c %0"]
@@ -228,15 +186,7 @@ async def test_noise_is_ignored_and_counted_again() -> None:
         assert screen_rows(app)[0].startswith(
             "B is the same as A except for value numbers, locations"
         )
-        app.pane.ignore = () if app.pane.ignore else NOISE
-        await pilot.pause()
-        assert app.pane.state == "-2 +2 lines"
-        app.pane.ignore = () if app.pane.ignore else NOISE
-        assert app.pane.state == "-0 +0 lines, ignoring ssa, loc, attrs"
-        app.pane.ignore = ()
-        show(app.pane, old, old)
-        await pilot.pause()
-        assert screen_rows(app)[0].rstrip() == "B is the same as A."
+        assert app.pane.state == "-0 +0 lines"
 
 
 @drive
@@ -260,7 +210,7 @@ async def test_keys_go_from_change_to_change() -> None:
 
 
 @drive
-async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
+async def test_a_long_diff_is_made_in_a_thread() -> None:
     app = Alone()
     old = [f"%{n} = a.b{n % 7} %{n - 1} : i32" for n in range(6000)]
     new = [f"%{n} = a.b{n % 5} %{n - 1} : i32" for n in range(6000)]
@@ -269,11 +219,6 @@ async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
         assert app.pane.comparing
         assert app.pane.state == "diffing…"
         assert plain(app.pane.cells(0)) == "diffing before with after…"
-        assert app.pane.stop()
-        await pilot.pause()
-        assert screen_rows(app)[0].rstrip() == "Stopped comparing before with after."
-        assert not app.pane.stop()
-        app.pane.ignore = () if app.pane.ignore else NOISE
         await until(pilot, lambda: app.pane.state.startswith("-"))
         assert app.pane.count > 100
         assert "diffing…" in app.states
@@ -281,7 +226,7 @@ async def test_a_long_diff_is_made_in_a_thread_and_can_be_stopped() -> None:
 
 @pytest.mark.slow
 @drive
-async def test_many_bytes_are_read_in_a_thread_and_once() -> None:
+async def test_many_bytes_are_read_in_a_thread() -> None:
     app = Alone()
     threads: list[threading.Thread] = []
 
@@ -296,8 +241,6 @@ async def test_many_bytes_are_read_in_a_thread_and_once() -> None:
         for size, in_thread in ((10, False), (5_000_000, True)):
             threads.clear()
             app.pane.compare(text("A", "x " * size), text("B", "y " * size))
-            await until(pilot, lambda: not app.pane.comparing)
-            app.pane.ignore = () if app.pane.ignore else NOISE
             await until(pilot, lambda: not app.pane.comparing)
             assert [t is not threading.main_thread() for t in threads] == [in_thread] * 2
             assert screen_rows(app)[2].startswith("1   -x x")

@@ -1,4 +1,4 @@
-"""How the editor is started, and what is sent to the terminal's clipboard."""
+"""How the editor is started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from pallas_debug.tui.terminal import UNTRUSTED
 )
 def test_how_editors_are_told_the_line(words: list[str], command: list[str]) -> None:
     assert terminal.edit_command(words, Path("/d/f.py"), 7) == command
-    assert terminal.takes_line(words) == (words != ["ed"])
 
 
 @pytest.mark.parametrize("name", ["-c quit", "+!touch X;echo ", "--", "+1", "a:3", "@x"])
@@ -78,27 +77,3 @@ def test_a_real_vim_obeys_neither_the_name_of_a_folder_nor_a_modeline(
     _, width, path = written.read_text().splitlines()
     assert (width, path) == ("8", str(folder / "text"))
     assert not (tmp_path / "X").exists()
-
-
-def test_what_is_copied_goes_through_tmux_and_screen() -> None:
-    plain = "\x1b]52;c;w6k=\a"
-    assert terminal.copy_sequences("é", {}) == [plain]
-    assert terminal.copy_sequences("é", {"TMUX": "/tmp/x,1,0"}) == [
-        plain,
-        "\x1bPtmux;\x1b\x1b]52;c;w6k=\a\x1b\\",
-    ]
-    (wrapped,) = terminal.copy_sequences("x" * 600, {"STY": "1.pts"})
-    chunks = wrapped.removeprefix("\x1bP").removesuffix("\x1b\\").split("\x1b\\\x1bP")
-    assert len(chunks) == 4
-    assert "".join(chunks) == terminal.copy_sequences("x" * 600, {})[0]
-    assert terminal.copy_sequences("\udc80", {}) == ["\x1b]52;c;Pw==\a"]
-
-
-def test_no_more_is_copied_than_a_terminal_takes() -> None:
-    line = "é" * 1000
-    text, count = terminal.fitting([line] * 100)
-    assert count == 37
-    assert len(text.encode()) <= terminal.MAX_COPY < len(text.encode()) + 2001
-    assert terminal.fitting(["é" * 50_000, "x"]) == ("é" * (terminal.MAX_COPY // 2), 1)
-    assert terminal.fitting(["a", "b"]) == ("a\nb", 2)
-    assert len(terminal.copy_sequences("x" * terminal.MAX_COPY, {})[0]) <= 100_000

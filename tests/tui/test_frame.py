@@ -51,7 +51,7 @@ async def test_every_text_can_be_read_in_every_theme() -> None:
         await press(pilot, "G")
         await until(pilot, lambda: app.steps.changes and app.kernels.runs.whole)
         screens = {
-            "a failure": ("3", "slash", *"vector", "enter", "v", "k"),
+            "a failure": ("3", "slash", *"vector", "enter", "k"),
             "a diff": ("escape", "escape", "1", "g", "plus"),
             "the source": ("d", "o"),
             "the help": ("question_mark",),

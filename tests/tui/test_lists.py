@@ -93,6 +93,24 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
         assert "10,000 of 10,000" in "".join(screen_rows(app))
 
 
+@drive
+async def test_the_kernels_are_filtered() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "f", *"failed")
+        await until(pilot, lambda: app.kernels.count == 2)
+        assert app.kernels.note == "2/3 failed"
+        await press(pilot, "space", *"unal", "enter")
+        assert app.kernels.has_focus
+        assert [entry.name.partition("-")[0] for entry in app.kernels.shown] == ["unaligned"]
+        assert kernel(app) == "unaligned"
+        await press(pilot, "f", *"x", "enter")
+        assert app.entry is None
+        assert app.text.line(0) == "no kernel matches the filter; press f to change it"
+        await press(pilot, "escape")
+        assert (app.kernels.count, app.kernels.note) == (3, "2 failed")
+
+
 @pytest.mark.slow
 @drive
 async def test_two_directories_side_by_side(tmp_path: Path) -> None:
@@ -141,7 +159,7 @@ async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
         await until_idle(pilot, app)
         shutil.rmtree(root)
         await press(pilot, "j", "j", "k", "tab", "j", "G", "R", "escape")
-        await press(pilot, "ctrl+f", *"add", "escape", "escape", "escape")
+        await press(pilot, "ctrl+g", *"add", "escape", "escape", "escape")
         assert app.is_running
 
 
@@ -302,41 +320,19 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         await pilot.pause(0.2)
         golden(app, "search-80x24")
         await press(pilot, "down")
-        at = app.search.groups[1].hits[0]
-        found = f"{at + 1}/{len(app.search.hits)}  {app.search.count} in "
-        await until(pilot, lambda: message(app).strip().startswith(found))
         await press(pilot, "enter")
+        hit = app.search.hits[app.search.groups[1].hits[0]]
         assert app.text.has_focus
         assert "vector.load" in app.text.line(app.text.cursor)
-        assert app.text.cursor == app.search.hits[at].line
+        assert app.text.cursor == hit.line
         assert ("vector.load", "hit") in app.text.cells(app.text.cursor)
-        assert found in status(app)
         await press(pilot, "n")
-        assert app.search.at == at + 1
-        assert app.text.cursor == app.search.hits[at + 1].line
-        await press(pilot, *["N"] * (at + 2))
-        assert app.search.at == len(app.search.hits) - 1
-        assert app.steps.current is not None
-        assert app.steps.current.label.split() == app.search.hits[-1].stage.split("-", 1)
-        await press(pilot, "escape")
-        assert not app.search.active
+        later = [line for line in app.text.hits if line > hit.line]
+        assert app.text.cursor == min(later or app.text.hits)
+        await press(pilot, "ctrl+g")
+        assert app.screen.query_one(Input).value == "vector.load"
+        await press(pilot, "escape", "escape")
         assert "hit" not in {kind for _, kind in app.text.cells(app.text.cursor)}
-
-
-@pytest.mark.slow
-@drive
-async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
-    app = BrowseApp(Browser(LISTED))
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until_idle(pilot, app)
-        await press(pilot, "ctrl+f", *"addf")
-        await until(pilot, lambda: app.search.hits and not app.search.running)
-        assert {hit.entry for hit in app.search.hits} == {app.entry}
-        await press(pilot, "escape", "ctrl+f")
-        assert app.screen.query_one(Input).value == "addf"
-        await press(pilot, "escape", "j", "ctrl+f")
-        assert app.screen.query_one(Input).value == ""
-        assert not app.search.active
 
 
 @pytest.mark.slow

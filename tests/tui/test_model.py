@@ -49,7 +49,7 @@ def test_how_large_a_text_is(two: Browser) -> None:
     assert two.size(place) == len(two.text(place).encode())
     two.path(place).unlink()
     assert two.size(place) == 0
-    assert two.size(replace(place, step=KernelStep(label="error"))) == 0
+    assert two.size(replace(place, step=KernelStep(label="stats"))) == 0
 
 
 def test_what_a_text_is_compared_with(two: Browser) -> None:

@@ -5,10 +5,8 @@ When switching between texts of a kernel, the cursor stays on its operation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import PurePath
 from typing import NamedTuple
 
 from textual import on
@@ -17,14 +15,11 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.render import plural
 from pallas_debug.tui.keys import HEADINGS, action, display_keys, registry
 from pallas_debug.tui.model.browser import BEFORE, TextPlace, kernel_name
-from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.model.origins import moved_to
 from pallas_debug.tui.model.runs import RunEvent
 from pallas_debug.tui.panes.text import TextPane
 from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.workspace import Workspace
-
-_SOURCE = re.compile(r"(?P<file>.*[^:\s]):(?P<line>\d+)")
 
 Go = Callable[[], object]
 
@@ -56,6 +51,15 @@ class MovingActions(Workspace):
     def action_zoom_pane(self) -> None:
         self.zoomed = not self.zoomed
 
+    @action("list.filter", "f", "filter the kernels", priority=True)
+    def action_filter_kernels(self) -> None:
+        self.prompt.ask(
+            "part of the name, failed",
+            value=self.kernels.filter_text,
+            typed=self.kernels.filter,
+            done=lambda _: self.focus_on(self.kernels),
+        )
+
     # Passes and targets.
 
     @action(
@@ -73,11 +77,6 @@ class MovingActions(Workspace):
     def action_move_changed(self, direction: int) -> None:
         self.steps.next_changed(direction)
 
-    @action("pass.previous", "left_curly_bracket", "previous pass", arguments="-1")
-    @action("pass.next", "right_curly_bracket", "next pass", arguments="1")
-    def action_move_pass(self, direction: int) -> None:
-        self.steps.cursor += direction
-
     @action("pass.grew", "plus", "where the pass that added most operations added them")
     def action_show_growth(self) -> None:
         step = self.steps.grew_most
@@ -89,14 +88,13 @@ class MovingActions(Workspace):
         self.diffing = True
         self.focus_on(self.diff)
 
-    @action("target.previous", "T", "previous target", arguments="-1")
-    @action("target.next", "t", "next target", arguments="1")
-    def action_move_target(self, direction: int) -> None:
-        """Show the next or previous target at the same step."""
+    @action("target.next", "t", "next target")
+    def action_next_target(self) -> None:
+        """Show the next target at the same step."""
         if self.entry is None or self.target is None:
             return
         names = [c.target for c in self.browser.stored(self.entry).compilations]
-        self.wanted_target = names[(names.index(self.target) + direction) % len(names)]
+        self.wanted_target = names[(names.index(self.target) + 1) % len(names)]
         self.show_kernel()
 
     # Findings and prints.
@@ -126,9 +124,7 @@ class MovingActions(Workspace):
         if event.source.file != self.browser.source_file(event.entry):
             self.show_message(f"{event.source} is not in the dumped source")
             return
-        self.sourcing = True
-        self.focus_on(self.source)
-        self.source.cursor = event.source.line - 1
+        self._go_to_source(event.source.line)
 
     # Any place, by letters of its name.
 
@@ -147,12 +143,9 @@ class MovingActions(Workspace):
         self.choose("Go to", places, chosen, typed=self._typed_places)
 
     def _typed_places(self, text: str) -> list[Choice[Go]]:
-        """Return the line of the text, or of a Python file, that a text names."""
+        """Return the line of the text that a number names."""
         if text.isdecimal():
             return [Choice(f"line {text}", partial(self._go_to_line, int(text)), "this text")]
-        if place := _SOURCE.fullmatch(text):
-            go = partial(self._go_to_source, place["file"], int(place["line"]))
-            return [Choice(text, go, "Python line")]
         return []
 
     def _places(self) -> Iterator[Choice[Go]]:
@@ -160,19 +153,18 @@ class MovingActions(Workspace):
             kind = "pass" if step.pass_ else "stage"
             yield Choice(step.label, partial(self.go_to_step, step), kind)
         for entry in self.browser.entries:
-            label, row = self.kernels.list.label(entry), self.kernels.list.known(entry)
-            failed = " failed" if row and row.mark == FAILED else ""
-            yield Choice(label + failed, partial(self.go_to_kernel, entry), "kernel")
+            label = self.kernels.list.label(entry)
+            yield Choice(label, partial(self.go_to_kernel, entry), "kernel")
         if self.entry is None:
             return
         for compilation in self.browser.stored(self.entry).compilations:
             yield Choice(
                 compilation.target, partial(self._go_to_target, compilation.target), "target"
             )
-        if file := self.browser.source_file(self.entry):
+        if self.browser.source_file(self.entry):
             for number, text in enumerate(self.browser.source_lines(self.entry), 1):
                 if text.strip():
-                    go = partial(self._go_to_source, file, number)
+                    go = partial(self._go_to_source, number)
                     yield Choice(f"{number}  {text.strip()}", go, "Python line")
 
     def _actions(self) -> Iterator[Choice[Go]]:
@@ -192,27 +184,11 @@ class MovingActions(Workspace):
         self.wanted_target = target
         self.show_kernel()
 
-    def _go_to_source(self, file: str, line: int) -> None:
-        """Show a line of the Python source, and mark the operations that come from it."""
-        origins = self.text.origins
-        files = sorted({name for name, _ in origins if _is_path(name, file)})
-        own = self.browser.source_file(self.entry) if self.entry else None
-        if own is not None and _is_path(own, file):
-            self.sourcing = True
-            self.source.cursor = line - 1
-        elif not files:
-            self.show_message(f"nothing in this text comes from a file {file!r}")
-            return
-        made = sorted({at for name in files for at in origins.get((name, line), ())})
-        if not made:
-            lines = sorted({number for name, number in origins if name in files})
-            near = min(lines, key=lambda number: abs(number - line), default=None)
-            hint = f"; try line {near}" if near else ""
-            self.show_message(f"nothing in this text comes from {file}:{line}{hint}")
-            return
-        self.text.mark_origin(made)
-        self.text.go_to(made[0])
-        self.show_message(f"{plural(len(made), 'line')} from {file}:{line}")
+    def _go_to_source(self, line: int) -> None:
+        """Show a line of the Python source, and the operations that come from it."""
+        self.sourcing = True
+        self.focus_on(self.source)
+        self.source.cursor = line - 1
 
     # From text to text at the same operation.
 
@@ -266,9 +242,3 @@ class _Anchor(NamedTuple):
     place: TextPlace
     module: Module
     line: int
-
-
-def _is_path(name: str, typed: str) -> bool:
-    """Return whether the typed text is this path, or the end of it."""
-    wanted = PurePath(typed).parts
-    return bool(wanted) and PurePath(name).parts[-len(wanted) :] == wanted

@@ -9,10 +9,11 @@ from textual import work
 from textual.worker import get_current_worker
 
 from pallas_debug.ir.operations import NOISE, Module
+from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import BEFORE, Against, KernelStep, TextPlace, kernel_name
 from pallas_debug.tui.model.origins import MAX_FOLLOWED, followed, is_followed
-from pallas_debug.tui.model.search import Job, Scope, TextHit, query_of, step_of
+from pallas_debug.tui.model.search import Job, TextHit, step_of
 from pallas_debug.tui.model.trail import Loader, TrailRow, trail_rows
 from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.workspace import Workspace
@@ -32,37 +33,22 @@ class ViewingActions(Workspace):
     @action("search.previous", "N", "previous hit", arguments="-1")
     @action("search.next", "n", "next hit", arguments="1")
     def action_move_hit(self, direction: int) -> None:
-        """Go to the next or previous hit in the text, or else in the search over many texts."""
-        if self.shown.where or not self.search.active:
-            self.shown.next_hit(direction)
-            self.update_status()
-            return
-        if found := self.search.next(direction):
-            self._open_hit(found)
+        self.shown.next_hit(direction)
+        self.update_status()
 
-    @action("search.all", "ctrl+g", "search all kernels", arguments="'all'")
-    @action("search.kernel", "ctrl+f", "search all passes of the kernel", arguments="'kernel'")
-    def action_search_dumps(self, scope: Scope) -> None:
+    @action("search.all", "ctrl+g", "search all passes of all kernels")
+    def action_search_dumps(self) -> None:
         from pallas_debug.tui.panes.searching import SearchScreen  # slows the start
 
         entry = self.entry
         if entry is None:
             return
-        if self.search.scope != scope or (scope == "kernel" and self.search.entry != entry):
-            self.search.clear()
-        self.search.scope = scope
 
         def begin(text: str) -> None:
-            self._run_search(self.search.begin(text, scope, entry))
+            self._run_search(self.search.begin(text, entry))
 
-        where = entry.name if scope == "kernel" else f"{len(self.browser.entries):,} kernels"
-        screen = SearchScreen(
-            self.search,
-            f"search in {where}",
-            begin=begin,
-            opened=self._open_hit,
-        )
-        self.push_screen(screen)
+        title = f"search in {plural(len(self.browser.entries), 'kernel')}"
+        self.push_screen(SearchScreen(self.search, title, begin=begin, opened=self._open_hit))
 
     @work(thread=True, exclusive=True, group="search")
     def _run_search(self, job: Job) -> None:
@@ -79,8 +65,8 @@ class ViewingActions(Workspace):
         self.wanted_target = target or self.wanted_target
         self.go_to_kernel(found.entry)
         self.go_to_step(step)
+        self.text.search(self.search.text)
         self.text.go_to(found.line)
-        self.text.mark(query_of(self.search.text)[0])
         self.focus_on(self.text)
         self.update_status()
 
@@ -217,10 +203,6 @@ class ViewingActions(Workspace):
         if is_shown and self.diffing and step != place.step:
             self.go_to_step(step)
             self.show_message(f"{step.label} is the first text with other operations")
-
-    @action("diff.noise", "i", "count noise as change: value numbers, locations, attribute order")
-    def action_toggle_noise(self) -> None:
-        self.noise = not self.noise
 
     @action("diff.previous", "less_than_sign", "previous change", arguments="-1")
     @action("diff.next", "greater_than_sign", "next change", arguments="1")

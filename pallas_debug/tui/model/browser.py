@@ -27,9 +27,6 @@ from pallas_debug.store.texts import ASSEMBLY, LOG, OF_GPU, OF_SCHEDULE
 CACHED = 256
 """Maximum number of kernels whose documents are cached."""
 
-ERROR = "error"
-"""Label of the step that says why a kernel failed."""
-
 STATS = "stats"
 """Label of the step with a kernel's statistics."""
 
@@ -88,7 +85,7 @@ class KernelStep:
     @property
     def of_kernel(self) -> bool:
         """True if the step's text is a form of the kernel, not a message or a log."""
-        return self.label not in (ERROR, STATS, LOG, *TABLES)
+        return self.label not in (STATS, LOG, *TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +210,6 @@ class Browser:
         if any(text.stage == "bundles" for text in beside):
             steps.append(KernelStep(label=STATS))
         steps += [KernelStep(label=text.stage, file=text.path) for text in beside]
-        if self.failure(entry, target) is not None or compilation.problem:
-            steps.append(KernelStep(label=ERROR))
         return steps
 
     def file(self, place: TextPlace) -> DumpFile:
@@ -252,22 +247,12 @@ class Browser:
 
     def text(self, place: TextPlace) -> str:
         """Return a text, or the reason why it cannot be read."""
-        if place.step.label == ERROR:
-            return self._error(place)
         if place.step.label in DRAWN and (drawn := self._drawn(place)):
             return drawn
         try:
             return self.file(place).text()
         except (OSError, PallasDebugError) as error:
             return str(error)
-
-    def _error(self, place: TextPlace) -> str:
-        compilation = self.compilation(place.entry, place.target)
-        failure = self.failure(place.entry, place.target)
-        if failure is None:
-            return (compilation.problem if compilation else None) or "it compiled"
-        where = f"\n{failure.source}" if failure.source else ""
-        return f"{failure.type} at {failure.stage}{where}\n\n{failure.message}"
 
     def _drawn(self, place: TextPlace) -> str:
         """Return statistics, or a table of the schedule; empty if it cannot be read."""

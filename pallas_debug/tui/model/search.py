@@ -1,7 +1,7 @@
-"""Search over many texts: the passes of a kernel, or all kernels.
+"""Search over the texts of all kernels.
 
 The search runs in a worker thread and can be stopped at any time. Hits are kept after their list is
-closed, for `n` and `N`. All hits are counted; the first ones are listed.
+closed. All hits are counted; the first ones are listed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallas_debug.errors import PatternError
 from pallas_debug.ir.patterns import Query
@@ -21,8 +21,6 @@ from pallas_debug.tui.model.browser import Browser, Entry, KernelStep
 
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit
-
-Scope = Literal["kernel", "all"]
 
 _NOISE = re.compile(rb" loc\(.*"), re.compile(rb"/\*.*?\*/"), re.compile(rb"%[\w.$-]+")
 """Parts of a line that differ between texts with the same operations.
@@ -88,14 +86,12 @@ class DumpSearch:
       texts: number of texts with a hit.
       searched: number of texts searched.
       problems: number of texts that could not be read.
-      at: index of the current hit; -1 before the first.
+      at: index of the hit under the cursor; -1 before the first.
     """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._lock = threading.Lock()
-        self.scope: Scope = "all"
-        self.entry: Entry | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -122,23 +118,15 @@ class DumpSearch:
         self.stopped = self.stopped or ran
         return ran
 
-    def dismiss(self) -> bool:
-        """Stop a running search, or drop its hits; return whether there was one."""
-        if self.stop():
-            return True
-        was_active = self.active
-        self.clear()
-        return was_active
-
-    def begin(self, text: str, scope: Scope, entry: Entry | None) -> Job:
+    def begin(self, text: str, entry: Entry) -> Job:
         """Set what to search for; return the search, to be run in a worker.
 
         Args:
           text: a regular expression, or literal text if it is not a valid one.
-          entry: the kernel to search, or to start from.
+          entry: the kernel to start from.
         """
         self.clear()
-        self.text, self.scope, self.entry = text, scope, entry
+        self.text = text
         if not text:
             return lambda stopped: None
         query, _ = query_of(text)
@@ -148,7 +136,7 @@ class DumpSearch:
             query, entry, lambda: stopped() or self._token is not token
         )
 
-    def _run(self, query: Query, entry: Entry | None, stopped: Callable[[], bool]) -> None:
+    def _run(self, query: Query, entry: Entry, stopped: Callable[[], bool]) -> None:
         from pallas_debug.ir import search
 
         throttle = Throttle()
@@ -225,15 +213,12 @@ class DumpSearch:
         group.texts.append((text.target, text.stage))
 
     def _texts(
-        self, entry: Entry | None, stopped: Callable[[], bool]
+        self, entry: Entry, stopped: Callable[[], bool]
     ) -> Iterator[tuple[Entry, StoredText]]:
-        """Yield the texts to search: of one kernel, or of all kernels starting from it."""
-        entries = [entry] if entry is not None else []
-        if self.scope == "all":
-            listed = self._browser.entries
-            at = listed.index(entry) if entry in listed else 0
-            entries = [*listed[at:], *listed[:at]]
-        for of in entries:
+        """Yield the texts of all kernels, starting from one."""
+        listed = self._browser.entries
+        at = listed.index(entry)
+        for of in (*listed[at:], *listed[:at]):
             if stopped():
                 return
             for text in self._browser.texts(of):
@@ -241,29 +226,18 @@ class DumpSearch:
 
     @property
     def status(self) -> str:
-        """Status text: `3/7  41 in 12 texts, 1,204 searched`."""
+        """Status text: `41 in 12 texts, 1,204 searched`."""
         if not self.active:
             return ""
-        at = f"{self.at + 1:,}/{len(self.hits):,}  " if self.at >= 0 else ""
         state = ", searching" if self.running else ", stopped" if self.stopped else ""
         listed = len(self.hits)
         first = f", the first {listed:,} listed" if self.count >= MAX_LISTED else ""
         broken = f", {self.problems:,} cannot be read" if self.problems else ""
         texts = "text" if self.texts == 1 else "texts"
         return (
-            f"{at}{self.count:,} in {self.texts:,} {texts}, {self.searched:,} searched"
+            f"{self.count:,} in {self.texts:,} {texts}, {self.searched:,} searched"
             f"{broken}{first}{state}"
         )
-
-    def next(self, direction: int) -> TextHit | None:
-        """Go to the next or previous listed hit, wrapping around; None if there is none."""
-        if not self.hits:
-            return None
-        if self.at < 0:
-            self.at = 0 if direction > 0 else len(self.hits) - 1
-        else:
-            self.at = (self.at + direction) % len(self.hits)
-        return self.hits[self.at]
 
 
 def query_of(text: str) -> tuple[Query, str]:

@@ -6,11 +6,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -33,9 +32,6 @@ _KEY_COLUMNS = 14
 class ResultList(LineView, can_focus=False):
     """List of a `ListScreen`, which handles the keys that move the cursor."""
 
-    class ResultClicked(Message):
-        """Message: a line was double-clicked."""
-
     def __init__(self, draw: Callable[[int, int], Cells]) -> None:
         super().__init__()
         self._draw = draw
@@ -57,11 +53,6 @@ class ResultList(LineView, can_focus=False):
     @property
     def is_active(self) -> bool:
         return True
-
-    def on_click(self, event: events.Click) -> None:
-        super().on_click(event)
-        if event.chain == 2:
-            self.post_message(self.ResultClicked())
 
 
 class ListScreen(ModalScreen[T | None], Generic[T]):
@@ -129,7 +120,6 @@ class ListScreen(ModalScreen[T | None], Generic[T]):
         self.dismiss()
 
     @on(Input.Submitted)
-    @on(ResultList.ResultClicked)
     def _open_current(self) -> None:
         if self.listed.count:
             self.open(self.listed.cursor)

@@ -6,7 +6,6 @@ Signs in front of lines and reversed words mark the changes; colour only helps.
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import re
 from collections import Counter
@@ -17,11 +16,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Literal
 
 from textual import work
-from textual.reactive import reactive
 from textual.strip import Strip
 
 from pallas_debug.findings.facts import line_text
-from pallas_debug.ir.operations import NOISE, Module, Noise, name_of, read_line
+from pallas_debug.ir.operations import NOISE, Module, name_of, read_line
 from pallas_debug.model import SourceLine
 from pallas_debug.tui.widgets.cells import (
     MAX_LINE,
@@ -96,13 +94,10 @@ class DiffRows:
       growth: Python line from which the new text has most operations more, and how many; or None.
     """
 
-    def __init__(
-        self, diff: engine.Diff, texts: Sequence[Sequence[str]], ignore: Sequence[Noise]
-    ) -> None:
+    def __init__(self, diff: engine.Diff, texts: Sequence[Sequence[str]]) -> None:
         from pallas_debug.ir.match import Budget
 
         self.diff = diff
-        self._ignore = ignore
         self._modules = [Module(lines, diff.kind) for lines in texts]
         budget = Budget()
         # For each change, by its start, the pairs of old and new lines.
@@ -154,9 +149,8 @@ class DiffRows:
         return row.text if row.new is None else new[row.new]
 
     def shown(self, row: DiffRow) -> str:
-        """Return the text of a line as it is drawn, without the noise that is ignored."""
-        text = self.text(row)[:MAX_LINE]
-        return plain(without_locations(spans(text))) if "loc" in self._ignore else text
+        """Return the text of a line as it is drawn, without locations."""
+        return plain(without_locations(spans(self.text(row)[:MAX_LINE])))
 
     def source(self, row: DiffRow) -> SourceLine | None:
         """Return the innermost Python line of a removed or added line."""
@@ -202,12 +196,11 @@ class DiffRows:
     def _renamed(self) -> dict[str, str]:
         """Names of values in the new text, by their names in the old one."""
         found: dict[str, str] = {}
-        if "ssa" in self._ignore:
-            old, new = self.diff.old.lines, self.diff.new.lines
-            for change in self.diff.changes:
-                for a, b in self._paired(change):
-                    if a is not None and b is not None:
-                        found.update(zip(self._results(old[a]), self._results(new[b])))  # noqa: B905
+        old, new = self.diff.old.lines, self.diff.new.lines
+        for change in self.diff.changes:
+            for a, b in self._paired(change):
+                if a is not None and b is not None:
+                    found.update(zip(self._results(old[a]), self._results(new[b])))  # noqa: B905
         return found
 
     def _results(self, text: str) -> list[str]:
@@ -255,14 +248,11 @@ class Compared:
 
 
 class _Stopped(Exception):
-    pass
+    """Another diff is wanted."""
 
 
 class DiffPane(FindView):
     """Pane with the diff of two texts."""
-
-    ignore: reactive[tuple[Noise, ...]] = reactive(NOISE)
-    """Kinds of noise that are not shown as changes."""
 
     class DiffChanged(ViewMessage):
         """Message: the diff changed, or is being computed: `state`, `count`."""
@@ -285,7 +275,7 @@ class DiffPane(FindView):
     def compare(self, old: Compared, new: Compared) -> None:
         """Show the changes from one text to another."""
         self._texts = (old, new)
-        self._read = functools.cache(lambda: (old.read(), new.read()))  # reused with other settings
+        self._read = lambda: (old.read(), new.read())
         self._compare()
 
     @property
@@ -305,9 +295,7 @@ class DiffPane(FindView):
         """Summary such as `-12 +8 lines`, or the progress of the diff."""
         if self._diff is None:
             return self._note or "diffing…"
-        ignored = f", ignoring {', '.join(self.ignore)}" if self.ignore else ""
-        found = self._diff.diff
-        return f"-{found.removed:,} +{found.added:,} lines{ignored}"
+        return f"-{self._diff.diff.removed:,} +{self._diff.diff.added:,} lines"
 
     @property
     def place(self) -> tuple[int | None, int | None]:
@@ -333,19 +321,7 @@ class DiffPane(FindView):
         if found is not None:
             self.cursor = found
 
-    def stop(self) -> bool:
-        """Stop computing the diff; return whether it was being computed."""
-        if not self.comparing:
-            return False
-        self._stop.set()
-        old, new = self.labels
-        self._show_note(f"Stopped comparing {old} with {new}.")
-        return True
-
     # Computing the diff.
-
-    def watch_ignore(self) -> None:
-        self._compare()
 
     def on_mount(self) -> None:
         self._compare()
@@ -389,7 +365,7 @@ class DiffPane(FindView):
 
         texts = self._read()
         tick()
-        return DiffRows(engine.diff(*texts, ignore=self.ignore, tick=tick), texts, self.ignore)
+        return DiffRows(engine.diff(*texts, ignore=NOISE, tick=tick), texts)
 
     def _show_note(self, note: str) -> None:
         self._note = note
@@ -416,8 +392,8 @@ class DiffPane(FindView):
 
         old, new = self.labels
         if not changes:
-            noise = " except for value numbers, locations and the order of attributes"
-            same = f"{new} is the same as {old}{noise if self.ignore else ''}."
+            noise = "value numbers, locations and the order of attributes"
+            same = f"{new} is the same as {old} except for {noise}."
             self._show([DiffRow(tag="note", text=same)])
             return
         operations = self._diff.operations()

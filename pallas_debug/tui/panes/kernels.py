@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from textual import work
 from textual.worker import get_current_worker
@@ -26,6 +27,12 @@ FEW = 500
 _MIN_NAME = 10
 """Minimum number of cells for a name, even if its targets then do not fit."""
 
+FILTER_FAILED = "failed"
+"""Word of the filter for kernels that failed."""
+
+TICK = 0.5
+"""Seconds between progress reports."""
+
 SWITCH_INTERVAL = 0.001
 """Maximum seconds for which a busy worker may block the UI thread's use of the interpreter."""
 
@@ -46,6 +53,8 @@ class KernelPane(ListPane):
         self._browser = browser
         self.list = KernelList(browser)
         self.runs = Runs(browser)
+        self.shown = browser.entries
+        self.filter_text = ""
         self._unread: list[Entry] = []
 
     def on_mount(self) -> None:
@@ -58,30 +67,65 @@ class KernelPane(ListPane):
 
     @property
     def count(self) -> int:
-        return len(self._browser.entries)
+        return len(self.shown)
 
     @property
     def current(self) -> Entry | None:
         """Kernel under the cursor."""
-        return self._browser.entries[self.cursor] if self.count else None
+        return self.shown[self.cursor] if self.count else None
 
     def select(self, entry: Entry) -> None:
         """Move the cursor to a kernel, without a message: the caller shows the kernel."""
-        self.changed(keep=self._browser.entries.index(entry))
+        if entry not in self.shown:
+            self.filter("")
+        self.changed(keep=self.shown.index(entry))
+
+    # Filter.
+
+    def filter(self, text: str) -> None:
+        """Show only kernels with all of these words; `failed` is one of those that failed."""
+        self.filter_text = text.strip()
+        if FILTER_FAILED in self.filter_text.split() and not self.list.whole:
+            self._read_rows()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        before, words = self.current, self.filter_text.lower().split()
+        entries = self._browser.entries
+        self.shown = [e for e in entries if self._has(e, words)] if words else entries
+        self.changed(keep=self.shown.index(before) if before in self.shown else 0)
+        if self.current != before:
+            self.post_message(self.Moved(self))
+        parts = []
+        if words:
+            parts.append(f"{self.count:,}/{len(entries):,} {self.filter_text}")
+            parts += ["reading"] * (FILTER_FAILED in words and not self.list.whole)
+        elif self.list.failures:
+            parts.append(f"{self.list.failures:,} failed")
+        self.note = "  ".join(parts)
+
+    def _has(self, entry: Entry, words: list[str]) -> bool:
+        row, name = self.list.known(entry), entry.name.lower()
+        is_failed = row is not None and row.mark == FAILED
+        return all(word in name or (word == FILTER_FAILED and is_failed) for word in words)
 
     # Reading in the background.
 
-    @work(thread=True, group="rows")
+    @work(thread=True, exclusive=True, group="rows")
     def _read_rows(self) -> None:
-        """Read the rows of all kernels, to count the failures."""
+        """Read the rows of all kernels, to find the failures."""
         worker = get_current_worker()
-        self.list.read_all(lambda: worker.is_cancelled)
-        if not worker.is_cancelled:
-            self.call_later(self._rows_read)
+        reported = time.monotonic()
 
-    def _rows_read(self) -> None:
-        self.note = f"{self.list.failures:,} failed" if self.list.failures else ""
-        self.refresh()
+        def stopped() -> bool:
+            nonlocal reported
+            if time.monotonic() - reported > TICK and not worker.is_cancelled:
+                reported = time.monotonic()
+                self.call_later(self._arrange)
+            return worker.is_cancelled
+
+        self.list.read_all(stopped)
+        self.call_later(self._arrange)
 
     @work(thread=True, exclusive=True, group="runs")
     def _read_runs(self) -> None:
@@ -110,7 +154,7 @@ class KernelPane(ListPane):
         return row
 
     def cells(self, line: int) -> Cells:
-        entry = self._browser.entries[line]
+        entry = self.shown[line]
         row = self._row(entry)
         mark = row.mark if row else "…"
         before: Cells = [(f"{mark} ", _STYLES.get(mark, "text-muted"))]

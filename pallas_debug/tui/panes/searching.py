@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from textual import on
 from textual.timer import Timer
@@ -11,15 +11,18 @@ from textual.widgets import Input
 
 from pallas_debug.render import plural
 from pallas_debug.tui.model.search import DumpSearch, HitGroup, TextHit
-from pallas_debug.tui.panes.dialogs import ListScreen, ResultList
+from pallas_debug.tui.panes.dialogs import ListScreen
 from pallas_debug.tui.widgets.cells import (
     Cells,
+    between,
+    cells,
     fitted,
     plain,
     spans,
     visible,
     without_locations,
 )
+from pallas_debug.tui.widgets.lists import LineList
 
 TICK = 0.1
 """Seconds between updates of the list."""
@@ -28,22 +31,19 @@ DEBOUNCE = 0.15
 """Seconds without typing before a search starts."""
 
 
-class Preview(ResultList, can_focus=False):
-    """View of the hits of a group, each in its line."""
+PREVIEWED = 6
+"""Number of hits of a group that are previewed."""
 
-    @property
-    def is_active(self) -> bool:
-        return False
 
-    def cells(self, line: int) -> Cells:
-        return self._draw(line, self.columns)
+class Preview(LineList, can_focus=False):
+    """View of the first hits of a group, each in its whole line."""
 
 
 class SearchScreen(ListScreen[None]):
     """Screen for a search over many texts, run while the user types.
 
-    Hits are grouped by kernel, and by texts that have the same ones. All hits of the group under
-    the cursor are shown below.
+    Hits are grouped by kernel, and by texts that have the same ones. The first hits of the group
+    under the cursor are shown below.
 
     Args:
       begin: starts a search.
@@ -66,7 +66,7 @@ class SearchScreen(ListScreen[None]):
         self._rows: list[HitGroup | None] = []
         """Groups, and None for the row of a kernel above its groups."""
         self._listed = 0
-        self._preview = Preview(self._draw_hit)
+        self._preview = Preview()
 
     def on_mount(self) -> None:
         self.query_one("#results").mount(self._preview, before="#summary")
@@ -103,7 +103,7 @@ class SearchScreen(ListScreen[None]):
         group = self._group(self.listed.cursor)
         search.at = group.hits[0] if group is not None else -1
         self.show_summary(search.status or "type to search; enter opens a hit, then n and N")
-        self._preview.grow(len(group.hits) if group is not None else 0)
+        self._preview.show(list(self._rows_of(group)) if group is not None else [])
 
     def _list_groups(self) -> None:
         """List the groups below their kernels."""
@@ -132,16 +132,20 @@ class SearchScreen(ListScreen[None]):
             ]
         room = min(max(width * 2 // 5, 12), 60)
         place = _place_of(group)
-        cells: Cells = [(f"  {fitted(visible(place), room)}", "text-muted")]
-        cells.append((f"{group.count:>6} ", "text-muted"))
-        return [*cells, *_around(self._search.hits[group.hits[0]], width - room - 9)]
+        parts: Cells = [(f"  {fitted(visible(place), room)}", "text-muted")]
+        parts.append((f"{group.count:>6} ", "text-muted"))
+        return [*parts, *_around(self._search.hits[group.hits[0]], width - room - 9)]
 
-    def _draw_hit(self, line: int, width: int) -> Cells:
-        group = self._group(self.listed.cursor)
-        if group is None or line >= len(group.hits):
-            return []
-        hit = self._search.hits[group.hits[line]]
-        return [(f"{hit.line + 1:>8}  ", "text-muted"), *_around(hit, width - 10)]
+    def _rows_of(self, group: HitGroup) -> Iterator[Cells]:
+        """Yield the rows of the first hits of a group."""
+        width = max(self._preview.columns, 20)
+        for hit in self._search.hits[group.hits.start : group.hits.stop][:PREVIEWED]:
+            before, match, after = hit.parts
+            after = plain(without_locations(spans(after)))
+            number = (f"{hit.line + 1:>8}  ", "text-muted")
+            parts = [number, (before.lstrip(), ""), (match, "hit"), (after, "")]
+            length = sum(cells(text) for text, _ in parts)
+            yield from (between(parts, at, at + width) for at in range(0, length, width))
 
     def open(self, line: int) -> None:
         group = self._group(line)

@@ -20,6 +20,7 @@ from textual.reactive import reactive
 from pallas_debug.findings.facts import line_text
 from pallas_debug.ir.operations import Kind, Module, guess_kind, read_line
 from pallas_debug.model import SourceLine
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.widgets.cells import (
     MAX_LINE,
     Cells,
@@ -38,6 +39,8 @@ AT_ONCE = 5_000
 """Maximum number of lines to parse before the text is drawn."""
 
 _HEAD = 60
+_FIRST = 5_000
+"""Number of first lines in which the function is looked for."""
 
 HEAT = "▁▂▃▄▅▆▇█"
 
@@ -106,7 +109,10 @@ class TextPane(FindView):
           make: parses the lines of a text of a certain kind; None for a message.
         """
         self.lines = lines
-        self._length = sum(map(len, lines)) + len(lines)
+        if isinstance(lines, Document):
+            self._length = lines.size
+        else:
+            self._length = sum(map(len, lines)) + len(lines)
         self._make = make
         self._heat, self._notes = {}, {}
         self.set_reactive(TextPane.panned, 0)
@@ -156,7 +162,7 @@ class TextPane(FindView):
 
     def _function(self) -> int:
         """Return the line at which a module's first function begins; 0 for other texts."""
-        numbered = enumerate(self.lines if self._kind == "mlir" else ())
+        numbered = enumerate(self.lines[:_FIRST] if self._kind == "mlir" else ())
         return next((n for n, line in numbered if "func.func @" in line), 0)
 
     def go_to(self, line: int) -> None:
@@ -202,7 +208,8 @@ class TextPane(FindView):
 
     def _arrange(self) -> None:
         """Arrange the lines in rows."""
-        is_hidden = self._kind == "mlir" and not self.locations
+        is_small = self._length <= MAX_LINKED
+        is_hidden = self._kind == "mlir" and is_small and not self.locations
         self._rows = None
         if is_hidden or self._rows_below:
             self._rows = [
@@ -240,7 +247,6 @@ class TextPane(FindView):
 
     def cells(self, line: int) -> Cells:
         text = self.line(line)
-        rest = len(self.lines[line]) - MAX_LINE
         # Most characters take a cell: highlight slightly more than fits on the screen.
         seen = self.columns + self.panned + 256
         parts: Cells = list(spans(text[:seen]))
@@ -250,8 +256,8 @@ class TextPane(FindView):
             parts = without_locations(parts)
         if text[seen:]:
             parts.append((text[seen:], ""))
-        if rest > 0:
-            parts.append((f" … {rest:,} more characters", "comment"))
+        if len(text) == MAX_LINE:
+            parts.append((" …", "comment"))
         return parts
 
     def _value_marks(self, line: int, text: str) -> list[Mark]:

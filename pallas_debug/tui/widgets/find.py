@@ -1,25 +1,34 @@
-"""Incremental search in a view of lines in memory."""
+"""Incremental search in a view of lines; in a thread where they are those of a large file."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from textual import work
+from textual.worker import get_current_worker
 
 from pallas_debug.ir.patterns import Pattern, Query, spans_of
 from pallas_debug.ir.search import finder
+from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.model.document import Document
 from pallas_debug.tui.model.search import query_of
 from pallas_debug.tui.widgets.cells import Mark
 from pallas_debug.tui.widgets.lineview import LineView, ViewMessage
 
 
-def hits_in(lines: Sequence[str], query: Query) -> Iterator[int]:
-    """Yield the lines with a hit, from 0."""
-    data = "\n".join(lines).encode(errors="replace")
-    line = position = 0
-    for start, _ in finder(query)(data, len(data)):
-        line += data.count(b"\n", position, start)
-        position = start
-        yield line
+def hits_in(pieces: Iterable[bytes], query: Query) -> Iterator[list[int]]:
+    """Yield the lines with a hit, from 0, for each piece of a text."""
+    find, line = finder(query), 0
+    for data in pieces:
+        position = 0
+        found: list[int] = []
+        for start, _ in find(data, len(data)):
+            line += data.count(b"\n", position, start)
+            position = start
+            found.append(line)
+        line += data.count(b"\n", position)
+        yield found
 
 
 class FindView(LineView):
@@ -38,6 +47,8 @@ class FindView(LineView):
         """Lines with a hit, in order."""
         self._pattern: Pattern | None = None
         self._from = self._landed = 0
+        self.searching = False
+        """Whether there may be more hits."""
 
     def search(self, text: str | None) -> None:
         """Search for a text; without one, end the search.
@@ -49,16 +60,46 @@ class FindView(LineView):
             self._from = self.cursor
         self.sought, self.problem = query_of(text) if text else (None, "")
         self._pattern = self.sought.compiled() if self.sought else None
-        self.find()
-        if self.sought is not None:
-            first = self.hits[0] if self.hits else self._from
+        self.find(is_typed=True)
+
+    def find(self, *, is_typed: bool = False) -> None:
+        """Find the hits in lines that changed, or of an expression that was typed."""
+        if self.is_running:
+            self.workers.cancel_group(self, "find")
+        lines, query = self.lines, self.sought
+        self.searching = query is not None and isinstance(lines, Document)
+        if query is not None and isinstance(lines, Document):
+            self._find_in_background(lines, query, is_typed)
+            self._take_hits([], False)
+            return
+        data = "\n".join(lines).encode(errors="replace") if query else b""
+        hits = hits_in([data], query) if query else ()
+        self._take_hits([hit for found in hits for hit in found], is_typed)
+
+    @work(thread=True, exclusive=True, group="find")
+    def _find_in_background(self, lines: Document, query: Query, is_typed: bool) -> None:
+        worker, throttle = get_current_worker(), Throttle()
+        hits: list[int] = []
+        for found in hits_in(lines.pieces(), query):
+            if worker.is_cancelled:
+                return
+            hits += found
+            throttle.rest()
+        self.app.call_from_thread(self._take_found, query, hits, is_typed)
+
+    def _take_found(self, query: Query, hits: list[int], is_typed: bool) -> None:
+        if query is self.sought:
+            self.searching = False
+            self._take_hits(hits, is_typed)
+
+    def _take_hits(self, hits: list[int], is_typed: bool) -> None:
+        """Show the hits; of a typed expression, go to the first."""
+        self.hits = hits
+        if is_typed and self.sought is not None:
+            first = hits[0] if hits else self._from
             found = self._beyond(self._from - 1, 1)
             self.cursor = first if found is None else found
         self._landed = self.cursor
-
-    def find(self) -> None:
-        """Find the hits in lines that changed."""
-        self.hits = list(hits_in(self.lines, self.sought)) if self.sought else []
         self.refresh()
         self.post_message(self.Found(self))
 
@@ -75,13 +116,7 @@ class FindView(LineView):
         if self.sought is None:
             return ""
         before = bisect.bisect_right(self.hits, self.cursor)
-        return f"{before}/{len(self.hits)}"
-
-    def mark(self, query: Query | None) -> None:
-        """Highlight the hits of another search, unless this view is being searched."""
-        if self.sought is None:
-            self._pattern = query.compiled() if query is not None else None
-            self.refresh()
+        return "searching" if self.searching else f"{before}/{len(self.hits)}"
 
     def found_in(self, text: str) -> list[Mark]:
         """Return the hits in a text that is about to be drawn."""

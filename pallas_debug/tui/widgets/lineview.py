@@ -96,8 +96,6 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     cursor: reactive[int] = reactive(0, repaint=False)  # its watcher refreshes what changes
     panned: reactive[int] = reactive(0)
     """Number of cells scrolled off to the left."""
-    selected_from: reactive[int | None] = reactive(None)
-    """Line at which the selection started."""
 
     class Moved(ViewMessage):
         """Message: the cursor moved to another line."""
@@ -229,14 +227,6 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         row = y + self.scroll_offset.y * (y >= self.frozen)
         return self.line_of(row) if 0 <= row < self.rows else None
 
-    @property
-    def selected(self) -> range:
-        """Lines from the start of the selection to the cursor."""
-        if self.selected_from is None:
-            return range(0)
-        first, last = sorted((self.selected_from, self.cursor))
-        return range(first, min(last + 1, self.count))
-
     # Drawing.
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -283,9 +273,7 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     def base_of(self, line: int) -> Style:
         """Return the style of plain text on a line."""
         now = self._now
-        if line == now.cursor:
-            return now.of_cursor
-        return now.of_selected if line in now.selected else now.base
+        return now.of_cursor if line == now.cursor else now.base
 
     def column(self, before: Cells, parts: Cells, base: Style) -> Strip:
         """Render the visible part of a line: strips are expensive.
@@ -329,9 +317,10 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     def action_page(self, pages: float) -> None:
         self.action_move(int(pages * max(self.room - 1, 1)))
 
-    def action_go(self, line: int) -> None:
-        if self.count:
-            self.cursor = self.line_of(self.rows - 1) if line < 0 else line
+    def action_go(self, row: int) -> None:
+        """Move the cursor to the first row, or for -1 to the last one."""
+        if self.rows:
+            self.cursor = self.line_of(row % self.rows)
 
     def action_pan(self, columns: int) -> None:
         """Scroll lines sideways."""
@@ -367,10 +356,9 @@ class _Frame:
         self.room, self.rows, self.top = view.room, view.rows, view.scroll_offset.y
         self.frozen = view.frozen
         self.panned = view.panned
-        self.cursor, self.selected = view.cursor, view.selected
+        self.cursor = view.cursor
         active, named = view.is_active, view.app.style_named
         self.of_cursor = base + named("cursor of focus" if active else "cursor")
-        self.of_selected = base + named("selected")
         self.blank = Strip.blank(self.columns, base)
         self.thumb = bar_thumb(self.rows, self.room, self.top)
         self.bar = Segment(THUMB, base + named("text-primary" if active else "border-blurred"))
