@@ -26,10 +26,6 @@ def test_fates_are_told_by_the_pass_that_did_it_whichever_way_one_looks() -> Non
         (1, 2, "split", False),
         (2, None, "gone", False),
     ]
-    assert [row.shown for row in trail_rows(load, "0", 1)][2:] == [
-        "⑂ split        3  %0 = b.load %x",
-        "✗ gone            ",
-    ]
     assert fates(trail_rows(load, "1", 1))[0] == (0, 1, "first", False)
     texts.reverse()
     assert fates(trail_rows(load, "2", 1))[:2] == [(1, 1, "new", False), (1, 2, "new", False)]

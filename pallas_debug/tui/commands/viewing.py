@@ -14,7 +14,8 @@ from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import BEFORE, Against, KernelStep, TextPlace, kernel_name
 from pallas_debug.tui.model.origins import MAX_FOLLOWED, followed, is_followed
 from pallas_debug.tui.model.search import Job, TextHit, step_of
-from pallas_debug.tui.model.trail import Loader, TrailRow, trail_rows
+from pallas_debug.tui.model.trail import FATES, Loader, TrailRow, trail_rows
+from pallas_debug.tui.widgets.cells import plain, spans, without_locations
 from pallas_debug.tui.widgets.choices import Choice
 from pallas_debug.tui.workspace import Workspace
 
@@ -120,7 +121,7 @@ class ViewingActions(Workspace):
         self.show_message("" if rows else "the line is no longer in the text, which was replaced")
         if rows:
             widest = max(len(row.label) for row in rows)
-            choices = [Choice(f"{row.label:<{widest}}  {row.shown}", row) for row in rows]
+            choices = [Choice(f"{row.label:<{widest}}  {_shown(row)}", row) for row in rows]
             at = next((n for n, row in enumerate(rows) if row.here), 0)
             self.choose("History of the operation", choices, chosen, at=at)
 
@@ -216,3 +217,10 @@ class ViewingActions(Workspace):
         if self.focused is self.source:
             self.focus_pane(-1)
         self.sourcing = not self.sourcing
+
+
+def _shown(row: TrailRow) -> str:
+    """Return what became of an operation, its line and its text."""
+    number = "" if row.line is None else f"{row.line + 1}"
+    text = plain(without_locations(spans(row.text.strip())))
+    return f"{FATES[row.fate]:<10}{number:>6}  {text}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pallas_debug.ir.operations import Module, name_of
 from pallas_debug.tui.model.origins import BundleText
-from pallas_debug.tui.widgets.cells import plain, spans, without_locations
 
 if TYPE_CHECKING:
     from pallas_debug.ir.follow import Fate
@@ -55,13 +54,6 @@ class TrailRow:
     fate: PassFate
     text: str
     here: bool = False
-
-    @property
-    def shown(self) -> str:
-        """Line, what became of the operation, and its text."""
-        number = "" if self.line is None else f"{self.line + 1}"
-        text = plain(without_locations(spans(self.text.strip())))
-        return f"{FATES[self.fate]:<10}{number:>6}  {text}"
 
 
 Loader = Callable[[], Mapping[str, Module]]
