@@ -51,7 +51,7 @@ def run(options: BrowseOptions) -> int:
             f"browse needs a terminal{which}. Without one: `pallas-debug ls` lists kernels and "
             "passes, `show` prints one, `diff` compares, and `report` writes a page."
         )
-    from pallas_debug.tui.run import browse  # importing Textual takes a while
+    from pallas_debug.tui.app import browse  # importing Textual takes a while
 
     roots, place = _place(where or (Path(defaults.DIRECTORY),), options)
     is_left = browse(

@@ -8,18 +8,6 @@ import numpy as np
 
 from pallas_debug.stepping import unwritten
 
-Array = np.ndarray[Any, Any]
-
-
-def wide(value: Any) -> Array:
-    """Convert a value for computing with numpy: floats to float64, small integers to int64."""
-    array = np.asarray(value)
-    if array.dtype.kind in "biu":
-        return array
-    if array.dtype.kind == "c":
-        return np.asarray(np.abs(array))
-    return array.astype(np.float64)
-
 
 def statistics(value: Any, *, is_memory: bool = False) -> str:
     """Summarise an array: minimum, maximum and mean of its finite elements, and what else it has.
@@ -27,13 +15,16 @@ def statistics(value: Any, *, is_memory: bool = False) -> str:
     Args:
       is_memory: whether it is what memory holds: some of it may be unwritten.
     """
-    array = wide(value)
+    array = np.asarray(value)
     if array.size == 0:
         return "empty"
     marks = unwritten.marks(value) if is_memory else None
     left = 0 if marks is None else int(marks.sum())
+    if array.dtype.kind == "c":
+        array = np.abs(array)
     numbers, nans, infinities = array, 0, 0
     if array.dtype.kind not in "biu":
+        array = array.astype(np.float64)
         finite = np.isfinite(array)
         nans = int(np.isnan(array).sum())
         infinities = int(array.size - finite.sum()) - nans

@@ -109,11 +109,15 @@ def _moving(move: Moved, back: bool) -> Run:
             message = move(prompt.session, back)
             if message is not None:
                 break
-        if message is not None and not message.startswith("the run stops here"):
-            yield message
-        yield from prompt.where()
+        yield from _moved(prompt, message)
 
     return run
+
+
+def _moved(prompt: CommandPrompt, message: str | None) -> Iterator[str]:
+    if message is not None and not message.startswith("the run stops here"):
+        yield message
+    yield from prompt.where()
 
 
 def _number(text: str, what: str) -> int:
@@ -124,19 +128,14 @@ def _number(text: str, what: str) -> int:
 
 def _until(back: bool) -> Run:
     def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
-        message = prompt.session.to_line(_number(rest, "a line number"), back)
-        if message is not None and not message.startswith("the run stops here"):
-            yield message
-        yield from prompt.where()
+        yield from _moved(prompt, prompt.session.to_line(_number(rest, "a line number"), back))
 
     return run
 
 
 def _goto(prompt: CommandPrompt, rest: str) -> Iterator[str]:
     numbers = re.findall(r"\d+", rest)
-    message = prompt.session.to_point(tuple(map(int, numbers)))
-    if message is not None:
-        yield message
+    prompt.session.to_point(tuple(map(int, numbers)))
     yield from prompt.where()
 
 
@@ -150,10 +149,10 @@ def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
         if not session.breakpoints and not session.watched:
             yield "no breakpoints and no watched values"
         return
-    match = re.fullmatch(r"(\d+)(?:\s+if\s+(.*)|\s*,\s*(.*))?", rest)
+    match = re.fullmatch(r"(\d+)(?:\s+if\s+(.*))?", rest)
     if match is None:
         raise SteppingError(f"expected a line, also with `if CONDITION`, found {rest!r}")
-    item = session.add_breakpoint(int(match[1]), match[2] or match[3])
+    item = session.add_breakpoint(int(match[1]), match[2])
     yield f"breakpoint {item.number}: {item}"
     if item.line != int(match[1]):
         yield (

@@ -146,7 +146,7 @@ class StepSession:
         file, found = self._executable(line)
         return self._go(lambda p: _is_at(p.line, file, found), back)
 
-    def to_point(self, point: tuple[int, ...]) -> str | None:
+    def to_point(self, point: tuple[int, ...]) -> None:
         """Go to the first line of a grid point, forwards or backwards."""
         here = self.place
         if len(point) != len(here.grid) or any(
@@ -159,7 +159,6 @@ class StepSession:
             self._go_quietly(lambda p: p.point < point, True)
         if self.place.point != point:
             self._go_quietly(lambda p: p.point == point, False)
-        return None
 
     def to_finding(
         self, point: tuple[int, ...], line: SourceLine, iterations: tuple[int, ...] = ()

@@ -50,13 +50,6 @@ def holds(dtype: np.dtype[Any], number: float) -> bool:
     return bool(info.min <= number <= info.max)
 
 
-def extremes(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """The greatest and the least number of a dtype, if it has an order."""
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).max, np.iinfo(dtype).min
-    return (np.inf, -np.inf) if _is_float(dtype) else ()
-
-
 def filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     """An array of marks; None if the dtype has none."""
     if not _is_float(dtype):

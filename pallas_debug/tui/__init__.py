@@ -3,7 +3,6 @@
 It reads dumps through `store/` and `ir/`, and never writes to them. From top to bottom, each part
 imports only from those below it:
 
-    run         a session from start to end
     app         `BrowseApp`: the workspace with all of its actions
     commands/   actions, as mixins: moving, viewing, output
     workspace   the main screen: its panes, what they show, how they are arranged

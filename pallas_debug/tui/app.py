@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
+from pathlib import Path
 
 from textual import work
 
+from pallas_debug.store.files import is_file
 from pallas_debug.tui.commands.marking import MarkingActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.keys import registry as registry
-from pallas_debug.tui.model.browser import BEFORE, Browser
-from pallas_debug.tui.model.spot import Spot
+from pallas_debug.tui.model.browser import BEFORE, Browser, SingleFile
+from pallas_debug.tui.model.spot import Spot, find_spot
 from pallas_debug.tui.widgets.choices import Choice
 
 PRELOAD_AFTER = 0.5
@@ -64,7 +67,7 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
         if spot.step is not None:
             self.go_to_step(spot.step)
         if spot.line is not None:
-            self.text.go_to(spot.line - 1)
+            self.text.cursor = spot.line - 1
         if spot.step is not None or spot.line is not None:
             self.focus_on(self.text)
 
@@ -109,3 +112,28 @@ class BrowseApp(MarkingActions, MovingActions, ViewingActions, OutputActions):
     @action("program.quit", "q", "quit")
     async def action_quit(self) -> None:
         self.exit()
+
+
+def browse(
+    roots: Sequence[Path],
+    *,
+    kernel: str | None = None,
+    target: str | None = None,
+    step: str | None = None,
+    line: int | None = None,
+) -> bool:
+    """Browse one or two directories, or a file; return whether the user ended it.
+
+    Raises:
+      UsageError: there is no such kernel, target or pass.
+      DumpDirectoryError: a directory does not exist or cannot be listed.
+      Exception: an internal error that ended the app.
+    """
+    gc.disable()
+    browser = SingleFile(roots[0]) if is_file(roots[0]) else Browser(*roots)
+    spot = find_spot(browser, kernel=kernel, target=target, step=step, line=line)
+    app = BrowseApp(browser, spot=spot)
+    app.run()
+    if app.fault is not None:
+        raise app.fault
+    return not app.interrupted

@@ -219,7 +219,7 @@ class Workspace(Shell):
         failure = self.browser.failure(place.entry, place.target)
         line = failing_line(self.text.module, failure) if failure else None
         if line is not None:
-            self.text.go_to(line)
+            self.text.cursor = line
 
     def show_step(self) -> None:
         """Show the text of the current step, or its diff."""

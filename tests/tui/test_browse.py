@@ -251,7 +251,7 @@ async def test_the_cursor_stays_on_its_python_line_from_stage_to_stage(dumps: Pa
 
         await go("source")
         line = next(n for n in range(app.text.count) if "x_ref[...] + y_ref" in app.text.line(n))
-        app.text.go_to(line)
+        app.text.cursor = line
         await until_idle(app, pilot)
         assert f"kernel.py:{line + 1}:" in await go("jaxpr")
         await go("stablehlo")  # has no Python lines: the place is kept

@@ -176,7 +176,7 @@ class MovingActions(Workspace):
                 )
 
     def _go_to_line(self, number: int) -> None:
-        self.text.go_to(max(number, 1) - 1)
+        self.text.cursor = max(number, 1) - 1
         if number > self.text.count:
             self.show_message(f"there are {plural(self.text.count, 'line')}")
 
@@ -204,7 +204,7 @@ class MovingActions(Workspace):
         if self._seeks and diffed is not None and place in diffed:
             line = self.diff.place[diffed.index(place)]
             if line is not None:
-                self.text.go_to(line)
+                self.text.cursor = line
         self._seek()
 
     def _remember(self) -> None:
@@ -232,7 +232,7 @@ class MovingActions(Workspace):
             same = anchor.place.step.name == place.step.name
             found = [anchor.line] if same and anchor.line < self.text.count else []
         if found:
-            self.text.go_to(found[0])
+            self.text.cursor = found[0]
         self._landed = self.text.cursor
 
 

@@ -67,7 +67,7 @@ class ViewingActions(Workspace):
         self.go_to_kernel(found.entry)
         self.go_to_step(step)
         self.text.search(self.search.text)
-        self.text.go_to(found.line)
+        self.text.cursor = found.line
         self.focus_on(self.text)
         self.update_status()
 
@@ -115,7 +115,7 @@ class ViewingActions(Workspace):
             if row is not None and row.line is not None and step is not None:
                 self.diffing = False
                 self.go_to_step(step)
-                self.text.go_to(row.line)
+                self.text.cursor = row.line
                 self.focus_on(self.text)
 
         self.show_message("" if rows else "the line is no longer in the text, which was replaced")

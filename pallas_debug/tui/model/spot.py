@@ -75,22 +75,17 @@ def find_kernel(browser: Browser, wanted: str) -> Entry:
     raise UsageError(f"no kernel {wanted!r} in {where}; there are: {_listed(names)}")
 
 
-def matching(steps: Sequence[KernelStep], wanted: str) -> list[KernelStep]:
-    """Find steps by label, name, number of the pass, or part of the label."""
-    wanted = wanted.strip()
-    number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
-    exact = [s for s in steps if wanted in (s.label, s.name)]
-    exact = exact or [s for s in steps if s.pass_ is not None and s.pass_.number == number]
-    return exact or [s for s in steps if wanted and wanted in s.label]
-
-
 def find_step(steps: Sequence[KernelStep], wanted: str) -> KernelStep:
-    """Find one step.
+    """Find one step by label, name, number of the pass, or part of the label.
 
     Raises:
       UsageError: none or several match; the message lists them.
     """
-    found = matching(steps, wanted)
+    wanted = wanted.strip()
+    number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
+    found = [s for s in steps if wanted in (s.label, s.name)]
+    found = found or [s for s in steps if s.pass_ is not None and s.pass_.number == number]
+    found = found or [s for s in steps if wanted and wanted in s.label]
     if len(found) == 1:
         return found[0]
     several = "; several match" if found else ""

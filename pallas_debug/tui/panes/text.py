@@ -165,10 +165,6 @@ class TextPane(FindView):
         numbered = enumerate(self.lines[:_FIRST] if self._kind == "mlir" else ())
         return next((n for n, line in numbered if "func.func @" in line), 0)
 
-    def go_to(self, line: int) -> None:
-        """Move the cursor to a line, or to the last one."""
-        self.cursor = line
-
     # The parsed text.
 
     def _link(self) -> None:
@@ -318,7 +314,7 @@ class TextPane(FindView):
         """Move the cursor to the next line with a note, from the last to the first."""
         lines = sorted(self._notes)
         if lines:
-            self.go_to(next((line for line in lines if line > self.cursor), lines[0]))
+            self.cursor = next((line for line in lines if line > self.cursor), lines[0])
         return bool(lines)
 
     def next_hot(self) -> bool:
@@ -326,7 +322,7 @@ class TextPane(FindView):
         lines = sorted(self._heat, key=lambda line: -self._heat[line].level)
         at = lines.index(self.cursor) + 1 if self.cursor in lines else 0
         if lines:
-            self.go_to(lines[at % len(lines)])
+            self.cursor = lines[at % len(lines)]
         return bool(lines)
 
     # Values, and origins of lines.
