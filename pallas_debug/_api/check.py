@@ -32,8 +32,9 @@ class Report:
     """Results of the checks of one call.
 
     Attributes:
-      findings: every check that failed, each line once, in order of first failure. A finding whose
-        condition (`only_if`) could not be determined is not a failure.
+      findings: every check that failed, each line once, in order of first failure; of a kernel
+        that a compiler runs, only the first check that failed. A finding whose condition
+        (`only_if`) could not be determined is not a failure.
       prints: output of the kernels' prints.
       gaps: kernels that could not be checked, or only in part: the absence of findings in them
         proves nothing.

@@ -122,11 +122,28 @@ def test_branches_and_order(mode: str) -> None:
         o_ref[...] = x_ref[...]
 
     found, _ = checked(lambda x: call(kernel, x, grid=(4,)), X, mode=mode)
-    assert sorted((f.grid_point, f.message, f.loop, f.count) for f in found) == [
+    failed = sorted((f.grid_point, f.message, f.loop, f.count) for f in found)
+    expected = [
         ((0,), "in front", (), 1),
         ((1,), "behind", (), 1),
         ((3,), "inside: 1", (1,), 2),
     ]
+    assert failed == (expected[:1] if mode == "off" else expected)  # the first alone is recorded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["before", "inside", "behind"])
+def test_of_the_regions_of_a_kernel_the_first_to_fail_is_recorded(where: str) -> None:
+    def body(x_ref: Any) -> None:
+        def step(n: Any, _: Any) -> None:
+            checkify.debug_check((n < 1) | (where == "behind"), "inside")
+
+        checkify.debug_check((x_ref[0, 0] < 0) | (where != "before"), "before")
+        lax.fori_loop(0, 3, step, None)
+        checkify.debug_check(x_ref[0, 0] < 0, "behind")
+
+    finding = fails_in(body, "off")
+    assert (finding.message, finding.loop) == (where, (1,) if where == "inside" else ())
 
 
 LOOPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -275,7 +292,19 @@ def test_narrow_floats(dtype: str) -> None:
 
 
 @pytest.mark.slow
-def test_scalars_are_recorded() -> None:
+@pytest.mark.parametrize(
+    "errors, kind, message",
+    [
+        (
+            "hint",
+            "FalseHint",
+            "12 is not a multiple of 8, although pl.multiple_of claims it is",
+        ),
+        ("nan", "NanProduced", "`sqrt` produced a NaN from -8; result float32[]"),
+        ("div", "DivisionByZero", "integer division of 12 by zero; divisor int32[]"),
+    ],
+)
+def test_scalars_are_recorded(errors: str, kind: str, message: str) -> None:
     def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
         n = n_ref[0]
         scale = jnp.sqrt(pl.multiple_of(n, 8).astype(F32) - 20)
@@ -283,10 +312,9 @@ def test_scalars_are_recorded() -> None:
 
     smem = pl.BlockSpec(memory_space=pltpu.SMEM)
     found, _ = checked(
-        lambda n: call(kernel, n, X, in_specs=[smem, pl.BlockSpec()]), jnp.array([12]), mode="off"
+        lambda n: call(kernel, n, X, in_specs=[smem, pl.BlockSpec()]),
+        jnp.array([12]),
+        mode="off",
+        errors=errors,
     )
-    assert [(f.kind, f.message) for f in found] == [
-        ("FalseHint", "12 is not a multiple of 8, although pl.multiple_of claims it is"),
-        ("NanProduced", "`sqrt` produced a NaN from -8; result float32[]"),
-        ("DivisionByZero", "integer division of 12 by zero; divisor int32[]"),
-    ]
+    assert [(f.kind, f.message) for f in found] == [(kind, message)]

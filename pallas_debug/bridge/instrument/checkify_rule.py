@@ -15,11 +15,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pallas_debug.bridge import jaxcompat, patches
 from pallas_debug.bridge.instrument import checkify_errors, instrument
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
+from pallas_debug.bridge.instrument.sites import RecordLayout, failure_values
 from pallas_debug.bridge.jaxcompat import checkify, mpmd, pallas_call
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugWarning
@@ -93,27 +92,8 @@ def _with_first(assert_: Callable[..., Any], error: Any, layout: RecordLayout, r
     if not layout.sites:
         return error
     rows = jax.lax.reshape(rows, (layout.slices, layout.words))
-    used = rows[:, : len(layout.sites) * layout.record]
-    records = jnp.reshape(used, (layout.slices, len(layout.sites), layout.record))
-    failed = records[:, :, 0] > 0
-    number = jnp.argmax(jnp.any(failed, axis=1))
-    record, failed = records[number], failed[number]
-    first = jnp.lexsort([*reversed(_keys(layout, record)), ~failed])[0]
+    record = rows[jnp.argmax(rows[:, 0] > 0)]
     for i, site in enumerate(layout.sites):
-        is_it = failed[i] & (first == i)
-        new = checkify_errors.error_of(site, failure_values(site, layout, record[i]))
-        error = assert_(error, is_it, new)
+        new = checkify_errors.error_of(site, failure_values(site, layout, record))
+        error = assert_(error, (record[0] > 0) & (record[1] == i), new)
     return error
-
-
-def _keys(layout: RecordLayout, record: Any) -> list[Any]:
-    """Sort keys for first failures as in `RecordLayout.read`: grid point, then program order."""
-    rank = layout.grid_rank
-    keys = [record[:, 1 + d] for d in range(rank)]
-    for depth in range(MAX_LOOPS):
-        begins = [
-            site.loops[depth] if depth < len(site.loops) else site.step for site in layout.sites
-        ]
-        inside = np.array([depth < len(site.loops) for site in layout.sites])
-        keys += [jnp.array(begins), jnp.where(inside, record[:, 1 + rank + depth], 0)]
-    return [*keys, jnp.arange(len(layout.sites))]

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,7 +23,8 @@ from jax import lax
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN, accessed, capacity
+from pallas_debug.bridge.instrument import primitives as primitives_of
+from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN, accessed
 from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site
 from pallas_debug.bridge.jaxcompat import (
@@ -49,22 +50,8 @@ from pallas_debug.bridge.normal_forms import (
 )
 from pallas_debug.findings.facts import array_text
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayedLoop:
-    """A loop that is being entered.
-
-    Attributes:
-      iteration: a traced int32 scalar; -1 if the loop has no counter.
-      begins: the `step` at which it was entered; identifies the loop.
-    """
-
-    iteration: Any
-    begins: int
-
-
-Loops = tuple[ReplayedLoop, ...]
-"""Enclosing loops, outermost first."""
+Loops = tuple[Any, ...]
+"""Iterations of the enclosing loops, outermost first: traced int32 scalars, -1 if uncounted."""
 
 
 def trace(
@@ -78,10 +65,6 @@ def trace(
 
 class Checker(Forward[Any, Loops]):
     """Walk with traced values under the current trace, which adds checks and records failures.
-
-    Attributes:
-      step: number of equations visited so far, including inner jaxprs; together with the loops it
-        orders events at one grid point by time.
 
     Args:
       names: names of the kernel's refs, by the `id` of their tracers.
@@ -102,31 +85,28 @@ class Checker(Forward[Any, Loops]):
         self._names = names
         self._recorder = recorder
         self._kept_alive: list[Any] = []
-        self._regions: list[list[Pending]] = []  # regions being visited, innermost last
+        self._pending: list[Pending] = []  # in the innermost region
         self._loops: Loops = ()
-        self.step = 0
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
     def replay(self, region: InnerJaxpr, args: Sequence[Any], loops: Loops = ()) -> list[Any]:
         """Evaluate the jaxpr of a kernel, loop body, branch or scope; return its outputs."""
-        self._regions.append([])
         outputs = self.run(region, args, loops)
         self._record(loops)
         return outputs
 
     def _record(self, loops: Loops) -> None:
-        """Record the failures of a region at its end."""
-        pending = self._regions.pop()
-        if pending:
-            self._recorder.write(pending, [loop.iteration for loop in loops[-MAX_LOOPS:]])
+        """Record failures at the end of a region, or before one within it."""
+        if self._pending:
+            self._recorder.write(self._pending, loops[-MAX_LOOPS:])
+            self._pending = []
 
     def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
         return isinstance(form, CallForm)
 
     def equation(self, eqn: Any, inputs: list[Any], place: Loops) -> Sequence[Any]:
-        self.step += 1
         self._loops = place
         primitive = eqn.primitive
         with _line_of(eqn):
@@ -145,7 +125,10 @@ class Checker(Forward[Any, Loops]):
 
     def plain(self, eqn: Any, inputs: list[Any], place: Loops) -> Sequence[Any]:
         outputs: Sequence[Any]
-        match primitives.form(eqn, inputs):
+        form = primitives.form(eqn, inputs)
+        if isinstance(form, BranchForm | LoopForm | ScopeForm):
+            self._record(place)
+        match form:
             case BranchForm() as branch:
                 outputs = self._branch(branch, place)
             case LoopForm(condition=None) as loop:
@@ -190,11 +173,10 @@ class Checker(Forward[Any, Loops]):
     def _scan(self, loop: LoopForm, unroll: Any, loops: Loops) -> Sequence[Any]:
         # The first value that a `fori_loop` carries counts its iterations.
         is_counted = loop.steps()[:1] == [1] and _is_int_scalar(loop.carry[0])
-        entered = self._entering(loops)
 
         def body(carried: Any, x: Any) -> Any:
             values, number = carried
-            inner = entered(values[0] - loop.carry[0] if is_counted else number)
+            inner = (*loops, values[0] - loop.carry[0] if is_counted else number)
             outputs = self.replay(loop.body, [*loop.constants, *values, *(x or ())], inner)
             following = None if is_counted else number + 1
             count = len(loop.carry)
@@ -217,14 +199,14 @@ class Checker(Forward[Any, Loops]):
         # A `fori_loop` with explicit bounds has its index first.
         is_counted = bool(loop.carry) and _is_int_scalar(loop.carry[0])
         # A condition cannot write: to check it, evaluate it once more where writes are possible.
-        is_checked = capacity(tested.jaxpr) > 0
-        entered = self._entering(loops)
+        is_checked = primitives_of.is_checked(tested.jaxpr)
 
         def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`
             return jax_core.eval_jaxpr(*tested, *test_constants, *carried)[0]
 
         def body(values: Any) -> Any:
-            inner = entered(values[0] - loop.carry[0] if is_counted else None)
+            number = values[0] - loop.carry[0] if is_counted else lax.full((), -1, "int32")
+            inner = (*loops, number)
             if is_checked:
                 self.replay(tested, [*test_constants, *values], inner)
             return self.replay(loop.body, [*loop.constants, *values], inner)
@@ -233,16 +215,6 @@ class Checker(Forward[Any, Loops]):
         if is_checked:  # the final, false evaluation
             self.replay(tested, [*test_constants, *outputs], loops)
         return outputs
-
-    def _entering(self, loops: Loops) -> Callable[[Any], Loops]:
-        """Return the loops around the body of one that is entered here, by its iteration."""
-        begins = self.step
-
-        def entered(iteration: Any) -> Loops:
-            number = lax.full((), -1, "int32") if iteration is None else iteration
-            return (*loops, ReplayedLoop(iteration=number, begins=begins))
-
-        return entered
 
     def _scope(self, scope: ScopeForm, eqn: Any, loops: Loops) -> Sequence[Any]:
         inner = scope.body.jaxpr
@@ -268,7 +240,6 @@ class Checker(Forward[Any, Loops]):
         """
         if "index" not in self._checks:
             return
-        self._regions.append([])
         names = list(self._names.values())[mapping.num_index_operands :]
         batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
         for name, block in zip(names, mapping.block_mappings, strict=False):
@@ -493,11 +464,10 @@ class Checker(Forward[Any, Loops]):
         values: Callable[[], Sequence[Any]],
         confirmed: Callable[[], Any] | None = None,
     ) -> None:
-        loops = tuple(loop.begins for loop in self._loops[-MAX_LOOPS:])
-        self._regions[-1].append(
+        self._pending.append(
             Pending(site=len(self.sites), failed=failed, confirmed=confirmed, values=values)
         )
-        self.sites.append(replace(site, step=self.step, loops=loops))
+        self.sites.append(replace(site, depth=min(len(self._loops), MAX_LOOPS)))
 
 
 def _kept(scalars: Sequence[Any]) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.instrument import checking, primitives
+from pallas_debug.bridge.instrument import checking
 from pallas_debug.bridge.instrument.recording import Recorder
 from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxcompat import jax_core
@@ -26,10 +26,8 @@ from pallas_debug.bridge.jaxprs import mechanisms, nested
 from pallas_debug.bridge.jaxprs.params import gpu_backend, parallel_axes
 from pallas_debug.bridge.normal_forms import InnerJaxpr
 
-MAX_BYTES = 256 << 20
-"""Maximum size in bytes of the checks output."""
-
-BYTES_PER_SITE = 64
+MAX_SLICES = 1 << 18
+"""Maximum number of rows of the checks output, of 512 bytes each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +76,16 @@ def instrument(params: dict[str, Any], checks: Sequence[str]) -> Instrumented | 
     mapping = params["grid_mapping"]
     if 0 in [size for size in mapping.grid if isinstance(size, int)]:
         return None  # an empty grid: it never runs
-    capacity = primitives.capacity(params["jaxpr"])
-    capacity += sum(len(block.block_shape) for block in mapping.block_mappings)
-    if capacity == 0:
-        return None
-    prefix = _prefix(params, capacity)
-    room = _layout(mapping, prefix, capacity)
+    prefix = _prefix(params)
+    room = RecordLayout(
+        grid_rank=len(mapping.grid) - len(mapping.vmapped_dims),
+        batch=tuple(mapping.grid[d] for d in mapping.vmapped_dims),
+        slices=math.prod(mapping.grid[:prefix]),
+    )
+    if room.slices > MAX_SLICES:
+        raise CannotInstrument(f"its grid has {room.slices} parallel slices; use fewer")
     block = _block_mapping(mapping, (room.slices, 1, room.words), prefix)
-    jaxpr, checker = _with_checks(params, checks, room, block, prefix)
-    if len(checker.sites) > capacity:
-        raise CannotInstrument(f"it has {len(checker.sites)} checks, but only {capacity} fit")
+    jaxpr, checker = _with_checks(params, checks, block, prefix)
     if not checker.sites and not checker.left_out:
         return None
     return Instrumented(
@@ -106,7 +104,7 @@ def instrument(params: dict[str, Any], checks: Sequence[str]) -> Instrumented | 
 
 
 def _with_checks(
-    params: dict[str, Any], checks: Sequence[str], layout: RecordLayout, block: Any, prefix: int
+    params: dict[str, Any], checks: Sequence[str], block: Any, prefix: int
 ) -> tuple[Any, checking.Checker]:
     """Retrace a kernel with checks, and with a ref for them after its outputs."""
     jaxpr, mapping = params["jaxpr"], params["grid_mapping"]
@@ -119,7 +117,7 @@ def _with_checks(
 
     def body(*all_refs: Any) -> list[Any]:
         refs, point = list(all_refs), _grid_point(mapping)
-        recorder = Recorder(refs.pop(position), layout, point)
+        recorder = Recorder(refs.pop(position), point)
         _at_first(recorder.clear, point[sequential:])
         checker = checking.Checker(
             checks,
@@ -140,16 +138,7 @@ def _with_checks(
     return traced, checkers[-1]
 
 
-def _layout(mapping: Any, prefix: int, capacity: int) -> RecordLayout:
-    return RecordLayout(
-        capacity=capacity,
-        grid_rank=len(mapping.grid) - len(mapping.vmapped_dims),
-        batch=tuple(mapping.grid[d] for d in mapping.vmapped_dims),
-        slices=math.prod(mapping.grid[:prefix]),
-    )
-
-
-def _prefix(params: dict[str, Any], num_sites: int) -> int:
+def _prefix(params: dict[str, Any]) -> int:
     """Number of leading grid dimensions whose indices each get a row.
 
     All dimensions up to the last parallel one, since cores may divide those among them and must not
@@ -162,12 +151,6 @@ def _prefix(params: dict[str, Any], num_sites: int) -> int:
     if any(not isinstance(size, int) for size in sizes):
         raise CannotInstrument(
             "a parallel dimension of its grid has a size that is known only at run time"
-        )
-    slices = math.prod(sizes)
-    if slices * num_sites * BYTES_PER_SITE > MAX_BYTES:
-        raise CannotInstrument(
-            f"its grid has {slices} parallel slices, too many to keep {num_sites} checks for "
-            "each; use fewer"
         )
     return wanted
 

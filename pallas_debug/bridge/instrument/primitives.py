@@ -1,14 +1,12 @@
-"""Checked primitives, and the number of sites that a kernel needs for them."""
+"""Checked primitives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-import jax.numpy as jnp
 from jax import lax
 
-from pallas_debug.bridge import jaxcompat
 from pallas_debug.bridge import primitives as table
 from pallas_debug.bridge.jaxcompat import checkify, pallas_primitives
 from pallas_debug.bridge.jaxprs import nested
@@ -50,22 +48,9 @@ def accessed(
             yield copy.destination, "write"
 
 
-def capacity(jaxpr: Any) -> int:
-    """Upper bound on the number of sites that a visit finds in a jaxpr, nested ones included."""
-    total = 0
-    for eqn in jaxpr.eqns:
-        if any(accessed(eqn)):
-            total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
-        elif eqn.primitive.name in ARITHMETIC or eqn.primitive in CHECKED:
-            total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
-        elif eqn.primitive is lax.while_p:
-            # The condition is evaluated once in the loop and once after it.
-            total += capacity(jaxcompat.opened(eqn.params["cond_jaxpr"])[0])
-        for inner in nested.within(eqn.params):
-            total += capacity(inner.jaxpr)
-    return total
-
-
-def _is_index(aval: Any) -> bool:
-    dtype = getattr(aval, "dtype", None)
-    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.integer))
+def is_checked(jaxpr: Any) -> bool:
+    """Return whether anything in a jaxpr is checked."""
+    return any(
+        any(accessed(eqn)) or eqn.primitive.name in ARITHMETIC or eqn.primitive in CHECKED
+        for eqn in nested.equations(jaxpr)
+    )

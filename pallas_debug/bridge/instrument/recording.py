@@ -1,4 +1,6 @@
-"""Recording of failures, in a single branch at the end of each loop body, branch or scope.
+"""Recording of the first failure, in a branch before and at the end of each region.
+
+A region is the kernel, a loop body, a branch or a scope.
 
 Each check computes its condition in place, as a scalar or as a mask over an array. Masks of the
 same shape are combined before they are reduced, so passing checks cost one reduction per shape;
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +46,17 @@ class Recorder:
       grid_point: the program ids.
     """
 
-    def __init__(self, words: Any, layout: RecordLayout, grid_point: Sequence[Any]) -> None:
+    def __init__(self, words: Any, grid_point: Sequence[Any]) -> None:
         self._words = words
-        self._layout = layout
         self._grid_point = list(grid_point)
 
     def clear(self) -> None:
-        """Reset all failure records."""
-
-        def clear_one(site: Any, _: Any) -> None:
-            self._words[0, 0, self._layout.base(site)] = np.int32(0)
-
-        lax.fori_loop(np.int32(0), np.int32(self._layout.capacity), clear_one, None)
+        """Forget all failures."""
+        self._words[0, 0, 0] = np.int32(0)
 
     def write(self, pending: Sequence[Pending], loops: Sequence[Any]) -> None:
-        """Record the failures of a region: the kernel, a loop body, a branch or a scope."""
-        place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
+        """Record the failures of sites of a region, in their order."""
+        place = [*self._grid_point, *loops, *([np.int32(0)] * (MAX_LOOPS - len(loops)))]
 
         def record() -> tuple[()]:
             for one in pending:
@@ -72,13 +69,13 @@ class Recorder:
         lax.cond(_any_failed(pending), record, lambda: ())
 
     def _write_one(self, one: Pending, failed: Any, place: Sequence[Any]) -> None:
-        base = self._layout.base(one.site)
-        count = self._words[0, 0, base]
-        self._words[0, 0, base] = count + failed.astype("int32")
+        count, site = self._words[0, 0, 0], np.int32(one.site)
+        is_counted = failed & ((count == 0) | (self._words[0, 0, 1] == site))
+        self._words[0, 0, 0] = count + is_counted.astype("int32")
 
         def first() -> tuple[()]:
-            for i, value in enumerate([*place, *(word(v) for v in one.values())]):
-                self._words[0, 0, base + 1 + i] = value
+            for i, value in enumerate([site, *place, *(word(v) for v in one.values())], 1):
+                self._words[0, 0, i] = value
             return ()
 
         lax.cond(failed & (count == 0), first, lambda: ())
@@ -107,7 +104,3 @@ def _any_failed(pending: Sequence[Pending]) -> Any:
         shape = np.shape(p.failed)
         by_shape[shape] = by_shape[shape] | p.failed if shape in by_shape else p.failed
     return functools.reduce(lambda a, b: a | b, [any_of(mask) for mask in by_shape.values()])
-
-
-def _padded(values: Sequence[Any], length: int) -> list[Any]:
-    return [*values, *([np.int32(0)] * (length - len(values)))]

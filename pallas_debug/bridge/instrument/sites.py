@@ -1,20 +1,20 @@
 """Check sites of a kernel, and the memory layout in which failures are recorded.
 
-A `Site` is one place in a kernel that can fail a check. The rewritten kernel records failures in an
-int32 output in scalar memory. The words of one site are
+A `Site` is one place in a kernel that can fail a check. The rewritten kernel records its first
+failure in an int32 output in scalar memory. The words are
 
-    the number of failures, and for the first one: the grid point, the iterations of the enclosing
-    loops, and the site's values
+    the number of failures of the site that failed first, and for the first one: the number of the
+    site, the grid point, the iterations of the enclosing loops, and the site's values
 
-There is one row of such records per parallel slice of the grid. `RecordLayout` computes the offset
-of each word and reads the rows back; it is plain data.
+There is one row of them per parallel slice of the grid. `RecordLayout` reads the rows back; it is
+plain data.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -38,8 +38,7 @@ class Site:
       values: name and dtype of each recorded value.
       details: static facts about the site: shape, dimension, bound.
       error: for a user's check, the error for jax to raise, as an error tree.
-      step: position among the equations.
-      loops: position of the start of each enclosing loop, outermost first.
+      depth: number of enclosing loops whose iterations are recorded.
     """
 
     check: str
@@ -49,8 +48,7 @@ class Site:
     values: tuple[tuple[str, str], ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     error: Any = None
-    step: int = 0
-    loops: tuple[int, ...] = ()
+    depth: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +56,11 @@ class SiteFailure:
     """Failures recorded for one site: their number and the location of the first.
 
     Attributes:
-      order: sort key that puts first failures in chronological order: by grid point, then by
-        program order.
       loops: iterations of the enclosing loops, outermost first; -1 for a loop without a counter.
     """
 
     site: Site
     count: int
-    order: tuple[int, ...]
     grid_point: tuple[int, ...]
     loops: tuple[int, ...]
     values: tuple[Any, ...]
@@ -79,65 +74,50 @@ class RecordLayout:
       grid_rank: number of grid dimensions that the kernel's author sees.
       batch: sizes of the leading dimensions added by `vmap`.
       slices: number of rows.
-      capacity: maximum number of sites.
     """
 
     sites: tuple[Site, ...] = ()
-    capacity: int
     grid_rank: int
     batch: tuple[int, ...]
     slices: int
 
     @property
-    def record(self) -> int:
-        """Number of words per site."""
-        return 1 + self.grid_rank + MAX_LOOPS + MAX_VALUES
+    def first_value(self) -> int:
+        """Number of the first word with a value."""
+        return 2 + self.grid_rank + MAX_LOOPS
 
     @property
     def words(self) -> int:
         """Number of words per row, rounded up to whole lanes."""
-        return math.ceil(self.capacity * self.record / LANES) * LANES
-
-    def base(self, site: Any) -> Any:
-        """Offset of the first word of a site's record, its failure count."""
-        return site * self.record
+        return math.ceil((self.first_value + MAX_VALUES) / LANES) * LANES
 
     def read(self, rows: np.ndarray) -> list[SiteFailure]:
-        """Return the sites that failed, ordered by first failure.
+        """Return the sites that failed first in a slice, in the order of the slices.
 
         Args:
           rows: `int32[slices, words]`, as written by the kernel.
         """
         rows = np.asarray(rows).reshape(-1, self.words)
-        counts = rows[:, [self.base(site) for site in range(len(self.sites))]]
-        failures = []
-        for i in np.flatnonzero(counts.any(axis=0)):
-            first = int(np.flatnonzero(counts[:, i])[0])
-            failures.append(self._failure(int(i), rows[first], first, int(counts[:, i].sum())))
-        return sorted(failures, key=lambda failure: failure.order)
+        found: dict[int, SiteFailure] = {}
+        for number in np.flatnonzero(rows[:, 0]):
+            failure, site = self._failure(rows[number], int(number)), int(rows[number, 1])
+            known = found.get(site)
+            count = failure.count + (0 if known is None else known.count)
+            found[site] = replace(known or failure, count=count)
+        return list(found.values())
 
-    def _failure(self, site: int, row: np.ndarray, number: int, count: int) -> SiteFailure:
-        base = self.base(site)
-        words = row[base + 1 : base + self.record]
-        point, words = words[: self.grid_rank], words[self.grid_rank :]
-        loops, kept = words[: len(self.sites[site].loops)], words[MAX_LOOPS:]
+    def _failure(self, row: np.ndarray, number: int) -> SiteFailure:
+        site = self.sites[row[1]]
+        point, loops = row[2 : 2 + self.grid_rank], row[2 + self.grid_rank : self.first_value]
         # The batch dimensions are the leading ones of the dimensions that form slices.
         per_example = self.slices // math.prod(self.batch)
         batch = np.unravel_index(number // per_example, self.batch) if self.batch else ()
-        grid_point = (*map(int, batch), *map(int, point))
-        pairs = zip(self.sites[site].loops, loops, strict=True)
         return SiteFailure(
-            site=self.sites[site],
-            count=count,
-            order=(
-                *grid_point,
-                *(int(n) for pair in pairs for n in pair),
-                self.sites[site].step,
-                site,
-            ),
-            grid_point=grid_point,
-            loops=tuple(map(int, loops)),
-            values=_values(self.sites[site], kept),
+            site=site,
+            count=int(row[0]),
+            grid_point=(*map(int, batch), *map(int, point)),
+            loops=tuple(map(int, loops[: site.depth])),
+            values=_values(site, row[self.first_value :]),
         )
 
 
@@ -147,12 +127,11 @@ def _values(site: Site, words: np.ndarray) -> tuple[Any, ...]:
 
 def failure_values(site: Site, layout: RecordLayout, words: Any) -> list[Any]:
     """Decode the values of a traced record to the site's dtypes."""
-    start = 1 + layout.grid_rank + MAX_LOOPS
     return [
-        jax.lax.bitcast_convert_type(words[start + i], dtype)
+        jax.lax.bitcast_convert_type(words[i], dtype)
         if dtype in ("float32", "uint32")
-        else words[start + i].astype(dtype)
-        for i, (_, dtype) in enumerate(site.values)
+        else words[i].astype(dtype)
+        for i, (_, dtype) in enumerate(site.values, layout.first_value)
     ]
 
 
