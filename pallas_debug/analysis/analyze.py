@@ -95,9 +95,6 @@ def analyze(
         left_out.append("index maps and accesses: its grid has no points")
     if kernel.walked.incomplete:
         left_out.append(f"the whole kernel: {kernel.walked.incomplete}")
-    if kernel.grid.is_sparse:  # over the subcores of a SparseCore
-        left_out.append("memory, tiling and operations of a SparseCore")
-        return _analysis(captured, [accesses.look(kernel)], left_out)
     used, uses = memory.look(kernel, targets)
     results = [
         blocks.look(kernel),

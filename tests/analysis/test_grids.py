@@ -17,10 +17,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.model import Gap
-from pallas_debug.session import Options, Session
 
 F32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -283,40 +281,6 @@ def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:
         assert [finding.kind for finding in found.findings] == kinds
         reasons = ["index maps and accesses: its grid has no points"]
         assert [gap.reason for gap in found.gaps] == ([] if size else reasons)
-
-
-def on_sparse_cores(start: int = 0) -> Analysis:
-    """Analyse a kernel of which each of two subcores copies two rows, through its own memory."""
-    sparse = pytest.importorskip("jax.experimental.pallas.tpu_sc")
-
-    def run(x: Any) -> Any:
-        mesh = sparse.VectorSubcoreMesh(
-            core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=2
-        )
-
-        def body(x_hbm: Any, o_hbm: Any, rows: Any, sem: Any) -> None:
-            first = 2 * lax.axis_index("subcore")
-            pltpu.async_copy(x_hbm.at[pl.ds(first + start, 2)], rows, sem).wait()
-            pltpu.sync_copy(rows, o_hbm.at[pl.ds(first, 2)])
-
-        scratch = [pltpu.VMEM((2, 128), F32), pltpu.SemaphoreType.DMA]
-        return pl.kernel(body, S(x.shape, x.dtype), mesh=mesh, scratch_types=scratch)(x)
-
-    session = Session(Options(chip="v6e", interpret="off"))
-    with session, session.collecting() as collected, hook.stubbed():
-        jax.jit(run).lower(S((4, 128), F32))
-    return analyze(collected[0])
-
-
-def test_a_kernel_on_sparse_cores() -> None:
-    healthy = on_sparse_cores()
-    assert healthy.findings == ()
-    assert healthy.is_judged
-    assert [gap.reason for gap in healthy.gaps] == ["memory, tiling and operations of a SparseCore"]
-    (outside,) = on_sparse_cores(start=2).findings
-    assert outside.kind == "OutOfBoundsRead"
-    assert outside.grid_point == (0, 1)
-    assert "reaches 2 past the end of dimension 0 of float32[4, 128]" in outside.message
 
 
 def test_the_dimensions_that_vmap_adds_are_part_of_the_grid(captures: Captures) -> None:

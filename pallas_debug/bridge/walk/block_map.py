@@ -49,8 +49,6 @@ def block_map(
     sizes = [int(size) for size in bounds if size is not None]
     if bounds and len(sizes) == len(bounds):
         captured = index_maps.with_grid(captured, sizes)
-    if index_maps.has_no_blocks(captured):
-        return BlockMap(unknown="it is a kernel over a mesh, which has no grid and no blocks")
     try:
         grid = index_maps.grid(captured)
     except NotReadable as error:

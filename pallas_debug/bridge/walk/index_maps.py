@@ -74,7 +74,6 @@ class Grid:
       batch: positions of the dimensions added by `vmap`.
       parallel: for each dimension, whether its grid points are unordered.
       aliased: positions of outputs that start with an input's values.
-      is_sparse: whether its points are subcores of a SparseCore.
     """
 
     sizes: tuple[int, ...]
@@ -86,7 +85,6 @@ class Grid:
     aliased: frozenset[int]
     num_inputs: int
     vmem_limit: int | None
-    is_sparse: bool = False
 
     @property
     def points(self) -> int:
@@ -127,11 +125,6 @@ class Indices:
     from_tables: frozenset[int] = frozenset()
 
 
-def has_no_blocks(captured: Capture) -> bool:
-    """Return whether a kernel runs over a mesh of cores, and so has neither a grid nor blocks."""
-    return "grid_mapping" not in captured.params
-
-
 UNSIZED = "its grid has a dimension whose size is known only at run time"
 
 
@@ -153,56 +146,29 @@ def grid(captured: Capture) -> Grid:
     """Describe the grid of a captured kernel.
 
     Raises:
-      NotReadable: the kernel is for a GPU or for several kinds of cores, or its grid size is known
+      NotReadable: the kernel is for a GPU or runs over a mesh of cores, or its grid size is known
         only at run time.
     """
     params, kernel = captured.params, captured.kernel
     if backend := gpu_backend(params):
         raise NotReadable(f"it is a kernel for a GPU ({backend})")
+    if "grid_mapping" not in params:
+        raise NotReadable("it is a kernel over a mesh of cores, without a grid and blocks")
     if is_unsized(captured):
         raise NotReadable(UNSIZED)
     blocked = [operand for operand in kernel.operands if operand.kind in ("input", "output")]
-    if has_no_blocks(captured):
-        kinds = [type(mesh).__name__ for mesh in params["meshes"]]
-        if len(kinds) != 1:
-            raise NotReadable(f"it is a kernel over cores of several kinds ({', '.join(kinds)})")
-        pairs = enumerate(zip(blocked, jaxprs_of(params)[0].invars, strict=False))
-        blocks = [_whole(operand, i, variable) for i, (operand, variable) in pairs]
-        batch, parallel = (), (True,) * len(kernel.grid)
-        is_sparse = kinds != ["TensorCoreMesh"]
-    else:
-        mapping = params["grid_mapping"]
-        mapped = enumerate(zip(blocked, mapping.block_mappings, strict=True))
-        blocks = [_block(operand, i, block) for i, (operand, block) in mapped]
-        batch, parallel = tuple(mapping.vmapped_dims), parallel_axes(params)
-        is_sparse = False
+    mapping = params["grid_mapping"]
+    mapped = enumerate(zip(blocked, mapping.block_mappings, strict=True))
     return Grid(
         sizes=tuple(size or 0 for size in kernel.grid),
-        batch=batch,
-        parallel=parallel,
-        is_sparse=is_sparse,
-        blocks=tuple(blocks),
+        batch=tuple(mapping.vmapped_dims),
+        parallel=parallel_axes(params),
+        blocks=tuple(_block(operand, i, block) for i, (operand, block) in mapped),
         tables=kernel.of_kind("scalar_prefetch"),
         scratch=kernel.of_kind("scratch"),
         aliased=frozenset(output for _, output in kernel.aliases),
         num_inputs=len(kernel.of_kind("input")),
         vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
-    )
-
-
-def _whole(operand: Operand, position: int, variable: Any) -> Block:
-    """Describe an operand without blocks; one that is no ref is a scalar that the kernel closes
-    over."""
-    rank = len(operand.shape)
-    own = vars(operand) | ({} if nested.is_ref(variable) else {"memory_space": "smem"})
-    return Block(
-        **own,
-        position=position,
-        dims=tuple(BlockIndex(kind="blocked", size=n, bound=n) for n in operand.shape),
-        revisits=True,
-        index_dtypes=("int32",) * rank,
-        passed=(None,) * rank,
-        is_whole=True,
     )
 
 
@@ -232,10 +198,6 @@ def indices(
       tables: known scalar prefetch values, by position.
       deadline: `time.monotonic` value at which to stop.
     """
-    if has_no_blocks(captured):
-        first = np.zeros((1,) * len(captured.kernel.grid), np.int32)
-        array = jaxprs_of(captured.params)[0].invars[position].aval
-        return Indices(dims=(first,) * len(array.shape))
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
     inner, _ = jaxcompat.opened(block.index_map_jaxpr)
@@ -292,7 +254,6 @@ def walk(
         walker = Walker(
             ids=[ids[i] for i in seen],
             sizes=[sizes[i] for i in seen],
-            names=captured.kernel.grid_names,
             rank=len(ids),
             tables=known,
             deadline=deadline,

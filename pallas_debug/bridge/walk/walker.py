@@ -73,7 +73,6 @@ class Walker(Forward[Value, WalkState]):
     Args:
       ids: program ids, one for each dimension of the grid in the kernel's source.
       rank: number of all dimensions, including those of `vmap`.
-      names: names of all dimensions of the grid or of the cores; empty if they have none.
       tables: scalar prefetch, by position of the ref.
       deadline: `time.monotonic` value at which the walk ends.
 
@@ -90,12 +89,11 @@ class Walker(Forward[Value, WalkState]):
         ids: Sequence[np.ndarray],
         sizes: Sequence[int],
         rank: int,
-        names: Sequence[str] = (),
         tables: Mapping[int, np.ndarray] | None = None,
         deadline: float = float("inf"),
     ) -> None:
         super().__init__()
-        self.ids, self.sizes, self.rank, self.names = ids, sizes, rank, names
+        self.ids, self.sizes, self.rank = ids, sizes, rank
         self.tables = tables or {}
         self.events: list[Event] = []
         self.stale: set[int] = set()
@@ -159,13 +157,7 @@ class Walker(Forward[Value, WalkState]):
                 axis = eqn.params["axis"]
                 is_known = axis < len(self.sizes)
                 return [self.constant(np.int32(self.sizes[axis]))] if is_known else unknown
-            case "axis_index":
-                return [self._axis_index(eqn)]
-            case "empty_ref":  # which a core allocates for the rest of the kernel
-                aval = eqn.outvars[0].aval
-                return [self.buffer(aval, name="empty_ref", kind="scoped", position=None)]
-        # The slice of a SparseCore's masked access may end outside of its ref.
-        form = None if eqn.params.get("has_mask") else primitives.form(eqn, inputs)
+        form = primitives.form(eqn, inputs)
         views = [self._view(at) for at in getattr(form, "places", ())]
         if isinstance(form, AtomicForm) or not views or None in views:
             return self._computed(eqn, inputs, place)
@@ -186,18 +178,6 @@ class Walker(Forward[Value, WalkState]):
         known = [value for value in inputs if isinstance(value, np.ndarray)]
         computed = numbers.compute(eqn, known) if len(known) == len(inputs) else None
         return [UNKNOWN] * len(eqn.outvars) if computed is None else [computed]
-
-    def _axis_index(self, eqn: Any) -> Value:
-        """Number of a core along axes of its mesh; those of a device are unknown."""
-        given = eqn.params["axis_name"]
-        axes = given if isinstance(given, tuple) else (given,)
-        known = {str(name): i for i, name in enumerate(self.names)}
-        if len(self.names) != len(self.ids) or not {str(axis) for axis in axes} <= known.keys():
-            return UNKNOWN
-        number: np.ndarray = np.zeros((1,) * self.rank, np.int32)
-        for axis in (known[str(name)] for name in axes):
-            number = number * np.int32(self.sizes[axis]) + self.ids[axis]
-        return number
 
     # Refs
 
