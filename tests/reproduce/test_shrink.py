@@ -67,7 +67,6 @@ def test_what_does_not_matter_disappears() -> None:
     assert smaller.size(kernel) == 20
     assert smaller.size(found.captured) <= 4
     assert "reduced grid dimension 0 from 4 to 1: 20 equations" in steps
-    assert "ran a loop of 5 once: 15 equations" in steps
     assert "Unimplemented primitive in Pallas TPU lowering for tc: cumsum" in found.note
     program = unparse.program_of(found.captured)
     ast.parse(program)

@@ -1,14 +1,14 @@
 """Smaller versions of a captured kernel, for a search that keeps those that fail the same way.
 
-A version has fewer grid points, fewer equations, loops that run once, or a branch in place of a
-condition. The results of an equation that is removed are zeros, and what no longer reaches an
-effect or a result goes with it. The operands and their types stay.
+A version has fewer grid points or fewer equations. The results of an equation that is removed are
+zeros, and what no longer reaches an effect or a result goes with it. The operands and their types
+stay.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,19 +18,13 @@ import jax.numpy as jnp
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxcompat import (
     closed_as,
-    conditionals,
     jax_core,
-    loops,
     opened,
-    scan_sizes,
 )
 from pallas_debug.bridge.jaxprs import nested
 
 Version = tuple[str, Capture]
 """A description of the change, such as `removed 7 equations`, and the changed kernel."""
-
-Edit = tuple[list[Any], dict[Any, Any]]
-"""Equations in place of one, and atoms in place of its results."""
 
 
 def size(captured: Capture) -> int:
@@ -41,27 +35,20 @@ def size(captured: Capture) -> int:
 def versions(captured: Capture) -> Iterator[Version]:
     """Yield smaller versions of a kernel, those that remove most first."""
     yield from _of_grid(captured)
-    eqns = list(enumerate(nested.equations(_body(captured))))
-    for number, eqn in eqns:
-        if eqn.primitive is conditionals.cond_p:
-            for i in range(len(eqn.params["branches"])):
-                yield _edited(captured, f"took branch {i} of a condition", {number: _branch(i)})
-        elif eqn.primitive is loops.scan_p and _may_run_once(eqn):
-            yield _edited(captured, f"ran a loop of {eqn.params['length']} once", {number: _once})
     now = size(captured)
     removable = [
         number
-        for number, eqn in eqns
+        for number, eqn in enumerate(nested.equations(_body(captured)))
         if not _is_zero(eqn) and not any(map(nested.is_ref, eqn.outvars))
     ]
     length = len(removable)
     while length:
         for start in range(0, len(removable), length):
             chosen = removable[start : start + length]
-            count = "an equation" if length == 1 else f"{len(chosen)} equations"
-            version = _edited(captured, f"removed {count}", dict.fromkeys(chosen, _removed))
-            if size(version[1]) < now:
-                yield version
+            version = _without(captured, chosen)
+            if size(version) < now:
+                count = "an equation" if length == 1 else f"{len(chosen)} equations"
+                yield f"removed {count}", version
         length //= 2
 
 
@@ -79,31 +66,29 @@ def _of_grid(captured: Capture) -> Iterator[Version]:
             yield what, replace(captured, params=params)
 
 
-def _edited(captured: Capture, what: str, edits: dict[int, Callable[[Any], Edit]]) -> Version:
-    old = captured.params["jaxpr"]
-    new = closed_as(old, _Editor(edits).run(opened(old)[0]))
-    return what, replace(captured, params={**captured.params, "jaxpr": new})
+def _without(captured: Capture, removed: Collection[int]) -> Capture:
+    """Remove equations by number, in the order of `nested.equations`, and those that are dead."""
+    numbers = itertools.count()
 
-
-class _Editor:
-    """Edits equations by number, in the order of `nested.equations`, and drops dead ones."""
-
-    def __init__(self, edits: dict[int, Callable[[Any], Edit]]) -> None:
-        self._edits = edits
-        self._numbers = itertools.count()
-
-    def run(self, jaxpr: Any) -> Any:
+    def edited(jaxpr: Any) -> Any:
         found: list[Any] = []
         known: dict[Any, Any] = {}
         for old in jaxpr.eqns:
-            number = next(self._numbers)
-            params = nested.edited(old.params, self.run)
-            eqn = old.replace(params=params, invars=[_now(atom, known) for atom in old.invars])
-            eqns, results = self._edits[number](eqn) if number in self._edits else ([eqn], {})
-            found += eqns
-            known |= results
+            number = next(numbers)
+            params = nested.edited(old.params, edited)
+            if number in removed:
+                zeros, scalars = _zeros(old)
+                found += zeros
+                known |= scalars
+            else:
+                atoms = [_now(atom, known) for atom in old.invars]
+                found.append(old.replace(params=params, invars=atoms))
         outvars = [_now(atom, known) for atom in jaxpr.outvars]
         return jaxpr.replace(eqns=_live(found, outvars), outvars=outvars)
+
+    old = captured.params["jaxpr"]
+    new = closed_as(old, edited(opened(old)[0]))
+    return replace(captured, params={**captured.params, "jaxpr": new})
 
 
 def _live(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
@@ -120,16 +105,13 @@ def _now(atom: Any, known: dict[Any, Any]) -> Any:
     return atom if isinstance(atom, jax_core.Literal) else known.get(atom, atom)
 
 
-# Edits of an equation
-
-
 def _is_zero(eqn: Any) -> bool:
     is_constant = all(isinstance(atom, jax_core.Literal) for atom in eqn.invars)
     return eqn.primitive.name == "broadcast_in_dim" and is_constant
 
 
-def _removed(eqn: Any) -> Edit:
-    """Remove an equation; its results are zeros."""
+def _zeros(eqn: Any) -> tuple[list[Any], dict[Any, Any]]:
+    """Equations that make zeros in place of an equation's results, and literals for scalars."""
     made, known = [], {}
     for var in eqn.outvars:
         shape, dtype = var.aval.shape, var.aval.dtype
@@ -139,33 +121,3 @@ def _removed(eqn: Any) -> Edit:
         else:  # a scalar
             known[var] = jax_core.Literal(dtype.type(0), var.aval)
     return made, known
-
-
-def _branch(index: int) -> Callable[[Any], Edit]:
-    """Replace a condition by one of its branches, with variables of its own."""
-
-    def taken(eqn: Any) -> Edit:
-        jaxpr, consts = opened(eqn.params["branches"][index])
-        known = dict(
-            zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *eqn.invars[1:]), strict=True)
-        )
-        eqns = []
-        for inner in jaxpr.eqns:
-            atoms = [_now(atom, known) for atom in inner.invars]
-            known |= {var: jax_core.Var(var.aval) for var in inner.outvars}
-            eqns.append(inner.replace(invars=atoms, outvars=[known[v] for v in inner.outvars]))
-        results = [_now(atom, known) for atom in jaxpr.outvars]
-        return eqns, dict(zip(eqn.outvars, results, strict=True))
-
-    return taken
-
-
-def _may_run_once(eqn: Any) -> bool:
-    """Return whether a loop takes and returns nothing per iteration."""
-    num_consts, num_carry = scan_sizes(eqn.params)
-    is_plain = len(eqn.invars) == num_consts + num_carry and len(eqn.outvars) == num_carry
-    return is_plain and eqn.params["length"] > 1
-
-
-def _once(eqn: Any) -> Edit:
-    return [eqn.replace(params={**eqn.params, "length": 1})], {}
