@@ -258,22 +258,6 @@ TABLE: tuple[Patch, ...] = (
     ),
     *(
         Patch(
-            area=CHIP,
-            owner=owner,
-            name=name,
-            replacement="pallas_debug.bridge.pretend:counting_cores",
-            is_optional=True,
-            why="under `shard_map`, a mesh of cores queries an abstract device for their number",
-            first=first,
-            last=last,
-        )
-        for owner, name, first, last in (
-            ("jax.experimental.pallas.tpu", "create_tensorcore_mesh", versions.OLDEST, "0.11"),
-            ("jax._src.pallas.mosaic.core:TensorCoreMesh", "__init__", "0.11", versions.NEWEST),
-        )
-    ),
-    *(
-        Patch(
             area=PRETEND,
             owner=f"jaxlib._jax:{owner}",
             name=name,

@@ -9,13 +9,10 @@ work in `jax.device_put`, `Mesh` and `jax.jit` as before.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
-
-from jax.sharding import get_abstract_mesh
 
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.jaxcompat import xla_bridge
@@ -71,28 +68,6 @@ def answering_multiprocessors(original: Any) -> property:
         raise AttributeError(f"{type(device).__name__!r} object has no attribute 'core_count'")
 
     return property(get)
-
-
-def counting_cores(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replacement for what makes a mesh of TensorCores, by default of as many as the chip has.
-
-    Under `shard_map` jax asks the mesh's abstract device, which has no number of cores for a CPU.
-    Abstract devices are part of jax's cache keys, so they are left as they are.
-    """
-    parameters = inspect.signature(original).parameters
-
-    @functools.wraps(original)
-    def make(*args: Any, **options: Any) -> Any:
-        target = chip.answered()
-        if target is not None and "num_cores" in parameters:
-            given = dict(zip(parameters, args, strict=False)) | options
-            device = get_abstract_mesh().abstract_device
-            is_open = given.get("devices") is None and given.get("num_cores") is None
-            if is_open and device is not None and device.num_cores is None:
-                options["num_cores"] = chip.note(target.num_cores)
-        return original(*args, **options)
-
-    return make
 
 
 def finding_backends(original: Callable[..., Any]) -> Callable[..., Any]:

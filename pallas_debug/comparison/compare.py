@@ -87,15 +87,6 @@ def leaves(result: Any, whose: str) -> list[Leaf]:
     return found
 
 
-def abstract_leaves(shapes: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[Leaf]:
-    """Arrays of a result whose values are unknown, as zeros, with path, dtype and shape."""
-    zero = np.zeros(())
-    return [
-        Leaf(path=path, dtype=dtype, values=np.broadcast_to(zero, shape))
-        for path, dtype, shape in shapes
-    ]
-
-
 def output_name(path: str) -> str:
     """Name of an output in messages, by its path in jax's notation."""
     return f"output {path}" if path else "output"

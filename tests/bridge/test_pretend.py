@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ import pytest
 from jax import default_backend
 from jax._src import xla_bridge
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_debug.bridge import chip
 from pallas_debug.compiler import targets
@@ -74,25 +73,6 @@ def test_without_pretending_devices_answer_as_themselves() -> None:
         with chip.answering_everywhere(V6E, pretend=True):
             assert jax.default_backend() == "tpu"
         assert jax.default_backend() == "cpu"
-
-
-def test_meshes_of_cores_under_shard_map() -> None:
-    """There jax asks the abstract device of the mesh."""
-    found: list[Any] = []
-
-    def count(x: jax.Array) -> jax.Array:
-        if hasattr(pltpu, "TensorCoreMesh"):
-            found.append(pltpu.TensorCoreMesh(axis_name="core").shape)
-        else:
-            found.append(pltpu.create_tensorcore_mesh("core").shape)
-        return x
-
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    spec = PartitionSpec("x")
-    shards = jax.shard_map(count, mesh=mesh, in_specs=spec, out_specs=spec)
-    with chip.answering_everywhere(targets.BUILTIN[0], pretend=True):
-        jax.jit(shards).trace(np.zeros(8, np.float32))
-    assert [dict(shape) for shape in found] == [{"core": targets.BUILTIN[0].num_cores}]
 
 
 def test_devices_stay_devices_and_jax_runs_on_them() -> None:

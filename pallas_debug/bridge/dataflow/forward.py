@@ -77,30 +77,19 @@ class Forward(ABC, Generic[V, P]):
         """Return the `count` results of a branch, from those of the branches that may be taken."""
         return [self.unknown] * count
 
-    # Loops, which are walked until nothing changes
+    # Loops, whose body is walked once for all iterations
 
     def widen(self, loop: LoopForm, place: P) -> tuple[Sequence[V], P] | None:
         """Return what is known of carried values in all iterations; None without iterations."""
         return loop.carry, place
 
-    def condition(self, eqn: Any, loop: LoopForm, carry: Sequence[V], place: P) -> P:
-        """Walk the condition of a `while` loop; return the place in its body."""
+    def condition(self, loop: LoopForm, carry: Sequence[V], place: P) -> None:
+        """Walk the condition of a `while` loop."""
         self.run(loop.condition, [*loop.condition_constants, *carry], place)
-        return place
 
-    def join_iterations(self, before: Sequence[V], after: Sequence[V]) -> Sequence[V] | None:
-        """Return carried values in all iterations after one more; None if nothing changed."""
-        return None
-
-    def loop_results(
-        self, loop: LoopForm, carry: Sequence[V], results: Sequence[V], place: P
-    ) -> Sequence[V]:
-        """Return the results of a loop, from the last ones of its body."""
+    def loop_results(self, loop: LoopForm) -> Sequence[V]:
+        """Return the results of a loop."""
         return [self.unknown] * len(loop.body.jaxpr.outvars)
-
-    def element(self, array: V) -> V:
-        """Return what an iteration takes of a stacked value."""
-        return self.unknown
 
     # The engine
 
@@ -151,19 +140,15 @@ class Forward(ABC, Generic[V, P]):
             case ScopeForm():
                 return self.walk(form.body.jaxpr, form.inputs, self.buffers(form), place)
             case LoopForm():
-                return self._loop(eqn, form, place)
+                return self.loop(eqn, form, place)
 
-    def _loop(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
-        """Walk all iterations at once, until nothing changes."""
+    def loop(self, eqn: Any, loop: LoopForm, place: P) -> Sequence[V]:
+        """Walk all iterations at once."""
         entered = self.widen(loop, place)
-        if entered is None:
-            return self.loop_results(loop, loop.carry, (), place)
-        carry, place = entered
-        elements = list(map(self.element, loop.stacked))
-        while True:
-            there = place if loop.condition is None else self.condition(eqn, loop, carry, place)
-            results = self.run(loop.body, [*loop.constants, *carry, *elements], there)
-            following = self.join_iterations(carry, results[: len(carry)])
-            if following is None:
-                return self.loop_results(loop, carry, results, there)
-            carry = following
+        if entered is not None:
+            carry, there = entered
+            if loop.condition is not None:
+                self.condition(loop, carry, there)
+            elements = [self.unknown] * len(loop.stacked)
+            self.run(loop.body, [*loop.constants, *carry, *elements], there)
+        return self.loop_results(loop)

@@ -65,29 +65,6 @@ def jaxpr_of(
     return jaxpr, consts, given
 
 
-def result_shapes(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    target: Target,
-) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Path, dtype and shape of each array that a function returns for these arguments."""
-    call, given = arrays.of_arrays(function, args, kwargs)
-    with chip.answering(target), hook.without_caches():
-        result = jax.eval_shape(call, *map(_abstract, given))
-        result = jax.eval_shape(lambda made: jax.tree.map(_plain, made), result)
-    return [
-        (jax.tree_util.keystr(path), str(leaf.dtype), tuple(leaf.shape))
-        for path, leaf in jax.tree.leaves_with_path(result)
-    ]
-
-
-def _plain(leaf: Any) -> Any:
-    """Replace a PRNG key with its integers."""
-    is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
-
-
 def is_traced(args: Any) -> bool:
     """Return whether any argument is a tracer: the call is within jit, vmap, grad or the like."""
     return any(_is_tracer(leaf) for leaf in jax.tree.leaves(args))

@@ -1,8 +1,8 @@
 """Grids of a kernel compiled as one jax program: for each grid point, blocks in, body, blocks out.
 
-The body, and the index maps, may do what a compiled loop's body may, and loop. The program works on
-copies of the memory and runs a chunk of grid points. It stops at a point at which a block or an
-access is out of bounds, or a hint false; the machine then interprets that point.
+The body, and the index maps, may do what a compiled loop's body may. The program works on copies of
+the memory and runs a chunk of grid points. It stops at a point at which a block or an access is out
+of bounds, or a hint false; the machine then interprets that point.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CompiledGrid:
             for slot, operand in windows
         ]
         programs = [launch.body, *(window.spec.index_map for window in self.windows)]
-        if not all(loops.is_plain(program, loops=True) for program in programs):
+        if not all(loops.is_plain(program) for program in programs):
             raise NotCompiled("a step that only the machine executes")
         if any(isinstance(step, ir.AxisIndex) for p in programs for step in p.all_steps()):
             raise NotCompiled("a number of a core or device")

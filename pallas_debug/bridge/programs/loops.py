@@ -81,27 +81,21 @@ class NotCompiled(Exception):
 
 def is_compilable(step: ir.Loop) -> bool:
     """Return whether the machine may run a loop as one program, by the kinds of its steps."""
-    return _is_bounded(step) and all(is_plain(program) for program, _ in ir.inner_programs(step))
-
-
-def _is_bounded(step: ir.Loop) -> bool:
-    """Return whether a loop ends, and only its body reads memory."""
     if isinstance(step, ir.ScanLoop):
-        return not step.stacked and len(step.outputs) == len(step.carry)
-    reads = any(isinstance(s, ir.LoadStep | ir.StoreStep) for s in step.condition.all_steps())
-    return step.is_counted and not reads
+        is_bounded = not step.stacked and len(step.outputs) == len(step.carry)
+    else:
+        steps = step.condition.all_steps()
+        reads = any(isinstance(s, ir.LoadStep | ir.StoreStep) for s in steps)
+        is_bounded = step.is_counted and not reads
+    return is_bounded and all(is_plain(program) for program, _ in ir.inner_programs(step))
 
 
-def is_plain(program: ir.KernelProgram, *, loops: bool = False) -> bool:
-    """Return whether a program only computes, loads and stores.
-
-    Args:
-      loops: whether it may do so in loops.
-    """
-    return all(_is_plain_step(step, loops) for step in program.steps)
+def is_plain(program: ir.KernelProgram) -> bool:
+    """Return whether a program only computes, loads and stores, without loops."""
+    return all(map(_is_plain_step, program.steps))
 
 
-def _is_plain_step(step: ir.MachineStep, loops: bool) -> bool:
+def _is_plain_step(step: ir.MachineStep) -> bool:
     match step:
         case ir.Compute():
             return isinstance(step.unit, Unit)
@@ -117,12 +111,8 @@ def _is_plain_step(step: ir.MachineStep, loops: bool) -> bool:
             )
         case ir.MultipleOf() | ir.GridId() | ir.AxisIndex():
             return True
-        case ir.ScanLoop() | ir.WhileLoop() if not loops or not _is_bounded(step):
-            return False
-        case ir.ScanLoop() if step.length > CHUNK:
-            return False
-        case ir.Branch() | ir.ScanLoop() | ir.WhileLoop():
-            return all(is_plain(inner, loops=loops) for inner, _ in ir.inner_programs(step))
+        case ir.Branch():
+            return all(map(is_plain, step.branches))
     return False
 
 
@@ -333,8 +323,6 @@ class LoopRun:
                 registers[step.output.number] = self.numbers[id(step)]
             case ir.Branch():
                 self._branch(step, registers)
-            case ir.ScanLoop() | ir.WhileLoop():
-                self._loop(step, registers)
             case _:
                 raise AssertionError(type(step).__name__)
 
@@ -420,41 +408,6 @@ class LoopRun:
         functions = [self._function(branch, views, slots) for branch in step.branches]
         before = self.memory
         results, part = jax.lax.switch(index, functions, plain, self._part(slots))
-        self.memory = _whole(slots, part, before)
-        for reg, value in zip(step.outputs, results, strict=True):
-            registers[reg.number] = value
-
-    def _loop(self, step: ir.Loop, registers: list[Any]) -> None:
-        constants = [registers[reg.number] for reg in step.constants]
-        carry = [jnp.asarray(registers[reg.number]) for reg in step.carry]
-        views, plain = _separated(constants)
-        slots = _stored_slots([step.body], constants)
-        function = self._function(step.body, [*views, *(None for _ in carry)], slots)
-
-        def iterate(values: list[Any], memory: LoopMemory) -> Any:
-            results, memory = function([*plain, *values], memory)
-            if [(r.shape, r.dtype) for r in results] != [(v.shape, v.dtype) for v in values]:
-                raise NotCompiled("a carried value changes its type")
-            return results, memory
-
-        before = self.memory
-        start = carry, self._part(slots)
-        if isinstance(step, ir.ScanLoop):
-            results, part = jax.lax.fori_loop(0, step.length, lambda _, loop: iterate(*loop), start)
-        else:
-            others = [registers[reg.number] for reg in step.condition_constants]
-            condition = step.condition
-
-            def goes_on(loop: Any) -> Any:
-                count, (values, _) = loop
-                (result,) = LoopRun(before, self.numbers).run(condition, [*others, *values])
-                return jnp.asarray(result) & (count <= CHUNK)
-
-            count, (results, part) = jax.lax.while_loop(
-                goes_on, lambda loop: (loop[0] + 1, iterate(*loop[1])), (0, start)
-            )
-            # It may be endless.
-            part = part._replace(is_rejected=part.is_rejected | (count > CHUNK))
         self.memory = _whole(slots, part, before)
         for reg, value in zip(step.outputs, results, strict=True):
             registers[reg.number] = value

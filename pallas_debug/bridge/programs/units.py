@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.jaxcompat import jax_core, lax, tpu_primitives
+from pallas_debug.bridge.jaxcompat import jax_core, tpu_primitives
 from pallas_debug.bridge.jaxprs import likeness, nested
 from pallas_debug.bridge.primitives import COMPARISONS, FORMS, OPPOSITES
 from pallas_debug.bridge.programs import algorithms, elementwise, scalars
@@ -100,29 +100,9 @@ EVALUATED: dict[Any, Callable[..., Any]] = {
 """Primitives that XLA does not support on a CPU, in terms of supported ones."""
 
 
-MAX_COPIES = 32
-"""Maximum number of copies along an axis that are concatenated, which takes time to compile."""
-
-
-def _tile(x: Any, *, reps: Sequence[int]) -> Any:
-    """Tile by concatenation: `exp(s - tile(m, 4))` of 512 by 512 takes 0.13 ms instead of 0.58.
-
-    jax broadcasts and reshapes, and XLA does not vectorize a loop with that reshape in it.
-    """
-    if not all(0 < count <= MAX_COPIES for count in reps):
-        return lax.tile(x, reps)
-    for axis, count in enumerate(reps):
-        x = jnp.concatenate([x] * count, axis)
-    return x
-
-
-_FASTER: dict[Any, Callable[..., Any]] = {lax.tile_p: _tile}
-"""Primitives that XLA compiles to slow code on a CPU, in terms of others."""
-
-
 def bound(eqn: Any, values: Any) -> Sequence[Any]:
     """Evaluate an equation on values."""
-    evaluate = EVALUATED.get(eqn.primitive) or _FASTER.get(eqn.primitive)
+    evaluate = EVALUATED.get(eqn.primitive)
     if evaluate is not None:
         return [evaluate(*values, **eqn.params)]
     values = list(values)

@@ -153,26 +153,20 @@ class _Walk(Forward[FlowValue, Names]):
         names = _names_of([branch.index])
         return [_either(v, names) for v in zip(*(found for _, found in results), strict=True)]
 
-    def condition(
-        self, eqn: Any, loop: LoopForm, carry: Sequence[FlowValue], place: Names
-    ) -> Names:
-        names = _names_of(self.run(loop.condition, [*loop.condition_constants, *carry], place))
-        self._add(eqn, place, values=names, accesses=names)
-        return place | names
-
-    def join_iterations(
-        self, before: Sequence[FlowValue], after: Sequence[FlowValue]
-    ) -> Sequence[FlowValue] | None:
-        joined = [_either([a, b], _NONE) for a, b in zip(before, after, strict=True)]
-        return None if joined == list(before) else joined
-
-    def element(self, array: FlowValue) -> FlowValue:
-        return array
-
-    def loop_results(
-        self, loop: LoopForm, carry: Sequence[FlowValue], results: Sequence[FlowValue], place: Names
-    ) -> list[FlowValue]:
-        return [_either([value], place) for value in (*carry, *results[len(carry) :])]
+    def loop(self, eqn: Any, loop: LoopForm, place: Names) -> list[FlowValue]:
+        """Walk the iterations until nothing changes."""
+        carry = list(loop.carry)
+        while True:
+            there = place
+            if loop.condition is not None:
+                inputs = [*loop.condition_constants, *carry]
+                names = _names_of(self.run(loop.condition, inputs, place))
+                self._add(eqn, place, values=names, accesses=names)
+                there |= names
+            results = self.run(loop.body, [*loop.constants, *carry, *loop.stacked], there)
+            before, carry = carry, [_either(v, _NONE) for v in zip(carry, results, strict=False)]
+            if carry == before:
+                return [_either([value], there) for value in (*carry, *results[len(carry) :])]
 
     def equation(self, eqn: Any, inputs: list[FlowValue], place: Names) -> Sequence[FlowValue]:
         if eqn.primitive.name == "run_scoped":

@@ -315,14 +315,10 @@ class Walker(Forward[Value, WalkState]):
             number *= 8
         return _forgotten(loop.carry), maybe
 
-    def condition(
-        self, eqn: Any, loop: LoopForm, carry: Sequence[Value], place: WalkState
-    ) -> WalkState:
-        return place  # `widen` has walked it
+    def condition(self, loop: LoopForm, carry: Sequence[Value], place: WalkState) -> None:
+        pass  # `widen` has walked it
 
-    def loop_results(
-        self, loop: LoopForm, carry: Sequence[Value], results: Sequence[Value], place: WalkState
-    ) -> Sequence[Value]:
+    def loop_results(self, loop: LoopForm) -> Sequence[Value]:
         count = len(loop.body.jaxpr.outvars) - len(loop.carry)
         after = _forgotten(loop.carry)
         if loop.length is not None:
