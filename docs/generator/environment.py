@@ -42,7 +42,7 @@ THEIRS = {
 def environment() -> str:
     from pallas_debug_pytest.options import OPTIONS
 
-    from pallas_debug.compiler import pool
+    from pallas_debug.compiler import child
 
     undescribed = _variables_read() - set(VARIABLES)
     if undescribed:
@@ -65,11 +65,11 @@ def environment() -> str:
         "process is not changed.",
         table(
             ["variable", "value"],
-            [[f"`{n}`", f"`{v}`"] for n, v in pool._QUIET.items()]
+            [[f"`{n}`", f"`{v}`"] for n, v in child._QUIET.items()]
             + [
                 [
                     "`LIBTPU_INIT_ARGS`",
-                    f"yours, `{' '.join(pool.MOSAIC_FLAGS)}` and a dump directory",
+                    f"yours, `{' '.join(child.MOSAIC_FLAGS)}` and a dump directory",
                 ]
             ],
         ),

@@ -30,9 +30,6 @@ from pallas_debug.store import layout, raw
 
 _REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for flag '(?P<i>\w+)'")
 
-_NOT_FOR_CHIP = re.compile(r"Dma latency model is currently only supported on ")
-"""Message of an abort that affects every kernel for this chip."""
-
 _ESTIMATING = re.compile(r"Static LLO profiling of \S+ failed")
 
 _LOG_PREFIX = re.compile(r"^[A-Z]\d{4} \S+ +\d+ \S+\] ")
@@ -110,10 +107,8 @@ def compiled(
       WorkerError, LibtpuError: as for `Pool.compile`.
     """
     with contextlib.ExitStack() as stack:
-        chip = (topology or "").partition(":")[0]
         wanted = child_flags(stages)
-        known = (pool.left_out.get((name, of)) for name in wanted.names for of in ("", chip))
-        left_out = list(dict.fromkeys(filter(None, known)))
+        left_out = list(dict.fromkeys(filter(None, map(pool.left_out.get, wanted.names))))
         flags = wanted.without(name for one in left_out for name in one.flags)
         dumped: RequestOutcome | None = None
         while True:
@@ -132,9 +127,7 @@ def compiled(
                 break
             left_out.append(blamed)
             if outcome.reply is None and blamed.cause == "refused":
-                pool.left_out |= {(name, ""): blamed for name in blamed.flags}
-            elif _NOT_FOR_CHIP.search(blamed.message):
-                pool.left_out |= {(name, chip): blamed for name in blamed.flags}
+                pool.left_out |= dict.fromkeys(blamed.flags, blamed)
             flags = flags.without(blamed.flags)
             dumped = outcome if outcome.llo else dumped
         died = outcome.reply is None

@@ -2,8 +2,8 @@
 
 Loading libtpu takes half a second and 200 MB, so children are kept between sessions: a session
 takes a `Lease`, which bounds how many children work for it, and returns a child after each request.
-Idle children end after `IDLE_SECONDS`, at exit, and when this process dies (they notice the closed
-pipe). A forked process starts with none.
+Idle children end at exit, and when this process dies (they notice the closed pipe). A forked
+process starts with none.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, Protocol, TypeVar
 
+from pallas_debug.compiler.child import Child
 from pallas_debug.errors import WorkerError
 
-IDLE_SECONDS = 60.0
-"""Seconds after which an idle shared child is ended, because it occupies 200 to 400 MB."""
-
-WORTH_A_CHILD = 1.0
-"""Seconds of queued work that justify another child."""
+WORTH_A_CHILD, MANY = 1.0, 8
+"""Seconds that a child has been at work, or waiting kernels, that justify another child."""
 
 MAX_STARTS = 3
 """Maximum number of children that one request starts in a row, if each loses its files at once."""
@@ -33,43 +30,7 @@ _LOOK_AGAIN = 0.25
 STOPPED = "the pool of compiler processes was stopped"
 
 
-class Child(Protocol):
-    """Interface of a child process.
-
-    Attributes:
-      key: settings read on startup; a request with another key needs another child.
-      taken: time of its last request (`time.monotonic`).
-      idle_since: time when it was last returned.
-      served: number of requests.
-    """
-
-    key: Hashable
-    taken: float
-    idle_since: float
-    served: int
-
-    @property
-    def pid(self) -> int: ...
-
-    def alive(self) -> bool: ...
-
-    def usable(self) -> bool:
-        """Return whether the child is alive and has its files."""
-
-    def stop(self) -> None:
-        """Kill the process without waiting for its end."""
-
-    def kill(self) -> None:
-        """Kill the process if it is running, wait for its end, and delete its files."""
-
-    def disown(self) -> None:
-        """Release a process that belongs to this process's parent."""
-
-
-C = TypeVar("C", bound=Child)
-
-
-class Lease(Generic[C]):
+class Lease:
     """A session's claim on children, and how busy they were for it.
 
     Args:
@@ -78,28 +39,27 @@ class Lease(Generic[C]):
       start: starts a child.
     """
 
-    def __init__(self, *, jobs: int, key: Callable[[], Hashable], start: Callable[[], C]) -> None:
+    def __init__(
+        self, *, jobs: int, key: Callable[[], Hashable], start: Callable[[], Child]
+    ) -> None:
         self.jobs = jobs
         self.key = key
         self.start = start
         self.stopped = False
-        self.held: set[C] = set()
+        self.held: set[Child] = set()
         self.starting = 0
         self.pending = 0
-        self.finished = 0
-        self.busy_seconds = 0.0
 
-    def wants_another(self, of_key: list[C]) -> bool:
+    def wants_another(self, of_key: list[Child]) -> bool:
         """Return whether waiting for one of these children takes longer than starting another.
 
-        A child costs half a second of a core before it compiles anything, which pays off only if
-        the queued kernels keep the present children busy for longer.
+        A child costs half a second of a core before it compiles anything: it is started for many
+        kernels, or if a child has been at work for that long. Its first request loads libtpu.
         """
         waiting = self.pending - len(self.held) - self.starting
-        each = self.busy_seconds / self.finished if self.finished else 0.0
         now = time.monotonic()
         longest = max(now - child.taken if child.served > 1 else 0.0 for child in of_key)
-        return waiting * each > WORTH_A_CHILD or (waiting > 0 and longest > WORTH_A_CHILD)
+        return waiting >= MANY or (waiting > 0 and longest > WORTH_A_CHILD)
 
     def forget(self) -> None:
         """Reset in a forked process."""
@@ -107,35 +67,34 @@ class Lease(Generic[C]):
         self.starting = self.pending = 0
 
 
-class Children(Generic[C]):
+class Children:
     """All children of a pool, leased or idle.
 
     There are never more children than the largest number requested by a current lease, except for
     idle children left by an earlier, larger lease.
 
     Args:
-      keeps_idle: whether to keep idle children for `IDLE_SECONDS` after the last lease.
+      keeps_idle: whether to keep idle children after the last lease.
     """
 
     def __init__(self, *, keeps_idle: bool) -> None:
         self.changed = threading.Condition()
         self._keeps_idle = keeps_idle
-        self._alive: set[C] = set()
-        self._idle: list[C] = []
+        self._alive: set[Child] = set()
+        self._idle: list[Child] = []
         self._starting: list[Hashable] = []
-        self._leases: set[Lease[C]] = set()
-        self._timer: threading.Timer | None = None
+        self._leases: set[Lease] = set()
         _everywhere.add(self)
         if keeps_idle:
             atexit.register(self.close)
 
-    def add_pending(self, lease: Lease[C], count: int) -> None:
+    def add_pending(self, lease: Lease, count: int) -> None:
         """Change the number of pending work items that need a child."""
         with self.changed:
             lease.pending += count
             self.changed.notify_all()
 
-    def take(self, lease: Lease[C]) -> C:
+    def take(self, lease: Lease) -> Child:
         """Return an idle child, a new child, or the next child that is released.
 
         Raises:
@@ -181,7 +140,7 @@ class Children(Generic[C]):
                     "its temporary folder; set TMPDIR to one that is left alone."
                 )
 
-    def warm(self, lease: Lease[C]) -> None:
+    def warm(self, lease: Lease) -> None:
         """Start a child unless there is one."""
         with self.changed:
             if lease.stopped:
@@ -193,18 +152,13 @@ class Children(Generic[C]):
             lease.starting += 1
         self.give_back(lease, self._start(lease, key))
 
-    def give_back(self, lease: Lease[C], child: C) -> None:
+    def give_back(self, lease: Lease, child: Child) -> None:
         with self.changed:
-            if child.served > 1:  # the first request includes loading libtpu
-                lease.finished += 1
-                lease.busy_seconds += time.monotonic() - child.taken
             lease.held.discard(child)
-            child.idle_since = time.monotonic()
             self._idle.append(child)
-            self._schedule()
             self.changed.notify_all()
 
-    def drop(self, lease: Lease[C], child: C) -> None:
+    def drop(self, lease: Lease, child: Child) -> None:
         """End an unusable child."""
         child.kill()
         with self.changed:
@@ -212,7 +166,7 @@ class Children(Generic[C]):
             self._alive.discard(child)
             self.changed.notify_all()
 
-    def release(self, lease: Lease[C], *, stop: bool) -> None:
+    def release(self, lease: Lease, *, stop: bool) -> None:
         """End a lease. `stop` kills its children at work and, after the last lease, idle ones."""
         with self.changed:
             lease.stopped = True
@@ -225,7 +179,17 @@ class Children(Generic[C]):
         if is_last and not self._keeps_idle:
             self.close()
         elif is_last and stop:
-            self._end(lambda _: True)
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        """End idle children; they count as alive until they have exited."""
+        with self.changed:
+            due, self._idle = self._idle, []
+        for child in due:
+            child.kill()
+        with self.changed:
+            self._alive.difference_update(due)
+            self.changed.notify_all()
 
     def close(self) -> None:
         """End all leases and children at once, even those at work."""
@@ -258,51 +222,39 @@ class Children(Generic[C]):
         self._alive.clear()
         self._idle.clear()
         self._starting.clear()
-        self._timer = None
         for lease in self._leases:
             lease.forget()
 
     # With the lock held:
 
-    def _wanted_key(self, lease: Lease[C]) -> Hashable:
+    def _wanted_key(self, lease: Lease) -> Hashable:
         if lease.stopped:
             raise WorkerError(STOPPED)
         self._leases.add(lease)
         return lease.key()
 
-    def _idle_child(self, key: Hashable) -> C | None:
-        """Take the idle child that was used last, so that surplus ones reach their time limit."""
+    def _idle_child(self, key: Hashable) -> Child | None:
+        """Take the idle child that was used last."""
         for child in reversed(self._idle):
             if child.key == key:
                 self._idle.remove(child)
                 return child
         return None
 
-    def _of(self, key: Hashable) -> list[C]:
+    def _of(self, key: Hashable) -> list[Child]:
         return [child for child in self._alive if child.key == key]
 
     def _is_full(self) -> bool:
         most = max((lease.jobs for lease in self._leases), default=0)
         return len(self._alive) + len(self._starting) >= most
 
-    def _is_worth_another(self, lease: Lease[C], key: Hashable) -> bool:
+    def _is_worth_another(self, lease: Lease, key: Hashable) -> bool:
         of_key = self._of(key)
         return lease.wants_another(of_key) if of_key else key not in self._starting
 
-    def _schedule(self) -> None:
-        """Start a timer for the idle child that expires first."""
-        if not self._keeps_idle or self._timer is not None or not self._idle:
-            return
-        due = min(child.idle_since for child in self._idle) + IDLE_SECONDS
-        timer = threading.Timer(max(0.0, due - time.monotonic()), self._end_idle)
-        timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # no new threads while the process exits
-            timer.start()
-            self._timer = timer
-
     # Without the lock:
 
-    def _start(self, lease: Lease[C], key: Hashable) -> C:
+    def _start(self, lease: Lease, key: Hashable) -> Child:
         """Start a child held by the lease; `_starting` already has an entry for it."""
         try:
             child = lease.start()
@@ -324,30 +276,12 @@ class Children(Generic[C]):
             raise WorkerError(STOPPED)
         return child
 
-    def _end_idle(self) -> None:
-        now = time.monotonic()
-        self._end(lambda child: now - child.idle_since >= IDLE_SECONDS)
-        with self.changed:
-            self._timer = None
-            self._schedule()
 
-    def _end(self, is_due: Callable[[C], bool]) -> None:
-        """End idle children; they count as alive until they have exited."""
-        with self.changed:
-            due = [child for child in self._idle if is_due(child)]
-            self._idle = [child for child in self._idle if child not in due]
-        for child in due:
-            child.kill()
-        with self.changed:
-            self._alive.difference_update(due)
-            self.changed.notify_all()
-
-
-def _has_room(lease: Lease[C]) -> bool:
+def _has_room(lease: Lease) -> bool:
     return len(lease.held) + lease.starting < lease.jobs
 
 
-_everywhere: weakref.WeakSet[Children[Any]] = weakref.WeakSet()
+_everywhere: weakref.WeakSet[Children] = weakref.WeakSet()
 
 
 def _disown_all() -> None:

@@ -15,7 +15,8 @@ from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import attempts, gpu, gpu_files, switches, targets
 from pallas_debug.compiler import compile as compile_
-from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
+from pallas_debug.compiler.child import MOSAIC_FLAGS, user_flags
+from pallas_debug.compiler.pool import Pool
 from pallas_debug.compiler.stages import BUNDLES, NONE, ChildFlags, Stages
 from pallas_debug.explain import explained
 from pallas_debug.model import Compilation, Failure, SourceLine, Target

@@ -33,9 +33,9 @@ V5E = "v5e:2x2"
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children[pool_module._Child]]:
+def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     """What pools share in this test alone."""
-    own: Children[pool_module._Child] = Children(keeps_idle=True)
+    own: Children = Children(keeps_idle=True)
     monkeypatch.setattr(pool_module, "_shared", lambda: own)
     yield own
     own.close()
@@ -183,26 +183,6 @@ def test_stopping_the_last_pool_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_an_idle_child_ends(
-    shared_pool: SharedPool,
-    module: Module,
-    monkeypatch: pytest.MonkeyPatch,
-    wait_until: Wait,
-    is_running: IsRunning,
-    temporary: Path,
-) -> None:
-    monkeypatch.setattr(children_module, "IDLE_SECONDS", 0.5)
-    with shared_pool(1) as pool:
-        compiled(pool, module)
-        (pid,) = pool.pids()
-    wait_until(lambda: not is_running(pid))
-    wait_until(lambda: not list(temporary.iterdir()))
-    with shared_pool(1) as pool:
-        compiled(pool, module)
-        assert pool.pids() != [pid]
-
-
-@pytest.mark.slow
 def test_a_child_whose_folder_was_deleted_is_replaced(
     shared_pool: SharedPool, module: Module, temporary: Path
 ) -> None:
@@ -277,7 +257,7 @@ def module_file(module: Module, tmp_path: Path) -> Path:
     return path
 
 
-def broken_children(*, alive: bool) -> tuple[list[Any], Children[Any], Lease[Any]]:
+def broken_children(*, alive: bool) -> tuple[list[Any], Children, Lease]:
     """Of children that have ended, or lost their files, by the time they are asked for anything."""
     started: list[Any] = []
 

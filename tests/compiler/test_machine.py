@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.compiler.pool import Pool, PoolSettings, check_machine, default_jobs, user_flags
+from pallas_debug.compiler.child import user_flags
+from pallas_debug.compiler.pool import Pool, PoolSettings, check_machine, default_jobs
 from pallas_debug.errors import LibtpuError
 
 

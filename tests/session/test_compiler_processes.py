@@ -20,9 +20,9 @@ VECTOR = jax.ShapeDtypeStruct((1024,), jnp.float32)
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children[pool._Child]]:
+def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     """What sessions share in this test alone."""
-    own: Children[pool._Child] = Children(keeps_idle=True)
+    own: Children = Children(keeps_idle=True)
     monkeypatch.setattr(pool, "_shared", lambda: own)
     yield own
     own.close()
@@ -30,7 +30,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children[pool._Child]]
 
 
 @pytest.mark.slow
-def test_calls_in_a_row_load_libtpu_once(children: Children[pool._Child], tmp_path: Path) -> None:
+def test_calls_in_a_row_load_libtpu_once(children: Children, tmp_path: Path) -> None:
     seen = []
     for size in (1024, 2048):
         x = jax.ShapeDtypeStruct((size,), jnp.float32)
@@ -48,9 +48,7 @@ def test_calls_in_a_row_load_libtpu_once(children: Children[pool._Child], tmp_pa
 
 
 @pytest.mark.slow
-def test_a_compiler_starts_while_a_function_is_traced(
-    children: Children[pool._Child], tmp_path: Path
-) -> None:
+def test_a_compiler_starts_while_a_function_is_traced(children: Children, tmp_path: Path) -> None:
     """Except where the dump directory may have all of its kernels."""
 
     def waits(x: jax.Array) -> jax.Array:
