@@ -7,19 +7,17 @@ compiler adds (spills, intermediate values) is unknown here.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pallas_debug.analysis.subject import Result, Subject, read
+from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import padded
-from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.walk.index_maps import Block, NotReadable, bits_of
-from pallas_debug.chips import LANES, MIB, chip_of_kind
+from pallas_debug.bridge.walk.index_maps import Block, bits_of
+from pallas_debug.chips import chip_of_kind
 from pallas_debug.findings.facts import array_text, by_size
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.model import Finding, Kernel, Operand, SourceLine, Target
+from pallas_debug.model import Operand, SourceLine, Target
 from pallas_debug.quantities import size_text
 
 
@@ -96,36 +94,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
     return result, tuple(uses)
 
 
-def too_large(captured: Capture, targets: Sequence[Target]) -> list[Finding]:
-    """Report overflows of VMEM and SMEM, each with the affected targets, from the call alone.
-
-    Fast enough for every kernel that a program lowers: the kernel's body is not analysed.
-    """
-    kernel = captured.kernel
-    if "vmem_limit_bytes" not in kernel.compiler_params and _at_most(kernel) < SMALL:
-        return []
-    try:
-        subject = read(captured, {}, time.monotonic() + 1.0, walks=False)
-    except NotReadable:
-        return []
-    return look(subject, targets)[0].findings
-
-
 _ON_CHIP = ("default", "vmem", "smem")
-
-SMALL = MIB
-"""Size in bytes that fits into every memory of every chip."""
-
-
-def _at_most(kernel: Kernel) -> int:
-    """Upper bound of the bytes of a kernel's operands, with two buffers of 32 bits each."""
-    shapes = [operand.block_shape or operand.shape for operand in kernel.operands]
-    return sum(
-        8
-        * math.prod(-(-(size or 1) // LANES) * LANES for size in shape[-2:])
-        * math.prod(size or 1 for size in shape[:-2])
-        for shape in shapes
-    )
 
 
 def _parts(subject: Subject) -> list[MemoryPart]:

@@ -105,19 +105,14 @@ class Result:
     left_out: list[str] = field(default_factory=list)
 
 
-def read(
-    captured: Capture, tables: Mapping[int, np.ndarray], deadline: float, *, walks: bool = True
-) -> Subject:
+def read(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Subject:
     """Read a captured kernel.
-
-    Args:
-      walks: whether to walk its body; otherwise, `walked` has no events.
 
     Raises:
       index_maps.NotReadable: the kernel contains nothing that can be analysed statically.
     """
     grid = index_maps.grid(captured)
-    empty = 0 in grid.sizes or not walks
+    empty = 0 in grid.sizes
     return Subject(
         captured=captured,
         grid=grid,
