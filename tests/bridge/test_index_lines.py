@@ -27,12 +27,8 @@ def _twice(row: Any) -> Any:
     return row * 2  # computed
 
 
-def by_a_helper(x_ref: Any, o_ref: Any) -> None:
-    o_ref[...] = x_ref[pl.ds(_twice(pl.program_id(0)), 8), :]  # access
-
-
-def before_a_loop(x_ref: Any, o_ref: Any) -> None:
-    start = pl.program_id(0) * 2
+def in_a_loop(x_ref: Any, o_ref: Any) -> None:
+    start = _twice(pl.program_id(0))
 
     def step(i: Any, total: Any) -> Any:
         return total + x_ref[pl.ds(start, 8), :] * i  # access
@@ -64,8 +60,7 @@ def marked(function: Callable[..., None], comment: str) -> SourceLine | None:
     "kernel, is_computed",
     [
         (beside, True),
-        (by_a_helper, True),
-        (before_a_loop, False),
+        (in_a_loop, True),
         (on_the_line_itself, False),
         (of_two_lines, False),
     ],

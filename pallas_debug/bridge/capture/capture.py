@@ -22,7 +22,7 @@ from pallas_debug.bridge import chip, primitives, versions
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.jaxcompat import jax_core, source_info_util
-from pallas_debug.bridge.jaxprs import lines, nested
+from pallas_debug.bridge.jaxprs import lines, nested, windows
 from pallas_debug.bridge.jaxprs.params import (
     block_entry,
     dimension_semantics,
@@ -143,9 +143,11 @@ def of_equation(eqn: Any) -> Capture:
         module_context=SimpleNamespace(axis_context=None),
         avals_in=[atom.aval for atom in eqn.invars],
     )
-    source = eqn.source_info
+    source, params = eqn.source_info, dict(eqn.params)
+    if "grid_mapping" in params:  # while it watches, the hook names windows as jax traces a kernel
+        params["jaxpr"] = windows.with_names(params["jaxpr"])
     with source_info_util.user_context(source.traceback, name_stack=source.name_stack):
-        return capture(eqn.primitive.name, context, dict(eqn.params))
+        return capture(eqn.primitive.name, context, params)
 
 
 def _text(jaxprs: Sequence[Any]) -> str:

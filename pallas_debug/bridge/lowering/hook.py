@@ -28,7 +28,7 @@ from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.jaxcompat import jax_core, mlir, mpmd, pallas_call, source_info_util
-from pallas_debug.bridge.jaxprs import outputs, unused
+from pallas_debug.bridge.jaxprs import outputs, unused, windows
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.explain import asserted
 from pallas_debug.guards import guarded
@@ -263,7 +263,7 @@ def _without_outer_line() -> Iterator[None]:
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a kernel's own source lines, and its dead equations; name jax's assertions.
+    """Keep a kernel's own source lines, and its dead equations; name jax's assertions and windows.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
     traceback of the outer call, and assigns the line of that call to every equation inside.
@@ -282,7 +282,8 @@ def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
                 if failed is None:
                     raise
                 raise asserted.error_of(failed) from error
-        with guarded("hook", "keeping the dead equations of a kernel", _report):
+        with guarded("hook", "naming the windows of a pipeline", _report):
+            jaxpr = windows.with_names(jaxpr)
             unused.record(jaxpr, traced)
         return (jaxpr, *others)
 

@@ -63,8 +63,8 @@ def require_padding_of_x(finding: Finding) -> None:
     assert finding.source.text == "left, right = x_ref[...], y_ref[...]  # the read"
     assert finding.witness.loop == (1,)
     assert finding.message == (
-        "padding of allocations[0].window_ref is read and reaches an output: 448 of 1,024 elements, "
-        "starting with allocations[0].window_ref[1, 0, 72]\ncopied from x_hbm, float32[8, 200] in HBM"
+        "padding of x_hbm.window_ref is read and reaches an output: 448 of 1,024 elements, "
+        "starting with x_hbm.window_ref[1, 0, 72]\ncopied from x_hbm, float32[8, 200] in HBM"
     )
     assert "the copy reaches past the end of the array" in finding.cause
 
