@@ -123,7 +123,7 @@ checkify: Any = Internal(
 )
 config: Any = Internal(
     "jax._src.config",
-    names="bool_env mutable_array_checks pallas_tpu_interpret_mode_context_manager",
+    names="mutable_array_checks pallas_tpu_interpret_mode_context_manager",
 )
 jax_core: Any = Internal(
     "jax._src.core",

@@ -6,7 +6,6 @@ takes half a second and prints a page of warnings before jax falls back to the C
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import os
@@ -19,7 +18,7 @@ from typing import Any, cast
 import jax
 
 from pallas_debug.bridge import patches
-from pallas_debug.bridge.jaxcompat import config, hardware_utils, xla_bridge
+from pallas_debug.bridge.jaxcompat import hardware_utils, xla_bridge
 
 _CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
@@ -95,55 +94,13 @@ def device_kind() -> str:
     return str(jax.devices()[0].device_kind)
 
 
-@contextlib.contextmanager
-def honouring_environment() -> Iterator[None]:
-    """Apply settings of jax that a program makes in `os.environ` before it imports jax.
+def without_effect(before: Mapping[str, str]) -> list[str]:
+    """Environment variables of jax that were set or changed since, after it was imported.
 
-    jax reads its environment variables when it is imported, which we have done by then. As in
-    Python on its own, those set after the program's first import have no effect.
+    `XLA_FLAGS` is none of them: XLA reads it when its backends are initialised.
     """
-    before, importing = dict(os.environ), builtins.__import__
-
-    def first_import(name: str, *args: Any, **kwargs: Any) -> Any:
-        importer = (args[0] if args else kwargs.get("globals")) or {}
-        if name.partition(".")[0] == "jax" and not _is_ours(importer):
-            restore()
-            _apply_environment(before)
-        return importing(name, *args, **kwargs)
-
-    def restore() -> None:
-        if builtins.__import__ is first_import:
-            builtins.__import__ = importing
-
-    builtins.__import__ = first_import
-    try:
-        yield
-    finally:
-        restore()
-
-
-def _is_ours(importer: Mapping[str, Any]) -> bool:
-    """Return whether the importing module is ours or one of jax."""
-    return str(importer.get("__name__")).partition(".")[0] in ("pallas_debug", "jax", "jaxlib")
-
-
-def _apply_environment(before: Mapping[str, str]) -> None:
-    """Apply the variables of jax that were set or changed since.
-
-    Raises:
-      ValueError: a value is invalid, as jax would raise when it is imported.
-    """
-    for variable, text in os.environ.items():
-        option = variable.lower()
-        if before.get(variable) == text or option not in jax.config.values:
-            continue
-        present = jax.config.values[option]
-        value: Any = text
-        if isinstance(present, bool):
-            value = config.bool_env(variable, present)
-        elif isinstance(present, int | float):
-            value = type(present)(text)
-        jax.config.update(option, value)
+    return [name for name, text in os.environ.items()
+            if name.lower() in jax.config.values and before.get(name) != text]  # fmt: skip
 
 
 @contextlib.contextmanager

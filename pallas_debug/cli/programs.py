@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import os
 import re
 import runpy
 import shlex
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug import tracebacks
+from pallas_debug.cli import output
 from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
 from pallas_debug.guards import refused_call
 
@@ -77,7 +79,7 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
 
     session.leave_out_absent_tpu()
     try:
-        with session.honouring_environment():
+        with _noting_environment():
             found: Any = importlib.import_module(dotted)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{dotted}.".startswith(f"{error.name}."):
@@ -270,10 +272,8 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
     """Run a program as `python` would, and return the exception that ended it, if any."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [what, *rest]
-    from pallas_debug.session import honouring_environment
-
     try:
-        with honouring_environment():
+        with _noting_environment():
             if module:
                 sys.path.insert(0, str(Path.cwd()))
                 runpy.run_module(what, run_name="__main__", alter_sys=True)
@@ -287,6 +287,22 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
     finally:
         sys.argv, sys.path = argv, path
     return None
+
+
+@contextlib.contextmanager
+def _noting_environment() -> Iterator[None]:
+    """Name settings of jax that a program makes in `os.environ`: we imported it before."""
+    from pallas_debug import session
+
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        if names := session.without_effect(before):
+            output.message(
+                f"{', '.join(names)} had no effect: jax was imported before the program. Set "
+                f"{'it' if len(names) == 1 else 'them'} for the command, or with jax.config.update"
+            )
 
 
 @contextlib.contextmanager

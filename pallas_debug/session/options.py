@@ -12,8 +12,8 @@ from pallas_debug import defaults
 from pallas_debug.bridge import chip, platform
 from pallas_debug.bridge.interpret.params import Mode as Mode
 from pallas_debug.bridge.platform import has_accelerator as has_accelerator
-from pallas_debug.bridge.platform import honouring_environment as honouring_environment
 from pallas_debug.bridge.platform import leave_out_absent_tpu as leave_out_absent_tpu
+from pallas_debug.bridge.platform import without_effect as without_effect
 from pallas_debug.compiler import targets
 from pallas_debug.compiler.stages import DEFAULT, Stages
 from pallas_debug.errors import CannotRunError, UsageError
