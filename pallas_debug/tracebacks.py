@@ -64,6 +64,8 @@ def of_ours() -> bool:
 
 def is_ours(frame: TracebackType) -> bool:
     file = frame.tb_frame.f_code.co_filename
+    if file == "<string>":  # methods that dataclasses make
+        return str(frame.tb_frame.f_globals.get("__name__")).startswith(f"{__package__}.")
     return file.startswith(_OURS) or _PLUGIN in file
 
 
