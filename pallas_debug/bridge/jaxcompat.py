@@ -144,7 +144,6 @@ mlir: Any = Internal(
     names="TokenSet lower_fun module_to_bytecode",
 )
 partial_eval: Any = Internal("jax._src.interpreters.partial_eval", names="trace_to_jaxpr_dynamic")
-lax: Any = Internal("jax._src.lax.lax", names="tile tile_p")
 conditionals: Any = Internal(
     "jax._src.lax.control_flow.conditionals", names="cond_p platform_index_p"
 )
