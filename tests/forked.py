@@ -66,6 +66,7 @@ def serve(fd: int) -> list[str]:
         os.setsid()
         for n, inherited in enumerate((*streams, listener.detach(), connection.detach())):
             os.dup2(inherited, n) if n < 3 else os.close(inherited)
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # the old one knows what it was open on
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)

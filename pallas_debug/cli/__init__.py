@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import sys
 from typing import Any
@@ -40,6 +41,8 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # standard error escapes what it cannot encode
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _end(codes: list[object]) -> None:

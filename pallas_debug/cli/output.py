@@ -13,18 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.followup import LABEL
-from pallas_debug.render import one_line
+from pallas_debug.render import aligned, one_line
 from pallas_debug.render import visible as visible
-
-if TYPE_CHECKING:
-    from rich.style import Style
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -133,30 +130,15 @@ def print_table(
         for row in rows:
             click.echo("\t".join(_one_line(cell) for cell in row))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for number, column in enumerate(columns):
-        side: Literal["left", "right"] = "right" if number in right else "left"
-        table.add_column(column, overflow="fold", justify=side)
-    for row in rows:
-        table.add_row(*(Text(_one_line(cell), style=_style(cell)) for cell in row))
-    Console(highlight=False).print(table)
+    head, *lines = aligned([columns, *([_one_line(cell) for cell in row] for row in rows)], right)
+    click.echo(click.style(head, bold=True) if colored() else head)
+    for line in lines:
+        click.echo(painted(line))
 
 
 def echo(text: str, *, newline: bool = True) -> None:
-    """Write text to standard output: escaped on a terminal, unchanged for a pipe or a file.
-
-    A name that is not UTF-8 is written to a pipe as its original bytes.
-    """
-    if sys.stdout.isatty():
-        click.echo(visible(text), nl=newline)
-    elif _UNSAFE.search(text) is None:
-        click.echo(text, nl=newline)
-    else:
-        click.echo(_encoded(text), nl=newline)
+    """Write text to standard output: escaped on a terminal, unchanged for a pipe or a file."""
+    click.echo(visible(text) if sys.stdout.isatty() else text, nl=newline)
 
 
 def terminal_width() -> int:
@@ -186,13 +168,6 @@ def echo_wrapped(text: str, indent: int) -> None:
         echo(part)
 
 
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that does not encode a byte
-        return text.encode(errors="backslashreplace")
-
-
 def colored(stream: TextIO | None = None) -> bool:
     """Return whether to colour a stream: on a capable terminal, unless `NO_COLOR` is set."""
     dumb = os.environ.get("TERM") == "dumb"
@@ -216,15 +191,6 @@ def painted(text: str, stream: TextIO | None = None) -> str:
 
 def _of_label(label: str) -> dict[str, Any]:
     return PALETTE[LABELS.get(label, "found")]
-
-
-def is_unicode() -> bool:
-    """Return whether standard output can encode the characters of bars and strips."""
-    try:
-        "█░▼▲·┊×µ→".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def message(text: str) -> None:
@@ -312,12 +278,3 @@ def _status_line(text: Callable[[], str]) -> contextlib.AbstractContextManager[A
 
 def _one_line(cell: str) -> str:
     return visible(cell).replace("\n", " ").replace("\t", " ")
-
-
-def _style(cell: str) -> Style:
-    """Return the style of a table's cell, by its first word."""
-    from rich.style import Style
-
-    role = LABELS.get(re.split(r"\W", cell, maxsplit=1)[0])
-    look = PALETTE[role] if role else {}
-    return Style(color=look.get("fg"), bold=look.get("bold"))

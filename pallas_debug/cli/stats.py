@@ -145,8 +145,7 @@ def _print(
 ) -> None:
     from pallas_debug.profile.text import StatsText
 
-    block = "█" if output.is_unicode() else "#"
-    made = StatsText(stats, provenance=options.provenance, text_of=text, block=block)
+    made = StatsText(stats, provenance=options.provenance, text_of=text)
     for lines, indent in made.sections(changed, whole=options.whole):
         for line in lines:
             output.echo_wrapped(line, indent)
@@ -168,8 +167,7 @@ def _row(name: str, stats: Stats) -> list[str]:
 def _print_gpu(counted: _Counted, options: StatsOptions) -> None:
     from pallas_debug.profile import gpu_text
 
-    block = "█" if output.is_unicode() else "#"
-    lines = gpu_text.lines_of(counted.stats, whole=options.whole, text_of=counted.text, block=block)
+    lines = gpu_text.lines_of(counted.stats, whole=options.whole, text_of=counted.text)
     for line in lines:
         output.echo_wrapped(line, 4)
 

@@ -73,7 +73,7 @@ def run(options: TimelineOptions) -> int:
     elif options.as_json:
         output.print_json("timeline", {"timelines": made})
     elif len(items) == 1:
-        for line in strip.strip(made[0], width, ascii_only=not output.is_unicode()):
+        for line in strip.strip(made[0], width):
             output.echo(line)
     else:
         for one in made:

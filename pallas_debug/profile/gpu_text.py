@@ -24,7 +24,6 @@ def lines_of(
     *,
     whole: bool,
     text_of: Callable[[SourceLine], str | None] = lambda line: line.text,
-    block: str = "█",
 ) -> Iterator[str]:
     """Yield the lines of the first screen, or of everything that is known."""
     yield one_line(f"{stats.kernel} on {stats.target}: {', '.join(_resources(stats))}")
@@ -48,7 +47,7 @@ def lines_of(
     if total:
         yield f"  {plural_of(total, 'instruction')}:"
     for name, count in stats.classes.items():
-        bar = block * round(count / total * BAR)
+        bar = "█" * round(count / total * BAR)
         yield f"    {name:18} {percent(count / total):>5} {count:7,} {bar}".rstrip()
     shown = stats.lines if whole else stats.lines[:LINES]
     names = [one_line(line_text(line.source)) for line in shown]

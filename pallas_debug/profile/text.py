@@ -41,13 +41,11 @@ class StatsText:
     Attributes:
       provenance: whether figures have the letter of their origin.
       text_of: returns the text of a Python line.
-      block: character of bars.
     """
 
     stats: Stats
     provenance: bool = False
     text_of: Callable[[SourceLine], str | None] = lambda line: line.text
-    block: str = "█"
 
     def sections(self, changed: WhatIf | None = None, *, whole: bool) -> Iterator[Section]:
         """Yield the parts of the first screen, at most 15 lines, or of everything that is known.
@@ -105,7 +103,7 @@ class StatsText:
 
     def _shares(self) -> Iterator[str]:
         for part in self.stats.bottleneck:
-            bar = self.block * round(part.share * BAR)
+            bar = "█" * round(part.share * BAR)
             share = quantities.percent(part.share)
             yield f"  {part.reason:20} {share:>5} {bar:{BAR}} {one_line(part.detail)}".rstrip()
 

@@ -33,11 +33,9 @@ class StripGlyphs:
     write: str
     idle: str
     gap: str
-    times: str
 
 
-UNICODE = StripGlyphs(compute="█", wait="░", fetch="▼", write="▲", idle="·", gap="┊", times="×")
-ASCII = StripGlyphs(compute="#", wait="-", fetch="v", write="^", idle=".", gap=":", times="x")
+GLYPHS = StripGlyphs(compute="█", wait="░", fetch="▼", write="▲", idle="·", gap="┊")
 
 Span = tuple[float, float, str]
 """Beginning and end in cycles, and a glyph; if spans share a column equally, the first wins."""
@@ -48,33 +46,27 @@ def steps_that_fit(width: int) -> int:
     return max(2, (max(width, MIN_WIDTH) - MAX_NAME) // _COLUMNS_PER_STEP)
 
 
-def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[str]:
-    """Draw a timeline.
-
-    Args:
-      width: width in columns.
-      ascii_only: whether to use ASCII only, for terminals and files that need it.
-    """
-    glyphs = ASCII if ascii_only else UNICODE
+def strip(timeline: Timeline, width: int) -> list[str]:
+    """Draw a timeline in a number of columns."""
     names = ["step", "compute", *(_name(lane.name) for lane in timeline.lanes)]
     margin = max(map(columns, names)) + 2
     room = max(width, MIN_WIDTH) - margin - 2 * (len(timeline.parts) - 1)
     widths = _widths(timeline.parts, room)
-    gap = f"{glyphs.gap} "
+    gap = f"{GLYPHS.gap} "
     rows = [
         (f"{'step':<{margin}}", [_ruler(p, w) for p, w in zip(timeline.parts, widths, strict=True)])
     ]
-    for name, spans in rows_of(timeline, glyphs):
+    for name, spans in rows_of(timeline, GLYPHS):
         cells = [
-            _cells(part, spans_of, room_of, glyphs.idle)
+            _cells(part, spans_of, room_of, GLYPHS.idle)
             for part, spans_of, room_of in zip(timeline.parts, spans, widths, strict=True)
         ]
         rows.append((name + " " * (margin - columns(name)), cells))
     lines = [head + gap.join(cells) for head, cells in rows]
-    drawn = ["", *(line.rstrip() for line in lines), "", _legend(glyphs)]
-    text = [*_wrapped(title(timeline, glyphs), width), *drawn]
+    drawn = ["", *(line.rstrip() for line in lines), "", _legend()]
+    text = [*_wrapped(title(timeline), width), *drawn]
     text += [line for fact in facts(timeline) for line in _wrapped(fact, width)]
-    return [_as_ascii(line) if ascii_only else line for line in map(one_line, text)]
+    return [one_line(line) for line in text]
 
 
 def facts(timeline: Timeline) -> list[str]:
@@ -166,9 +158,9 @@ def _ruler(part: TimelinePart, width: int) -> str:
     return "".join(cells)
 
 
-def title(timeline: Timeline, glyphs: StripGlyphs = UNICODE) -> str:
+def title(timeline: Timeline) -> str:
     """Return a sentence about the whole run."""
-    grid = f" {glyphs.times} ".join(map(str, timeline.grid)) or "none"
+    grid = " × ".join(map(str, timeline.grid)) or "none"
     steps = f"{timeline.steps:,} step{'s' if timeline.steps != 1 else ''}"
     return (
         f"{timeline.kernel} on {timeline.target}: grid {grid}, {steps}, "
@@ -187,10 +179,10 @@ def _percent(figure: Figure) -> str:
     return "-" if figure.value is None else percent(figure.value)
 
 
-def _legend(glyphs: StripGlyphs) -> str:
+def _legend() -> str:
     return (
-        f"{glyphs.compute} compute   {glyphs.wait} wait for a copy   {glyphs.fetch} fetch   "
-        f"{glyphs.write} write back   {glyphs.idle} idle"
+        f"{GLYPHS.compute} compute   {GLYPHS.wait} wait for a copy   {GLYPHS.fetch} fetch   "
+        f"{GLYPHS.write} write back   {GLYPHS.idle} idle"
     )
 
 
@@ -224,12 +216,3 @@ def _notes(timeline: Timeline) -> list[str]:
             of_lanes.setdefault(lane.note, []).append(_name(lane.name))
     found = [f"{', '.join(names)}: {note}" for note, names in of_lanes.items()]
     return [f"note: {note}" for note in (*found, *timeline.notes)]
-
-
-_PLAIN = {"×": "x", "µ": "u", "…": "~", "–": "-"}
-
-
-def _as_ascii(text: str) -> str:
-    """Replace the non-ASCII characters that we use, and escape all others."""
-    plain = "".join(_PLAIN.get(c, c) for c in text)
-    return plain.encode("ascii", "backslashreplace").decode()

@@ -75,16 +75,8 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
     for part in timeline.parts:
         events += _part(timeline, part)
     copies = dict.fromkeys(copy for part in timeline.parts for copy in part.copies)
-    for number, copy in enumerate(copies):
-        events += _copy(timeline, copy, number)
-    if len(timeline.parts) > 1:
-        events += _gap(timeline)
-    return [*named, *sorted(events, key=_order)]
-
-
-def _order(event: dict[str, Any]) -> tuple[float, bool, float]:
-    """Sort key: time; arrows come after their slices, empty slices before longer ones."""
-    return event["ts"], event["ph"] != "X", event.get("dur", 0.0)
+    events += [_copy(timeline, copy) for copy in copies]
+    return [*named, *sorted(events, key=lambda event: (event["ts"], event["dur"]))]
 
 
 def _named(kind: str, pid: int, tid: int, name: str, index: int) -> list[dict[str, Any]]:
@@ -138,14 +130,12 @@ def _length(timeline: Timeline, begin: float, end: float) -> float:
     return round(_at(timeline, end) - _at(timeline, begin), 3)
 
 
-def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str, Any]]:
-    """Return the transfer, with arrows from the start by the core and to the step that uses it."""
-    at = partial(_at, timeline)
+def _copy(timeline: Timeline, copy: TimelineCopy) -> dict[str, Any]:
     lane = timeline.lanes[copy.lane]
-    mine = {"pid": COPIES, "tid": _thread_of(copy.lane, copy.direction)}
     source = timeline.sources.get(copy.bundle)
-    slice_ = {
-        "ph": "X", "cat": "dma", "name": _copy_name(copy, lane.kind), **mine, "ts": at(copy.begin),
+    return {
+        "ph": "X", "cat": "dma", "name": _copy_name(copy, lane.kind), "pid": COPIES,
+        "tid": _thread_of(copy.lane, copy.direction), "ts": _at(timeline, copy.begin),
         "dur": _length(timeline, copy.begin, copy.end),
         "args": {
             "operand": lane.name,
@@ -158,22 +148,6 @@ def _copy(timeline: Timeline, copy: TimelineCopy, number: int) -> list[dict[str,
             "started by": _starter(copy, lane.kind, source),
         },
     }  # fmt: skip
-    spans = [s for part in timeline.parts for s in part.computing() if s[0] == copy.step]
-    flow = {"cat": "dma", "name": "block", "id": number}
-    core = {"pid": CORE, "tid": STEPS}
-    if copy.direction == "in":
-        users = [begin for _, begin, _ in spans if begin >= copy.end - 1e-6]
-        if not users or copy.is_own:
-            return [slice_]
-        start = {"ph": "s", **flow, **mine, "ts": at(copy.begin)}
-        finish = {"ph": "f", "bp": "e", **flow, **core, "ts": at(users[0])}
-    else:
-        makers = [begin for _, begin, end in spans if end <= copy.started + 1e-6]
-        if not makers or copy.is_own:
-            return [slice_]
-        start = {"ph": "s", **flow, **core, "ts": at(makers[-1])}
-        finish = {"ph": "f", "bp": "e", **flow, **mine, "ts": at(copy.begin)}
-    return [slice_, start, finish]
 
 
 def _starter(copy: TimelineCopy, kind: str, source: SourceLine | None) -> str:
@@ -197,16 +171,3 @@ def _copy_name(copy: TimelineCopy, kind: str) -> str:
     if copy.block is None:
         return f"{what} block of unknown index"
     return f"{what} block ({', '.join(map(str, copy.block))})"
-
-
-def _gap(timeline: Timeline) -> list[dict[str, Any]]:
-    first, last = timeline.parts[0], timeline.parts[-1]
-    skipped = last.start - first.stop
-    if skipped <= 0:
-        return []
-    return [
-        {
-            "ph": "i", "s": "g", "cat": "gap", "name": f"{skipped:,} steps are not shown",
-            "pid": CORE, "tid": STEPS, "ts": _at(timeline, first.end),
-        }
-    ]  # fmt: skip

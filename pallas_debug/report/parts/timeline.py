@@ -25,9 +25,7 @@ NARROW = 5
 MAX_LABELS = 8
 """Maximum number of steps with a number."""
 
-_KINDS = StripGlyphs(
-    compute="compute", wait="wait", fetch="fetch", write="write", idle="", gap="", times="×"
-)
+_KINDS = StripGlyphs(compute="compute", wait="wait", fetch="fetch", write="write", idle="", gap="")
 _SHAPES = {"compute": (0, 12), "wait": (5, 4), "fetch": (0, 8), "write": (4, 8)}
 """Top and height of each kind of span, so that the colour is not the only difference."""
 
@@ -73,7 +71,7 @@ def timeline_part(profile: Profile, name: str) -> Markup:
     notes = facts(made)
     return tag(
         "div",
-        tag("p", title(made, _KINDS)),
+        tag("p", title(made)),
         tag("div", rows, class_="pd-timeline", role="img", aria_label=f"Timeline: {notes[0]}"),
         tag("p", legend, class_="pd-timeline-legend", aria_hidden="true"),
         tag("ul", [tag("li", fact) for fact in notes], class_="pd-notes"),
