@@ -13,7 +13,7 @@ from generator.profile_documents import (
     StatsDocument,
     TimelineDocument,
 )
-from pallas_debug.model import Compilation, Dump, Failure, Finding, Hint, Kernel, Target
+from pallas_debug.model import Compilation, Dump, Explanation, Finding, Hint, Kernel, Target
 from pallas_debug.profile.lines import LineCost
 from pallas_debug.sweeps.predict import Prediction
 from pallas_debug.sweeps.result import SettingResult
@@ -256,54 +256,24 @@ class SourceDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatalogueEntry:
-    """An entry of the catalogue of explanations."""
-
-    entry: str
-    code: str | None
-    title: str
-    cause: str
-    advice: str
-    versions: str
-    targets: tuple[str, ...]
-    kinds: tuple[str, ...]
-    links: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExplainedError:
     """An error, with its explanation from the catalogue.
 
     Attributes:
-      entry: id of the entry; if no entry matches, this and the fields up to `versions` are null.
-      code: XLA's code, such as `E1001`.
-      targets: chips to which the entry applies; empty for all.
-      kinds: kinds of findings that the entry explains.
-      details: facts about this error, such as its allocations.
+      explanation: null if no entry matches.
       kernel: name of the kernel, if known.
-      folder, target, failure: the failed compilation, for an error in a dump.
-      count, at, workers: for a log, the number of occurrences, their lines and their hosts.
+      folder, target: the failed compilation, for an error in a dump.
       text: the error itself; null if the entry was requested by its id.
+      count, at: for a log, the number of occurrences and their lines.
     """
 
-    entry: str | None
-    code: str | None
-    title: str | None
-    cause: str | None
-    advice: str | None
-    versions: str | None
-    targets: tuple[str, ...]
-    kinds: tuple[str, ...]
-    links: tuple[str, ...]
-    details: tuple[str, ...]
+    explanation: Explanation | None
     kernel: str | None
     folder: str | None
     target: str | None
-    failure: Failure | None
+    text: str | None
     count: int
     at: tuple[int, ...]
-    workers: tuple[str, ...]
-    text: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,7 +298,7 @@ class ExplainDocument:
     """Output of `explain --json`; `entries` in place of `answers` with `--list`."""
 
     answers: tuple[ExplainAnswer, ...]
-    entries: tuple[CatalogueEntry, ...]
+    entries: tuple[Explanation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

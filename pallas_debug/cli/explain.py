@@ -7,10 +7,10 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -34,17 +34,11 @@ _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 MAX_NAME = 255
 """Maximum length of the name of a file."""
 
-_LINE = 1 << 20
-"""Maximum number of characters read from a line; the rest is skipped."""
-
 MAX_OTHERS = 9
 """Maximum number of other entries listed below the best for a fragment."""
 
 MAX_SEARCHED = 500
 """Maximum number of characters of a message for which the nearest entries are searched."""
-
-MAX_LOG = 1 << 30
-"""Maximum number of characters in a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +110,8 @@ class _Answer(NamedTuple):
 
     def document(self, what: str) -> dict[str, Any]:
         """Return the JSON of the answer, with every field."""
-        empty: dict[str, Any] = {"lines": None, "others": None}
-        return {"what": what, "known": self.is_known, "errors": self.errors, **empty, **self.more}
+        counts = {"lines": None, "others": None, **self.more}
+        return {"what": what, "known": self.is_known, "errors": self.errors, **counts}
 
 
 def _answer(what: str) -> _Answer:
@@ -125,9 +119,7 @@ def _answer(what: str) -> _Answer:
     from pallas_debug.findings import faults
 
     if what == "-":
-        return _of_log(
-            "standard input", _lines(io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
-        )
+        return _of_log("standard input", io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
     if _URL.match(what):
         return _of_dumps(what)
     path = Path(what)
@@ -193,32 +185,11 @@ def _of_kind(fault: Fault, known: Sequence[Explanation]) -> _Answer:
 
 
 def _of_file(path: Path) -> _Answer:
-    from pallas_debug.store.files import open_named
-
     try:
-        # Process substitution, `<(command)`, is allowed; opening any other pipe would block.
-        is_stream = path.is_relative_to("/dev/fd") or path.is_relative_to("/proc/self/fd")
-        fd = os.open(path, os.O_RDONLY) if is_stream else open_named(path)
-        with os.fdopen(fd, errors="replace") as file:
-            return _of_log(str(path), _lines(file))
+        with path.open(errors="replace") as file:
+            return _of_log(str(path), file)
     except OSError as error:
         raise CannotRunError(f"cannot read {one_line(path)}: {error.strerror}") from error
-
-
-def _lines(file: IO[str]) -> Iterator[str]:
-    """Yield the lines of a file, each truncated to `_LINE` characters."""
-    is_rest = False
-    left = MAX_LOG
-    while line := file.readline(_LINE):
-        left -= len(line)
-        if left < 0:
-            raise CannotRunError(
-                f"the log has more than {MAX_LOG:,} characters, which is more than `explain` "
-                "reads: cut out the part around the error, for instance with `tail -n 100000`."
-            )
-        if not is_rest:
-            yield line
-        is_rest = not line.endswith("\n")
 
 
 def _of_log(name: str, lines: Iterable[str]) -> _Answer:
@@ -229,7 +200,10 @@ def _of_log(name: str, lines: Iterable[str]) -> _Answer:
     parts.append(_counts(name, scan))
     return _Answer(
         "\n\n".join(parts),
-        [_occurrence_json(o) for o in scan.occurrences],
+        [
+            _error(o.explanation, kernel=o.kernel, count=o.count, at=o.lines, text=o.text)
+            for o in scan.occurrences
+        ],
         {"lines": scan.lines, "others": scan.others},
         is_known=any(o.explanation for o in scan.occurrences),
     )
@@ -245,8 +219,6 @@ def _occurrence(occurrence: Occurrence) -> str:
         parts.append(f"kernel {occurrence.kernel}")
     if occurrence.count > 1:
         parts.append(f"{occurrence.count} times")
-    if occurrence.workers:
-        parts.append(f"from {', '.join(occurrence.workers)}")
     known = occurrence.explanation
     return f"{'; '.join(parts)}\n{known.text() if known else _unknown(occurrence.text)}"
 
@@ -298,9 +270,9 @@ def _of_dumps(place: str) -> _Answer:
             known = known and explanation is not None
             text = explanation.text() if explanation else _unknown(failure.message)
             by_text.setdefault(text, []).append(compilation.target)
-            more = {"folder": stored.name, "target": compilation.target, "failure": failure}
             kernel = stored.kernel.name if stored.kernel else None
-            data.append(_error(explanation, kernel=kernel, text=failure.message, **more))
+            more = {"folder": stored.name, "target": compilation.target, "kernel": kernel}
+            data.append(_error(explanation, text=failure.message, **more))
             follow = follow or _look_at(named, stored, compilation)
         problems += [stored.problem, *(c.problem for c in stored.compilations)]
         name = one_line(stored.name)
@@ -340,36 +312,14 @@ def _list(*, as_json: bool) -> int:
 
     entries = explain.entries()
     if as_json:
-        listed = [_entry_json(entry) for entry in entries]
-        output.print_json("explain", {"answers": [], "entries": listed})
+        output.print_json("explain", {"answers": [], "entries": entries})
     else:
         rows = [[entry.id, entry.code or "", entry.title] for entry in entries]
         output.print_table(["id", "code", "what happened"], rows)
     return Exit.OK
 
 
-def _entry_json(entry: Explanation) -> dict[str, Any]:
-    names = "code", "title", "cause", "advice", "versions", "targets", "kinds", "links"
-    return {"entry": entry.id, **{name: getattr(entry, name) for name in names}}
-
-
 def _error(explanation: Explanation | None, **more: Any) -> dict[str, Any]:
-    """Return the JSON of an error, with every field; `entry` is None if it is unknown."""
-    names = "entry", "code", "title", "cause", "advice", "versions"
-    lists = "targets", "kinds", "links", "details", "at", "workers"
-    others = "kernel", "folder", "target", "failure", "text"
-    known = {} if explanation is None else _entry_json(explanation)
-    details = () if explanation is None else explanation.details
-    empty = {**dict.fromkeys(names), **dict.fromkeys(lists, ()), **dict.fromkeys(others)}
-    return {**empty, "count": 1, **known, "details": details, **more}
-
-
-def _occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
-    return _error(
-        occurrence.explanation,
-        kernel=occurrence.kernel,
-        count=occurrence.count,
-        at=list(occurrence.lines),
-        workers=list(occurrence.workers),
-        text=occurrence.text,
-    )
+    """Return the JSON of an error, with every field; `explanation` is None if it is unknown."""
+    empty = dict.fromkeys(("kernel", "folder", "target", "text"))
+    return {"explanation": explanation, **empty, "count": 1, "at": (), **more}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pallas_debug.explain import recognise
 from pallas_debug.explain.catalogue import CATALOGUE
@@ -29,7 +29,7 @@ MAX_PLACES = 10
 MAX_DISTINCT = 1000
 
 _PREFIX = re.compile(
-    r"(?P<worker>\[(?:gw|rank|worker|host|proc\w*)?[ :=-]?\d+\]|\([^()]*\bpid=\d+[^()]*\)"
+    r"(?:\[(?:gw|rank|worker|host|proc\w*)?[ :=-]?\d+\]|\([^()]*\bpid=\d+[^()]*\)"
     r"|[\w.-]+[ \t]+\|)[ \t:]?(?:\[ *\d+%\] )?"
 )
 """Prefixes of launchers: pytest-xdist, mpirun, ray, docker compose."""
@@ -54,7 +54,6 @@ class Occurrence:
       explanation: None if no entry recognises it.
       text: first occurrence, at most `LONGEST` lines.
       lines: first lines where it occurs, counted from 1.
-      workers: prefixes of the processes that printed it; empty for a plain log.
     """
 
     explanation: Explanation | None
@@ -62,7 +61,6 @@ class Occurrence:
     kernel: str | None = None
     count: int = 1
     lines: tuple[int, ...] = ()
-    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +86,8 @@ def read(lines: Iterable[str]) -> Scan:
     """
     reader, number = _Reader(CATALOGUE), 0
     for number, line in enumerate(lines, 1):
-        reader.take(number, *_split(line[:MAX_LINE]))
-    for process in list(reader.processes):
-        reader.close(process)
+        reader.take(number, _undecorated(line[:MAX_LINE]))
+    reader.close()
     return Scan(
         lines=number,
         occurrences=tuple(sorted(reader.found.values(), key=lambda found: found.lines[0])),
@@ -99,65 +96,55 @@ def read(lines: Iterable[str]) -> Scan:
     )
 
 
-@dataclass
-class _Process:
-    """Lines of a process, with their numbers: of the open message, and the last before it."""
-
-    name: str
-    message: list[tuple[int, str]] = field(default_factory=list)
-    before: deque[str] = field(default_factory=lambda: deque(maxlen=BEFORE))
-
-
 class _Reader:
-    """State after some lines."""
+    """State after some lines: the open message, and the last lines before it."""
 
     def __init__(self, catalogue: tuple[Explanation, ...]) -> None:
         self._catalogue = catalogue
         self._marks = {mark for entry in catalogue for mark in entry.marks}.union(_ERROR_MARKS)
-        self.processes: dict[str, _Process] = {}
+        self._message: list[tuple[int, str]] = []
+        self._before: deque[str] = deque(maxlen=BEFORE)
         self.found: dict[tuple[str, str | None], Occurrence] = {}
         self.others = self.dropped = 0
 
-    def take(self, number: int, name: str, line: str) -> None:
-        process = self.processes.setdefault(name, _Process(name))
-        if process.message and (len(process.message) == LONGEST or _START.match(line)):
-            self.close(name)
-        if process.message:
-            process.message.append((number, line))
+    def take(self, number: int, line: str) -> None:
+        if self._message and (len(self._message) == LONGEST or _START.match(line)):
+            self.close()
+        if self._message:
+            self._message.append((number, line))
         elif any(mark in line for mark in self._marks):
-            process.message = [(number, line)]
+            self._message = [(number, line)]
         else:
-            process.before.append(line)
+            self._before.append(line)
 
-    def close(self, name: str) -> None:
-        """End the open message of a process; if it is not an error, look at its other lines."""
-        process = self.processes[name]
-        while process.message:
-            lines, process.message = process.message, []
-            if self._examine(process, lines):
-                process.before.extend(line for _, line in lines)
+    def close(self) -> None:
+        """End the open message; if it is not an error, look at its other lines."""
+        while self._message:
+            lines, self._message = self._message, []
+            if self._examine(lines):
+                self._before.extend(line for _, line in lines)
                 return
-            process.before.append(lines[0][1])
+            self._before.append(lines[0][1])
             for number, line in lines[1:]:
-                self.take(number, name, line)
+                self.take(number, line)
 
-    def _examine(self, process: _Process, lines: Sequence[tuple[int, str]]) -> bool:
+    def _examine(self, lines: Sequence[tuple[int, str]]) -> bool:
         """Record the error that a message reports; return whether it reports one."""
         number, line = lines[0]
         message = "\n".join(line for _, line in lines)[:MAX_MESSAGE]
         entry = recognise.first(message, self._catalogue)
-        if entry is None and any(map(recognise.CONTEXT.search, process.before)):
+        if entry is None and any(map(recognise.CONTEXT.search, self._before)):
             entry = recognise.first(message, self._catalogue, in_context=True)
         if entry is None and not (_ERROR.search(line) or "Mosaic failed" in line):
             return False
-        if entry is None and not _OURS.search(_frames(process.before) + message):
+        if entry is None and not _OURS.search(_frames(self._before) + message):
             self.others += 1
         elif entry is not None or "CpuCallback error" not in line:
             # jax wraps exceptions of callbacks (jax#26102), and prints them below
-            self._add(entry, message, number, process.name)
+            self._add(entry, message, number)
         return True
 
-    def _add(self, entry: Explanation | None, message: str, number: int, worker: str) -> None:
+    def _add(self, entry: Explanation | None, message: str, number: int) -> None:
         kernel = kernel_name(message)
         key = (entry.id if entry else message.partition("\n")[0], kernel)
         known = self.found.get(key)
@@ -167,12 +154,10 @@ class _Reader:
                 return
             explanation = None if entry is None else applied(entry, message)
             known = Occurrence(explanation=explanation, text=message, kernel=kernel, count=0)
-        workers = dict.fromkeys((*known.workers, *filter(None, [worker])))
         self.found[key] = replace(
             known,
             count=known.count + 1,
             lines=(*known.lines, number)[:MAX_PLACES],
-            workers=tuple(workers)[:MAX_PLACES],
         )
 
 
@@ -188,12 +173,10 @@ def _frames(before: Iterable[str]) -> str:
     return ""
 
 
-def _split(line: str) -> tuple[str, str]:
-    """Split a line into the launcher's prefix and the rest."""
+def _undecorated(line: str) -> str:
+    """Return a line without what launchers, pytest and libtpu put before it."""
     line = line.rstrip("\r\n")
-    prefix = _PREFIX.match(line)
-    worker = ""
-    if prefix is not None:
-        worker, line = prefix["worker"].rstrip("| \t"), line[prefix.end() :]
-    decoration = _DECORATION.match(line)
-    return worker, line[decoration.end() :] if decoration is not None else line
+    for pattern in (_PREFIX, _DECORATION):
+        if found := pattern.match(line):
+            line = line[found.end() :]
+    return line

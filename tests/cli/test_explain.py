@@ -107,7 +107,10 @@ def test_words_find_the_entries_that_have_them_all(
     assert [line.split()[0] for line in rest.splitlines()[1:]][: len(others)] == others
     assert bool(rest) == bool(others)
     answer = json.loads(command("explain", words, "--json").stdout)["answers"][0]
-    assert [error["entry"] for error in answer["errors"]][: 1 + len(others)] == [best, *others]
+    assert [error["explanation"]["id"] for error in answer["errors"]][: 1 + len(others)] == [
+        best,
+        *others,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,7 @@ def test_a_log(command: Any, tmp_path: Path) -> None:
     done = command("explain", "run.log")
     assert done.returncode == 0
     first, second, counts = done.stdout.split("\n\n")
-    assert first.startswith("lines 2, 3; 2 times; from [gw0], [gw1]\nscalar-to-vmem: ")
+    assert first.startswith("lines 2, 3; 2 times\nscalar-to-vmem: ")
     assert second.startswith(f"line 4\nunknown: {UNKNOWN}\n")
     assert (
         counts == "run.log: 5 lines, 3 errors of kernels, 1 error unrelated to kernels, ignored\n"
@@ -171,10 +174,14 @@ def test_standard_input_and_json() -> None:
     (report,) = json.loads(done.stdout)["answers"]
     assert (report["what"], report["lines"], report["others"]) == ("-", 5, 0)
     known, unknown = report["errors"]
-    assert (known["entry"], known["count"], known["at"]) == ("scalar-to-vmem", 2, [2, 4])
-    assert known["kinds"] == ["ScalarStoreToVmem"]
-    assert known["advice"].startswith("store jnp.full((1, 1), value)")
-    assert (unknown["entry"], unknown["text"].strip()) == (None, UNKNOWN)
+    assert (known["explanation"]["id"], known["count"], known["at"]) == (
+        "scalar-to-vmem",
+        2,
+        [2, 4],
+    )
+    assert known["explanation"]["kinds"] == ["ScalarStoreToVmem"]
+    assert known["explanation"]["advice"].startswith("store jnp.full((1, 1), value)")
+    assert (unknown["explanation"], unknown["text"].strip()) == (None, UNKNOWN)
 
 
 @pytest.mark.slow
@@ -189,7 +196,7 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     assert "  needs 32 MiB of VMEM, the limit is 16 MiB" in lines
 
     entries = json.loads(command("explain", dumps, "--json").stdout)["answers"][0]["errors"]
-    assert [(e["target"], e["entry"]) for e in entries] == [
+    assert [(e["target"], e["explanation"]["id"]) for e in entries] == [
         ("v5e", "scoped-vmem-overflow"),
         ("v5p", "scoped-vmem-overflow"),
     ]
@@ -243,7 +250,7 @@ def test_the_list(command: Any) -> None:
     assert [row[0] for row in rows] == [entry.id for entry in CATALOGUE]
     assert ["scoped-vmem-overflow", "E1001", CATALOGUE[0].title] in rows
     entries = json.loads(command("explain", "--list", "--json").stdout)["entries"]
-    assert [entry["entry"] for entry in entries] == [row[0] for row in rows]
+    assert [entry["id"] for entry in entries] == [row[0] for row in rows]
 
 
 @pytest.mark.parametrize(
