@@ -56,9 +56,6 @@ MAX_INPUT_BYTES = 4 << 30
 TIMELINE_STEPS = 64
 """Number of grid steps at the beginning of a trace file; half as many are shown at the end."""
 
-MAX_TIMELINE_STEPS = 4096
-"""Maximum grid steps at the beginning of a timeline."""
-
 MAX_JOBS = 4
 """Default maximum number of compiler processes; at most one per core."""
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.lowering import raised, trace
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.bridge.walk.block_map import block_map
 from pallas_debug.errors import InternalError, PallasDebugError, UsageError
@@ -101,16 +101,6 @@ def traced_blocks(
     if not maps:
         raise UsageError("the function calls no Pallas kernel with these arguments")
     return tuple((c.kernel.name, maps[c.kernel.digest]) for c in captures)
-
-
-def explanation_of(error: BaseException) -> str | None:
-    """Explain an exception that the function raised while it was traced; None if it is unknown."""
-    failure = raised.failure(error)
-    known = failure.explanation
-    if known is None:
-        return None
-    title = known.title if failure.headline in str(error) else failure.headline
-    return f"{title}: {known.cause}; {known.advice}"
 
 
 def _is_spared(session: Session, problem: PallasDebugError) -> bool:

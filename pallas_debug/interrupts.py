@@ -22,9 +22,6 @@ from collections.abc import Callable, Iterator
 AGAIN_AFTER = 0.5
 """Minimum seconds from the first ctrl+c to one that ends a process; a shell may send two."""
 
-HINT_AFTER = 1.0
-"""Delay in seconds before a command that is still running prints how to end it."""
-
 
 class Interrupted(Exception):
     """Raised in a callback to abort its program after ctrl+c; XLA makes it a `JaxRuntimeError`.
@@ -39,7 +36,6 @@ class _Listener:
 
     Attributes:
       ends: called on the second ctrl+c, to end the process.
-      hint: called once, `HINT_AFTER` seconds after the first one.
       terminates: called on SIGTERM.
     """
 
@@ -49,7 +45,6 @@ class _Listener:
         self.is_terminated = False
         self.lock = threading.Lock()
         self.ends: Callable[[], object] | None = None
-        self.hint: Callable[[], object] | None = None
         self.read, self.write = os.pipe()
         os.set_blocking(self.read, False)
         os.set_blocking(self.write, False)
@@ -68,12 +63,7 @@ class _Listener:
         first: float | None = None
         seen = 0
         while True:
-            is_waiting = first is not None and self.hint is not None
-            if not select.select([self.read], [], [], HINT_AFTER if is_waiting else None)[0]:
-                if self.hint is not None:
-                    self.hint()
-                self.hint = None
-                continue
+            select.select([self.read], [], [])
             count = self.drain()
             if self.is_terminated and self.terminates is not None:
                 self.is_terminated = False
@@ -108,7 +98,6 @@ os.register_at_fork(after_in_child=_forget)
 def listening(
     *,
     ends: Callable[[], object] | None = None,
-    hint: Callable[[], object] | None = None,
     terminates: Callable[[], object] | None = None,
 ) -> Iterator[None]:
     """Count each ctrl+c in this block.
@@ -118,7 +107,6 @@ def listening(
 
     Args:
       ends: called in another thread on the second ctrl+c, to end the process.
-      hint: called in another thread if the block still runs `HINT_AFTER` seconds after a ctrl+c.
       terminates: called in another thread on SIGTERM, unless other code handles it.
     """
     global _listener
@@ -135,14 +123,14 @@ def listening(
         yield
         return
     listener = _listener = _listener or _Listener()
-    listener.ends, listener.hint, listener.terminates = ends, hint, terminates
+    listener.ends, listener.terminates = ends, terminates
     signal.set_wakeup_fd(listener.write, warn_on_full_buffer=False)
     if terminates is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _wake)
     try:
         yield
     finally:
-        listener.ends = listener.hint = listener.terminates = None
+        listener.ends = listener.terminates = None
         with contextlib.suppress(ValueError):  # the block ends in another thread
             now = signal.set_wakeup_fd(-1)
             if now not in (-1, listener.write):  # set by other code in the meantime

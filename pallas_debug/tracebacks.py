@@ -91,11 +91,12 @@ def remove(
             continue
         seen.add(id(this))
         todo += [this.__cause__, this.__context__]
-        if is_theirs or not _is_our_mistake(this):
+        if is_theirs or not is_our_mistake(this):
             this.__traceback__ = _without(this.__traceback__, is_removed)
 
 
-def _is_our_mistake(error: BaseException) -> bool:
+def is_our_mistake(error: BaseException) -> bool:
+    """Return whether our own code raised an exception that it does not raise on purpose."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

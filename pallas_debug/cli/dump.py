@@ -15,7 +15,7 @@ from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError, ProgramFailed, UsageError
 from pallas_debug.findings import stops
-from pallas_debug.render import finding_text, typed
+from pallas_debug.render import finding_text
 
 if TYPE_CHECKING:
     from pallas_debug.model import Dump, Finding
@@ -94,36 +94,19 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
         nonlocal doing
         doing = _progress(session)
 
-    with output.status(lambda: doing):
-        try:
-            dumps = dump(
-                function,
-                *positional,
-                targets=",".join(options.targets),
-                to=options.directory,
-                timeout=options.timeout,
-                jobs=options.jobs,
-                switches=options.switches,
-                stages=options.stages,
-                tick=tick,
-                **keyword,
-            )
-        except PallasDebugError:
-            raise
-        except Exception as error:
-            from pallas_debug.dumping import explanation_of
-
-            advice = "Are shapes and dtypes what it expects?"
-            known = explanation_of(error)
-            programs.print_their_traceback(error)
-            if known is not None:
-                advice = known
-            elif isinstance(error, ImportError):
-                advice = "Install what the message names, or correct the import."
-            raise ProgramFailed(
-                f"{module}:{name} raised {type(error).__name__} when it was traced with "
-                f"{', '.join(options.args) or options.inputs or 'no arguments'}. {advice}"
-            ) from error
+    with output.status(lambda: doing), programs.running(options.what):
+        dumps = dump(
+            function,
+            *positional,
+            targets=",".join(options.targets),
+            to=options.directory,
+            timeout=options.timeout,
+            jobs=options.jobs,
+            switches=options.switches,
+            stages=options.stages,
+            tick=tick,
+            **keyword,
+        )
     return list(dumps)
 
 
@@ -178,7 +161,6 @@ def _of_program(options: DumpOptions) -> _Dumped:
                 session.wait()
         finally:  # afterwards, because the record lists what was not compiled
             _record(session, " ".join(["-m", what] if options.module else [what]))
-    _report_misplaced_options(options)
     findings = session.observer.findings
     for finding in findings:
         if not stops.is_stop(finding, error):  # the traceback has its text
@@ -215,19 +197,6 @@ def _record(session: Session, name: str) -> None:
     """Record the run of a program, with what its kernels printed and its interpreters found."""
     observed = session.observer
     session.record_run(name, prints=observed.records, findings=observed.findings)
-
-
-def _report_misplaced_options(options: DumpOptions) -> None:
-    """Warn about words after a script that look like options of `dump`, but went to the script."""
-    ours = {name for parameter in command.params for name in parameter.opts if name[:2] == "--"}
-    words = dict.fromkeys(word.partition("=")[0] for word in options.rest)
-    found = [word for word in words if word in ours]
-    if found:
-        module = " -m" if options.module else ""
-        output.message(
-            f"{', '.join(found)} after {options.what} went to {options.what}; options of `dump` "
-            f"go before it: pallas-debug dump {found[0]} …{module} {typed(options.what)}"
-        )
 
 
 def _folder(dump: Dump, options: DumpOptions) -> str:

@@ -50,7 +50,7 @@ def guarded(command: click.Command) -> NoReturn:
         os._exit(Exit.TERMINATED)
 
     try:
-        with interrupts.listening(ends=_end, hint=_hint, terminates=terminate):
+        with interrupts.listening(ends=_end, terminates=terminate):
             code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
         _print_message(str(error))
@@ -88,13 +88,6 @@ def guarded(command: click.Command) -> NoReturn:
 def _stopped() -> str:
     keeps = sys.argv[1:2] and sys.argv[1] in _KEEP_RESULTS
     return f"stopped{'; finished compilations are in the dump directory' if keeps else ''}"
-
-
-def _hint() -> None:
-    _print_message(
-        "still running: XLA cannot stop a program before it ends. "
-        "Press ctrl+c again to end this command."
-    )
 
 
 def _end() -> NoReturn:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
-import inspect
 import itertools
 import os
 import re
@@ -26,9 +24,6 @@ from pallas_debug.guards import refused_call
 
 if TYPE_CHECKING:
     from pallas_debug.cli.options import FunctionOptions, ProgramOptions
-
-MAX_FUNCTIONS = 10
-"""Maximum number of functions listed if a module lacks the one that was named."""
 
 _FUNCTION = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 
@@ -89,22 +84,12 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise UsageError(f"{module} has no {name!r}{_functions(part, found)}") from error
+            raise UsageError(f"{module} has no {name!r}{meant(part, dir(found))}") from error
     if not callable(found):
         kind = type(found).__name__
         article = "an" if kind[0] in "aeiouAEIOU" else "a"
         raise UsageError(f"{module}:{name} is {article} {kind}, not a function")
     return found  # type: ignore[no-any-return]
-
-
-def _functions(name: str, module: Any) -> str:
-    """Return a hint for a name that a module lacks: a similar one, or its functions."""
-    public = {n: getattr(module, n, None) for n in dir(module) if n[:1] != "_"}
-    near = meant(name, public)
-    home = getattr(module, "__name__", None)
-    own = [n for n, f in public.items() if callable(f) and getattr(f, "__module__", "") == home]
-    listed = ", ".join(own[:MAX_FUNCTIONS]) + (", …" if len(own) > MAX_FUNCTIONS else "")
-    return near or (f"; its functions: {listed}" if own else "")
 
 
 def _dotted(module: str) -> str:
@@ -125,7 +110,6 @@ def _dotted(module: str) -> str:
 
 def _no_module(name: str) -> UsageError:
     here = [p.stem for p in Path.cwd().glob("*.py")]
-    here += [p.parent.name for p in Path.cwd().glob("*/__init__.py")]
     return UsageError(
         f"there is no module {name!r}{meant(name, here)}: is it installed, or should you be in "
         "another directory?"
@@ -205,13 +189,6 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
     if named is None:
         raise UsageError(f"--inputs takes a function as package.module:function, not {what!r}")
     function = imported(*named)
-    with contextlib.suppress(ValueError):  # a builtin may have no signature
-        needed = [p for p in inspect.signature(function).parameters.values() if _is_needed(p)]
-        if needed:
-            raise UsageError(
-                f"--inputs {what} needs arguments ({', '.join(p.name for p in needed)}), but it is "
-                "called without any: name a function that returns the arguments"
-            )
     try:
         return inputs.from_function(function, f"--inputs {what}")
     except PallasDebugError:
@@ -219,11 +196,6 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
     except Exception as error:
         print_their_traceback(error)
         raise ProgramFailed(f"--inputs {what} raised {type(error).__name__}: {error}") from error
-
-
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and parameter.kind not in optional
 
 
 def _bundled_arguments(
@@ -306,24 +278,14 @@ def _noting_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(what: str, function: Callable[..., Any] | None) -> Iterator[None]:
-    """Context in which a program runs: its own exception is printed, and raised as its failure.
-
-    Args:
-      function: the function that is called; None for a script or module.
-    """
+def running(what: str) -> Iterator[None]:
+    """Context in which a program runs: its own exception is printed, and raised as its failure."""
     try:
         yield
     except PallasDebugError:
         raise
     except Exception as error:
-        while isinstance(function, functools.partial):
-            function = function.func
-        code = runpy.run_path.__code__ if function is None else None
-        if function is not None:
-            code = getattr(inspect.unwrap(function), "__code__", None)
-        frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if code not in frames and not (function is None and _run_module in frames):
+        if tracebacks.is_our_mistake(error) and not _is_by_jax(error):
             raise
         print_their_traceback(error)
         message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
@@ -340,28 +302,10 @@ def _explained(message: str, error: Exception) -> str:
     return f"{message.removesuffix('.')}; {known.title}: {known.cause}; {known.advice}"
 
 
-_run_module = runpy.run_module.__code__
-
-
 def check_exists(what: str, *, module: bool) -> None:
     """Check that a script or module exists."""
     if module:
         _check_module(what)
-    elif what.endswith(":"):
-        raise UsageError(
-            f"{what} lacks the name of a function, as in {what}function. To run it as a script or "
-            "module, leave out the colon."
-        )
-    elif Path(what).is_dir():
-        raise UsageError(
-            f"{what} is a directory. Name a Python file in it, `-m` and a module, "
-            "or package.module:function."
-        )
-    elif what == "-" or (Path(what).exists() and not Path(what).is_file()):
-        raise UsageError(
-            f"{what} is not a file that can be read twice, as a program with kernels is: save the "
-            "program as a file, and name that."
-        )
     elif not Path(what).is_file():
         near = _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
         raise UsageError(
@@ -380,13 +324,6 @@ def _check_module(what: str) -> None:
         sys.path.pop(0)
     if spec is None:
         raise _no_module(what)
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    is_package = bool(folders) and all(folder.is_dir() for folder in folders)
-    if is_package and not any(any(folder.glob("__main__.*")) for folder in folders):
-        raise UsageError(
-            f"{what} is a package without a __main__, which -m cannot run: name a module in it, "
-            f"such as {what}.module"
-        )
 
 
 def imported(module: str, name: str) -> Callable[..., Any]:

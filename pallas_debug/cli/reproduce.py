@@ -125,5 +125,5 @@ def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> 
         dumps=folder, targets=(options.target or defaults.TARGET,), interpret="off",
         timeout=options.timeout,
     )  # fmt: skip
-    with programs.running(options.what, function):
+    with programs.running(options.what):
         return dump_function(function, positional, keyword, given)

@@ -194,7 +194,7 @@ def _of_function_for_gpu(named: tuple[str, str], options: StatsOptions) -> list[
     if options.what_if or options.assume:
         raise UsageError("--what-if and --assume are about cycles, which a GPU's stats do not have")
     function, positional, keyword = programs.function_call(named, options)
-    with programs.running(options.what, function):
+    with programs.running(options.what):
         found = gpu_stats_of(
             function, positional, keyword, target=options.target, kernel=options.kernel
         )
@@ -218,7 +218,7 @@ def _of_function(
     function, positional, keyword = programs.function_call(named, options)
     target = options.target or defaults.TARGET
     estimate = options.whole or options.as_json
-    with programs.running(options.what, function):
+    with programs.running(options.what):
         found = profiles_of(
             function, positional, keyword, target=target, kernel=options.kernel, estimate=estimate
         )

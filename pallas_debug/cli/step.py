@@ -65,9 +65,9 @@ def run(options: StepOptions) -> int:
     require_jax("`step`")
     from pallas_debug import stepper
 
-    function, called, made_up = _called(options)
+    called, made_up = _called(options)
     try:
-        with programs.running(options.what, function):
+        with programs.running(options.what):
             captured = stepper.capture(
                 called,
                 kernel=options.kernel,
@@ -88,14 +88,8 @@ def run(options: StepOptions) -> int:
 command = shared.make("step", StepOptions, run)
 
 
-def _called(
-    options: StepOptions,
-) -> tuple[Callable[..., Any] | None, Callable[[], Any], tuple[str, ...]]:
-    """Return the program to run to find the kernel's arrays, and notes on made-up arrays.
-
-    Returns:
-      The function, or None for a script; a call of it; the notes.
-    """
+def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
+    """Return a call of the program that finds the kernel's arrays, and notes on made-up ones."""
     from pallas_debug import stepper
 
     what = options.what
@@ -111,7 +105,7 @@ def _called(
             if error is not None:
                 raise error
 
-        return None, execute, ()
+        return execute, ()
     programs.refuse_words(what, options.rest)
     function, args, kwargs = programs.function_call(named, options, values=True)
-    return (function, *stepper.call_of(function, args, kwargs))
+    return stepper.call_of(function, args, kwargs)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from pallas_debug import followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError, meant
+from pallas_debug.errors import UsageError
 
 if TYPE_CHECKING:
     from pallas_debug.sweeps.result import SweepResult
@@ -71,7 +70,6 @@ def run(options: SweepOptions) -> int:
     function = programs.imported(*named)
     over = _over(options.over)
     positional, keyword = programs.function_arguments(function, options)
-    _check_names(options.what, function, over)
     first = {name: values[0] for name, values in over.items()}
     programs.check_call(options.what, function, positional, keyword | first)
     found = _swept(function, over, positional, keyword, options)
@@ -84,23 +82,6 @@ def run(options: SweepOptions) -> int:
 
 
 command = shared.make("sweep", SweepOptions, run, needs_jax=True)
-
-
-def _check_names(what: str, function: Callable[..., Any], over: Mapping[str, Any]) -> None:
-    """Check that the function has the parameters that `--over` names."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:  # a builtin may have none
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for name in over:
-        if name not in parameters:
-            raise UsageError(
-                f"--over {name}: {what} has no parameter {name!r}{meant(name, list(parameters))}; "
-                f"there are: {', '.join(parameters) or 'none'}. A sweep changes parameters of the "
-                "function that it calls, which has to pass them on to the kernel."
-            )
 
 
 def _over(given: Sequence[str]) -> dict[str, list[Any]]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from pallas_debug import defaults
 from pallas_debug.cli import costs, output, where
 from pallas_debug.cli import options as shared
@@ -26,13 +24,6 @@ class TimelineOptions(shared.StoredOptions):
         type=shared.FILE,
         help="Write a trace file for https://ui.perfetto.dev or chrome://tracing, or - for "
         "standard output.",
-    )
-    steps: int | None = shared.option(
-        "-n",
-        "--steps",
-        type=click.IntRange(min=1, max=defaults.MAX_TIMELINE_STEPS),
-        help="Steps to show from the beginning, and half as many from the end; by default what "
-        f"fits the terminal, and {defaults.TIMELINE_STEPS} in a trace file.",
     )
     as_json: bool = shared.as_json()
 
@@ -57,9 +48,8 @@ def run(options: TimelineOptions) -> int:
     if options.to is not None and len(items) > 1:
         place.only().target(place.target)
     width = shutil.get_terminal_size((100, 24)).columns
-    steps = options.steps or strip.steps_that_fit(width) * 2 // 3
-    if options.to is not None:
-        steps = options.steps or defaults.TIMELINE_STEPS
+    fitting = strip.steps_that_fit(width) * 2 // 3
+    steps = fitting if options.to is None else defaults.TIMELINE_STEPS
 
     def timeline(item: costs.Costed) -> Timeline:
         name, last = item.kernel.own_name, max(steps // 2, 1)

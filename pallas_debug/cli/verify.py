@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
+from pallas_debug.errors import InvalidReference, PallasDebugError, ProgramFailed, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
@@ -236,18 +236,7 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
 
         return verifier.of_program(execute, Request(**wanted))
     programs.refuse_words(what, rest)
-    try:
-        function = programs.import_function(*named)
-    except PallasDebugError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of the user's module, as it is imported
-        stopped = error
-        if options.reference is not None:
-            wanted["reference"] = _without_a_function
-        verdict = verifier.of_program(lambda: stopped, Request(**wanted))
-        return replace(verdict, reference=options.reference)
-    args, kwargs = programs.function_arguments(function, options, values=True)
-    programs.check_call(what, function, args, kwargs)
+    function, args, kwargs = programs.function_call(named, options, values=True)
     wanted |= {"rtol": options.rtol, "atol": options.atol}
     if options.reference is not None:
         wanted["reference"] = reference(options.reference)
@@ -260,22 +249,12 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
         raise
 
 
-def _without_a_function() -> None:
-    """Stand-in for the reference if the function cannot be imported; it is never called."""
-
-
 def reference(what: str) -> Callable[..., Any]:
     """Import the function that `--reference` names."""
     named = programs.named_function(what)
     if named is None:
         raise UsageError(f"--reference takes a function as package.module:function, not {what!r}")
     try:
-        return programs.import_function(*named)
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        programs.print_their_traceback(error)
-        raise InvalidReference(
-            f"--reference {what}: its module raised {type(error).__name__} when it was imported: "
-            f"{error}"
-        ) from error
+        return programs.imported(*named)
+    except ProgramFailed as error:
+        raise InvalidReference(f"--reference {what}: {error}") from error

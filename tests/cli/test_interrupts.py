@@ -52,11 +52,7 @@ def test_a_program_of_xla_ends_with_the_second_ctrl_c(tmp_path: Path) -> None:
         assert run.poll() is None
         time.sleep(0.01)
     run.send_signal(signal.SIGINT)
-    hint = next(line for line in run.stderr if not PROGRESS.match(line))
-    assert hint == (
-        "pallas-debug: still running: XLA cannot stop a program before it ends. "
-        "Press ctrl+c again to end this command.\n"
-    )
+    time.sleep(interrupts.AGAIN_AFTER + 0.5)
     assert run.poll() is None
     run.send_signal(signal.SIGINT)
     _, output = run.communicate(timeout=120)

@@ -54,7 +54,7 @@ def test_a_file_of_a_package_is_imported_as_its_module(package: Path) -> None:
     assert programs.import_function(str(package / "kern.py"), "Layer.call")(1) == 1
     with pytest.raises(UsageError, match=r"kern.py has no 'tripel' \(did you mean 'triple'\?\)"):
         programs.import_function("src/outer_package/inner/kern.py", "tripel")
-    with pytest.raises(UsageError, match=r"kern.py has no 'g'; its functions: Layer, triple$"):
+    with pytest.raises(UsageError, match=r"kern.py has no 'g'$"):
         programs.import_function("src/outer_package/inner/kern.py", "g")
     with pytest.raises(UsageError, match=r"no such file: .*kernn.py \(did you mean 'kern.py'\?\)"):
         programs.import_function("src/outer_package/inner/kernn.py", "triple")

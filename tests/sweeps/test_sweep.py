@@ -347,7 +347,7 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
         (["swept_module.py:scale", "--over", "block=]["], "--over 'block=][': "),
         (
             ["swept_module.py:scale", "--over", "size=1"],
-            "scale has no parameter 'size'; there are: ",
+            "got an unexpected keyword argument 'size'",
         ),
     ],
 )
